@@ -1,0 +1,174 @@
+//! The bus: fan-out of Events to whoever listens, and what a listener does when it falls behind.
+//!
+//! Nothing durable depends on the bus. A slow listener may lose deltas, and is told so; canonical
+//! Events it missed come again from the Session's History, in order, none lost and none doubled.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::broadcast;
+
+use super::{Ephemeral, Event, PermissionRequest, Seq, SharedEvent, Status};
+use crate::id::SessionId;
+
+/// How many Events a listener may be behind before it has to catch up from History.
+const CAPACITY: usize = 1024;
+
+/// The publishing side, one per Session.
+#[derive(Debug, Clone)]
+pub struct Bus {
+    session_id: SessionId,
+    sender: broadcast::Sender<SharedEvent>,
+    next_seq: Arc<AtomicU64>,
+}
+
+impl Bus {
+    /// A bus whose next canonical Event will be `next_seq`.
+    pub fn new(session_id: SessionId, next_seq: Seq) -> Self {
+        let (sender, _) = broadcast::channel(CAPACITY);
+        Self { session_id, sender, next_seq: Arc::new(AtomicU64::new(next_seq)) }
+    }
+
+    /// Publishes an Event that is already on disk.
+    pub fn publish(&self, event: SharedEvent) {
+        if let Some(seq) = event.seq() {
+            self.next_seq.store(seq + 1, Ordering::Release);
+        }
+        // Nobody listening is normal.
+        self.sender.send(event).ok();
+    }
+
+    /// Publishes a live notice.
+    pub fn emit(&self, notice: Ephemeral) {
+        let before = self.next_seq.load(Ordering::Acquire);
+        self.sender.send(Arc::new(Event::live(self.session_id.clone(), notice, before))).ok();
+    }
+
+    /// Starts listening; `source` answers with what was missed.
+    pub fn listen(&self, from: From, source: BacklogSource) -> Listener {
+        let receiver = self.sender.subscribe();
+        let next_seq = match from {
+            From::Start => 0,
+            From::After(seq) => seq + 1,
+            From::Now => self.next_seq.load(Ordering::Acquire),
+        };
+        Listener {
+            session_id: self.session_id.clone(),
+            receiver,
+            source,
+            next_seq,
+            // The receiver already holds everything that comes from now on.
+            catching_up: from != From::Now,
+            dropped: 0,
+            ready: std::collections::VecDeque::new(),
+        }
+    }
+}
+
+/// Where a listener starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// At the first Event of the Log.
+    Start,
+    /// Behind an Event it already has.
+    After(Seq),
+    /// With what happens next.
+    Now,
+}
+
+/// What a listener asks its Session for when it starts or has fallen behind.
+#[derive(Debug, Clone)]
+pub struct Backlog {
+    /// Canonical Events from the asked seq on, in order.
+    pub events: Vec<SharedEvent>,
+    /// What the Session does now.
+    pub status: Status,
+    /// Questions nobody has answered yet.
+    pub questions: Vec<PermissionRequest>,
+}
+
+/// Asks the Session for everything from a seq on; `None` when the Session is gone.
+pub type BacklogSource = Arc<dyn Fn(Seq) -> BoxFuture<'static, Option<Backlog>> + Send + Sync>;
+
+/// What a listener hears.
+#[derive(Debug, Clone)]
+pub enum Heard {
+    /// An Event, live or caught up.
+    Event(SharedEvent),
+    /// So many live notices were lost; everything durable still comes.
+    Missed(u64),
+}
+
+/// The listening side: an ordered stream without gaps in the canonical Events.
+pub struct Listener {
+    session_id: SessionId,
+    receiver: broadcast::Receiver<SharedEvent>,
+    source: BacklogSource,
+    next_seq: Seq,
+    catching_up: bool,
+    dropped: u64,
+    ready: std::collections::VecDeque<Heard>,
+}
+
+impl Listener {
+    /// The next thing to hear; `None` when the Session has closed.
+    pub async fn next(&mut self) -> Option<Heard> {
+        loop {
+            if let Some(heard) = self.ready.pop_front() {
+                return Some(heard);
+            }
+            if self.catching_up {
+                self.catch_up().await?;
+                continue;
+            }
+            match self.receiver.recv().await {
+                Ok(event) => self.take(event),
+                Err(broadcast::error::RecvError::Lagged(count)) => {
+                    self.dropped += count;
+                    // Start again from now: everything durable in between comes from History.
+                    self.receiver = self.receiver.resubscribe();
+                    self.catching_up = true;
+                }
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    fn take(&mut self, event: SharedEvent) {
+        match event.seq() {
+            Some(seq) if seq < self.next_seq => {}
+            Some(seq) => {
+                self.next_seq = seq + 1;
+                self.ready.push_back(Heard::Event(event));
+            }
+            // Older than what History already told: showing it now would be out of order.
+            None if event.is_older_than(self.next_seq) => {}
+            None => self.ready.push_back(Heard::Event(event)),
+        }
+    }
+
+    async fn catch_up(&mut self) -> Option<()> {
+        let first_time = self.dropped == 0;
+        if !first_time {
+            self.ready.push_back(Heard::Missed(std::mem::take(&mut self.dropped)));
+        }
+        let backlog = (self.source)(self.next_seq).await?;
+        self.catching_up = false;
+        for event in backlog.events {
+            self.take(event);
+        }
+        let live = |notice| {
+            Heard::Event(Arc::new(Event::live(self.session_id.clone(), notice, self.next_seq)))
+        };
+        // To a newcomer the end of an earlier Turn is not news; to one that fell behind it may be.
+        let is_over = backlog.status == Status::Idle || backlog.status.is_terminal();
+        if !(first_time && is_over) {
+            self.ready.push_back(live(Ephemeral::Status(backlog.status)));
+        }
+        for question in backlog.questions {
+            self.ready.push_back(live(Ephemeral::PermissionRequest(question)));
+        }
+        Some(())
+    }
+}

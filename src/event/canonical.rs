@@ -1,0 +1,588 @@
+//! Canonical: the durable facts of a Session and what each of them carries.
+//!
+//! Every payload keeps the fields it does not know (`extra`), so that a Log written by a newer or
+//! older Pixir passes through unharmed. A known type with an unreadable payload, and a type this
+//! build has never heard of, become `Unknown`: kept, shown by diagnosis, skipped by the fold.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::Extra;
+use crate::error::Report;
+use crate::id::CallId;
+
+/// Text enums that accept words of other versions and give them back unchanged.
+macro_rules! open_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum $name { $($(#[$vdoc])* $variant,)*
+            /// A word of another version.
+            Other(String),
+        }
+        impl $name {
+            /// The word in the Log.
+            pub fn as_str(&self) -> &str {
+                match self { $($name::$variant => $text,)* $name::Other(text) => text }
+            }
+            /// Reads the word of a Log, a flag or a config file.
+            pub fn from_text(text: &str) -> Self {
+                match text { $($text => $name::$variant,)* other => $name::Other(other.to_owned()) }
+            }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Ok(Self::from_text(&std::borrow::Cow::<str>::deserialize(deserializer)?))
+            }
+        }
+    };
+}
+
+/// The enum of facts, their names, and the dispatch to and from JSON.
+macro_rules! facts {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A durable fact.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Canonical {
+            $($(#[$doc])* $variant($variant),)*
+            /// A type or payload that this build cannot read.
+            Unknown(Unknown),
+        }
+
+        impl Canonical {
+            /// Every name this build writes, in the order of the contract.
+            pub const TYPES: &'static [&'static str] = &[$($name,)*];
+
+            /// The name in `type`.
+            pub fn type_name(&self) -> &str {
+                match self {
+                    $(Canonical::$variant(_) => $name,)*
+                    Canonical::Unknown(unknown) => &unknown.type_name,
+                }
+            }
+
+            /// Reads a payload; what cannot be read is kept as it is.
+            pub fn decode(type_name: &str, data: &RawValue) -> Self {
+                let known = match type_name {
+                    $($name => serde_json::from_str(data.get()).map(Canonical::$variant),)*
+                    _ => return Self::unknown(type_name, data, None),
+                };
+                known.unwrap_or_else(|error| Self::unknown(type_name, data, Some(&error)))
+            }
+        }
+
+        /// Serializes the payload alone, without its name.
+        impl Serialize for Canonical {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Canonical::$variant(payload) => payload.serialize(serializer),)*
+                    Canonical::Unknown(unknown) => unknown.data.serialize(serializer),
+                }
+            }
+        }
+
+        $(impl From<$variant> for Canonical {
+            fn from(payload: $variant) -> Self { Canonical::$variant(payload) }
+        })*
+    };
+}
+
+facts! {
+    /// The Session exists; seq 0 of every Log that is not a fork.
+    SessionStarted = "session_started",
+    /// The user spoke: a Turn begins.
+    UserMessage = "user_message",
+    /// The model spoke.
+    AssistantMessage = "assistant_message",
+    /// An opaque reasoning item, replayed to the model that made it.
+    Reasoning = "reasoning",
+    /// The model asked for a tool.
+    ToolCall = "tool_call",
+    /// What the tool answered.
+    ToolResult = "tool_result",
+    /// Why a call was or was not allowed.
+    PermissionDecision = "permission_decision",
+    /// What one Provider call cost, successful or not.
+    ProviderUsage = "provider_usage",
+    /// The Turn ended without an answer.
+    TurnFailed = "turn_failed",
+    /// The model's plan, always whole.
+    Plan = "plan",
+    /// A Skill became part of the context.
+    SkillActivation = "skill_activation",
+    /// A Skill's context was loaded again.
+    SkillContextHydration = "skill_context_hydration",
+    /// Something happened to a child Session, or to an old Session's posture.
+    SubagentEvent = "subagent_event",
+    /// Something happened in a Workflow.
+    WorkflowEvent = "workflow_event",
+    /// The Session branched off another; seq 0 of a fork.
+    SessionFork = "session_fork",
+    /// What happened on the branch that was left.
+    BranchSummary = "branch_summary",
+    /// Older History is replaced by a checkpoint for the model.
+    HistoryCompaction = "history_compaction",
+    /// The conversation went back.
+    HistoryRewound = "history_rewound",
+    /// Mode, model, effort or role changed.
+    PostureChanged = "posture_changed",
+    /// A torn tail was closed when the Log was opened.
+    LogRepaired = "log_repaired",
+}
+
+impl Canonical {
+    fn unknown(type_name: &str, data: &RawValue, error: Option<&serde_json::Error>) -> Self {
+        Canonical::Unknown(Unknown {
+            type_name: type_name.to_owned(),
+            data: data.to_owned(),
+            problem: error.map(ToString::to_string),
+        })
+    }
+}
+
+/// A fact of another version: its bytes are kept verbatim.
+#[derive(Debug, Clone)]
+pub struct Unknown {
+    pub type_name: String,
+    pub data: Box<RawValue>,
+    /// Why a known type could not be read; `None` when the type itself is unknown.
+    pub problem: Option<String>,
+}
+
+impl PartialEq for Unknown {
+    fn eq(&self, other: &Self) -> bool {
+        self.type_name == other.type_name && self.data.get() == other.data.get()
+    }
+}
+
+open_enum! {
+    /// What the harness may do without asking.
+    PermissionMode {
+        /// Everything inside the floor.
+        Auto = "auto",
+        /// Mutations are asked.
+        Ask = "ask",
+        /// Nothing is changed.
+        ReadOnly = "read_only",
+    }
+}
+
+open_enum! {
+    /// Whether a message of the model goes on or ends the Turn.
+    Phase {
+        /// Text beside tool calls.
+        Commentary = "commentary",
+        /// The answer.
+        Final = "final",
+    }
+}
+
+open_enum! {
+    /// How a Turn ended that has no final answer.
+    TerminalStatus {
+        /// The Provider failed for good.
+        ProviderError = "provider_error",
+        /// Settings or credentials do not work.
+        ConfigurationError = "configuration_error",
+        /// A tool, or the Log under it, failed for good.
+        ToolError = "tool_error",
+        /// Stopped by the user, a signal, or the death of the process.
+        Interrupted = "interrupted",
+        /// A deadline of the run passed.
+        TimedOut = "timed_out",
+        /// Too many Provider calls.
+        IterationCap = "iteration_cap",
+        /// The same call again and again.
+        DoomLoop = "doom_loop",
+        /// A hard budget is spent.
+        BudgetExceeded = "budget_exceeded",
+        /// The model ended without a usable answer.
+        Incomplete = "incomplete",
+        /// A panic.
+        Crashed = "crashed",
+    }
+}
+
+/// Who the Session is and what it may do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionStarted {
+    #[serde(default)]
+    pub pixir_version: String,
+    #[serde(default)]
+    pub log_version: u32,
+    #[serde(default)]
+    pub workspace: String,
+    #[serde(default)]
+    pub role: String,
+    #[serde(default = "PermissionMode::auto")]
+    pub permission_mode: PermissionMode,
+    #[serde(default)]
+    pub sandbox_mode: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_session_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subagent_id: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl PermissionMode {
+    fn auto() -> Self {
+        PermissionMode::Auto
+    }
+}
+
+/// What the user said, and the developer context that became true with it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct UserMessage {
+    pub text: String,
+    /// Late developer context, present only when it differs from the last one in the Log; kept
+    /// here so that the replayed prefix stays the same bytes on every later request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<Value>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// What the model said.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct AssistantMessage {
+    pub text: String,
+    /// Absent in Logs of the first Pixir, where every message is final.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Extra>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl AssistantMessage {
+    /// Text of a broken stream: evidence, never replayed.
+    pub fn is_partial(&self) -> bool {
+        self.metadata
+            .as_ref()
+            .and_then(|metadata| metadata.get("partial"))
+            .is_some_and(|partial| partial == &Value::Bool(true))
+    }
+
+    /// Ends its Turn.
+    pub fn is_final(&self) -> bool {
+        !self.is_partial() && self.phase.as_ref().is_none_or(|phase| *phase == Phase::Final)
+    }
+}
+
+/// A reasoning item as the Provider sent it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Reasoning {
+    #[serde(default)]
+    pub item: Value,
+    #[serde(default)]
+    pub model: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A request of the model to run a tool, recorded before anything else happens to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    pub call_id: CallId,
+    pub name: String,
+    #[serde(default)]
+    pub args: Value,
+    /// The arguments as sent, when they are not a JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_args: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// What a tool answered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolResult {
+    pub call_id: CallId,
+    #[serde(default)]
+    pub ok: bool,
+    /// The model-channel text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Report>,
+    /// Facts for presenters and audits: diff, exit code, spill path.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub details: Value,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Why a call was allowed or denied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PermissionDecision {
+    pub call_id: CallId,
+    pub decision: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PermissionMode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_by: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Tokens as the Provider counted them; `input` includes `cached`, `output` includes `reasoning`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tokens {
+    #[serde(default)]
+    pub input_tokens: u64,
+    #[serde(default)]
+    pub cached_tokens: u64,
+    #[serde(default)]
+    pub output_tokens: u64,
+    #[serde(default)]
+    pub reasoning_tokens: u64,
+    #[serde(default)]
+    pub total_tokens: u64,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// One Provider call: cost, time, and how it went.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ProviderUsage {
+    #[serde(default)]
+    pub model: String,
+    #[serde(default)]
+    pub iteration: u32,
+    /// `completed`, `incomplete` or `failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Tokens>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    #[serde(default)]
+    pub retries: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_byte_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_contract: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_cache_key: Option<String>,
+    /// `None` when the model's price is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_cost_usd: Option<f64>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// The end of a Turn that has no final answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TurnFailed {
+    pub terminal_status: TerminalStatus,
+    #[serde(default)]
+    pub error_kind: String,
+    #[serde(default)]
+    pub error_message: String,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub details: Value,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// One line of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanEntry {
+    pub content: String,
+    #[serde(default)]
+    pub priority: String,
+    #[serde(default)]
+    pub status: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// The model's plan.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Plan {
+    #[serde(default)]
+    pub entries: Vec<PlanEntry>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A Skill that became part of the context, with the text that was used.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SkillActivation {
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub path: String,
+    #[serde(default)]
+    pub content_hash: String,
+    #[serde(default)]
+    pub content: String,
+    #[serde(default)]
+    pub activated_by: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A Skill's context was loaded again after a checkpoint.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SkillContextHydration {
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub content_hash: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SubagentEvent {
+    #[serde(default)]
+    pub event: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subagent_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_session_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A step of a Workflow.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct WorkflowEvent {
+    #[serde(default)]
+    pub kind: String,
+    #[serde(default)]
+    pub workflow_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_id: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Where a fork comes from; carries the same posture as `session_started`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionFork {
+    #[serde(default)]
+    pub parent_session_id: String,
+    #[serde(default)]
+    pub fork_root_session_id: String,
+    #[serde(default)]
+    pub forked_to_seq: u64,
+    #[serde(default)]
+    pub pixir_version: String,
+    #[serde(default)]
+    pub log_version: u32,
+    #[serde(default)]
+    pub workspace: String,
+    #[serde(default)]
+    pub role: String,
+    #[serde(default = "PermissionMode::auto")]
+    pub permission_mode: PermissionMode,
+    #[serde(default)]
+    pub sandbox_mode: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// What happened on a branch that was left.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct BranchSummary {
+    #[serde(default)]
+    pub parent_session_id: String,
+    #[serde(default)]
+    pub summary: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A checkpoint that stands for older History when it is replayed.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HistoryCompaction {
+    #[serde(default)]
+    pub from_seq: u64,
+    #[serde(default)]
+    pub to_seq: u64,
+    #[serde(default)]
+    pub strategy: String,
+    #[serde(default)]
+    pub trigger: String,
+    #[serde(default)]
+    pub summary: Value,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// The conversation went back to before `to_seq`; the Log keeps what was left.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HistoryRewound {
+    #[serde(default)]
+    pub to_seq: u64,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A change of posture; absent fields stay as they were.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PostureChanged {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<PermissionMode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Bytes at the end of the Log that were closed with a newline and are skipped by every fold.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LogRepaired {
+    #[serde(default)]
+    pub offset: u64,
+    #[serde(default)]
+    pub length: u64,
+    #[serde(default)]
+    pub sha256: String,
+    /// The line was whole and only its newline was missing, so it counts.
+    #[serde(default)]
+    pub kept: bool,
+    #[serde(flatten)]
+    pub extra: Extra,
+}

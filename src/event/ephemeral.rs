@@ -1,0 +1,138 @@
+//! Ephemeral: what is said on the bus while it happens and is never written down.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::Report;
+use crate::id::CallId;
+
+/// A live notice.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ephemeral {
+    /// A piece of the model's text.
+    TextDelta(String),
+    /// A piece of the model's reasoning summary.
+    ReasoningDelta(String),
+    /// A piece of a running tool's output.
+    ToolOutputDelta { call_id: CallId, chunk: String },
+    /// What the Session does now.
+    Status(Status),
+    /// How full the model's window is.
+    ContextPressure(Value),
+    /// A Provider call failed and will be tried again.
+    ProviderRetry(ProviderRetry),
+    /// The user is asked.
+    PermissionRequest(PermissionRequest),
+    /// The question is settled.
+    PermissionResolved { call_id: CallId, answer: Answer },
+}
+
+impl Ephemeral {
+    /// Every name, in the order of the contract.
+    pub const TYPES: &'static [&'static str] = &[
+        "text_delta",
+        "reasoning_delta",
+        "tool_output_delta",
+        "status",
+        "context_pressure",
+        "provider_retry",
+        "permission_request",
+        "permission_resolved",
+    ];
+
+    /// The name in `type`.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Ephemeral::TextDelta(_) => "text_delta",
+            Ephemeral::ReasoningDelta(_) => "reasoning_delta",
+            Ephemeral::ToolOutputDelta { .. } => "tool_output_delta",
+            Ephemeral::Status(_) => "status",
+            Ephemeral::ContextPressure(_) => "context_pressure",
+            Ephemeral::ProviderRetry(_) => "provider_retry",
+            Ephemeral::PermissionRequest(_) => "permission_request",
+            Ephemeral::PermissionResolved { .. } => "permission_resolved",
+        }
+    }
+
+    /// The wire payload.
+    pub fn data(&self) -> Value {
+        match self {
+            Ephemeral::TextDelta(chunk) | Ephemeral::ReasoningDelta(chunk) => {
+                json!({ "chunk": chunk })
+            }
+            Ephemeral::ToolOutputDelta { call_id, chunk } => {
+                json!({ "call_id": call_id, "chunk": chunk })
+            }
+            Ephemeral::Status(status) => json!(status),
+            Ephemeral::ContextPressure(gauge) => gauge.clone(),
+            Ephemeral::ProviderRetry(retry) => json!(retry),
+            Ephemeral::PermissionRequest(request) => json!(request),
+            Ephemeral::PermissionResolved { call_id, answer } => {
+                json!({ "call_id": call_id, "answer": answer })
+            }
+        }
+    }
+}
+
+/// What a Session does; three of them end a Turn.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Status {
+    /// Nothing runs and nothing has run yet.
+    Idle,
+    /// A Provider call is under way.
+    Thinking { iteration: u32 },
+    /// A tool runs.
+    Working { call_id: CallId, tool: String, summary: String },
+    /// The Turn ended with an answer.
+    Done,
+    /// The Turn ended without one.
+    Error {
+        terminal_status: String,
+        error: Report,
+    },
+    /// The Turn was stopped.
+    Interrupted,
+}
+
+impl Status {
+    /// Whether the Turn is over.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Status::Done | Status::Error { .. } | Status::Interrupted)
+    }
+}
+
+/// A failed attempt that will be followed by another.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProviderRetry {
+    /// The attempt that comes next, from 2.
+    pub attempt: u32,
+    pub max_attempts: u32,
+    pub delay_ms: u64,
+    pub error: Report,
+}
+
+/// A question to the user; what runs is what is shown here, bound by the digest.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PermissionRequest {
+    pub call_id: CallId,
+    pub tool: String,
+    pub summary: String,
+    pub args: Value,
+    pub paths: Vec<String>,
+    pub digest: String,
+}
+
+/// What the user said to a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Yes, this time.
+    Once,
+    /// Yes, while this Session is open.
+    Session,
+    /// Yes, in this project from now on.
+    Project,
+    /// No.
+    No,
+}

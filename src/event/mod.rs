@@ -1,0 +1,173 @@
+//! Events: everything that happens in a Session, durable or live, in one envelope.
+//!
+//! A canonical Event has a `seq`, and only `log` can make one: a sequenced Event is an Event on
+//! disk. An ephemeral Event lives on the bus alone.
+
+mod bus;
+mod canonical;
+mod ephemeral;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener};
+pub use canonical::*;
+pub use ephemeral::*;
+
+use crate::id::{EventId, SessionId};
+
+/// The version of the Log and of the `--events` stream; raised when an old reader would misread.
+pub const LOG_VERSION: u32 = 1;
+
+/// Fields that this build does not know; they survive a round trip.
+pub type Extra = serde_json::Map<String, Value>;
+
+/// A position in a Session's Log, from 0.
+pub type Seq = u64;
+
+/// Wall-clock time as RFC 3339 UTC text with microseconds; Events are never ordered by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Timestamp(Box<str>);
+
+impl Timestamp {
+    /// The current time.
+    pub fn now() -> Self {
+        Self(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string().into())
+    }
+
+    /// Keeps the text of a Log line as it is, so that it round-trips.
+    pub fn from_text(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The time as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What happened: a durable fact or a live notice.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EventKind {
+    /// In the Log.
+    Canonical(Canonical),
+    /// On the bus only.
+    Ephemeral(Ephemeral),
+}
+
+/// One thing that happened in a Session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    id: EventId,
+    session_id: SessionId,
+    seq: Option<Seq>,
+    ts: Timestamp,
+    kind: EventKind,
+    /// Unknown keys of the envelope, kept for the round trip.
+    extra: Extra,
+    /// For live Events: the next canonical seq when they were emitted. It lets a subscriber that
+    /// caught up from History drop deltas older than what it has already seen.
+    before: Seq,
+}
+
+/// What `log` knows about a canonical Event it wrote or read.
+pub struct Sequenced {
+    pub id: EventId,
+    pub session_id: SessionId,
+    /// Absent only on odd lines of foreign Logs.
+    pub seq: Option<Seq>,
+    pub ts: Timestamp,
+    pub fact: Canonical,
+    pub extra: Extra,
+}
+
+impl Event {
+    /// Makes a durable Event. Only `log` calls this, after the line is on disk.
+    pub fn sequenced(parts: Sequenced) -> Self {
+        let Sequenced { id, session_id, seq, ts, fact, extra } = parts;
+        Self { id, session_id, seq, ts, kind: EventKind::Canonical(fact), extra, before: 0 }
+    }
+
+    /// Makes a live Event. Only the bus calls this, when it publishes.
+    pub fn live(session_id: SessionId, notice: Ephemeral, before: Seq) -> Self {
+        Self {
+            id: EventId::mint(),
+            session_id,
+            seq: None,
+            ts: Timestamp::now(),
+            kind: EventKind::Ephemeral(notice),
+            extra: Extra::new(),
+            before,
+        }
+    }
+
+    /// The Event's own id.
+    pub fn id(&self) -> &EventId {
+        &self.id
+    }
+    /// The Session it belongs to.
+    pub fn session_id(&self) -> &SessionId {
+        &self.session_id
+    }
+    /// Its place in the Log; `None` for live Events.
+    pub fn seq(&self) -> Option<Seq> {
+        self.seq
+    }
+    /// When it happened.
+    pub fn ts(&self) -> &Timestamp {
+        &self.ts
+    }
+    /// What happened.
+    pub fn kind(&self) -> &EventKind {
+        &self.kind
+    }
+    /// The durable fact, if it is one.
+    pub fn fact(&self) -> Option<&Canonical> {
+        match &self.kind {
+            EventKind::Canonical(fact) => Some(fact),
+            EventKind::Ephemeral(_) => None,
+        }
+    }
+    /// Envelope keys this build does not know.
+    pub fn extra(&self) -> &Extra {
+        &self.extra
+    }
+    /// The name in `type`.
+    pub fn type_name(&self) -> &str {
+        match &self.kind {
+            EventKind::Canonical(fact) => fact.type_name(),
+            EventKind::Ephemeral(notice) => notice.type_name(),
+        }
+    }
+    fn is_older_than(&self, seq: Seq) -> bool {
+        self.seq.is_none() && self.before < seq
+    }
+}
+
+/// The wire form: `{id, session_id, seq, ts, type, data}`, as in the Log but without its proof.
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &self.id)?;
+        map.serialize_entry("session_id", &self.session_id)?;
+        map.serialize_entry("seq", &self.seq)?;
+        map.serialize_entry("ts", &self.ts)?;
+        map.serialize_entry("type", self.type_name())?;
+        match &self.kind {
+            EventKind::Canonical(fact) => map.serialize_entry("data", fact)?,
+            EventKind::Ephemeral(notice) => map.serialize_entry("data", &notice.data())?,
+        }
+        for (key, value) in &self.extra {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+/// A published Event; many subscribers share one.
+pub type SharedEvent = Arc<Event>;

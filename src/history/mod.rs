@@ -1,0 +1,121 @@
+//! History: the fold of a Log, held in memory by its Session; never a second store.
+//!
+//! Events sit in shared chunks, so that handing out a History costs a few hundred reference
+//! counts whatever its length, and appending never copies what came before.
+
+mod turns;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use turns::{OpenTurn, Turns};
+
+use crate::event::{Canonical, Seq, SharedEvent, ToolCall};
+use crate::id::CallId;
+
+/// How many Events share one chunk.
+const CHUNK: usize = 256;
+
+/// A Session's Events in order, cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    full: Vec<Arc<[SharedEvent]>>,
+    tail: Vec<SharedEvent>,
+}
+
+impl History {
+    /// Orders Events by seq, then by position; an Event without a seq keeps its neighbours' place.
+    pub fn from_events(mut events: Vec<SharedEvent>) -> Self {
+        let in_order = events.windows(2).all(|pair| match pair {
+            [earlier, later] => earlier.seq() <= later.seq() || later.seq().is_none(),
+            _ => true,
+        });
+        if !in_order {
+            events.sort_by_key(|event| event.seq().unwrap_or(Seq::MAX));
+        }
+        let mut history = Self::default();
+        for event in events {
+            history.push(event);
+        }
+        history
+    }
+
+    /// Appends an Event that is on disk.
+    pub fn push(&mut self, event: SharedEvent) {
+        self.tail.push(event);
+        if self.tail.len() == CHUNK {
+            self.full.push(std::mem::take(&mut self.tail).into());
+        }
+    }
+
+    /// How many Events there are.
+    pub fn len(&self) -> usize {
+        self.full.len() * CHUNK + self.tail.len()
+    }
+
+    /// Whether nothing has happened yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All Events, first to last.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &SharedEvent> + Clone {
+        self.full.iter().flat_map(|chunk| chunk.iter()).chain(self.tail.iter())
+    }
+
+    /// The facts of all Events, first to last.
+    pub fn facts(&self) -> impl DoubleEndedIterator<Item = &Canonical> + Clone {
+        self.iter().filter_map(|event| event.fact())
+    }
+
+    /// Events from a seq on.
+    pub fn since(&self, seq: Seq) -> Vec<SharedEvent> {
+        let mut events: Vec<SharedEvent> = self
+            .iter()
+            .rev()
+            .take_while(|event| event.seq().is_none_or(|own| own >= seq))
+            .cloned()
+            .collect();
+        events.reverse();
+        events
+    }
+
+    /// The highest seq, if any.
+    pub fn last_seq(&self) -> Option<Seq> {
+        self.iter().rev().find_map(|event| event.seq())
+    }
+
+    /// Calls that have no result yet, in the order they were made.
+    pub fn orphans(&self) -> Vec<ToolCall> {
+        let mut open: Vec<&ToolCall> = Vec::new();
+        for fact in self.facts() {
+            match fact {
+                Canonical::ToolCall(call) => open.push(call),
+                Canonical::ToolResult(result) => close(&mut open, &result.call_id),
+                _ => {}
+            }
+        }
+        open.into_iter().cloned().collect()
+    }
+
+    /// The Turns of this History.
+    pub fn turns(&self) -> Turns {
+        Turns::of(self)
+    }
+
+    /// The late developer context that the model knows, if any.
+    pub fn latest_context(&self) -> Option<&str> {
+        self.facts().rev().find_map(|fact| match fact {
+            Canonical::UserMessage(message) => message.context.as_deref(),
+            _ => None,
+        })
+    }
+}
+
+/// A result closes the oldest open call with its id; ids may be used again in a later Turn.
+fn close(open: &mut Vec<&ToolCall>, call_id: &CallId) {
+    if let Some(place) = open.iter().position(|call| call.call_id == *call_id) {
+        open.remove(place);
+    }
+}

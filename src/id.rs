@@ -1,0 +1,134 @@
+//! Names of things: Sessions, Events, calls; minting them and refusing bad ones.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Explain, Kind};
+
+/// The longest Session id that still leaves room for suffixes in a 255-byte file name.
+const LONGEST_SESSION_ID: usize = 200;
+
+/// The id of a Session: also the stem of its Log's file name, so it is checked before any use.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct SessionId(String);
+
+impl SessionId {
+    /// Mints `YYYYMMDDTHHMMSS-` and six hex digits, in UTC.
+    pub fn mint() -> Self {
+        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S").to_string();
+        Self(format!("{now}-{:06x}", fastrand::u32(..) & 0x00ff_ffff))
+    }
+
+    /// Accepts an id from outside, or says what is wrong with it without echoing it.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        let refuse = |reason| Err(IdError { reason });
+        if text.is_empty() {
+            return refuse("it is empty");
+        }
+        if text.len() > LONGEST_SESSION_ID {
+            return refuse("it is longer than 200 bytes");
+        }
+        if !text.starts_with(|first: char| first.is_alphanumeric() || first == '_') {
+            return refuse("it must start with a letter, a digit or `_`");
+        }
+        if !text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-')) {
+            return refuse("only letters, digits, `_`, `.` and `-` are allowed");
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// The id of an Event: 16 hex digits when minted here, any text when read from a Log.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct EventId(Box<str>);
+
+impl EventId {
+    /// Mints 16 hex digits.
+    pub fn mint() -> Self {
+        Self(format!("{:016x}", fastrand::u64(..)).into())
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The id that ties a tool call to its result; the Provider chooses it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CallId(String);
+
+impl CallId {
+    /// Takes the Provider's id as it is.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A Session id that must not touch a path.
+#[derive(Debug, thiserror::Error)]
+#[error("this is not a Session id: {reason}")]
+pub struct IdError {
+    reason: &'static str,
+}
+
+impl Explain for IdError {
+    fn kind(&self) -> Kind {
+        Kind::InvalidArgs
+    }
+    fn next_actions(&self) -> Vec<String> {
+        vec!["list the Sessions of this Workspace with `pixir sessions`".into()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minted_session_id_is_accepted_and_sorts_by_time() {
+        let id = SessionId::mint();
+        assert_eq!(SessionId::parse(id.as_str()).unwrap(), id);
+        assert_eq!(id.as_str().len(), 15 + 1 + 6);
+    }
+
+    #[test]
+    fn ids_that_could_leave_the_folder_are_refused() {
+        for bad in ["", "../x", "a/b", ".hidden", "a\0b", "-flag", "a b", &"x".repeat(201)] {
+            assert!(SessionId::parse(bad).is_err(), "{bad:?}");
+        }
+        for good in ["20260721T101112-abcdef", "_x", "a..b", "ä1"] {
+            assert!(SessionId::parse(good).is_ok(), "{good:?}");
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! Street door.
+fn main() {}

@@ -1,0 +1,63 @@
+//! Where things live: `.pixir/` in a Workspace, `~/.pixir` for the user.
+
+use std::path::{Path, PathBuf};
+
+use crate::id::SessionId;
+
+/// The name of Pixir's folder in a Workspace and in the user's home.
+pub const STATE_FOLDER: &str = ".pixir";
+
+/// What Pixir keeps out of the user's version control, and nothing else.
+pub const GITIGNORE: &str = "/sessions/\n/blobs/\n/snapshots/\n/subagents/\n/.gitignore\n";
+
+/// The user's own folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Home(PathBuf);
+
+impl Home {
+    /// `PIXIR_HOME` when given, else `~/.pixir`.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self(folder.into())
+    }
+    /// The folder itself.
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+    /// The user's settings.
+    pub fn config(&self) -> PathBuf {
+        self.0.join("config.json")
+    }
+    /// The user's instructions for every project.
+    pub fn agents_md(&self) -> PathBuf {
+        self.0.join("AGENTS.md")
+    }
+    /// A cache of Workspaces that were used.
+    pub fn workspaces(&self) -> PathBuf {
+        self.0.join("workspaces.json")
+    }
+}
+
+/// Pixir's folder in a Workspace.
+pub fn state(workspace: &Path) -> PathBuf {
+    workspace.join(STATE_FOLDER)
+}
+
+/// The folder of Logs.
+pub fn sessions(workspace: &Path) -> PathBuf {
+    state(workspace).join("sessions")
+}
+
+/// The Log of a Session.
+pub fn log(workspace: &Path, id: &SessionId) -> PathBuf {
+    sessions(workspace).join(format!("{id}.ndjson"))
+}
+
+/// The folder beside the Log: blobs, spilled output, resources.
+pub fn session_folder(workspace: &Path, id: &SessionId) -> PathBuf {
+    sessions(workspace).join(id.as_str())
+}
+
+/// The settings that a Workspace may bring.
+pub fn workspace_config(workspace: &Path) -> PathBuf {
+    state(workspace).join("config.json")
+}

@@ -1,0 +1,181 @@
+//! Tools: what the model may ask Pixir to do, typed for the author and erased for the registry.
+//!
+//! `plan` says what a call would do without doing it, and has no default: it serves the dry run,
+//! the permission question and the title a presenter shows. A failing tool is an answer the model
+//! reads, never a dead Turn.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Explain, Kind};
+use crate::event::{Bus, Ephemeral};
+use crate::id::CallId;
+use crate::secret::Secrets;
+use crate::workspace::Workspace;
+
+/// One tool, as its author writes it.
+pub trait Tool: Send + Sync + 'static {
+    /// The arguments; their doc comments are the model's manual.
+    type Args: DeserializeOwned + JsonSchema + Send + Sync;
+    /// The name the model calls.
+    const NAME: &'static str;
+    /// What the tool does, for a model that knows nothing.
+    const MANUAL: &'static str;
+
+    /// What this call would do; must not change anything.
+    fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<Plan, ToolError>;
+
+    /// Does it. Dropping the future must leave nothing running.
+    fn run(
+        &self,
+        args: Self::Args,
+        context: ToolContext,
+    ) -> impl Future<Output = Result<ToolOutput, ToolError>> + Send;
+}
+
+/// What the model is told about a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolSpec {
+    pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
+}
+
+/// What a running tool may use.
+#[derive(Clone)]
+pub struct ToolContext {
+    pub call_id: CallId,
+    pub workspace: Workspace,
+    pub cancel: CancellationToken,
+    pub signals: Signals,
+    pub secrets: Arc<Secrets>,
+    /// The Session's folder beside its Log, for spilled output; created on first use.
+    pub session_folder: PathBuf,
+    /// How much text reaches the model, in bytes.
+    pub output_limit: usize,
+}
+
+/// Where a running tool says what happens; it can emit live notices and nothing more.
+#[derive(Debug, Clone)]
+pub struct Signals(Option<Bus>);
+
+impl Signals {
+    /// Signals that reach the Session's listeners.
+    pub fn to(bus: Bus) -> Self {
+        Self(Some(bus))
+    }
+    /// Signals that nobody hears.
+    pub fn nowhere() -> Self {
+        Self(None)
+    }
+    /// Tells listeners a piece of output.
+    pub fn output(&self, call_id: &CallId, chunk: String) {
+        if let Some(bus) = &self.0 {
+            bus.emit(Ephemeral::ToolOutputDelta { call_id: call_id.clone(), chunk });
+        }
+    }
+}
+
+/// What a call would do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub effect: Effect,
+    /// One line for a person: what runs.
+    pub summary: String,
+    /// Workspace-relative paths it touches.
+    pub paths: Vec<PathBuf>,
+    /// The diff it would make, where that is known beforehand.
+    pub diff: Option<String>,
+}
+
+/// The worst a call can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Looks.
+    Read,
+    /// Changes files.
+    Write,
+    /// Runs a program.
+    Execute,
+}
+
+impl Effect {
+    /// Whether something may be different afterwards.
+    pub fn is_mutating(self) -> bool {
+        self != Effect::Read
+    }
+}
+
+/// What a tool answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolOutput {
+    /// False when the tool worked but its answer is bad news, such as exit code 1.
+    pub ok: bool,
+    /// Model-channel text; the Executor bounds and cleans it.
+    pub text: String,
+    /// Facts for presenters and audits.
+    pub details: Value,
+}
+
+/// A tool's failure: kind, sentence, facts, next actions.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ToolError {
+    pub kind: Kind,
+    pub message: String,
+    pub details: Value,
+    pub next_actions: Vec<String>,
+}
+
+impl ToolError {
+    /// A failure of a kind.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), details: Value::Null, next_actions: Vec::new() }
+    }
+    /// Bad arguments.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidArgs, message)
+    }
+    /// Adds a fact or several.
+    #[must_use]
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+    /// Adds what to do next.
+    #[must_use]
+    pub fn next(mut self, action: impl Into<String>) -> Self {
+        self.next_actions.push(action.into());
+        self
+    }
+}
+
+impl Explain for ToolError {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+    fn details(&self) -> Value {
+        self.details.clone()
+    }
+    fn next_actions(&self) -> Vec<String> {
+        self.next_actions.clone()
+    }
+}
+
+/// The object-safe twin, for the registry and for tools whose names arrive at run time.
+pub trait AnyTool: Send + Sync {
+    fn spec(&self) -> ToolSpec;
+    fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError>;
+    fn run(
+        &self,
+        args: Value,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+}
