@@ -25,3 +25,6 @@ mod log;
 // Second floor: the world.
 mod provider;
 mod tool;
+
+// Third floor: agency.
+mod session;
