@@ -22,5 +22,12 @@ mod workspace;
 mod history;
 
 // Second floor: the world.
+mod credential;
 mod provider;
 mod tool;
+
+// Third floor: agency.
+mod prompt;
+
+// Top floor: presenters.
+mod scripted;
