@@ -2,11 +2,13 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: [`error`], [`id`], [`secret`], [`paths`], [`event`], [`config`], [`workspace`].
-//! - Evidence: [`history`], [`log`], [`projection`].
-//! - The world: [`credential`], [`tool`], [`provider`], [`permission`].
-//! - Agency: [`prompt`], [`session`], [`turn`], [`conversation`], [`harness`].
-//! - Presenters: [`render`], [`scripted`], [`cli`].
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `event`, `config`, `workspace`.
+//! - Evidence: `history`, `log`, `projection`.
+//! - The world: `credential`, `tool`, `provider`, `permission`.
+//! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
+//! - Presenters: `render`, `scripted`, and `cli` above them.
+//!
+//! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
 
 // Ground floor: words and settings.
 mod error;
@@ -23,8 +25,14 @@ mod history;
 mod log;
 
 // Second floor: the world.
+mod credential;
+mod permission;
 mod provider;
 mod tool;
 
 // Third floor: agency.
+mod prompt;
 mod session;
+
+// Top floor: presenters.
+mod scripted;
