@@ -25,6 +25,18 @@ pub struct Context {
 }
 
 impl Context {
+    /// The facts of this moment.
+    pub fn now(workspace: &Path, shell: &str, mode: &PermissionMode) -> Self {
+        Self {
+            workspace: workspace.to_owned(),
+            day: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
+            os: std::env::consts::OS.to_owned(),
+            shell: shell.to_owned(),
+            git_branch: git_branch(workspace),
+            mode: mode.clone(),
+        }
+    }
+
     /// The text of the developer message.
     pub fn text(&self) -> String {
         let branch = self.git_branch.as_deref().map_or_else(
