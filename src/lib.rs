@@ -24,3 +24,9 @@ mod history;
 // Second floor: the world.
 mod provider;
 mod tool;
+
+/// Tools without a Session, for tests and benches; not a part of the API.
+#[doc(hidden)]
+pub mod workbench;
+
+pub use tool::{SUPERVISE, supervise};
