@@ -22,7 +22,7 @@ use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses};
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
-use crate::tool::{Commands, Toolbox};
+use crate::tool::{Commands, Containment, Host, Toolbox};
 use crate::turn::{Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
 
@@ -80,7 +80,8 @@ impl Harness {
         let key = credential.key().map(|key| key.expose_secret().to_owned());
         let secrets = Secrets::from_environment(environment.iter().cloned())
             .and(key.map(|key| ("provider key".to_owned(), key)));
-        let commands = Commands::new(own_binary, &config, environment);
+        let host = Host { own_binary, environment, containment: Containment::Best };
+        let commands = Commands::new(host, &config);
         let provider = Arc::new(Responses::new(credential, config.stream));
         let sessions = Sessions::default();
         Self { config, provider, secrets: Arc::new(secrets), commands, sessions, shell }
@@ -154,7 +155,7 @@ impl Harness {
         let clean = |text: Arc<str>| -> Arc<str> { self.secrets.clean(&text).as_ref().into() };
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(&self.config, &self.commands),
+            toolbox: Toolbox::built_in(&self.config, self.commands.clone()),
             secrets: Arc::clone(&self.secrets),
             mode: posture.mode,
             can_ask,

@@ -31,8 +31,26 @@ mod provider;
 mod tool;
 
 // Third floor: agency.
+mod conversation;
+mod harness;
 mod prompt;
 mod session;
+mod turn;
 
 // Top floor: presenters.
-mod scripted;
+pub mod scripted;
+
+/// Tools without a Session, for tests and benches; not a part of the API.
+#[doc(hidden)]
+pub mod workbench;
+
+pub use config::{Config, Durability};
+pub use conversation::{Conversation, ConversationError, Input};
+pub use credential::{Credential, CredentialError};
+pub use error::{Explain, Kind, Report};
+pub use event::*;
+pub use harness::{Door, Harness, HarnessError, Start, Which};
+pub use history::History;
+pub use id::{CallId, EventId, SessionId};
+pub use paths::Home;
+pub use tool::{SUPERVISE, supervise};
