@@ -3,9 +3,9 @@
 //! Events sit in shared chunks, so that handing out a History costs a few hundred reference
 //! counts whatever its length, and appending never copies what came before.
 
-mod turns;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::sync::Arc;
 
