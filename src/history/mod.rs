@@ -3,12 +3,14 @@
 //! Events sit in shared chunks, so that handing out a History costs a few hundred reference
 //! counts whatever its length, and appending never copies what came before.
 
+mod closing;
+mod turns;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::sync::Arc;
 
+pub use closing::{cut_turn, orphan_result};
 pub use turns::{OpenTurn, Turns};
 
 use crate::event::{Canonical, Seq, SharedEvent, ToolCall};

@@ -51,17 +51,11 @@ pub enum ModelEvent {
 /// A finished piece of the model's output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
-    Message {
-        text: String,
-    },
-    Reasoning {
-        item: Value,
-    },
+    Message { text: String },
+    Reasoning { item: Value },
     Call(Call),
     /// Hosted tools and types of the future; kept out of the Turn, never a failure.
-    Other {
-        type_name: String,
-    },
+    Other { type_name: String },
 }
 
 /// A finished tool call; `arguments` is JSON text exactly as sent.
