@@ -24,3 +24,6 @@ mod history;
 // Second floor: the world.
 mod provider;
 mod tool;
+
+// Top floor: presenters.
+mod render;
