@@ -67,6 +67,11 @@ impl EventId {
         Self(format!("{:016x}", fastrand::u64(..)).into())
     }
 
+    /// Keeps the text of a Log line as it is.
+    pub fn from_text(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -20,6 +20,7 @@ mod workspace;
 
 // First floor: evidence.
 mod history;
+mod log;
 
 // Second floor: the world.
 mod provider;

@@ -1,0 +1,191 @@
+//! One Event as one NDJSON line, and the proof that ties each line to the one before.
+//!
+//! A line ends in `,"h":"<16 hex>"}`. The proof is the start of the SHA-256 over the previous
+//! line's proof and this line's bytes up to there, so a changed, dropped, swapped or inserted line
+//! shows.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use crate::event::{Canonical, Event, Extra, Seq, Sequenced, Timestamp};
+use crate::id::{EventId, SessionId};
+
+/// How many bytes `,"h":"…"}` takes.
+const PROOF_SUFFIX: usize = 24;
+
+/// No sane Session gets here; a larger seq is damage, and would leave no room to go on.
+const HIGHEST_SEQ: Seq = 1 << 53;
+
+/// The proof of a line: 16 hex digits, or nothing before the first line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Proof(Option<[u8; 16]>);
+
+impl Proof {
+    /// The proof of a line that follows `self`; `bytes` is the line without its proof.
+    fn of(self, bytes: &[u8]) -> Self {
+        let mut hasher = Sha256::new();
+        if let Some(previous) = &self.0 {
+            hasher.update(previous);
+        }
+        hasher.update(bytes);
+        let mut hex = [0; 16];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(hasher.finalize()) {
+            const DIGITS: &[u8; 16] = b"0123456789abcdef";
+            if let [high, low] = pair {
+                *high = DIGITS[usize::from(byte >> 4)];
+                *low = DIGITS[usize::from(byte & 15)];
+            }
+        }
+        Self(Some(hex))
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        Some(Self(Some(text.as_bytes().try_into().ok()?)))
+    }
+}
+
+/// A fact about to become a line.
+pub struct Draft<'a> {
+    pub id: &'a EventId,
+    pub session_id: &'a SessionId,
+    pub seq: Seq,
+    pub ts: &'a Timestamp,
+    pub type_name: &'a str,
+    /// The payload as JSON text.
+    pub data: &'a [u8],
+    pub extra: &'a Extra,
+}
+
+/// Writes a line with its newline to the end of `buffer`, and gives its proof.
+pub fn encode(
+    buffer: &mut Vec<u8>,
+    draft: &Draft<'_>,
+    previous: Proof,
+) -> serde_json::Result<Proof> {
+    let start = buffer.len();
+    buffer.extend_from_slice(br#"{"id":"#);
+    serde_json::to_writer(&mut *buffer, draft.id)?;
+    buffer.extend_from_slice(br#","session_id":"#);
+    serde_json::to_writer(&mut *buffer, draft.session_id)?;
+    buffer.extend_from_slice(br#","seq":"#);
+    serde_json::to_writer(&mut *buffer, &draft.seq)?;
+    buffer.extend_from_slice(br#","ts":"#);
+    serde_json::to_writer(&mut *buffer, draft.ts)?;
+    buffer.extend_from_slice(br#","type":"#);
+    serde_json::to_writer(&mut *buffer, draft.type_name)?;
+    buffer.extend_from_slice(br#","data":"#);
+    buffer.extend_from_slice(draft.data);
+    for (key, value) in draft.extra {
+        buffer.push(b',');
+        serde_json::to_writer(&mut *buffer, key)?;
+        buffer.push(b':');
+        serde_json::to_writer(&mut *buffer, value)?;
+    }
+    let proof = previous.of(&buffer[start..]);
+    buffer.extend_from_slice(br#","h":""#);
+    buffer.extend_from_slice(&proof.0.unwrap_or_default());
+    buffer.extend_from_slice(b"\"}\n");
+    Ok(proof)
+}
+
+/// What a line says about its own proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It follows from the line before.
+    Proven(Proof),
+    /// It carries a proof that does not fit: this line or its neighbour is not what was written.
+    Broken(Proof),
+    /// It carries none, as in Logs of the first Pixir.
+    Unproven,
+}
+
+/// A line that could be read.
+pub struct Decoded<'a> {
+    pub id: Cow<'a, str>,
+    pub session_id: Cow<'a, str>,
+    pub seq: Option<Seq>,
+    pub ts: Cow<'a, str>,
+    pub type_name: Cow<'a, str>,
+    pub data: &'a RawValue,
+    pub extra: Extra,
+    pub standing: Standing,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    id: Cow<'a, str>,
+    #[serde(borrow, default)]
+    session_id: Cow<'a, str>,
+    #[serde(default)]
+    seq: Option<Seq>,
+    #[serde(borrow, default)]
+    ts: Cow<'a, str>,
+    #[serde(borrow, rename = "type")]
+    type_name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    h: Option<Cow<'a, str>>,
+    #[serde(flatten)]
+    extra: Extra,
+}
+
+/// Reads a line without its newline; the error is one sentence for a person.
+pub fn decode(line: &[u8], previous: Proof) -> Result<Decoded<'_>, String> {
+    let envelope: Envelope<'_> =
+        serde_json::from_slice(line).map_err(|error| format!("it is not an Event: {error}"))?;
+    if envelope.seq.is_some_and(|seq| seq > HIGHEST_SEQ) {
+        return Err("its seq is out of range".to_owned());
+    }
+    let standing = match &envelope.h {
+        None => Standing::Unproven,
+        Some(text) => standing(line, text, previous)?,
+    };
+    Ok(Decoded {
+        id: envelope.id,
+        session_id: envelope.session_id,
+        seq: envelope.seq,
+        ts: envelope.ts,
+        type_name: envelope.type_name,
+        data: envelope.data.unwrap_or(RawValue::NULL),
+        extra: envelope.extra,
+        standing,
+    })
+}
+
+fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, String> {
+    let claimed = Proof::from_text(text).ok_or("its proof is not 16 characters")?;
+    let Some(proven) = line.len().checked_sub(PROOF_SUFFIX) else {
+        return Ok(Standing::Broken(claimed));
+    };
+    let (body, suffix) = line.split_at(proven);
+    let in_place = suffix.starts_with(br#","h":""#);
+    if in_place && previous.of(body) == claimed {
+        Ok(Standing::Proven(claimed))
+    } else {
+        Ok(Standing::Broken(claimed))
+    }
+}
+
+impl Decoded<'_> {
+    /// Makes the Event, with a payload that `resolve` may fetch from elsewhere.
+    pub fn into_event(self, owner: &SessionId, data: &RawValue) -> Event {
+        let session_id = if self.session_id == owner.as_str() {
+            owner.clone()
+        } else {
+            SessionId::parse(&self.session_id).unwrap_or_else(|_| owner.clone())
+        };
+        Event::sequenced(Sequenced {
+            id: EventId::from_text(&self.id),
+            session_id,
+            seq: self.seq,
+            ts: Timestamp::from_text(&self.ts),
+            fact: Canonical::decode(&self.type_name, data),
+            extra: self.extra,
+        })
+    }
+}

@@ -1,0 +1,331 @@
+//! The Log: one append-only NDJSON file per Session, the only truth about it.
+//!
+//! `append` takes a fact and is the one place that makes a sequenced Event, so nothing that is not
+//! on disk can be published. Nothing here interprets Events; that is `history`.
+
+mod blob;
+mod folder;
+mod line;
+mod lock;
+mod read;
+mod repair;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+pub use folder::Folder;
+pub use lock::Locks;
+pub use read::{Damage, Flaw, Place, Reading, Torn};
+pub use repair::{Repaired, repair};
+pub use verify::{Break, Verification, verify};
+
+use crate::error::{Explain, Kind};
+use crate::event::{Canonical, Event, Extra, LogRepaired, Seq, Sequenced, SharedEvent, Timestamp};
+use crate::history::History;
+use crate::id::{EventId, SessionId};
+use crate::paths;
+use line::{Draft, Proof};
+
+/// An open Log: this process is its one writer until the value is dropped.
+#[derive(Debug)]
+pub struct Log {
+    id: SessionId,
+    path: PathBuf,
+    /// Where blobs and spilled output go.
+    folder: PathBuf,
+    file: Arc<File>,
+    history: History,
+    next_seq: Seq,
+    proof: Proof,
+    end: u64,
+    state: State,
+    line: Vec<u8>,
+    data: Vec<u8>,
+}
+
+/// Whether the file can take another line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Sound,
+    /// A failed append left bytes that could not be taken back: the next line starts afresh.
+    Torn,
+    /// A sync failed: what is on disk is unknown, so this handle writes no more.
+    Poisoned,
+}
+
+/// What opening a Log found.
+#[derive(Debug, Default)]
+pub struct Opened {
+    pub damage: Vec<Damage>,
+    /// The torn tail that was closed, if there was one.
+    pub torn: Option<Torn>,
+}
+
+impl Log {
+    /// Makes the Log of a new Session.
+    pub fn create(workspace: &Path, id: &SessionId) -> Result<Self, LogError> {
+        let folder = Folder::create(workspace)?;
+        let file = folder.create_log(id)?;
+        let log = Self::over(workspace, id, file)?;
+        folder.sync()?;
+        Ok(log)
+    }
+
+    /// Opens an existing Log for writing: takes the lock, reads everything, closes a torn tail.
+    pub fn open(workspace: &Path, id: &SessionId) -> Result<(Self, Opened), LogError> {
+        let Some(folder) = Folder::open(workspace)? else {
+            return Err(LogError::NotFound { id: id.clone() });
+        };
+        let mut log = Self::over(workspace, id, folder.append_log(id)?)?;
+        let reading = read::read(&log.file, id, &log.folder)
+            .map_err(|source| LogError::Io { path: log.path.clone(), source })?;
+        log.history = History::from_events(reading.events);
+        log.next_seq = reading.next_seq;
+        log.proof = reading.proof;
+        log.end = reading.end;
+        if let Some(torn) = &reading.torn {
+            log.close_torn_tail(torn)?;
+        }
+        Ok((log, Opened { damage: reading.damage, torn: reading.torn }))
+    }
+
+    /// Reads a Log without locking it; a writer may be at work.
+    pub fn read(workspace: &Path, id: &SessionId) -> Result<Reading, LogError> {
+        let Some(folder) = Folder::open(workspace)? else {
+            return Err(LogError::NotFound { id: id.clone() });
+        };
+        let file = folder.read_log(id)?;
+        read::read(&file, id, &paths::session_folder(workspace, id))
+            .map_err(|source| LogError::Io { path: paths::log(workspace, id), source })
+    }
+
+    fn over(workspace: &Path, id: &SessionId, file: File) -> Result<Self, LogError> {
+        let path = paths::log(workspace, id);
+        lock::take(&file, id, &path)?;
+        Ok(Self {
+            id: id.clone(),
+            path,
+            folder: paths::session_folder(workspace, id),
+            file: Arc::new(file),
+            history: History::default(),
+            next_seq: 0,
+            proof: Proof::default(),
+            end: 0,
+            state: State::Sound,
+            line: Vec::new(),
+            data: Vec::new(),
+        })
+    }
+
+    /// Writes a fact as the next Event: stamped, encoded, one write with the newline last.
+    ///
+    /// On an error nothing was recorded and no seq was used.
+    pub fn append(&mut self, fact: Canonical) -> Result<SharedEvent, LogError> {
+        self.append_as(EventId::mint(), Timestamp::now(), fact, Extra::new())
+    }
+
+    fn append_as(
+        &mut self,
+        id: EventId,
+        ts: Timestamp,
+        fact: Canonical,
+        extra: Extra,
+    ) -> Result<SharedEvent, LogError> {
+        if self.state == State::Poisoned {
+            return Err(self.write_error(std::io::Error::other("an earlier sync failed")));
+        }
+        self.data.clear();
+        serde_json::to_writer(&mut self.data, &fact).map_err(|error| self.encode_error(error))?;
+        if self.data.len() > blob::LARGEST_INLINE {
+            self.data = blob::store(&self.folder, &self.data)
+                .map_err(|source| self.write_error(source))?;
+        }
+        self.line.clear();
+        if self.state == State::Torn {
+            self.line.push(b'\n');
+        }
+        let draft = Draft {
+            id: &id,
+            session_id: &self.id,
+            seq: self.next_seq,
+            ts: &ts,
+            type_name: fact.type_name(),
+            data: &self.data,
+            extra: &extra,
+        };
+        let proof = line::encode(&mut self.line, &draft, self.proof)
+            .map_err(|error| self.encode_error(error))?;
+        self.write_line()?;
+        let event = Arc::new(Event::sequenced(Sequenced {
+            id,
+            session_id: self.id.clone(),
+            seq: Some(self.next_seq),
+            ts,
+            fact,
+            extra,
+        }));
+        self.next_seq += 1;
+        self.proof = proof;
+        self.history.push(Arc::clone(&event));
+        Ok(event)
+    }
+
+    fn write_line(&mut self) -> Result<(), LogError> {
+        if let Err(source) = (&*self.file).write_all(&self.line) {
+            // Take back half a line, so that the file ends where it did; only we write to it.
+            let taken_back = self.state == State::Sound && self.file.set_len(self.end).is_ok();
+            if !taken_back {
+                self.state = State::Torn;
+            }
+            return Err(self.write_error(source));
+        }
+        self.state = State::Sound;
+        self.end += self.line.len() as u64;
+        Ok(())
+    }
+
+    fn close_torn_tail(&mut self, torn: &Torn) -> Result<(), LogError> {
+        (&*self.file).write_all(b"\n").map_err(|source| self.write_error(source))?;
+        self.end += 1;
+        let repaired = LogRepaired {
+            offset: torn.place.offset,
+            length: torn.place.length,
+            sha256: torn.sha256.clone(),
+            kept: torn.whole,
+            extra: Extra::new(),
+        };
+        self.append(repaired.into()).map(|_| ())
+    }
+
+    /// A handle that forces the Log to the disk; it may run on another thread.
+    pub fn syncer(&self) -> Syncer {
+        Syncer { file: Arc::clone(&self.file), path: self.path.clone() }
+    }
+
+    /// After a failed sync nothing more is written through this handle.
+    pub fn poison(&mut self) {
+        self.state = State::Poisoned;
+    }
+
+    /// The Session this Log belongs to.
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Everything recorded so far; cheap.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The seq that the next Event will get.
+    pub fn next_seq(&self) -> Seq {
+        self.next_seq
+    }
+
+    fn write_error(&self, source: std::io::Error) -> LogError {
+        LogError::Write { path: self.path.clone(), source }
+    }
+
+    fn encode_error(&self, error: serde_json::Error) -> LogError {
+        self.write_error(error.into())
+    }
+}
+
+/// Forces a Log to the disk.
+pub struct Syncer {
+    file: Arc<File>,
+    path: PathBuf,
+}
+
+impl Syncer {
+    /// Returns when everything appended so far is on the disk, under a name.
+    pub fn sync(&self) -> Result<(), LogError> {
+        let failed = |source| LogError::Write { path: self.path.clone(), source };
+        self.file.sync_data().map_err(failed)?;
+        if self.file.metadata().map_err(failed)?.nlink() == 0 {
+            return Err(failed(std::io::Error::other("the file was deleted under us")));
+        }
+        Ok(())
+    }
+}
+
+/// What can go wrong with a Log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("there is no Session {id} in this Workspace")]
+    NotFound { id: SessionId },
+    #[error("a Session {id} already exists")]
+    AlreadyExists { id: SessionId },
+    #[error("Session {id} is open in {}", holder_text(*.holder))]
+    Busy { id: SessionId, holder: Option<u32> },
+    #[error("{} is a link or not what Pixir keeps there", path.display())]
+    UnsafePath { path: PathBuf },
+    #[error("the Log {} cannot be written", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{} cannot be read", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn holder_text(holder: Option<u32>) -> String {
+    holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+impl Explain for LogError {
+    fn kind(&self) -> Kind {
+        match self {
+            LogError::NotFound { .. } => Kind::NotFound,
+            LogError::AlreadyExists { .. } => Kind::AlreadyExists,
+            LogError::Busy { .. } => Kind::SessionBusy,
+            LogError::UnsafePath { .. } => Kind::UnsafeStatePath,
+            LogError::Write { .. } => Kind::LogWriteFailed,
+            LogError::Io { .. } => Kind::LogReadFailed,
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            LogError::NotFound { id } | LogError::AlreadyExists { id } => {
+                json!({ "session_id": id })
+            }
+            LogError::Busy { id, holder } => json!({ "session_id": id, "pid": holder }),
+            LogError::UnsafePath { path }
+            | LogError::Write { path, .. }
+            | LogError::Io { path, .. } => json!({ "path": path.to_string_lossy() }),
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        let action = match self {
+            LogError::NotFound { .. } => "list the Sessions with `pixir sessions --all`",
+            LogError::AlreadyExists { .. } => "try again: a new id is minted each time",
+            LogError::Busy { .. } => "wait for that process to end, or stop it",
+            LogError::UnsafePath { .. } => "remove the link, then try again",
+            LogError::Write { .. } => {
+                "free some space or permit writing there, then go on with `pixir resume`"
+            }
+            LogError::Io { .. } => "check that the file exists and may be read",
+        };
+        vec![action.to_owned()]
+    }
+}

@@ -1,0 +1,244 @@
+//! Reading a Log: everything good is loaded, everything bad is named, nothing stops the reader.
+//!
+//! Lines split on byte 0x0A alone. The file is streamed once, a line at a time, so the cost is
+//! linear in its bytes and the memory is that of the Events.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use super::blob;
+use super::line::{self, Proof, Standing};
+use crate::event::{Canonical, Seq, SharedEvent};
+use crate::id::SessionId;
+
+/// A longer line cannot be ours: it is damage, and is skipped without being held in memory.
+const LONGEST_LINE: usize = 64 << 20;
+
+/// What stood in a Log.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// Every readable Event, in file order.
+    pub events: Vec<SharedEvent>,
+    /// Where each Event stood, beside `events`.
+    pub places: Vec<Place>,
+    pub damage: Vec<Damage>,
+    /// The proof of the last line that carries one.
+    pub proof: Proof,
+    pub next_seq: Seq,
+    /// The file's length.
+    pub end: u64,
+    pub lines: u64,
+    /// How many lines carry a proof.
+    pub proven: u64,
+    /// The last line, when its newline is missing.
+    pub torn: Option<Torn>,
+}
+
+/// Where a line stands: number from 1, byte offset, length without the newline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub line: u64,
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// A last line without its newline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Torn {
+    pub place: Place,
+    pub sha256: String,
+    /// It could be read all the same: only the newline is missing.
+    pub whole: bool,
+}
+
+/// Something wrong at a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    pub place: Place,
+    pub flaw: Flaw,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Flaw {
+    /// It cannot be read and is skipped; the hash is of its bytes.
+    Unreadable { reason: String, sha256: String },
+    /// It can be read, but its proof does not follow from the line before.
+    BrokenProof,
+    /// It carries no proof although lines before it do.
+    Unproven,
+    /// Its payload lies in a blob that is missing or changed.
+    Blob { reason: String },
+    /// Its payload is not what its type promises.
+    Payload { reason: String },
+}
+
+/// Reads an open Log from its start; `folder` is where its blobs are.
+pub fn read(file: &File, owner: &SessionId, folder: &Path) -> std::io::Result<Reading> {
+    let mut lines = Lines::over(file);
+    let mut reading = Reading::default();
+    while let Some(found) = lines.next()? {
+        reading.take(&found, &lines.buffer, owner, folder);
+    }
+    reading.end = lines.offset;
+    Ok(reading)
+}
+
+impl Reading {
+    fn take(&mut self, found: &Found, bytes: &[u8], owner: &SessionId, folder: &Path) {
+        self.lines += 1;
+        let place = found.place;
+        if found.is_blank {
+            self.note_torn(found, bytes, true);
+            return;
+        }
+        let decoded = if found.too_long {
+            Err("it is longer than 64 MiB".to_owned())
+        } else {
+            line::decode(bytes, self.proof)
+        };
+        self.note_torn(found, bytes, decoded.is_ok());
+        let decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(reason) => {
+                let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
+                self.damage.push(Damage { place, flaw: Flaw::Unreadable { reason, sha256 } });
+                return;
+            }
+        };
+        match decoded.standing {
+            Standing::Proven(proof) => {
+                self.proof = proof;
+                self.proven += 1;
+            }
+            Standing::Broken(proof) => {
+                self.proof = proof;
+                self.proven += 1;
+                self.damage.push(Damage { place, flaw: Flaw::BrokenProof });
+            }
+            Standing::Unproven if self.proven > 0 => {
+                self.damage.push(Damage { place, flaw: Flaw::Unproven });
+            }
+            Standing::Unproven => {}
+        }
+        if let Some(seq) = decoded.seq {
+            self.next_seq = self.next_seq.max(seq + 1);
+        }
+        let fetched: Box<RawValue>;
+        let data = match blob::fetch(decoded.data, folder) {
+            Ok(None) => decoded.data,
+            Ok(Some(payload)) => {
+                fetched = payload;
+                &fetched
+            }
+            Err(reason) => {
+                self.damage.push(Damage { place, flaw: Flaw::Blob { reason } });
+                decoded.data
+            }
+        };
+        let event = decoded.into_event(owner, data);
+        if let Some(Canonical::Unknown(unknown)) = event.fact()
+            && let Some(problem) = &unknown.problem
+        {
+            let reason = format!("{}: {problem}", unknown.type_name);
+            self.damage.push(Damage { place, flaw: Flaw::Payload { reason } });
+        }
+        self.events.push(Arc::new(event));
+        self.places.push(place);
+    }
+
+    fn note_torn(&mut self, found: &Found, bytes: &[u8], whole: bool) {
+        if found.is_torn {
+            let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
+            self.torn = Some(Torn { place: found.place, sha256, whole });
+        }
+    }
+}
+
+/// The lowercase hex SHA-256 of some bytes.
+pub fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+struct Found {
+    place: Place,
+    is_torn: bool,
+    is_blank: bool,
+    too_long: bool,
+    /// Filled only when the bytes were not kept.
+    sha256: Option<String>,
+}
+
+/// A stream of lines that keeps at most one of them in memory.
+struct Lines<'a> {
+    reader: BufReader<&'a File>,
+    buffer: Vec<u8>,
+    offset: u64,
+    line: u64,
+}
+
+impl<'a> Lines<'a> {
+    fn over(file: &'a File) -> Self {
+        let reader = BufReader::with_capacity(256 << 10, file);
+        Self { reader, buffer: Vec::new(), offset: 0, line: 0 }
+    }
+
+    fn next(&mut self) -> std::io::Result<Option<Found>> {
+        self.buffer.clear();
+        let start = self.offset;
+        let mut overlong: Option<Sha256> = None;
+        let mut terminated = false;
+        while !terminated {
+            let available = match self.reader.fill_buf() {
+                Ok(available) => available,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if available.is_empty() {
+                break;
+            }
+            let newline = memchr::memchr(b'\n', available);
+            terminated = newline.is_some();
+            let piece = &available[..newline.unwrap_or(available.len())];
+            match &mut overlong {
+                Some(hasher) => hasher.update(piece),
+                None if self.buffer.len() + piece.len() > LONGEST_LINE => {
+                    let mut hasher = Sha256::new();
+                    hasher.update(&self.buffer);
+                    hasher.update(piece);
+                    overlong = Some(hasher);
+                    self.buffer = Vec::new();
+                }
+                None => self.buffer.extend_from_slice(piece),
+            }
+            let consumed = piece.len() + usize::from(terminated);
+            self.reader.consume(consumed);
+            self.offset += consumed as u64;
+        }
+        if self.offset == start {
+            return Ok(None);
+        }
+        self.line += 1;
+        let length = self.offset - start - u64::from(terminated);
+        Ok(Some(Found {
+            place: Place { line: self.line, offset: start, length },
+            is_torn: !terminated,
+            is_blank: length == 0,
+            too_long: overlong.is_some(),
+            sha256: overlong.map(|hasher| hex(&hasher.finalize())),
+        }))
+    }
+}

@@ -1,0 +1,219 @@
+//! Verification: what a Log proves, and where it does not hold.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{Flaw, Log, LogError, Place, Reading};
+use crate::event::{Canonical, LogRepaired, Seq};
+use crate::history::{History, OpenTurn};
+use crate::id::{CallId, SessionId};
+use crate::paths;
+
+/// The result of checking a Log; a promise to machines, so it serializes.
+#[derive(Debug, Serialize)]
+pub struct Verification {
+    pub session_id: SessionId,
+    pub path: PathBuf,
+    /// No break was found.
+    pub ok: bool,
+    pub lines: u64,
+    pub events: usize,
+    /// Lines that carry a proof, and lines of the first Pixir that carry none.
+    pub proven_lines: u64,
+    pub unproven_lines: u64,
+    pub turns: usize,
+    /// The last Turn, when it has no terminal event yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_turn: Option<Open>,
+    pub breaks: Vec<Break>,
+    /// Torn lines that a later `log_repaired` accounts for.
+    pub repaired: Vec<Break>,
+    pub notes: Vec<String>,
+}
+
+/// A Turn that has begun and not ended.
+#[derive(Debug, Serialize)]
+pub struct Open {
+    pub number: usize,
+    pub seq: Option<Seq>,
+    /// Calls of it that have no result.
+    pub pending_calls: Vec<CallId>,
+}
+
+/// One thing that does not hold, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Break {
+    pub kind: &'static str,
+    /// From 1.
+    pub line: u64,
+    /// Of the line's first byte.
+    pub offset: u64,
+    pub length: u64,
+    pub message: String,
+}
+
+/// Checks chain, seq, pairs of calls and results, and blobs of a Log; never changes it.
+pub fn verify(workspace: &Path, id: &SessionId) -> Result<Verification, LogError> {
+    let reading = Log::read(workspace, id)?;
+    let mut findings = Findings::default();
+    findings.damage(&reading);
+    findings.sequence(&reading);
+    findings.pairs(&reading);
+    let history = History::from_events(reading.events.clone());
+    let turns = history.turns();
+    let open_turn = turns.open.map(|OpenTurn { number, seq }| Open {
+        number,
+        seq,
+        pending_calls: findings.pending.clone(),
+    });
+    findings.breaks.sort_by_key(|found| found.line);
+    let mut notes =
+        vec!["lines missing at the very end cannot be detected by the proof chain".to_owned()];
+    let unproven = reading.events.len() as u64 - reading.proven.min(reading.events.len() as u64);
+    if unproven > 0 {
+        notes.push(format!("{unproven} lines carry no proof: they cannot be proven unchanged"));
+    }
+    Ok(Verification {
+        session_id: id.clone(),
+        path: paths::log(workspace, id),
+        ok: findings.breaks.is_empty(),
+        lines: reading.lines,
+        events: reading.events.len(),
+        proven_lines: reading.proven,
+        unproven_lines: unproven,
+        turns: turns.count,
+        open_turn,
+        breaks: findings.breaks,
+        repaired: findings.repaired,
+        notes,
+    })
+}
+
+#[derive(Default)]
+struct Findings {
+    breaks: Vec<Break>,
+    repaired: Vec<Break>,
+    /// Calls without a result in the Turn that is still open.
+    pending: Vec<CallId>,
+}
+
+impl Findings {
+    fn damage(&mut self, reading: &Reading) {
+        let accounted: Vec<&LogRepaired> = reading
+            .events
+            .iter()
+            .filter_map(|event| match event.fact() {
+                Some(Canonical::LogRepaired(repaired)) => Some(repaired),
+                _ => None,
+            })
+            .collect();
+        for damage in &reading.damage {
+            let (kind, message) = describe(&damage.flaw);
+            let found = at(damage.place, kind, message);
+            if is_accounted(&accounted, damage.place, &damage.flaw) {
+                self.repaired.push(found);
+            } else {
+                self.breaks.push(found);
+            }
+        }
+        if let Some(torn) = &reading.torn
+            && torn.whole
+        {
+            let message = "the last line has no newline".to_owned();
+            self.breaks.push(at(torn.place, "torn_tail", message));
+        }
+    }
+
+    fn sequence(&mut self, reading: &Reading) {
+        let mut expected: Option<Seq> = None;
+        for (event, place) in reading.events.iter().zip(&reading.places) {
+            let Some(seq) = event.seq() else {
+                self.breaks.push(at(*place, "seq_missing", "it has no seq".to_owned()));
+                continue;
+            };
+            let wanted = expected.unwrap_or(0);
+            if seq != wanted {
+                let message = format!("seq is {seq} where {wanted} was expected");
+                self.breaks.push(at(*place, "seq_order", message));
+            }
+            expected = Some(seq + 1);
+        }
+    }
+
+    fn pairs(&mut self, reading: &Reading) {
+        let mut open: HashMap<&CallId, Unanswered> = HashMap::new();
+        for (event, place) in reading.events.iter().zip(&reading.places) {
+            match event.fact() {
+                Some(Canonical::ToolCall(call)) => {
+                    let unanswered = Unanswered { place: *place, turn_ended: false };
+                    if let Some(earlier) = open.insert(&call.call_id, unanswered) {
+                        self.unanswered(&call.call_id, earlier.place);
+                    }
+                }
+                // A result may come after its Turn: an orphan is closed when the Log is opened.
+                Some(Canonical::ToolResult(result)) => {
+                    if open.remove(&result.call_id).is_none() {
+                        let message = format!("result {} has no call", result.call_id);
+                        self.breaks.push(at(*place, "result_without_call", message));
+                    }
+                }
+                Some(fact) if is_boundary(fact) => {
+                    open.values_mut().for_each(|call| call.turn_ended = true);
+                }
+                _ => {}
+            }
+        }
+        let mut left: Vec<_> = open.into_iter().collect();
+        left.sort_by_key(|(_, call)| call.place.line);
+        for (call_id, call) in left {
+            if call.turn_ended {
+                self.unanswered(call_id, call.place);
+            } else {
+                self.pending.push(call_id.clone());
+            }
+        }
+    }
+
+    fn unanswered(&mut self, call_id: &CallId, place: Place) {
+        let message = format!("call {call_id} never got its result");
+        self.breaks.push(at(place, "call_without_result", message));
+    }
+}
+
+struct Unanswered {
+    place: Place,
+    turn_ended: bool,
+}
+
+fn is_boundary(fact: &Canonical) -> bool {
+    match fact {
+        Canonical::UserMessage(_) | Canonical::TurnFailed(_) => true,
+        Canonical::AssistantMessage(message) => message.is_final(),
+        _ => false,
+    }
+}
+
+fn describe(flaw: &Flaw) -> (&'static str, String) {
+    match flaw {
+        Flaw::Unreadable { reason, .. } => ("unreadable_line", reason.clone()),
+        Flaw::BrokenProof => {
+            ("broken_proof", "its proof does not follow from the line before".to_owned())
+        }
+        Flaw::Unproven => ("unproven_line", "it carries no proof among lines that do".to_owned()),
+        Flaw::Blob { reason } => ("blob", reason.clone()),
+        Flaw::Payload { reason } => ("payload", reason.clone()),
+    }
+}
+
+fn is_accounted(repairs: &[&LogRepaired], place: Place, flaw: &Flaw) -> bool {
+    let Flaw::Unreadable { sha256, .. } = flaw else { return false };
+    repairs.iter().any(|repaired| {
+        !repaired.kept && repaired.offset == place.offset && repaired.sha256 == *sha256
+    })
+}
+
+fn at(place: Place, kind: &'static str, message: String) -> Break {
+    Break { kind, line: place.line, offset: place.offset, length: place.length, message }
+}
