@@ -21,10 +21,12 @@ mod workspace;
 // First floor: evidence.
 mod history;
 mod log;
+mod projection;
 
 // Second floor: the world.
 mod provider;
 mod tool;
 
 // Top floor: presenters.
+
 mod render;
