@@ -27,6 +27,8 @@ mod projection;
 mod provider;
 mod tool;
 
-// Top floor: presenters.
+// Third floor: agency.
+mod session;
 
+// Top floor: presenters.
 mod render;

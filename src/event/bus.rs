@@ -3,7 +3,7 @@
 //! Nothing durable depends on the bus. A slow listener may lose deltas, and is told so; canonical
 //! Events it missed come again from the Session's History, in order, none lost and none doubled.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::BoxFuture;
@@ -21,13 +21,20 @@ pub struct Bus {
     session_id: SessionId,
     sender: broadcast::Sender<SharedEvent>,
     next_seq: Arc<AtomicU64>,
+    /// A leaf cache, so that whoever falls behind can be told what happens now.
+    status: Arc<Mutex<Status>>,
 }
 
 impl Bus {
     /// A bus whose next canonical Event will be `next_seq`.
     pub fn new(session_id: SessionId, next_seq: Seq) -> Self {
         let (sender, _) = broadcast::channel(CAPACITY);
-        Self { session_id, sender, next_seq: Arc::new(AtomicU64::new(next_seq)) }
+        Self {
+            session_id,
+            sender,
+            next_seq: Arc::new(AtomicU64::new(next_seq)),
+            status: Arc::new(Mutex::new(Status::Idle)),
+        }
     }
 
     /// Publishes an Event that is already on disk.
@@ -41,8 +48,26 @@ impl Bus {
 
     /// Publishes a live notice.
     pub fn emit(&self, notice: Ephemeral) {
+        if let Ephemeral::Status(status) = &notice {
+            *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status.clone();
+        }
         let before = self.next_seq.load(Ordering::Acquire);
         self.sender.send(Arc::new(Event::live(self.session_id.clone(), notice, before))).ok();
+    }
+
+    /// A bus that does not keep its listeners waiting once the Session is gone.
+    pub fn downgrade(&self) -> WeakBus {
+        WeakBus {
+            session_id: self.session_id.clone(),
+            sender: self.sender.downgrade(),
+            next_seq: Arc::clone(&self.next_seq),
+            status: Arc::clone(&self.status),
+        }
+    }
+
+    /// What the Session does now.
+    pub fn status(&self) -> Status {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Starts listening; `source` answers with what was missed.
@@ -63,6 +88,27 @@ impl Bus {
             dropped: 0,
             ready: std::collections::VecDeque::new(),
         }
+    }
+}
+
+/// A bus that may be gone.
+#[derive(Debug, Clone)]
+pub struct WeakBus {
+    session_id: SessionId,
+    sender: broadcast::WeakSender<SharedEvent>,
+    next_seq: Arc<AtomicU64>,
+    status: Arc<Mutex<Status>>,
+}
+
+impl WeakBus {
+    /// The bus, if its Session is still there.
+    pub fn upgrade(&self) -> Option<Bus> {
+        Some(Bus {
+            session_id: self.session_id.clone(),
+            sender: self.sender.upgrade()?,
+            next_seq: Arc::clone(&self.next_seq),
+            status: Arc::clone(&self.status),
+        })
     }
 }
 

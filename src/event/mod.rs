@@ -15,7 +15,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener};
+pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener, WeakBus};
 pub use canonical::*;
 pub use ephemeral::*;
 

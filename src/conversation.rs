@@ -1,0 +1,108 @@
+//! Conversation: the few verbs that every front-end uses, and nothing else of the core.
+//!
+//! It has no state of its own: a Session's handle and the settings of its Turns.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::error::{Explain, Kind};
+use crate::event::{Answer, From as ListenFrom, Listener, Status};
+use crate::history::History;
+use crate::id::{CallId, SessionId};
+use crate::session::{Session, SessionError};
+use crate::turn::{self, Settings};
+
+pub use crate::turn::Input;
+
+/// A Session that a front-end talks to; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    session: Session,
+    settings: Arc<Settings>,
+    notices: Arc<[String]>,
+}
+
+impl Conversation {
+    /// Joins a Session with the settings of its Turns; the harness calls this.
+    pub fn new(session: Session, settings: Settings, notices: Vec<String>) -> Self {
+        Self { session, settings: Arc::new(settings), notices: notices.into() }
+    }
+
+    /// The Session's id.
+    pub fn id(&self) -> &SessionId {
+        self.session.id()
+    }
+
+    /// The directory it may touch.
+    pub fn workspace(&self) -> &Path {
+        self.settings.workspace.root()
+    }
+
+    /// Where its Log is.
+    pub fn log_path(&self) -> &Path {
+        self.session.log_path()
+    }
+
+    /// The model that its Turns use.
+    pub fn model(&self) -> &str {
+        &self.settings.model
+    }
+
+    /// What the user should know from opening it: damage that was skipped, odd instructions.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Starts a Turn and returns at once; refused while one runs.
+    pub async fn send(&self, input: Input) -> Result<(), ConversationError> {
+        let settings = Arc::clone(&self.settings);
+        let body = Box::new(move |context| -> futures_util::future::BoxFuture<'static, Status> {
+            Box::pin(turn::run(context, settings, input))
+        });
+        Ok(self.session.start_turn(body).await?)
+    }
+
+    /// Listens to everything that happens, from a chosen place on.
+    pub fn subscribe(&self, from: ListenFrom) -> Listener {
+        self.session.subscribe(from)
+    }
+
+    /// Waits until no Turn runs. Decided by the Turn's own life, never by silence.
+    pub async fn finished(&self) -> Result<Status, ConversationError> {
+        Ok(self.session.finished().await?)
+    }
+
+    /// Stops the running Turn; returns when its end is recorded.
+    pub async fn interrupt(&self) -> Result<(), ConversationError> {
+        Ok(self.session.interrupt().await?)
+    }
+
+    /// Answers an open question.
+    pub async fn answer(&self, call_id: &CallId, answer: Answer) -> Result<(), ConversationError> {
+        Ok(self.session.answer(call_id, answer).await?)
+    }
+
+    /// Everything recorded so far.
+    pub async fn history(&self) -> Result<History, ConversationError> {
+        Ok(self.session.history().await?)
+    }
+}
+
+/// What a front-end may be told instead.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ConversationError(#[from] SessionError);
+
+impl Explain for ConversationError {
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+    fn details(&self) -> Value {
+        self.0.details()
+    }
+    fn next_actions(&self) -> Vec<String> {
+        self.0.next_actions()
+    }
+}

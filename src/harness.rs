@@ -1,0 +1,330 @@
+//! The harness: the composition root. Settings go in, Conversations come out.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::conversation::Conversation;
+use crate::credential::Credential;
+use crate::error::{Explain, Kind};
+use crate::event::{
+    Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted,
+};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::log::{Flaw, Opened};
+use crate::paths;
+use crate::prompt::{self, Surroundings};
+use crate::provider::{Provider, Responses};
+use crate::secret::Secrets;
+use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::tool::{Commands, Toolbox};
+use crate::turn::{Prompt, Settings};
+use crate::workspace::{Workspace, WorkspaceError};
+
+/// What enters at the door: nothing below reads the environment or a settings file.
+pub struct Door {
+    /// The settings of this run.
+    pub config: Config,
+    /// Where the model is and what opens it.
+    pub credential: Credential,
+    /// The environment that commands may inherit from.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Pixir's own binary, which supervises host commands.
+    pub own_binary: PathBuf,
+}
+
+/// Which Session to start, and where.
+#[derive(Debug)]
+pub struct Start {
+    /// The directory it may touch.
+    pub workspace: PathBuf,
+    /// A new Session, or one that exists.
+    pub session: Which,
+    /// Whether the caller will answer permission questions.
+    pub can_ask: bool,
+}
+
+/// A new Session or a known one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// Mints an id.
+    New,
+    /// Reattaches or opens the Log.
+    Resume(SessionId),
+}
+
+/// The running core of one process; it serves any number of Conversations.
+pub struct Harness {
+    config: Config,
+    provider: Arc<dyn Provider>,
+    secrets: Arc<Secrets>,
+    commands: Commands,
+    sessions: Sessions,
+    shell: String,
+}
+
+impl Harness {
+    /// Builds everything that Sessions share. Starts no process and opens no connection.
+    pub fn open(door: Door) -> Self {
+        let Door { config, credential, environment, own_binary } = door;
+        let shell = environment
+            .iter()
+            .find(|(name, _)| name == "SHELL")
+            .map(|(_, value)| value.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let secrets = Secrets::from_environment(environment.iter().cloned())
+            .and(credential.secret_values());
+        let commands = Commands::new(own_binary, &config, environment);
+        let provider = Arc::new(Responses::new(credential, config.stream));
+        let sessions = Sessions::default();
+        Self { config, provider, secrets: Arc::new(secrets), commands, sessions, shell }
+    }
+
+    /// Starts a Conversation: a new Session, or one that exists.
+    pub async fn start(&self, start: Start) -> Result<Conversation, HarnessError> {
+        let workspace = Workspace::open(&start.workspace)?;
+        match start.session {
+            Which::New => self.begin(workspace, start.can_ask),
+            Which::Resume(id) => self.resume(workspace, &id, start.can_ask).await,
+        }
+    }
+
+    fn begin(&self, workspace: Workspace, can_ask: bool) -> Result<Conversation, HarnessError> {
+        let id = SessionId::mint();
+        let posture = Posture {
+            model: self.config.model.clone(),
+            effort: self.config.effort.clone(),
+            mode: self.config.permission_mode.clone(),
+        };
+        let first = self.first_event(&workspace, &posture);
+        let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
+        self.remember_workspace(workspace.root());
+        Ok(self.converse(session, workspace, posture, can_ask, Vec::new()))
+    }
+
+    async fn resume(
+        &self,
+        workspace: Workspace,
+        id: &SessionId,
+        can_ask: bool,
+    ) -> Result<Conversation, HarnessError> {
+        let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
+        let stored = Posture::of(&session.history().await?);
+        let posture = self.resumed_posture(&stored);
+        if posture != stored {
+            session.record(posture.change_from(&stored).into()).await?;
+        }
+        self.remember_workspace(workspace.root());
+        Ok(self.converse(session, workspace, posture, can_ask, notices(&opened)))
+    }
+
+    /// A resumed Session keeps its posture unless this run names another; a mode only narrows.
+    fn resumed_posture(&self, stored: &Posture) -> Posture {
+        let mode = strictest(&stored.mode, &self.config.permission_mode);
+        let keeps_model = !self.config.model_named && !stored.model.is_empty();
+        Posture {
+            model: if keeps_model { stored.model.clone() } else { self.config.model.clone() },
+            effort: self.config.effort.clone().or_else(|| stored.effort.clone()),
+            mode,
+        }
+    }
+
+    fn converse(
+        &self,
+        session: Session,
+        workspace: Workspace,
+        posture: Posture,
+        can_ask: bool,
+        mut notices: Vec<String>,
+    ) -> Conversation {
+        let root = workspace.root();
+        let project = prompt::project(root, &self.config.home, self.config.instructions_limit);
+        notices.extend(project.notices);
+        let surroundings = Surroundings::of(root, &self.shell, &posture.mode);
+        let folder = paths::session_folder(root, session.id());
+        let clean = |text: Arc<str>| -> Arc<str> { self.secrets.clean(&text).as_ref().into() };
+        let settings = Settings {
+            provider: Arc::clone(&self.provider),
+            toolbox: Toolbox::built_in(&self.config, &self.commands),
+            secrets: Arc::clone(&self.secrets),
+            mode: posture.mode,
+            can_ask,
+            dry_run: self.config.dry_run,
+            max_iterations: self.config.max_iterations,
+            retry: self.config.retry,
+            total: self.config.stream.total,
+            tool_grace: self.config.grace.process + self.config.grace.turn / 5,
+            output_limit: self.config.output_limit,
+            session_folder: folder,
+            prompt: Prompt {
+                contract: prompt::VERSION,
+                instructions: prompt::instructions(),
+                project: project.text.map(clean),
+                cache_key: prompt::cache_key(&posture.model, session.id()),
+                context: surroundings.text(),
+            },
+            model: posture.model,
+            effort: posture.effort,
+            workspace,
+        };
+        Conversation::new(session, settings, notices)
+    }
+
+    fn first_event(&self, workspace: &Workspace, posture: &Posture) -> SessionStarted {
+        SessionStarted {
+            pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
+            log_version: LOG_VERSION,
+            workspace: workspace.root().to_string_lossy().into_owned(),
+            role: "build".to_owned(),
+            permission_mode: posture.mode.clone(),
+            sandbox_mode: "off".to_owned(),
+            model: Some(posture.model.clone()),
+            effort: posture.effort.clone(),
+            parent_session_id: None,
+            subagent_id: None,
+            extra: Extra::new(),
+        }
+    }
+
+    fn manners(&self) -> Manners {
+        Manners { durability: self.config.durability, grace: self.config.grace.turn }
+    }
+
+    /// Notes the Workspace in the user's cache, off the path to the first request.
+    fn remember_workspace(&self, root: &Path) {
+        let (file, root) = (self.config.home.workspaces(), root.to_owned());
+        // Best effort: the cache can be deleted at any time.
+        drop(tokio::task::spawn_blocking(move || {
+            if let Err(error) = crate::projection::remember_workspace(&file, &root) {
+                tracing::warn!(%error, "the Workspace could not be remembered");
+            }
+        }));
+    }
+}
+
+/// What a Session is set to.
+#[derive(Debug, Clone, PartialEq)]
+struct Posture {
+    model: String,
+    effort: Option<String>,
+    mode: PermissionMode,
+}
+
+impl Posture {
+    /// The posture at the end of a History; what a Log does not say is empty.
+    fn of(history: &History) -> Self {
+        let mut posture =
+            Self { model: String::new(), effort: None, mode: PermissionMode::Auto };
+        for fact in history.facts() {
+            match fact {
+                Canonical::SessionStarted(started) => {
+                    posture.model = started.model.clone().unwrap_or_default();
+                    posture.effort.clone_from(&started.effort);
+                    posture.mode = started.permission_mode.clone();
+                }
+                Canonical::SessionFork(fork) => posture.mode = fork.permission_mode.clone(),
+                Canonical::PostureChanged(changed) => posture.apply(changed),
+                Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
+                    if let Some(mode) = event.extra.get("permission_mode").and_then(Value::as_str) {
+                        posture.mode = PermissionMode::from_text(mode);
+                    }
+                }
+                _ => {}
+            }
+        }
+        posture
+    }
+
+    fn apply(&mut self, changed: &PostureChanged) {
+        if let Some(model) = &changed.model {
+            self.model.clone_from(model);
+        }
+        if let Some(effort) = &changed.effort {
+            self.effort = Some(effort.clone());
+        }
+        if let Some(mode) = &changed.permission_mode {
+            self.mode = mode.clone();
+        }
+    }
+
+    fn change_from(&self, before: &Self) -> PostureChanged {
+        PostureChanged {
+            permission_mode: (self.mode != before.mode).then(|| self.mode.clone()),
+            model: (self.model != before.model).then(|| self.model.clone()),
+            effort: if self.effort == before.effort { None } else { self.effort.clone() },
+            role: None,
+            extra: Extra::new(),
+        }
+    }
+}
+
+fn strictest(one: &PermissionMode, other: &PermissionMode) -> PermissionMode {
+    let strictness = |mode: &PermissionMode| match mode {
+        PermissionMode::Auto => 0,
+        PermissionMode::Ask => 1,
+        PermissionMode::ReadOnly | PermissionMode::Other(_) => 2,
+    };
+    if strictness(one) >= strictness(other) { one.clone() } else { other.clone() }
+}
+
+/// What a person should know about the Log that was opened.
+fn notices(opened: &Opened) -> Vec<String> {
+    let mut notices = Vec::new();
+    if let Some(torn) = &opened.torn {
+        let what = if torn.whole { "kept" } else { "skipped" };
+        notices.push(format!(
+            "the Log's last line was torn (line {}, {} bytes at offset {}): it is {what}",
+            torn.place.line, torn.place.length, torn.place.offset
+        ));
+    }
+    let tail = opened.torn.as_ref().map(|torn| torn.place.line);
+    for damage in opened.damage.iter().filter(|damage| Some(damage.place.line) != tail) {
+        let what = match &damage.flaw {
+            Flaw::Unreadable { reason, .. } => format!("was skipped: {reason}"),
+            Flaw::BrokenProof => "does not fit its proof: it may have been changed".to_owned(),
+            Flaw::Unproven => "carries no proof".to_owned(),
+            Flaw::Blob { reason } | Flaw::Payload { reason } => reason.clone(),
+        };
+        notices.push(format!(
+            "line {} of the Log (offset {}) {what}",
+            damage.place.line, damage.place.offset
+        ));
+    }
+    notices
+}
+
+/// Why a Conversation could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum HarnessError {
+    /// The directory does not serve.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// The Session does not open.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl Explain for HarnessError {
+    fn kind(&self) -> Kind {
+        match self {
+            HarnessError::Workspace(error) => error.kind(),
+            HarnessError::Session(error) => error.kind(),
+        }
+    }
+    fn details(&self) -> Value {
+        match self {
+            HarnessError::Workspace(error) => error.details(),
+            HarnessError::Session(error) => error.details(),
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            HarnessError::Workspace(error) => error.next_actions(),
+            HarnessError::Session(error) => error.next_actions(),
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The Session's task: the one writer of the Log, and the survivor of every Turn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::inbox::{Inbox, Reply, TurnId};
+use super::{Body, Manners, Session, SessionError, TurnContext};
+use crate::config::Durability;
+use crate::error::{Explain, Kind, Report};
+use crate::event::{
+    Answer, Backlog, Bus, Canonical, Ephemeral, Extra, PermissionRequest, SharedEvent, Status,
+    TerminalStatus, TurnFailed,
+};
+use crate::history;
+use crate::id::CallId;
+use crate::log::{Log, LogError};
+
+/// What can wake the task.
+enum Wake {
+    Message(Inbox),
+    TurnEnded(Result<Status, JoinError>),
+    GraceOver,
+}
+
+pub(super) struct Actor {
+    log: Log,
+    bus: Bus,
+    manners: Manners,
+    /// Weak, so that the Session ends when its last handle does.
+    inbox: mpsc::WeakSender<Inbox>,
+    turn: Option<RunningTurn>,
+    turns: TurnId,
+    questions: HashMap<CallId, Question>,
+    waiting: Vec<Reply<Status>>,
+}
+
+struct RunningTurn {
+    id: TurnId,
+    task: JoinHandle<Status>,
+    cancel: CancellationToken,
+    over: Arc<AtomicBool>,
+    abort_at: Option<Instant>,
+    interrupters: Vec<Reply<Result<(), SessionError>>>,
+    /// The Turn has recorded how it ended.
+    ended: bool,
+}
+
+struct Question {
+    request: PermissionRequest,
+    reply: Reply<Answer>,
+}
+
+impl Actor {
+    pub(super) fn new(
+        log: Log,
+        bus: Bus,
+        manners: Manners,
+        inbox: mpsc::WeakSender<Inbox>,
+    ) -> Self {
+        Self {
+            log,
+            bus,
+            manners,
+            inbox,
+            turn: None,
+            turns: 0,
+            questions: HashMap::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Inbox>) {
+        while let Some(wake) = self.next(&mut inbox).await {
+            match wake {
+                Wake::Message(message) => self.handle(message).await,
+                Wake::TurnEnded(result) => self.turn_ended(result).await,
+                Wake::GraceOver => self.abort_turn().await,
+            }
+        }
+    }
+
+    async fn next(&mut self, inbox: &mut mpsc::Receiver<Inbox>) -> Option<Wake> {
+        let Some(turn) = &mut self.turn else { return inbox.recv().await.map(Wake::Message) };
+        let far_away = Instant::now() + std::time::Duration::from_secs(3600);
+        let abort_at = turn.abort_at.unwrap_or(far_away);
+        let grace_runs = turn.abort_at.is_some();
+        tokio::select! {
+            // What the Turn said before it ended is handled before its end.
+            biased;
+            Some(message) = inbox.recv() => Some(Wake::Message(message)),
+            result = &mut turn.task => Some(Wake::TurnEnded(result)),
+            () = tokio::time::sleep_until(abort_at), if grace_runs => Some(Wake::GraceOver),
+        }
+    }
+
+    async fn handle(&mut self, message: Inbox) {
+        match message {
+            Inbox::Record { turn, fact, reply } => {
+                reply.send(self.record(turn, *fact).await).ok();
+            }
+            Inbox::Sync { turn, reply } => {
+                let synced = match self.check_turn(turn) {
+                    Ok(()) => self.sync().await,
+                    Err(error) => Err(error),
+                };
+                reply.send(synced).ok();
+            }
+            Inbox::History(reply) => {
+                reply.send(self.log.history().clone()).ok();
+            }
+            Inbox::Backlog { seq, reply } => {
+                reply.send(self.backlog(seq)).ok();
+            }
+            Inbox::StartTurn { body, reply } => {
+                reply.send(self.start_turn(body)).ok();
+            }
+            Inbox::Interrupt(reply) => self.interrupt(reply),
+            Inbox::Ask { turn, request, reply } => self.ask(turn, *request, reply),
+            Inbox::Answer { call_id, answer, reply } => {
+                reply.send(self.answer(&call_id, answer)).ok();
+            }
+            Inbox::Finished(reply) => match self.turn {
+                Some(_) => self.waiting.push(reply),
+                None => {
+                    reply.send(self.bus.status()).ok();
+                }
+            },
+        }
+    }
+
+    async fn record(
+        &mut self,
+        turn: Option<TurnId>,
+        fact: Canonical,
+    ) -> Result<SharedEvent, SessionError> {
+        if let Some(turn) = turn {
+            self.check_turn(turn)?;
+        }
+        let is_end = ends_turn(&fact);
+        let is_commit_point = is_end || matches!(fact, Canonical::UserMessage(_));
+        let event = self.log.append(fact)?;
+        let must_sync = match self.manners.durability {
+            Durability::Event => true,
+            Durability::Turn => is_commit_point,
+            Durability::None => false,
+        };
+        if must_sync {
+            self.force_to_disk().await?;
+        }
+        if is_end && let Some(running) = &mut self.turn {
+            running.ended = true;
+        }
+        self.bus.publish(Arc::clone(&event));
+        Ok(event)
+    }
+
+    /// Only the Turn that runs, and has not ended, may speak.
+    fn check_turn(&self, id: TurnId) -> Result<(), SessionError> {
+        match &self.turn {
+            Some(turn) if turn.id == id && !turn.ended => Ok(()),
+            _ => Err(SessionError::NoTurn),
+        }
+    }
+
+    async fn sync(&mut self) -> Result<(), SessionError> {
+        match self.manners.durability {
+            Durability::Turn => self.force_to_disk().await,
+            // Every Event is already there, or nobody asked for it.
+            Durability::Event | Durability::None => Ok(()),
+        }
+    }
+
+    async fn force_to_disk(&mut self) -> Result<(), SessionError> {
+        let syncer = self.log.syncer();
+        let synced = tokio::task::spawn_blocking(move || syncer.sync()).await;
+        let synced = synced.unwrap_or_else(|error| {
+            let path = self.log.path().to_owned();
+            Err(LogError::Write { path, source: std::io::Error::other(error) })
+        });
+        if synced.is_err() {
+            self.log.poison();
+        }
+        Ok(synced?)
+    }
+
+    fn backlog(&self, seq: u64) -> Backlog {
+        Backlog {
+            events: self.log.history().since(seq),
+            status: self.bus.status(),
+            questions: self.questions.values().map(|open| open.request.clone()).collect(),
+        }
+    }
+
+    fn start_turn(&mut self, body: Body) -> Result<(), SessionError> {
+        if self.turn.is_some() {
+            return Err(SessionError::Busy);
+        }
+        let Some(inbox) = self.inbox.upgrade() else { return Err(SessionError::Closed) };
+        close_orphans(&mut self.log, &self.bus, "its Turn ended first")?;
+        self.turns += 1;
+        let cancel = CancellationToken::new();
+        let over = Arc::new(AtomicBool::new(false));
+        let context = TurnContext {
+            session: Session {
+                id: self.log.id().clone(),
+                path: self.log.path().to_owned(),
+                inbox,
+                bus: self.bus.clone(),
+            },
+            turn: self.turns,
+            cancel: cancel.clone(),
+            over: Arc::clone(&over),
+        };
+        self.turn = Some(RunningTurn {
+            id: self.turns,
+            task: tokio::spawn(async move { body(context).await }),
+            cancel,
+            over,
+            abort_at: None,
+            interrupters: Vec::new(),
+            ended: false,
+        });
+        Ok(())
+    }
+
+    fn interrupt(&mut self, reply: Reply<Result<(), SessionError>>) {
+        let Some(turn) = &mut self.turn else {
+            reply.send(Err(SessionError::NoTurn)).ok();
+            return;
+        };
+        turn.cancel.cancel();
+        turn.abort_at.get_or_insert_with(|| Instant::now() + self.manners.grace);
+        turn.interrupters.push(reply);
+    }
+
+    async fn turn_ended(&mut self, result: Result<Status, JoinError>) {
+        let ended = self.turn.as_ref().is_some_and(|turn| turn.ended);
+        let status = match result {
+            Ok(status) if ended => status,
+            // It could not write its own end; perhaps we can.
+            Ok(Status::Error { terminal_status, error }) => {
+                let status = TerminalStatus::from_text(&terminal_status);
+                self.bury(status, error).await
+            }
+            Ok(_) => {
+                let error = Report::new(Kind::Internal, "the Turn ended without saying how");
+                self.bury(TerminalStatus::Crashed, error).await
+            }
+            Err(error) => {
+                tracing::error!(%error, "a Turn crashed");
+                let error = Report::new(Kind::Crashed, crash_message(error));
+                self.bury(TerminalStatus::Crashed, error).await
+            }
+        };
+        self.finish(status);
+    }
+
+    async fn abort_turn(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            turn.task.abort();
+            turn.ended = true;
+        }
+        let error = Report::new(Kind::Interrupted, "the Turn did not stop by itself and was aborted");
+        let status = self.bury(TerminalStatus::Interrupted, error).await;
+        self.finish(status);
+    }
+
+    /// The survivor writes the evidence: a task that is gone can no longer record its own end.
+    async fn bury(&mut self, status: TerminalStatus, error: Report) -> Status {
+        let closed = close_orphans(&mut self.log, &self.bus, "its Turn was stopped");
+        let interrupted = status == TerminalStatus::Interrupted;
+        let terminal_status = status.as_str().to_owned();
+        let failed = TurnFailed {
+            terminal_status: status,
+            error_kind: error.kind.clone(),
+            error_message: error.message.clone(),
+            details: error.details.clone(),
+            extra: Extra::new(),
+        };
+        let recorded = match closed {
+            Ok(()) => self.record(None, failed.into()).await.map(|_| ()),
+            Err(failure) => Err(failure.into()),
+        };
+        match recorded {
+            Ok(()) if interrupted => Status::Interrupted,
+            Ok(()) => Status::Error { terminal_status, error },
+            // The cause that the Turn named says more than the failure to write it down.
+            Err(_) if error.kind == Kind::LogWriteFailed.name() => {
+                Status::Error { terminal_status, error }
+            }
+            Err(failure) => failure.to_status(),
+        }
+    }
+
+    fn finish(&mut self, status: Status) {
+        if let Some(turn) = self.turn.take() {
+            turn.over.store(true, Ordering::Release);
+            self.questions.clear();
+            self.bus.emit(Ephemeral::Status(status.clone()));
+            for reply in turn.interrupters {
+                reply.send(Ok(())).ok();
+            }
+        }
+        for reply in self.waiting.drain(..) {
+            reply.send(status.clone()).ok();
+        }
+    }
+
+    fn ask(&mut self, turn: TurnId, request: PermissionRequest, reply: Reply<Answer>) {
+        if self.check_turn(turn).is_err() {
+            return;
+        }
+        self.bus.emit(Ephemeral::PermissionRequest(request.clone()));
+        self.questions.insert(request.call_id.clone(), Question { request, reply });
+    }
+
+    fn answer(&mut self, call_id: &CallId, answer: Answer) -> Result<(), SessionError> {
+        let question = self.questions.remove(call_id).ok_or(SessionError::NoQuestion)?;
+        self.bus.emit(Ephemeral::PermissionResolved { call_id: call_id.clone(), answer });
+        question.reply.send(answer).ok();
+        Ok(())
+    }
+}
+
+fn ends_turn(fact: &Canonical) -> bool {
+    match fact {
+        Canonical::TurnFailed(_) => true,
+        Canonical::AssistantMessage(message) => message.is_final(),
+        _ => false,
+    }
+}
+
+fn crash_message(error: JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else { return "the Turn was cancelled".to_owned() };
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    format!("the Turn panicked: {text}")
+}
+
+/// Gives every unanswered call its one result.
+fn close_orphans(log: &mut Log, bus: &Bus, reason: &str) -> Result<(), LogError> {
+    for call in log.history().orphans() {
+        let event = log.append(history::orphan_result(&call, reason).into())?;
+        bus.publish(event);
+    }
+    Ok(())
+}
+
+/// Ends a Turn that the death of its process cut; nobody listens yet.
+pub(super) fn close_cut_turn(log: &mut Log) -> Result<(), SessionError> {
+    for call in log.history().orphans() {
+        log.append(history::orphan_result(&call, "the process that ran it ended").into())?;
+    }
+    if log.history().turns().open.is_some() {
+        log.append(history::cut_turn("the process ended during this Turn").into())?;
+        log.syncer().sync()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Everything a Session can be told.
+
+use tokio::sync::oneshot;
+
+use super::{Body, SessionError};
+use crate::event::{Answer, Backlog, Canonical, PermissionRequest, Seq, SharedEvent, Status};
+use crate::history::History;
+use crate::id::CallId;
+
+/// Where an answer goes; the asker may have left.
+pub type Reply<T> = oneshot::Sender<T>;
+
+/// Which Turn of this process speaks, so that one that was given up on is not heard.
+pub type TurnId = u64;
+
+/// A message to the Session's task.
+pub enum Inbox {
+    /// Append a fact; `turn` is who says it, `None` when it is not a Turn.
+    Record {
+        turn: Option<TurnId>,
+        fact: Box<Canonical>,
+        reply: Reply<Result<SharedEvent, SessionError>>,
+    },
+    /// Force the Log to the disk.
+    Sync { turn: TurnId, reply: Reply<Result<(), SessionError>> },
+    /// Hand out what is recorded.
+    History(Reply<History>),
+    /// Hand out what a listener missed.
+    Backlog { seq: Seq, reply: Reply<Backlog> },
+    /// Begin a Turn.
+    StartTurn { body: Body, reply: Reply<Result<(), SessionError>> },
+    /// End the Turn.
+    Interrupt(Reply<Result<(), SessionError>>),
+    /// Ask the user.
+    Ask { turn: TurnId, request: Box<PermissionRequest>, reply: Reply<Answer> },
+    /// The user answers.
+    Answer { call_id: CallId, answer: Answer, reply: Reply<Result<(), SessionError>> },
+    /// Tell when no Turn runs.
+    Finished(Reply<Status>),
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Inbox::Record { .. } => "Record",
+            Inbox::Sync { .. } => "Sync",
+            Inbox::History(_) => "History",
+            Inbox::Backlog { .. } => "Backlog",
+            Inbox::StartTurn { .. } => "StartTurn",
+            Inbox::Interrupt(_) => "Interrupt",
+            Inbox::Ask { .. } => "Ask",
+            Inbox::Answer { .. } => "Answer",
+            Inbox::Finished(_) => "Finished",
+        })
+    }
+}

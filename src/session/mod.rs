@@ -1,0 +1,265 @@
+//! A Session: one conversation, one Log, one writer, one task.
+//!
+//! The public noun is a clonable handle; the task behind it alone stamps seq and appends. It runs
+//! *a* Turn without knowing *the* Turn, and lives as long as somebody holds a handle or its Turn
+//! runs.
+
+mod actor;
+mod inbox;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+pub use sessions::Sessions;
+
+use crate::config::Durability;
+use crate::error::{Explain, Kind, Report};
+use crate::event::{
+    Answer, Bus, Canonical, Ephemeral, From as ListenFrom, Listener, PermissionRequest,
+    SharedEvent, Status,
+};
+use crate::history::History;
+use crate::id::{CallId, SessionId};
+use crate::log::{Log, LogError, Opened};
+use actor::Actor;
+use inbox::{Inbox, Reply, TurnId};
+
+/// How many messages may wait for a Session.
+const INBOX: usize = 64;
+
+/// A Turn as the Session sees it: something that runs and ends with a status.
+pub type Body = Box<dyn FnOnce(TurnContext) -> BoxFuture<'static, Status> + Send>;
+
+/// How a Session behaves; resolved once by the harness.
+#[derive(Debug, Clone, Copy)]
+pub struct Manners {
+    pub durability: Durability,
+    /// From the interrupt of a Turn to its abort.
+    pub grace: Duration,
+}
+
+/// The handle of a Session.
+#[derive(Debug, Clone)]
+pub struct Session {
+    id: SessionId,
+    path: PathBuf,
+    inbox: mpsc::Sender<Inbox>,
+    bus: Bus,
+}
+
+impl Session {
+    /// Makes a new Session whose Log begins with `first`.
+    pub fn create(
+        workspace: &Path,
+        id: &SessionId,
+        first: Canonical,
+        manners: Manners,
+    ) -> Result<Self, SessionError> {
+        let mut log = Log::create(workspace, id)?;
+        log.append(first)?;
+        Ok(Self::spawn(log, manners))
+    }
+
+    /// Opens an existing Session, closing what the death of its last process left open.
+    pub fn open(
+        workspace: &Path,
+        id: &SessionId,
+        manners: Manners,
+    ) -> Result<(Self, Opened), SessionError> {
+        let (mut log, opened) = Log::open(workspace, id)?;
+        actor::close_cut_turn(&mut log)?;
+        Ok((Self::spawn(log, manners), opened))
+    }
+
+    fn spawn(log: Log, manners: Manners) -> Self {
+        let (inbox, messages) = mpsc::channel(INBOX);
+        let bus = Bus::new(log.id().clone(), log.next_seq());
+        let session = Self { id: log.id().clone(), path: log.path().to_owned(), inbox, bus };
+        let actor = Actor::new(log, session.bus.clone(), manners, session.inbox.downgrade());
+        // The actor owns itself: it ends when the last handle is gone, and nobody needs its result.
+        tokio::spawn(actor.run(messages));
+        session
+    }
+
+    /// The Session's id.
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// Where its Log is.
+    pub fn log_path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Records a fact outside of a Turn.
+    pub async fn record(&self, fact: Canonical) -> Result<SharedEvent, SessionError> {
+        self.ask(|reply| Inbox::Record { turn: None, fact: Box::new(fact), reply }).await?
+    }
+
+    /// Everything recorded so far.
+    pub async fn history(&self) -> Result<History, SessionError> {
+        self.ask(Inbox::History).await
+    }
+
+    /// Starts a Turn, or says that one runs.
+    pub async fn start_turn(&self, body: Body) -> Result<(), SessionError> {
+        self.ask(|reply| Inbox::StartTurn { body, reply }).await?
+    }
+
+    /// Stops the running Turn and returns when its end is recorded.
+    pub async fn interrupt(&self) -> Result<(), SessionError> {
+        self.ask(Inbox::Interrupt).await?
+    }
+
+    /// Answers an open question.
+    pub async fn answer(&self, call_id: &CallId, answer: Answer) -> Result<(), SessionError> {
+        let call_id = call_id.clone();
+        self.ask(|reply| Inbox::Answer { call_id, answer, reply }).await?
+    }
+
+    /// Waits until no Turn runs, and says how the last one ended.
+    pub async fn finished(&self) -> Result<Status, SessionError> {
+        self.ask(Inbox::Finished).await
+    }
+
+    /// Listens to the Session; missed canonical Events come again from its History.
+    pub fn subscribe(&self, from: ListenFrom) -> Listener {
+        // A listener must not keep the Session alive.
+        let inbox = self.inbox.downgrade();
+        self.bus.listen(
+            from,
+            Arc::new(move |seq| {
+                let inbox = inbox.clone();
+                Box::pin(async move {
+                    let (reply, answer) = oneshot::channel();
+                    inbox.upgrade()?.send(Inbox::Backlog { seq, reply }).await.ok()?;
+                    answer.await.ok()
+                })
+            }),
+        )
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Inbox) -> Result<T, SessionError> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox.send(message(reply)).await.map_err(|_| SessionError::Closed)?;
+        answer.await.map_err(|_| SessionError::Closed)
+    }
+}
+
+/// What a running Turn may do to its Session.
+#[derive(Debug, Clone)]
+pub struct TurnContext {
+    session: Session,
+    turn: TurnId,
+    cancel: CancellationToken,
+    /// Set when the Session has given up on this Turn; a deaf one must not be heard any more.
+    over: Arc<AtomicBool>,
+}
+
+impl TurnContext {
+    /// The Session's id.
+    pub fn session_id(&self) -> &SessionId {
+        &self.session.id
+    }
+
+    /// Cancelled when the Turn is interrupted.
+    pub fn cancel(&self) -> &CancellationToken {
+        &self.cancel
+    }
+
+    /// The bus, for tools that stream their output.
+    pub fn bus(&self) -> &Bus {
+        &self.session.bus
+    }
+
+    /// Records a fact of this Turn; refused once the Turn is over.
+    pub async fn record(
+        &self,
+        fact: impl Into<Canonical> + Send,
+    ) -> Result<SharedEvent, SessionError> {
+        let fact = Box::new(fact.into());
+        let turn = Some(self.turn);
+        self.session.ask(|reply| Inbox::Record { turn, fact, reply }).await?
+    }
+
+    /// Forces the Log to the disk: nothing may be changed before its intent is durable.
+    pub async fn make_durable(&self) -> Result<(), SessionError> {
+        let turn = self.turn;
+        self.session.ask(|reply| Inbox::Sync { turn, reply }).await?
+    }
+
+    /// Says something live.
+    pub fn emit(&self, notice: Ephemeral) {
+        if !self.over.load(Ordering::Acquire) {
+            self.session.bus.emit(notice);
+        }
+    }
+
+    /// Everything recorded so far.
+    pub async fn history(&self) -> Result<History, SessionError> {
+        self.session.history().await
+    }
+
+    /// Asks the user and waits as long as they need.
+    pub async fn ask_user(&self, request: PermissionRequest) -> Result<Answer, SessionError> {
+        let turn = self.turn;
+        self.session.ask(|reply| Inbox::Ask { turn, request: Box::new(request), reply }).await
+    }
+}
+
+/// What can go wrong with a Session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("a Turn already runs in this Session")]
+    Busy,
+    #[error("no Turn runs in this Session")]
+    NoTurn,
+    #[error("nobody asked that question")]
+    NoQuestion,
+    #[error("the Session has closed")]
+    Closed,
+}
+
+impl Explain for SessionError {
+    fn kind(&self) -> Kind {
+        match self {
+            SessionError::Log(error) => error.kind(),
+            SessionError::Busy => Kind::Busy,
+            SessionError::NoTurn => Kind::NoTurn,
+            SessionError::NoQuestion => Kind::NotFound,
+            SessionError::Closed => Kind::SessionClosed,
+        }
+    }
+    fn details(&self) -> Value {
+        match self {
+            SessionError::Log(error) => error.details(),
+            _ => Value::Null,
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            SessionError::Log(error) => error.next_actions(),
+            SessionError::Busy => vec!["wait for the Turn to end, or interrupt it".to_owned()],
+            SessionError::NoTurn | SessionError::NoQuestion | SessionError::Closed => Vec::new(),
+        }
+    }
+}
+
+impl SessionError {
+    /// The status of a Turn that cannot go on because of this.
+    pub fn to_status(&self) -> Status {
+        Status::Error { terminal_status: "tool_error".to_owned(), error: Report::from(self) }
+    }
+}

@@ -1,0 +1,99 @@
+//! Sessions: who is alive in this process, so that a second start reattaches.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+
+use super::inbox::Inbox;
+use super::{Manners, Session, SessionError};
+use crate::event::{Canonical, WeakBus};
+use crate::id::SessionId;
+use crate::log::{LogError, Opened};
+
+/// How long a Session of this process that is just closing may still hold its lock.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// The live Sessions of one process; knowing them does not keep them alive.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    live: Mutex<HashMap<PathBuf, Weak>>,
+}
+
+#[derive(Debug)]
+struct Weak {
+    id: SessionId,
+    path: PathBuf,
+    inbox: mpsc::WeakSender<Inbox>,
+    bus: WeakBus,
+}
+
+impl Weak {
+    fn upgrade(&self) -> Option<Session> {
+        let inbox = self.inbox.upgrade()?;
+        let bus = self.bus.upgrade()?;
+        Some(Session { id: self.id.clone(), path: self.path.clone(), inbox, bus })
+    }
+}
+
+impl Sessions {
+    /// Makes a new Session and remembers it.
+    pub fn create(
+        &self,
+        workspace: &Path,
+        id: &SessionId,
+        first: Canonical,
+        manners: Manners,
+    ) -> Result<Session, SessionError> {
+        let session = Session::create(workspace, id, first, manners)?;
+        self.remember(&session);
+        Ok(session)
+    }
+
+    /// Attaches to a live Session of this process, or opens its Log.
+    pub async fn open(
+        &self,
+        workspace: &Path,
+        id: &SessionId,
+        manners: Manners,
+    ) -> Result<(Session, Opened), SessionError> {
+        let path = crate::paths::log(workspace, id);
+        let deadline = tokio::time::Instant::now() + CLOSING;
+        loop {
+            if let Some(session) = self.find(&path) {
+                return Ok((session, Opened::default()));
+            }
+            match Session::open(workspace, id, manners) {
+                Ok((session, opened)) => {
+                    self.remember(&session);
+                    return Ok((session, opened));
+                }
+                // The last handle is gone but its task still holds the lock for a moment.
+                Err(SessionError::Log(LogError::Busy { holder: Some(pid), .. }))
+                    if pid == std::process::id() && tokio::time::Instant::now() < deadline =>
+                {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn find(&self, path: &Path) -> Option<Session> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.get(path).and_then(Weak::upgrade)
+    }
+
+    fn remember(&self, session: &Session) {
+        let weak = Weak {
+            id: session.id.clone(),
+            path: session.path.clone(),
+            inbox: session.inbox.downgrade(),
+            bus: session.bus.downgrade(),
+        };
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|_, known| known.inbox.strong_count() > 0);
+        live.insert(session.path.clone(), weak);
+    }
+}

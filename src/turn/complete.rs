@@ -1,0 +1,234 @@
+//! One model call: ask, listen, try again where that helps, and record the bill.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+
+use super::{End, Turn};
+use crate::error::{Kind, Report};
+use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
+use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, retry};
+
+/// What a call brought.
+pub(super) struct Completion {
+    pub items: Vec<Item>,
+    pub end: Completed,
+}
+
+/// How far the attempts of one call have come.
+struct Progress {
+    started: Instant,
+    first_byte: Option<Duration>,
+    attempts: u32,
+    shown: Shown,
+}
+
+impl Turn {
+    pub(super) async fn complete(&self, iteration: u32) -> Result<Completion, End> {
+        let mut progress = Progress {
+            started: Instant::now(),
+            first_byte: None,
+            attempts: 0,
+            shown: Shown::default(),
+        };
+        loop {
+            progress.attempts += 1;
+            let error = match self.attempt(&mut progress).await {
+                Ok(completion) => {
+                    let usage = self.bill(iteration, &progress);
+                    self.record_success(usage, &completion.end).await?;
+                    return Ok(completion);
+                }
+                Err(Stop::Failed(error)) => error,
+                Err(Stop::Interrupted) => {
+                    let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
+                    self.record_failure(self.bill(iteration, &progress), &progress, &error).await?;
+                    return Err(End::Interrupted);
+                }
+                Err(Stop::End(end)) => return Err(end),
+            };
+            let delay = retry::next_delay(
+                &error,
+                progress.attempts,
+                &self.settings.retry,
+                fastrand::f64(),
+            )
+            .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
+            let report = Report::from(&error);
+            let Some(delay) = delay else {
+                self.record_failure(self.bill(iteration, &progress), &progress, &report).await?;
+                return Err(End::Failed { status: terminal_status(&error), error: report });
+            };
+            self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
+                attempt: progress.attempts + 1,
+                max_attempts: self.settings.retry.max_attempts,
+                delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+                error: report,
+            }));
+            progress.shown.start_over();
+            let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
+            if slept.is_none() {
+                let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
+                self.record_failure(self.bill(iteration, &progress), &progress, &error).await?;
+                return Err(End::Interrupted);
+            }
+        }
+    }
+
+    async fn attempt(&self, progress: &mut Progress) -> Result<Completion, Stop> {
+        let history = self.context.history().await.map_err(|error| Stop::End(error.into()))?;
+        let prompt = &self.settings.prompt;
+        let mut stream = self.settings.provider.stream(Request {
+            model: self.settings.model.clone(),
+            effort: self.settings.effort.clone(),
+            instructions: prompt.instructions.clone(),
+            project: prompt.project.clone(),
+            tools: self.settings.toolbox.specs(),
+            history,
+            cache_key: prompt.cache_key.clone(),
+        });
+        let mut items = Vec::new();
+        loop {
+            let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
+            let Some(heard) = heard else { return Err(Stop::Interrupted) };
+            match heard {
+                Some(Ok(ModelEvent::Alive)) => {
+                    progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
+                }
+                Some(Ok(ModelEvent::TextDelta(delta))) => {
+                    if let Some(news) = progress.shown.text(delta) {
+                        self.context.emit(Ephemeral::TextDelta(news));
+                    }
+                }
+                Some(Ok(ModelEvent::ReasoningDelta(delta))) => {
+                    if progress.shown.may_show_reasoning() {
+                        self.context.emit(Ephemeral::ReasoningDelta(delta));
+                    }
+                }
+                Some(Ok(ModelEvent::Item(item))) => items.push(item),
+                Some(Ok(ModelEvent::Completed(end))) => return Ok(Completion { items, end }),
+                Some(Err(error)) => return Err(Stop::Failed(error)),
+                None => {
+                    let message = "the stream ended without its last word";
+                    return Err(Stop::Failed(ProviderError::broken(message)));
+                }
+            }
+        }
+    }
+
+    fn bill(&self, iteration: u32, progress: &Progress) -> ProviderUsage {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        ProviderUsage {
+            model: self.settings.model.clone(),
+            iteration,
+            transport: Some(self.settings.provider.transport().to_owned()),
+            retries: progress.attempts.saturating_sub(1),
+            first_byte_ms: progress.first_byte.map(millis),
+            duration_ms: Some(millis(progress.started.elapsed())),
+            prompt_contract: Some(self.settings.prompt.contract.to_owned()),
+            prompt_cache_key: Some(self.settings.prompt.cache_key.clone()),
+            extra: Extra::new(),
+            ..ProviderUsage::default()
+        }
+    }
+
+    async fn record_success(&self, bill: ProviderUsage, end: &Completed) -> Result<(), End> {
+        let status = if end.incomplete.is_some() { "incomplete" } else { "completed" };
+        self.context
+            .record(ProviderUsage {
+                status: Some(status.to_owned()),
+                usage: end.usage.clone(),
+                response_id: end.response_id.clone(),
+                ..bill
+            })
+            .await?;
+        Ok(())
+    }
+
+    async fn record_failure(
+        &self,
+        bill: ProviderUsage,
+        progress: &Progress,
+        error: &Report,
+    ) -> Result<(), End> {
+        let status = Some("failed".to_owned());
+        let error_kind = Some(error.kind.clone());
+        self.context.record(ProviderUsage { status, error_kind, ..bill }).await?;
+        self.keep_partial(progress.shown.kept().to_owned(), error).await
+    }
+}
+
+/// Why an attempt brought nothing.
+enum Stop {
+    Failed(ProviderError),
+    Interrupted,
+    End(End),
+}
+
+fn terminal_status(error: &ProviderError) -> TerminalStatus {
+    match error.kind {
+        Kind::NotAuthenticated
+        | Kind::AuthRefused
+        | Kind::InsecureTransport
+        | Kind::ModelNotSupported
+        | Kind::InvalidConfig => TerminalStatus::ConfigurationError,
+        _ => TerminalStatus::ProviderError,
+    }
+}
+
+/// What the user has already seen of this call, over all attempts: nothing is shown twice.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// Text of earlier attempts that is on the screen.
+    before: String,
+    /// Text of this attempt.
+    now: String,
+    /// This attempt says something else: it is not streamed, and comes whole at its end.
+    diverged: bool,
+    reasoning: bool,
+    attempts: u32,
+}
+
+impl Shown {
+    /// Takes a delta and gives what of it is news.
+    pub(super) fn text(&mut self, delta: String) -> Option<String> {
+        self.now.push_str(&delta);
+        if self.diverged {
+            return None;
+        }
+        if self.before.is_empty() {
+            return Some(delta);
+        }
+        if self.before.starts_with(&self.now) {
+            return None;
+        }
+        let Some(news) = self.now.strip_prefix(&self.before) else {
+            self.diverged = true;
+            return None;
+        };
+        let news = news.to_owned();
+        self.before.clear();
+        Some(news)
+    }
+
+    fn may_show_reasoning(&mut self) -> bool {
+        let first_attempt = self.attempts == 0;
+        self.reasoning |= first_attempt;
+        first_attempt || !self.reasoning
+    }
+
+    /// A new attempt begins.
+    pub(super) fn start_over(&mut self) {
+        let now = std::mem::take(&mut self.now);
+        if !self.diverged && now.len() > self.before.len() {
+            self.before = now;
+        }
+        self.diverged = false;
+        self.attempts += 1;
+    }
+
+    /// The longest text that arrived, for the record.
+    fn kept(&self) -> &str {
+        if self.now.len() >= self.before.len() { &self.now } else { &self.before }
+    }
+}

@@ -1,0 +1,329 @@
+//! The Executor: record the call, resolve, validate, plan, decide, run, record the result.
+//!
+//! Whatever a tool does wrong becomes a result that the model reads. Only a Session that cannot
+//! record ends the Turn from here: nothing may change before its intent is in the Log.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::doom::{DoomGuard, Verdict};
+use super::{End, Turn, arguments};
+use crate::error::{Kind, Report};
+use crate::event::{
+    Answer, Ephemeral, Extra, PermissionDecision, PermissionRequest, Status, TerminalStatus,
+    ToolCall, ToolResult,
+};
+use crate::history;
+use crate::id::CallId;
+use crate::permission::{self, Decision};
+use crate::provider::Call;
+use crate::tool::{AnyTool, Effect, Plan, Signals, ToolContext, ToolError, ToolOutput, bound};
+
+/// How many calls that only look may run at once.
+const PARALLEL_READS: usize = 8;
+
+/// A call that may run.
+struct Prepared<'a> {
+    fact: ToolCall,
+    tool: &'a dyn AnyTool,
+    plan: Plan,
+}
+
+impl Turn {
+    /// Carries out the calls of one response: those that only look together, the others alone and
+    /// in order.
+    pub(super) async fn execute(
+        &self,
+        calls: Vec<Call>,
+        guard: &mut DoomGuard,
+    ) -> Result<(), End> {
+        let mut waiting = calls.into_iter().peekable();
+        while let Some(call) = waiting.next() {
+            let first = self.admit(&call, guard).await?;
+            let mut together: Vec<Prepared<'_>> = first.into_iter().collect();
+            let may_share = together.first().is_some_and(is_reading);
+            while may_share && together.len() < PARALLEL_READS {
+                let Some(next) = waiting.next_if(|next| self.only_looks(next)) else { break };
+                together.extend(self.admit(&next, guard).await?);
+            }
+            let ran = join_all(together.into_iter().map(|prepared| self.run(prepared))).await;
+            for ran in ran {
+                self.finish(ran?, guard).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a call and takes it as far as permission; `None` when it already has its result.
+    async fn admit(
+        &self,
+        call: &Call,
+        guard: &mut DoomGuard,
+    ) -> Result<Option<Prepared<'_>>, End> {
+        if self.context.cancel().is_cancelled() {
+            return Err(End::Interrupted);
+        }
+        let args = arguments(call);
+        let fact = ToolCall {
+            call_id: CallId::new(&call.call_id),
+            name: call.name.clone(),
+            args: args.clone().unwrap_or(Value::Null),
+            raw_args: args.is_err().then(|| call.arguments.clone()),
+            extra: Extra::new(),
+        };
+        self.context.record(fact.clone()).await?;
+        match guard.judge(&fact.name, &signature(&fact)) {
+            Verdict::Go => {}
+            Verdict::Refuse => {
+                self.answer(&fact, Err(doom_error())).await?;
+                return Ok(None);
+            }
+            Verdict::End => {
+                self.answer(&fact, Err(doom_error())).await?;
+                let message = format!("the model repeated the same call to `{}`", fact.name);
+                return Err(End::failed(TerminalStatus::DoomLoop, Kind::DoomLoop, message));
+            }
+        }
+        let refused = match self.prepare(fact.clone(), args) {
+            Ok(prepared) => match self.permit(&prepared).await? {
+                Ok(()) => return Ok(Some(prepared)),
+                Err(denied) => denied,
+            },
+            Err(error) => error,
+        };
+        let result = self.answer(&fact, Err(refused)).await?;
+        guard.note(signature(&fact), result);
+        Ok(None)
+    }
+
+    fn prepare(
+        &self,
+        fact: ToolCall,
+        args: Result<Value, String>,
+    ) -> Result<Prepared<'_>, ToolError> {
+        let args = args.map_err(ToolError::invalid)?;
+        let tool = self.settings.toolbox.find(&fact.name)?;
+        self.settings.toolbox.validate(&fact.name, &args)?;
+        let plan = tool.plan(&args, &self.tool_context(&fact))?;
+        Ok(Prepared { fact, tool, plan })
+    }
+
+    /// Whether a call would only look, as far as can be told before its turn.
+    fn only_looks(&self, call: &Call) -> bool {
+        let fact = ToolCall {
+            call_id: CallId::new(&call.call_id),
+            name: call.name.clone(),
+            args: Value::Null,
+            raw_args: None,
+            extra: Extra::new(),
+        };
+        self.prepare(ToolCall { args: arguments(call).unwrap_or_default(), ..fact }, arguments(call))
+            .is_ok_and(|prepared| is_reading(&prepared))
+    }
+
+    async fn permit(&self, prepared: &Prepared<'_>) -> Result<Result<(), ToolError>, End> {
+        let mode = &self.settings.mode;
+        let (allowed, rule, answered_by) = match permission::decide(mode, &prepared.plan) {
+            // What the floor allows in `auto` needs no record; asking and refusing do.
+            Decision::Allow { .. } => return Ok(Ok(())),
+            Decision::Deny { rule } => (false, rule, "mode"),
+            Decision::Ask { rule } if !self.settings.can_ask => (false, rule, "nobody"),
+            Decision::Ask { rule } => {
+                let request = self.question(prepared);
+                let asked = self.context.ask_user(request);
+                let answer = match self.context.cancel().run_until_cancelled(asked).await {
+                    Some(answer) => answer?,
+                    None => return Err(End::Interrupted),
+                };
+                (answer != Answer::No, rule, "user")
+            }
+        };
+        self.context
+            .record(PermissionDecision {
+                call_id: prepared.fact.call_id.clone(),
+                decision: if allowed { "allow" } else { "deny" }.to_owned(),
+                mode: Some(mode.clone()),
+                rule: Some(rule.to_owned()),
+                answered_by: Some(answered_by.to_owned()),
+                extra: Extra::new(),
+            })
+            .await?;
+        if allowed {
+            return Ok(Ok(()));
+        }
+        let message = match answered_by {
+            "user" => format!("the user said no to: {}", prepared.plan.summary),
+            "nobody" => "this needs permission and nobody is there to give it".to_owned(),
+            _ => format!("mode `{mode}` does not allow: {}", prepared.plan.summary),
+        };
+        Ok(Err(ToolError::new(Kind::PermissionDenied, message)
+            .next("go on without it, or explain to the user what you need and why")))
+    }
+
+    fn question(&self, prepared: &Prepared<'_>) -> PermissionRequest {
+        let Prepared { fact, plan, .. } = prepared;
+        let paths: Vec<String> =
+            plan.paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        let directory = self.settings.workspace.root().to_string_lossy().into_owned();
+        let bound = json!({
+            "args": fact.args, "directory": directory, "paths": paths, "tool": fact.name,
+        });
+        PermissionRequest {
+            call_id: fact.call_id.clone(),
+            tool: fact.name.clone(),
+            summary: plan.summary.clone(),
+            args: fact.args.clone(),
+            paths,
+            digest: digest(&bound),
+        }
+    }
+
+    async fn run(
+        &self,
+        prepared: Prepared<'_>,
+    ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
+        let Prepared { fact, tool, plan } = prepared;
+        if self.settings.dry_run {
+            return Ok((fact, Ok(rehearsal(&plan))));
+        }
+        if plan.effect.is_mutating() {
+            self.context.make_durable().await?;
+        }
+        self.context.emit(Ephemeral::Status(Status::Working {
+            call_id: fact.call_id.clone(),
+            tool: fact.name.clone(),
+            summary: self.settings.secrets.clean(&plan.summary).into_owned(),
+        }));
+        let started = std::time::Instant::now();
+        let running = tool.run(fact.args.clone(), self.tool_context(&fact));
+        let patience = async {
+            self.context.cancel().cancelled().await;
+            tokio::time::sleep(self.settings.tool_grace).await;
+        };
+        let outcome = tokio::select! {
+            biased;
+            outcome = running => outcome,
+            () = patience => {
+                let orphan = history::orphan_result(&fact, "the Turn was interrupted");
+                self.context.record(orphan).await?;
+                return Err(End::Interrupted);
+            }
+        };
+        tracing::info!(tool = %fact.name, ms = started.elapsed().as_millis(), "ran");
+        Ok((fact, outcome))
+    }
+
+    async fn finish(
+        &self,
+        (fact, outcome): (ToolCall, Result<ToolOutput, ToolError>),
+        guard: &mut DoomGuard,
+    ) -> Result<(), End> {
+        let result = self.answer(&fact, outcome).await?;
+        guard.note(signature(&fact), result);
+        Ok(())
+    }
+
+    /// Records the result of a call and gives the text that the model will read.
+    async fn answer(
+        &self,
+        fact: &ToolCall,
+        outcome: Result<ToolOutput, ToolError>,
+    ) -> Result<String, End> {
+        let secrets = &self.settings.secrets;
+        let (ok, text, mut details, error) = match outcome {
+            Ok(ToolOutput { ok, text, details }) => (ok, text, details, None),
+            Err(error) => {
+                let mut report = Report::from(&error);
+                report.message = secrets.clean(&report.message).into_owned();
+                (false, error_text(&report), Value::Null, Some(report))
+            }
+        };
+        secrets.clean_value(&mut details);
+        let cleaned = secrets.clean(&text);
+        let output = bound(&cleaned, self.settings.output_limit).into_owned();
+        self.context
+            .record(ToolResult {
+                call_id: fact.call_id.clone(),
+                ok,
+                output: Some(output.clone()),
+                error,
+                details,
+                extra: Extra::new(),
+            })
+            .await?;
+        Ok(output)
+    }
+
+    fn tool_context(&self, fact: &ToolCall) -> ToolContext {
+        ToolContext {
+            call_id: fact.call_id.clone(),
+            workspace: self.settings.workspace.clone(),
+            cancel: self.context.cancel().child_token(),
+            signals: Signals::to(self.context.bus().clone()),
+            secrets: self.settings.secrets.clone(),
+            session_folder: self.settings.session_folder.clone(),
+            output_limit: self.settings.output_limit,
+        }
+    }
+}
+
+fn is_reading(prepared: &Prepared<'_>) -> bool {
+    prepared.plan.effect == Effect::Read
+}
+
+fn rehearsal(plan: &Plan) -> ToolOutput {
+    let diff = plan.diff.as_ref().map(|diff| format!("\n{diff}")).unwrap_or_default();
+    ToolOutput {
+        ok: true,
+        text: format!("dry run, nothing was done. It would: {}{diff}", plan.summary),
+        details: json!({ "dry_run": true, "diff": plan.diff }),
+    }
+}
+
+fn error_text(report: &Report) -> String {
+    let mut text = format!("error ({}): {}", report.kind, report.message);
+    for action in report.next_actions() {
+        text.push_str("\n- ");
+        text.push_str(&action);
+    }
+    text
+}
+
+fn doom_error() -> ToolError {
+    ToolError::new(
+        Kind::DoomLoop,
+        "this exact call was made three times with the same result, so it was not run again",
+    )
+    .next("change the arguments or the approach, or answer with what you know")
+}
+
+/// What makes two calls the same.
+fn signature(fact: &ToolCall) -> String {
+    match &fact.raw_args {
+        Some(raw) => format!("{} {raw}", fact.name),
+        None => format!("{} {}", fact.name, sorted(&fact.args)),
+    }
+}
+
+/// The SHA-256 of a value over sorted keys.
+fn digest(value: &Value) -> String {
+    use std::fmt::Write;
+    Sha256::digest(sorted(value).to_string()).iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").ok();
+        hex
+    })
+}
+
+/// A value whose objects have sorted keys, so that equal values have equal bytes.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut pairs: Vec<_> = fields.iter().collect();
+            pairs.sort_by_key(|(key, _)| key.as_str());
+            Value::Object(pairs.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,267 @@
+//! The Turn: from one user input to exactly one terminal event.
+//!
+//! Stateless between iterations: every Provider call is built from the Session's History, and
+//! everything that matters is recorded before the next step is taken.
+
+mod complete;
+mod doom;
+mod execute;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::config::Retry;
+use crate::error::{Explain, Kind, Report};
+use crate::event::{
+    AssistantMessage, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status, TerminalStatus,
+    TurnFailed, UserMessage,
+};
+use crate::provider::{Call, Item, Provider};
+use crate::secret::Secrets;
+use crate::session::{SessionError, TurnContext};
+use crate::tool::Toolbox;
+use crate::workspace::Workspace;
+use complete::Completion;
+use doom::DoomGuard;
+
+/// Everything a Turn needs besides its Session.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub provider: Arc<dyn Provider>,
+    pub toolbox: Toolbox,
+    pub workspace: Workspace,
+    pub secrets: Arc<Secrets>,
+    pub model: String,
+    pub effort: Option<String>,
+    pub mode: PermissionMode,
+    /// Whether a front-end answers questions; without one they are denied at once.
+    pub can_ask: bool,
+    pub dry_run: bool,
+    pub max_iterations: Option<u32>,
+    pub retry: Retry,
+    /// The longest that one iteration may take, all attempts together.
+    pub total: Duration,
+    /// How long a cancelled tool may take to clean up.
+    pub tool_grace: Duration,
+    pub output_limit: usize,
+    pub session_folder: PathBuf,
+    pub prompt: Prompt,
+}
+
+/// What the model is told beside the History.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    pub contract: &'static str,
+    pub instructions: Arc<str>,
+    pub project: Option<Arc<str>>,
+    pub cache_key: String,
+    /// Late developer context as it is now.
+    pub context: String,
+}
+
+/// What the user said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    pub text: String,
+}
+
+/// Runs a Turn to its end, records that end, and says how it went.
+pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) -> Status {
+    let turn = Turn { context, settings };
+    match turn.drive(input).await {
+        Ok(()) => Status::Done,
+        Err(end) => turn.fail(end).await,
+    }
+}
+
+pub(super) struct Turn {
+    context: TurnContext,
+    settings: Arc<Settings>,
+}
+
+/// Why a Turn ends without an answer.
+#[derive(Debug)]
+pub(super) enum End {
+    Failed { status: TerminalStatus, error: Report },
+    Interrupted,
+    /// The Session cannot record: nothing more may happen.
+    Session(SessionError),
+}
+
+impl From<SessionError> for End {
+    fn from(error: SessionError) -> Self {
+        End::Session(error)
+    }
+}
+
+impl End {
+    fn failed(status: TerminalStatus, kind: Kind, message: impl Into<String>) -> Self {
+        End::Failed { status, error: Report::new(kind, message) }
+    }
+}
+
+impl Turn {
+    async fn drive(&self, input: Input) -> Result<(), End> {
+        self.begin(input).await?;
+        let mut guard = DoomGuard::default();
+        for iteration in 0.. {
+            self.check_cap(iteration)?;
+            self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
+            let completion = self.complete(iteration).await?;
+            if self.take(completion, &mut guard).await? == Next::Answered {
+                return Ok(());
+            }
+        }
+        Err(End::failed(TerminalStatus::IterationCap, Kind::IterationCap, "too many iterations"))
+    }
+
+    async fn begin(&self, input: Input) -> Result<(), End> {
+        let history = self.context.history().await?;
+        let context = self.settings.prompt.context.clone();
+        // Append-only context: it is said once, and again only when it changed.
+        let is_news = history.latest_context() != Some(context.as_str());
+        let message = UserMessage {
+            text: self.settings.secrets.clean(&input.text).into_owned(),
+            context: (is_news && !context.is_empty()).then_some(context),
+            ..UserMessage::default()
+        };
+        self.context.record(message).await?;
+        Ok(())
+    }
+
+    fn check_cap(&self, iteration: u32) -> Result<(), End> {
+        if self.context.cancel().is_cancelled() {
+            return Err(End::Interrupted);
+        }
+        match self.settings.max_iterations {
+            Some(cap) if iteration >= cap => {
+                let message = format!("the Turn used its {cap} iterations without an answer");
+                let error = Report::new(Kind::IterationCap, message).with_next_actions(vec![
+                    "go on with `pixir resume`, or raise --max-iterations".to_owned(),
+                ]);
+                Err(End::Failed { status: TerminalStatus::IterationCap, error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Records and carries out what the model answered, in the order it came.
+    async fn take(&self, completion: Completion, guard: &mut DoomGuard) -> Result<Next, End> {
+        let has_calls = completion.items.iter().any(|item| matches!(item, Item::Call(_)));
+        let goes_on = has_calls || completion.end.wants_more;
+        let last_text = completion.items.iter().rposition(is_text);
+        let truncated = completion.end.incomplete;
+        let mut answered = false;
+        let mut items = completion.items.into_iter().enumerate().peekable();
+        while let Some((place, item)) = items.next() {
+            match item {
+                Item::Reasoning { item } => {
+                    let model = self.settings.model.clone();
+                    self.context.record(Reasoning { item, model, extra: Extra::new() }).await?;
+                }
+                Item::Message { text } if !text.trim().is_empty() => {
+                    let is_final = !goes_on && Some(place) == last_text;
+                    self.say(text, is_final, truncated.as_deref()).await?;
+                    answered = is_final;
+                }
+                Item::Call(call) => {
+                    let mut calls = vec![call];
+                    while let Some((_, Item::Call(call))) =
+                        items.next_if(|(_, item)| matches!(item, Item::Call(_)))
+                    {
+                        calls.push(call);
+                    }
+                    self.execute(calls, guard).await?;
+                }
+                Item::Message { .. } | Item::Other { .. } => {}
+            }
+        }
+        if answered {
+            return Ok(Next::Answered);
+        }
+        if goes_on {
+            return Ok(Next::GoOn);
+        }
+        let message = match truncated {
+            Some(reason) => format!("the answer was cut before it began: {reason}"),
+            None => "the model ended its Turn without an answer".to_owned(),
+        };
+        Err(End::failed(TerminalStatus::Incomplete, Kind::Incomplete, message))
+    }
+
+    async fn say(&self, text: String, is_final: bool, cut: Option<&str>) -> Result<(), End> {
+        let metadata = cut.map(|reason| {
+            let mut metadata = Extra::new();
+            metadata.insert("truncated".to_owned(), json!(reason));
+            metadata
+        });
+        let phase = Some(if is_final { Phase::Final } else { Phase::Commentary });
+        self.context.record(AssistantMessage { text, phase, metadata, extra: Extra::new() }).await?;
+        Ok(())
+    }
+
+    /// Keeps the text of a broken stream as evidence.
+    async fn keep_partial(&self, text: String, error: &Report) -> Result<(), End> {
+        if text.trim().is_empty() {
+            return Ok(());
+        }
+        let metadata = json!({ "partial": true, "error_kind": error.kind });
+        let Value::Object(metadata) = metadata else { return Ok(()) };
+        let message = AssistantMessage { text, metadata: Some(metadata), ..Default::default() };
+        self.context.record(message).await?;
+        Ok(())
+    }
+
+    async fn fail(&self, end: End) -> Status {
+        let (status, error) = match end {
+            End::Failed { status, error } => (status, error),
+            End::Interrupted => (
+                TerminalStatus::Interrupted,
+                Report::new(Kind::Interrupted, "the Turn was interrupted"),
+            ),
+            End::Session(error) => return error.to_status(),
+        };
+        let failed = TurnFailed {
+            terminal_status: status.clone(),
+            error_kind: error.kind.clone(),
+            error_message: error.message.clone(),
+            details: error.details.clone(),
+            extra: Extra::new(),
+        };
+        if let Err(failure) = self.context.record(failed).await {
+            tracing::warn!(kind = %failure.kind(), "the end of a Turn could not be recorded");
+            return failure.to_status();
+        }
+        match status {
+            TerminalStatus::Interrupted => Status::Interrupted,
+            status => Status::Error { terminal_status: status.as_str().to_owned(), error },
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Answered,
+    GoOn,
+}
+
+fn is_text(item: &Item) -> bool {
+    matches!(item, Item::Message { text } if !text.trim().is_empty())
+}
+
+/// The arguments of a call: an object, or the text that is not one.
+pub(super) fn arguments(call: &Call) -> Result<Value, String> {
+    if call.arguments.trim().is_empty() {
+        return Ok(json!({}));
+    }
+    match serde_json::from_str::<Value>(&call.arguments) {
+        Ok(args @ Value::Object(_)) => Ok(args),
+        Ok(_) => Err("the arguments are not a JSON object".to_owned()),
+        Err(error) => Err(format!("the arguments are not JSON: {error}")),
+    }
+}
