@@ -24,11 +24,14 @@ mod log;
 mod projection;
 
 // Second floor: the world.
+mod credential;
 mod provider;
 mod tool;
 
 // Third floor: agency.
+mod prompt;
 mod session;
 
 // Top floor: presenters.
 mod render;
+mod scripted;

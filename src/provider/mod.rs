@@ -1,11 +1,27 @@
 //! Providers: where the model is. One method, pulled as a stream; dropping it abandons the call.
+//!
+//! What the model may see of a History is decided in `input` and nowhere else; when a failed call
+//! is worth another attempt is decided in `retry`, by the caller, because only the caller knows
+//! whether a tool has already run.
+
+mod classify;
+mod input;
+mod responses;
+mod retry;
+#[cfg(test)]
+mod tests;
+mod wire;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+pub use input::write as write_input;
+pub use responses::{Reducer, Responses, body};
+pub use retry::next_delay;
 
 use crate::error::{Explain, Kind};
 use crate::event::Tokens;
@@ -51,11 +67,19 @@ pub enum ModelEvent {
 /// A finished piece of the model's output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
-    Message { text: String },
-    Reasoning { item: Value },
+    /// Text for the user; `is_refusal` when the model said nothing but why it will not answer.
+    Message {
+        text: String,
+        is_refusal: bool,
+    },
+    Reasoning {
+        item: Value,
+    },
     Call(Call),
     /// Hosted tools and types of the future; kept out of the Turn, never a failure.
-    Other { type_name: String },
+    Other {
+        type_name: String,
+    },
 }
 
 /// A finished tool call; `arguments` is JSON text exactly as sent.
@@ -77,8 +101,8 @@ pub struct Completed {
     pub wants_more: bool,
 }
 
-/// A call that failed: one variant per decision of the caller.
-#[derive(Debug, Clone, thiserror::Error)]
+/// A call that failed: its kind says why, and `retryable` whether another attempt can help.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct ProviderError {
     pub kind: Kind,
@@ -90,11 +114,69 @@ pub struct ProviderError {
     pub details: Value,
 }
 
+impl ProviderError {
+    /// A failure that the same request would meet again.
+    pub fn terminal(kind: Kind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { kind, message, retryable: false, retry_after: None, details: Value::Null }
+    }
+
+    /// A failure that may pass.
+    pub fn passing(kind: Kind, message: impl Into<String>) -> Self {
+        Self { retryable: true, ..Self::terminal(kind, message) }
+    }
+
+    /// Adds a fact.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        if !self.details.is_object() {
+            self.details = json!({});
+        }
+        self.details[name] = value.into();
+        self
+    }
+}
+
 impl Explain for ProviderError {
     fn kind(&self) -> Kind {
         self.kind
     }
+
     fn details(&self) -> Value {
-        self.details.clone()
+        match self.retry_after {
+            Some(wait) => self.clone().with("retry_after_s", wait.as_secs_f64()).details,
+            None => self.details.clone(),
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        let wait = self.retry_after.map_or_else(
+            || "wait a little and run it again".to_owned(),
+            |wait| format!("wait {} s and run it again", wait.as_secs().max(1)),
+        );
+        let actions: &[&str] = match self.kind {
+            Kind::AuthRefused => &["check OPENAI_API_KEY, or sign in again with `pixir login`"],
+            Kind::ContextOverflow => {
+                &["shorten the conversation with `pixir compact`, or start a new Session"]
+            }
+            Kind::RateLimited | Kind::ProviderOverloaded | Kind::UsageLimitReached => &[&wait],
+            Kind::QuotaExceeded => &["check the plan and billing of this account"],
+            Kind::ModelNotSupported => {
+                &["choose another model with `--model`; `pixir models` lists them"]
+            }
+            Kind::ProviderRefusal => &["rephrase the request"],
+            Kind::Network => {
+                &["check the network, the proxy and OPENAI_BASE_URL, then resume the Session"]
+            }
+            Kind::StreamIdle | Kind::Timeout => &[
+                "resume the Session; raise `stream.idle` or `stream.total` in the config if the model is slow",
+            ],
+            Kind::NotFound => &["check OPENAI_BASE_URL: it usually ends in /v1"],
+            Kind::InvalidResponse | Kind::ProviderError | Kind::Incomplete => {
+                &["resume the Session to try again"]
+            }
+            _ => &[],
+        };
+        actions.iter().map(|action| (*action).to_owned()).collect()
     }
 }

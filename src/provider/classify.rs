@@ -1,0 +1,415 @@
+//! Classification: what a Provider's complaint means, whether it came as HTTP status or in band.
+//!
+//! Servers word the same trouble in many ways, so the code is looked at first, then the status,
+//! then the prose. What nothing recognises is a `provider_error`, retried when the server is at
+//! fault and not when we are.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use super::ProviderError;
+use crate::error::Kind;
+
+/// The longest error body that is looked at.
+pub const BODY_LIMIT: usize = 16 * 1024;
+/// How much of a server's prose is repeated to the user, in characters.
+const PROSE_LIMIT: usize = 600;
+
+/// What an HTTP error answer carried besides its status.
+#[derive(Debug, Default)]
+pub struct Hints {
+    pub retry_after: Option<Duration>,
+    /// The server's own word on retrying; it overrides ours.
+    pub should_retry: Option<bool>,
+    pub request_id: Option<String>,
+}
+
+impl Hints {
+    /// Reads the headers that matter; `now` turns an HTTP date into a wait.
+    pub fn read<'a>(header: impl Fn(&str) -> Option<&'a str>, now: SystemTime) -> Self {
+        let milliseconds = header("retry-after-ms")
+            .and_then(|text| text.trim().parse::<f64>().ok())
+            .and_then(|number| Duration::try_from_secs_f64(number / 1000.0).ok());
+        let seconds = || header("retry-after").and_then(|text| wait_until(text.trim(), now));
+        Self {
+            retry_after: milliseconds.or_else(seconds),
+            should_retry: header("x-should-retry").and_then(|text| text.trim().parse().ok()),
+            request_id: header("x-request-id").map(str::to_owned),
+        }
+    }
+}
+
+/// `Retry-After` is a number of seconds or a date; a date in the past means now.
+fn wait_until(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
+}
+
+/// What an HTTP error status means.
+pub fn http(status: u16, hints: Hints, body: &[u8]) -> ProviderError {
+    let text = String::from_utf8_lossy(body);
+    let json: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+    let mut complaint = Complaint::from_json(&json);
+    if complaint.message.is_empty() {
+        complaint.message = plain_prose(&text);
+    }
+    complaint.status = Some(status);
+    let mut error = complaint.judge().with("status", status);
+    if error.message.is_empty() {
+        error.message = format!("the Provider answered with HTTP status {status}");
+    }
+    error.retry_after = hints.retry_after.or(error.retry_after);
+    error.retryable = hints.should_retry.unwrap_or(error.retryable);
+    match hints.request_id {
+        Some(id) => error.with("request_id", id),
+        None => error,
+    }
+}
+
+/// What an error inside the stream means: a top-level `error` event or a failed response.
+pub fn in_band(frame: &Value) -> ProviderError {
+    let holder = frame.get("response").unwrap_or(frame);
+    let mut error = Complaint::from_json(holder).judge();
+    if error.message.is_empty() {
+        "the Provider ended the answer with an error and gave no reason"
+            .clone_into(&mut error.message);
+    }
+    error
+}
+
+/// The parts of a complaint, whatever shape it came in.
+#[derive(Debug, Default)]
+struct Complaint {
+    status: Option<u16>,
+    code: String,
+    message: String,
+    resets_in: Option<Duration>,
+}
+
+impl Complaint {
+    /// Understands `{"error":{…}}`, `{"error":"…"}`, `{"detail":…}` and a bare `{code, message}`.
+    fn from_json(json: &Value) -> Self {
+        let inner = match json.get("error").filter(|error| !error.is_null()) {
+            Some(error) => error,
+            None => json.get("detail").unwrap_or(json),
+        };
+        let text =
+            |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+        let code = ["code", "error_code", "type"]
+            .into_iter()
+            .find_map(|key| text(inner, key).filter(|code| !code.is_empty() && code != "error"));
+        let message = inner.as_str().map(str::to_owned).or_else(|| text(inner, "message"));
+        let status = ["status", "status_code"]
+            .into_iter()
+            .find_map(|key| json.get(key).and_then(Value::as_u64))
+            .and_then(|status| u16::try_from(status).ok());
+        let resets_in =
+            inner.get("resets_in_seconds").and_then(Value::as_u64).map(Duration::from_secs);
+        Self {
+            status,
+            code: code.unwrap_or_default(),
+            message: cut(&message.unwrap_or_default()),
+            resets_in,
+        }
+    }
+
+    fn judge(self) -> ProviderError {
+        let prose = self.message.to_lowercase();
+        let (kind, retryable) = by_code(&self.code, &prose)
+            .or_else(|| by_prose(&prose))
+            .unwrap_or_else(|| by_status(self.status, &prose));
+        let mut error = ProviderError::terminal(kind, self.message);
+        error.retryable = retryable;
+        error.retry_after = self.resets_in.or_else(|| stated_wait(&prose));
+        if self.code.is_empty() { error } else { error.with("code", self.code) }
+    }
+}
+
+fn by_code(code: &str, prose: &str) -> Option<(Kind, bool)> {
+    Some(match code {
+        "context_length_exceeded" | "exceed_context_size_error" => (Kind::ContextOverflow, false),
+        "rate_limit_exceeded" => (Kind::RateLimited, true),
+        "insufficient_quota" | "credit_balance_exhausted" | "billing_hard_limit_reached" => {
+            (Kind::QuotaExceeded, false)
+        }
+        "usage_limit_reached"
+        | "usage_not_included"
+        | "subscription_sharing_usage_limit_exceeded" => (Kind::UsageLimitReached, false),
+        "server_is_overloaded" | "slow_down" | "overloaded_error" => {
+            (Kind::ProviderOverloaded, true)
+        }
+        "invalid_prompt"
+        | "bio_policy"
+        | "cyber_policy"
+        | "content_policy_violation"
+        | "misalignment_policy_violation" => (Kind::ProviderRefusal, false),
+        "model_not_found" | "model_not_supported" => (Kind::ModelNotSupported, false),
+        "invalid_api_key" | "invalid_token" | "token_expired" => (Kind::AuthRefused, false),
+        "server_error" | "internal_error" => match by_prose(prose) {
+            Some(better) => better,
+            None => (Kind::ProviderError, true),
+        },
+        _ => return None,
+    })
+}
+
+fn by_prose(prose: &str) -> Option<(Kind, bool)> {
+    let says = |words: &[&str]| words.iter().any(|word| prose.contains(word));
+    if says(&[
+        "context window",
+        "maximum context length",
+        "available context size",
+        "greater than the context length",
+    ]) {
+        return Some((Kind::ContextOverflow, false));
+    }
+    if prose.contains("model")
+        && says(&["does not exist", "not supported", "not found", "do not have access"])
+    {
+        return Some((Kind::ModelNotSupported, false));
+    }
+    if says(&["exceeded your current quota"]) {
+        return Some((Kind::QuotaExceeded, false));
+    }
+    if says(&["rate limit reached", "too many requests"]) {
+        return Some((Kind::RateLimited, true));
+    }
+    says(&["overloaded"]).then_some((Kind::ProviderOverloaded, true))
+}
+
+fn by_status(status: Option<u16>, prose: &str) -> (Kind, bool) {
+    match status {
+        Some(401) => (Kind::AuthRefused, false),
+        // A region or network block is no fault of the credential.
+        Some(403) if prose.contains("cloudflare") => (Kind::Network, false),
+        Some(403) => (Kind::AuthRefused, false),
+        // A redirect is not followed: the credential stays with its own endpoint.
+        Some(300..=399 | 404) => (Kind::NotFound, false),
+        Some(408) => (Kind::Timeout, true),
+        Some(409 | 425) => (Kind::ProviderError, true),
+        Some(429) => (Kind::RateLimited, true),
+        Some(503 | 529) => (Kind::ProviderOverloaded, true),
+        Some(status) if status >= 500 => (Kind::ProviderError, true),
+        Some(_) => (Kind::ProviderError, false),
+        // In band and unknown: the request was accepted, so the server is at fault.
+        None => (Kind::ProviderError, true),
+    }
+}
+
+/// Reads "try again in 11.054s", "… in 250ms" and "… in 3 seconds" out of prose.
+fn stated_wait(prose: &str) -> Option<Duration> {
+    let (_, rest) = prose.split_once("try again in ")?;
+    let rest = rest.trim_start();
+    let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let (number, unit) = rest.split_at(digits);
+    let number: f64 = number.trim_end_matches('.').parse().ok()?;
+    let unit: String = unit.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
+    let seconds = match unit.as_str() {
+        "ms" | "milliseconds" | "millisecond" => number / 1000.0,
+        "s" | "sec" | "second" | "seconds" => number,
+        "m" | "min" | "minute" | "minutes" => number * 60.0,
+        "h" | "hour" | "hours" => number * 3600.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// A page of HTML is reduced to its title and the word that tells a block from a mistake.
+fn plain_prose(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    if !lower.contains("<html") && !lower.contains("<!doctype") {
+        return cut(text.trim());
+    }
+    let title = lower.find("<title>").and_then(|start| {
+        let rest = text.get(start + "<title>".len()..)?;
+        rest.split('<').next().map(str::trim).filter(|title| !title.is_empty())
+    });
+    let mut prose =
+        format!("the server answered with a web page: {}", cut(title.unwrap_or("untitled")));
+    if lower.contains("cloudflare") && !prose.to_ascii_lowercase().contains("cloudflare") {
+        prose.push_str(" (Cloudflare)");
+    }
+    prose
+}
+
+fn cut(text: &str) -> String {
+    let mut characters = text.chars();
+    let mut kept: String = characters.by_ref().take(PROSE_LIMIT).collect();
+    if characters.next().is_some() {
+        kept.push('…');
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check_http(status: u16, body: &str, kind: Kind, retryable: bool) {
+        let error = http(status, Hints::default(), body.as_bytes());
+        assert_eq!((error.kind, error.retryable), (kind, retryable), "{status} {body}");
+        assert!(!error.message.is_empty(), "{status} {body}");
+    }
+
+    #[test]
+    fn statuses_and_bodies_of_every_shape_have_a_class() {
+        let html =
+            "<!DOCTYPE html><html><title>Attention Required! | Cloudflare</title>blocked</html>";
+        for (status, body, kind, retryable) in [
+            (
+                400,
+                r#"{"error":{"code":"context_length_exceeded","message":"too long"}}"#,
+                Kind::ContextOverflow,
+                false,
+            ),
+            (
+                400,
+                r#"{"error":{"message":"This model's maximum context length is 8 tokens"}}"#,
+                Kind::ContextOverflow,
+                false,
+            ),
+            (
+                400,
+                r#"{"detail":"Unsupported parameter: max_output_tokens"}"#,
+                Kind::ProviderError,
+                false,
+            ),
+            (400, r#"{"detail":[{"msg":"odd"}]}"#, Kind::ProviderError, false),
+            (
+                400,
+                r#"{"error":{"code":"invalid_prompt","message":"no"}}"#,
+                Kind::ProviderRefusal,
+                false,
+            ),
+            (
+                400,
+                r#"{"error":{"message":"The requested model 'x' does not exist"}}"#,
+                Kind::ModelNotSupported,
+                false,
+            ),
+            (
+                401,
+                r#"{"error":{"code":"invalid_api_key","message":"bad key"}}"#,
+                Kind::AuthRefused,
+                false,
+            ),
+            (401, "", Kind::AuthRefused, false),
+            (401, r#"{"detail":{"error_code":"invalid_token"}}"#, Kind::AuthRefused, false),
+            (403, html, Kind::Network, false),
+            (403, "no", Kind::AuthRefused, false),
+            (404, "404 page not found", Kind::NotFound, false),
+            (
+                429,
+                r#"{"error":{"code":"insufficient_quota","message":"pay"}}"#,
+                Kind::QuotaExceeded,
+                false,
+            ),
+            (
+                429,
+                r#"{"error":{"type":"usage_limit_reached","message":"spent","resets_in_seconds":90}}"#,
+                Kind::UsageLimitReached,
+                false,
+            ),
+            (
+                429,
+                r#"{"error":{"type":"tokens","code":"rate_limit_exceeded","message":"slow"}}"#,
+                Kind::RateLimited,
+                true,
+            ),
+            (429, "", Kind::RateLimited, true),
+            (500, "oops", Kind::ProviderError, true),
+            (502, "<html><title>502 Bad Gateway</title></html>", Kind::ProviderError, true),
+            (
+                503,
+                r#"{"error":{"code":"server_is_overloaded","message":"busy"}}"#,
+                Kind::ProviderOverloaded,
+                true,
+            ),
+            (503, "", Kind::ProviderOverloaded, true),
+            (418, "\u{fffd}", Kind::ProviderError, false),
+        ] {
+            check_http(status, body, kind, retryable);
+        }
+    }
+
+    #[test]
+    fn errors_in_band_have_the_same_classes() {
+        for (frame, kind, retryable) in [
+            (
+                json!({"type":"error","code":"rate_limit_exceeded","message":"x"}),
+                Kind::RateLimited,
+                true,
+            ),
+            (
+                json!({"type":"error","error":{"type":"invalid_request_error","code":"context_length_exceeded","message":"x"}}),
+                Kind::ContextOverflow,
+                false,
+            ),
+            (
+                json!({"type":"error","status":401,"error":{"message":"x"}}),
+                Kind::AuthRefused,
+                false,
+            ),
+            (
+                json!({"response":{"error":{"code":"server_error","message":"x"}}}),
+                Kind::ProviderError,
+                true,
+            ),
+            (
+                json!({"response":{"error":{"code":"slow_down","message":"x"}}}),
+                Kind::ProviderOverloaded,
+                true,
+            ),
+            (json!({"response":{"error":null}}), Kind::ProviderError, true),
+            (json!({"error":"words"}), Kind::ProviderError, true),
+            (json!(null), Kind::ProviderError, true),
+        ] {
+            let error = in_band(&frame);
+            assert_eq!((error.kind, error.retryable), (kind, retryable), "{frame}");
+            assert!(!error.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn waits_are_read_from_headers_and_from_prose() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let read = |name: &'static str, value: &'static str| {
+            Hints::read(|asked| (asked == name).then_some(value), now).retry_after
+        };
+        assert_eq!(read("retry-after", "7"), Some(Duration::from_secs(7)));
+        assert_eq!(
+            read("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT"),
+            Some(Duration::from_secs(10))
+        );
+        assert_eq!(read("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(read("retry-after", "soon"), None);
+        assert_eq!(read("retry-after", "-5"), None);
+        assert_eq!(read("retry-after-ms", "250"), Some(Duration::from_millis(250)));
+        for (prose, expected) in [
+            ("please try again in 11.054s. visit", Some(11_054)),
+            ("try again in 250ms.", Some(250)),
+            ("try again in 3 seconds", Some(3000)),
+            ("try again in 1m", Some(60_000)),
+            ("try again in a while", None),
+            ("try again later", None),
+        ] {
+            assert_eq!(stated_wait(prose), expected.map(Duration::from_millis), "{prose}");
+        }
+    }
+
+    #[test]
+    fn the_server_has_the_last_word_on_retrying() {
+        let hints = |value: &'static str| {
+            Hints::read(|name| (name == "x-should-retry").then_some(value), SystemTime::UNIX_EPOCH)
+        };
+        assert!(!http(500, hints("false"), b"x").retryable);
+        assert!(http(400, hints("true"), b"x").retryable);
+    }
+}

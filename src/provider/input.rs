@@ -1,0 +1,374 @@
+//! Input: what of a History the model sees again; the one place where replay rules live.
+//!
+//! The wire is strict: every call has exactly one output behind its batch, no output stands alone,
+//! and a reasoning item is followed by what it produced. The fold below keeps these rules for any
+//! sequence of Events, damaged ones included. Audit Events are invisible to it, so they never
+//! change the bytes of the prefix that a Provider has cached.
+//!
+//! Items are written straight into one buffer; no tree of values is built.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::event::{
+    Canonical, HistoryCompaction, Reasoning, Seq, ToolCall, ToolResult, UserMessage,
+};
+use crate::history::History;
+
+/// Shown to the model where a tool said nothing; the wire refuses empty outputs.
+const NO_OUTPUT: &str = "(no output)";
+/// Shown to the model for a call whose result never arrived.
+const ORPHAN: &str = "error orphan_tool_call: this call was interrupted and its result is not known; \
+    check what it did before relying on it";
+
+/// Writes the `input` array: the project's developer message first, then the fold of History.
+pub fn write(out: &mut Vec<u8>, history: &History, model: &str, project: Option<&str>) {
+    let mut fold = Fold::new(out, model);
+    fold.out.push(b'[');
+    if let Some(project) = project {
+        fold.message(Role::Developer, project);
+    }
+    let visible = Visible::of(history);
+    if let Some(checkpoint) = visible.checkpoint {
+        fold.message(Role::User, &checkpoint_text(checkpoint));
+    }
+    let links = link(&visible.facts);
+    for (place, fact) in visible.facts.iter().enumerate() {
+        fold.take(place, fact, &visible.facts, &links);
+    }
+    fold.settle();
+    fold.out.push(b']');
+}
+
+/// The facts that still count after rewinds and the last checkpoint, in order.
+struct Visible<'a> {
+    facts: Vec<&'a Canonical>,
+    checkpoint: Option<&'a HistoryCompaction>,
+}
+
+impl<'a> Visible<'a> {
+    /// Walks backwards, because the last rewind and the last checkpoint decide about the rest;
+    /// nothing before the checkpoint's range is even looked at.
+    fn of(history: &'a History) -> Self {
+        let mut facts = Vec::new();
+        let mut checkpoint: Option<&HistoryCompaction> = None;
+        let mut rewound_to = Seq::MAX;
+        let mut seq = Seq::MAX;
+        for event in history.iter().rev() {
+            // An Event without a seq shares the fate of its later neighbour.
+            seq = event.seq().unwrap_or(seq);
+            if checkpoint.is_some_and(|checkpoint| seq <= checkpoint.to_seq) {
+                break;
+            }
+            let Some(fact) = event.fact().filter(|_| seq < rewound_to || rewound_to == Seq::MAX)
+            else {
+                continue;
+            };
+            match fact {
+                Canonical::HistoryRewound(rewound) => rewound_to = rewound.to_seq,
+                Canonical::HistoryCompaction(compaction) => {
+                    checkpoint = checkpoint.or(Some(compaction));
+                }
+                _ => facts.push(fact),
+            }
+        }
+        facts.reverse();
+        Self { facts, checkpoint }
+    }
+}
+
+/// Ties calls to results by place: a result answers the oldest open call with its id. Only within
+/// a Turn: what arrives after the next user message is too late, the model has been told otherwise.
+fn link(facts: &[&Canonical]) -> Vec<Option<usize>> {
+    let mut links = vec![None; facts.len()];
+    let mut open: HashMap<&str, VecDeque<usize>> = HashMap::new();
+    for (place, fact) in facts.iter().enumerate() {
+        match fact {
+            Canonical::UserMessage(_) => open.clear(),
+            Canonical::ToolCall(call) => {
+                open.entry(call.call_id.as_str()).or_default().push_back(place);
+            }
+            Canonical::ToolResult(result) => {
+                let call = open.get_mut(result.call_id.as_str()).and_then(VecDeque::pop_front);
+                if let Some(call) = call {
+                    links[call] = Some(place);
+                    links[place] = Some(call);
+                }
+            }
+            _ => {}
+        }
+    }
+    links
+}
+
+#[derive(Clone, Copy)]
+enum Role {
+    Developer,
+    User,
+}
+
+/// The state of the walk: the open batch of calls, and what must wait for its outputs.
+struct Fold<'a> {
+    out: &'a mut Vec<u8>,
+    model: &'a str,
+    is_first: bool,
+    /// Calls that are written and whose outputs are not.
+    batch: Vec<(&'a ToolCall, Option<&'a ToolResult>)>,
+    /// Where the batch began; a result of an earlier call is already written.
+    batch_start: usize,
+    unanswered: usize,
+    /// Reasoning that waits for the item it produced.
+    held: Option<&'a Reasoning>,
+    deferred: Vec<String>,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Fold<'a> {
+    fn new(out: &'a mut Vec<u8>, model: &'a str) -> Self {
+        Self {
+            out,
+            model,
+            is_first: true,
+            batch: Vec::new(),
+            batch_start: 0,
+            unanswered: 0,
+            held: None,
+            deferred: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    fn take(
+        &mut self,
+        place: usize,
+        fact: &'a Canonical,
+        facts: &[&'a Canonical],
+        links: &[Option<usize>],
+    ) {
+        match fact {
+            Canonical::UserMessage(message) => self.user(message),
+            Canonical::AssistantMessage(message)
+                if !message.is_partial() && !message.text.is_empty() =>
+            {
+                self.settle();
+                self.release_reasoning();
+                self.assistant(&message.text);
+            }
+            Canonical::Reasoning(reasoning) => {
+                self.held =
+                    Some(reasoning).filter(|reasoning| is_replayable(reasoning, self.model));
+            }
+            Canonical::ToolCall(call) => {
+                let result = links[place].and_then(|result| match facts[result] {
+                    Canonical::ToolResult(result) => Some(result),
+                    _ => None,
+                });
+                self.call(place, call, result);
+            }
+            Canonical::ToolResult(_) => {
+                if links[place].is_some_and(|call| call >= self.batch_start) && self.unanswered > 0
+                {
+                    self.held = None;
+                    self.unanswered -= 1;
+                    if self.unanswered == 0 {
+                        self.settle();
+                    }
+                }
+            }
+            Canonical::SkillActivation(skill) => self.aside(format!(
+                "<skill name={:?} path={:?} sha256={:?}>\n{}\n</skill>",
+                skill.name, skill.path, skill.content_hash, skill.content
+            )),
+            Canonical::SubagentEvent(child)
+                if matches!(
+                    child.event.as_str(),
+                    "finished" | "failed" | "cancelled" | "timed_out"
+                ) =>
+            {
+                self.aside(format!(
+                    "[Subagent {} ({}) {}]\n{}",
+                    child.subagent_id.as_deref().unwrap_or("unnamed"),
+                    child.agent.as_deref().unwrap_or("no role"),
+                    child.status.as_deref().unwrap_or(&child.event),
+                    child.summary.as_deref().unwrap_or("It left no summary."),
+                ));
+            }
+            Canonical::BranchSummary(branch) => self.aside(format!(
+                "[Summary of the branch of Session {} that was left]\n{}",
+                branch.parent_session_id, branch.summary
+            )),
+            // Evidence for people; and rewinds and checkpoints, which `Visible` has dealt with.
+            Canonical::AssistantMessage(_)
+            | Canonical::SubagentEvent(_)
+            | Canonical::SessionStarted(_)
+            | Canonical::PermissionDecision(_)
+            | Canonical::ProviderUsage(_)
+            | Canonical::TurnFailed(_)
+            | Canonical::Plan(_)
+            | Canonical::SkillContextHydration(_)
+            | Canonical::WorkflowEvent(_)
+            | Canonical::SessionFork(_)
+            | Canonical::HistoryCompaction(_)
+            | Canonical::HistoryRewound(_)
+            | Canonical::PostureChanged(_)
+            | Canonical::LogRepaired(_)
+            | Canonical::Unknown(_) => {}
+        }
+    }
+
+    fn user(&mut self, message: &UserMessage) {
+        self.settle();
+        self.held = None;
+        if let Some(context) = &message.context {
+            self.message(Role::Developer, context);
+        }
+        self.message(Role::User, &message.text);
+    }
+
+    fn call(&mut self, place: usize, call: &'a ToolCall, result: Option<&'a ToolResult>) {
+        if self.held.is_some() {
+            self.settle();
+            self.release_reasoning();
+        }
+        if self.batch.is_empty() {
+            self.batch_start = place;
+        }
+        self.open_item("{\"type\":\"function_call\",\"call_id\":");
+        json(self.out, call.call_id.as_str());
+        self.out.extend_from_slice(b",\"name\":");
+        json(self.out, &call.name);
+        self.out.extend_from_slice(b",\"arguments\":");
+        match (&call.raw_args, &call.args) {
+            (Some(raw), _) => json(self.out, raw),
+            (None, Value::Null) => self.out.extend_from_slice(b"\"{}\""),
+            (None, args) => json_text(self.out, &mut self.scratch, args),
+        }
+        self.out.push(b'}');
+        self.batch.push((call, result));
+        self.unanswered += 1;
+    }
+
+    /// Writes the outputs of the open batch in the order of its calls, then what waited for them.
+    fn settle(&mut self) {
+        for (call, result) in std::mem::take(&mut self.batch) {
+            self.open_item("{\"type\":\"function_call_output\",\"call_id\":");
+            json(self.out, call.call_id.as_str());
+            self.out.extend_from_slice(b",\"output\":");
+            match result {
+                Some(result) => self.output(result),
+                None => json(self.out, ORPHAN),
+            }
+            self.out.push(b'}');
+        }
+        self.unanswered = 0;
+        for text in std::mem::take(&mut self.deferred) {
+            self.message(Role::User, &text);
+        }
+    }
+
+    fn output(&mut self, result: &ToolResult) {
+        match (&result.output, &result.error) {
+            (Some(text), _) if !text.is_empty() => json(self.out, text),
+            (Some(_), Some(error)) => json(self.out, &error.to_string()),
+            (Some(_), None) => json(self.out, NO_OUTPUT),
+            (None, _) => {
+                let mut data = serde_json::to_value(result).unwrap_or_default();
+                if let Some(fields) = data.as_object_mut() {
+                    fields.shift_remove("call_id");
+                }
+                json_text(self.out, &mut self.scratch, &data);
+            }
+        }
+    }
+
+    /// A message that is not part of the dialogue; it may not stand between a call and its output.
+    fn aside(&mut self, text: String) {
+        if self.batch.is_empty() {
+            self.message(Role::User, &text)
+        } else {
+            self.deferred.push(text)
+        }
+    }
+
+    fn message(&mut self, role: Role, text: &str) {
+        self.open_item(match role {
+            Role::Developer => {
+                "{\"type\":\"message\",\"role\":\"developer\",\"content\":[{\"type\":\"input_text\",\"text\":"
+            }
+            Role::User => "{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":",
+        });
+        json(self.out, text);
+        self.out.extend_from_slice(b"}]}");
+    }
+
+    fn assistant(&mut self, text: &str) {
+        self.open_item(
+            "{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":",
+        );
+        json(self.out, text);
+        self.out.extend_from_slice(b"}]}");
+    }
+
+    /// Verbatim but for the id, which would make the server look for an item it never stored.
+    fn release_reasoning(&mut self) {
+        let Some(fields) = self.held.take().and_then(|reasoning| reasoning.item.as_object()) else {
+            return;
+        };
+        self.open_item("{");
+        for (position, (name, value)) in fields.iter().filter(|(name, _)| *name != "id").enumerate()
+        {
+            if position > 0 {
+                self.out.push(b',');
+            }
+            json(self.out, name);
+            self.out.push(b':');
+            json(self.out, value);
+        }
+        self.out.push(b'}');
+    }
+
+    fn open_item(&mut self, opening: &str) {
+        if !std::mem::replace(&mut self.is_first, false) {
+            self.out.push(b',');
+        }
+        self.out.extend_from_slice(opening.as_bytes());
+    }
+}
+
+/// Encrypted reasoning can be read by the model that made it, and by no other.
+fn is_replayable(reasoning: &Reasoning, model: &str) -> bool {
+    let text = |name: &str| reasoning.item.get(name).and_then(Value::as_str);
+    reasoning.model == model
+        && text("type") == Some("reasoning")
+        && text("encrypted_content").is_some_and(|content| !content.is_empty())
+}
+
+fn checkpoint_text(checkpoint: &HistoryCompaction) -> String {
+    let summary = match &checkpoint.summary {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    format!(
+        "[Checkpoint: events {} to {} of this Session are replaced by this summary ({})]\n{summary}",
+        checkpoint.from_seq, checkpoint.to_seq, checkpoint.strategy
+    )
+}
+
+fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    // Text and values in memory always have a JSON form, and a vector never refuses bytes.
+    if let Err(error) = serde_json::to_writer(&mut *out, value) {
+        tracing::error!(%error, "a replayed value has no JSON form");
+    }
+}
+
+/// Writes JSON as the text of a JSON string.
+fn json_text(out: &mut Vec<u8>, scratch: &mut Vec<u8>, value: &Value) {
+    scratch.clear();
+    json(scratch, value);
+    json(out, &String::from_utf8_lossy(scratch));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! Bodies: one Request as the JSON that `/responses` accepts. Pure; the same Request always gives
+//! the same bytes, because the Provider's cache matches prefixes byte by byte.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::provider::{Request, input};
+use crate::tool::ToolSpec;
+
+/// The longest cache key that the server accepts, in characters.
+const CACHE_KEY_LIMIT: usize = 64;
+
+/// Everything before `input`.
+#[derive(Serialize)]
+struct Head<'a> {
+    model: &'a str,
+    stream: bool,
+    /// The Log is the truth; the server keeps nothing.
+    store: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    instructions: &'a str,
+}
+
+/// Everything behind it.
+#[derive(Serialize)]
+struct Tail<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Tool<'a>>,
+    tool_choice: &'static str,
+    parallel_tool_calls: bool,
+    reasoning: Reasoning<'a>,
+    include: [&'static str; 1],
+    #[serde(skip_serializing_if = "str::is_empty")]
+    prompt_cache_key: &'a str,
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    r#type: &'static str,
+    name: &'a str,
+    description: &'a str,
+    strict: bool,
+    parameters: &'a Value,
+}
+
+#[derive(Serialize)]
+struct Reasoning<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effort: Option<&'a str>,
+    summary: &'static str,
+}
+
+/// The body of one call.
+pub fn body(request: &Request) -> Vec<u8> {
+    let head = Head {
+        model: &request.model,
+        stream: true,
+        store: false,
+        instructions: request.instructions.trim(),
+    };
+    let tail = Tail {
+        tools: tools(&request.tools),
+        tool_choice: "auto",
+        parallel_tool_calls: true,
+        reasoning: Reasoning {
+            effort: request.effort.as_deref().map(wire_effort),
+            summary: "auto",
+        },
+        // Without it the reasoning of a stored-nowhere response could never be replayed.
+        include: ["reasoning.encrypted_content"],
+        prompt_cache_key: cut(&request.cache_key),
+    };
+    let mut out = Vec::with_capacity(16 * 1024);
+    object(&mut out, &head);
+    out.pop();
+    out.extend_from_slice(b",\"input\":");
+    input::write(&mut out, &request.history, &request.model, request.project.as_deref());
+    out.push(b',');
+    let tail_start = out.len();
+    object(&mut out, &tail);
+    out.remove(tail_start);
+    out
+}
+
+fn object(out: &mut Vec<u8>, value: &impl Serialize) {
+    // Plain structs always have a JSON form, and a vector never refuses bytes.
+    if let Err(error) = serde_json::to_writer(&mut *out, value) {
+        tracing::error!(%error, "a request has no JSON form");
+    }
+}
+
+/// Sorted, so that the order in which tools were found never changes the cached prefix.
+fn tools(specs: &[ToolSpec]) -> Vec<Tool<'_>> {
+    let mut tools: Vec<Tool<'_>> = specs
+        .iter()
+        .map(|spec| Tool {
+            r#type: "function",
+            name: &spec.name,
+            description: &spec.description,
+            strict: false,
+            parameters: &spec.parameters,
+        })
+        .collect();
+    tools.sort_by_key(|tool| tool.name);
+    tools
+}
+
+/// `ultra` is a word for users; the wire's strongest is `max`.
+fn wire_effort(effort: &str) -> &str {
+    if effort == "ultra" { "max" } else { effort }
+}
+
+fn cut(key: &str) -> &str {
+    key.char_indices().nth(CACHE_KEY_LIMIT).map_or(key, |(end, _)| &key[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::history::History;
+
+    fn spec(name: &str) -> ToolSpec {
+        let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
+        ToolSpec { name: name.to_owned(), description: format!("Does {name}."), parameters }
+    }
+
+    fn request(tools: Vec<ToolSpec>) -> Request {
+        Request {
+            model: "gpt-5.5".to_owned(),
+            effort: Some("high".to_owned()),
+            instructions: Arc::from("Be good.\n"),
+            project: Some(Arc::from("Use tabs.")),
+            tools: tools.into(),
+            history: History::default(),
+            cache_key: "pxr1:key".to_owned(),
+        }
+    }
+
+    /// One field per line, for the reader of a snapshot.
+    fn text(request: &Request) -> String {
+        String::from_utf8(body(request)).unwrap().replace(",\"", ",\n\"")
+    }
+
+    #[test]
+    fn a_body_has_every_field_in_a_fixed_order() {
+        insta::assert_snapshot!(text(&request(vec![spec("write"), spec("bash")])), @r#"
+        {"model":"gpt-5.5",
+        "stream":true,
+        "store":false,
+        "instructions":"Be good.",
+        "input":[{"type":"message",
+        "role":"developer",
+        "content":[{"type":"input_text",
+        "text":"Use tabs."}]}],
+        "tools":[{"type":"function",
+        "name":"bash",
+        "description":"Does bash.",
+        "strict":false,
+        "parameters":{"type":"object",
+        "properties":{"path":{"type":"string"}}}},{"type":"function",
+        "name":"write",
+        "description":"Does write.",
+        "strict":false,
+        "parameters":{"type":"object",
+        "properties":{"path":{"type":"string"}}}}],
+        "tool_choice":"auto",
+        "parallel_tool_calls":true,
+        "reasoning":{"effort":"high",
+        "summary":"auto"},
+        "include":["reasoning.encrypted_content"],
+        "prompt_cache_key":"pxr1:key"}
+        "#);
+    }
+
+    #[test]
+    fn absent_parts_are_left_out() {
+        let bare =
+            Request { effort: None, project: None, cache_key: String::new(), ..request(vec![]) };
+        insta::assert_snapshot!(text(&bare), @r#"
+        {"model":"gpt-5.5",
+        "stream":true,
+        "store":false,
+        "instructions":"Be good.",
+        "input":[],
+        "tool_choice":"auto",
+        "parallel_tool_calls":true,
+        "reasoning":{"summary":"auto"},
+        "include":["reasoning.encrypted_content"]}
+        "#);
+    }
+
+    #[test]
+    fn the_order_of_tools_does_not_change_the_bytes() {
+        let forth = text(&request(vec![spec("a"), spec("b")]));
+        assert_eq!(forth, text(&request(vec![spec("b"), spec("a")])));
+    }
+
+    #[test]
+    fn keys_and_efforts_fit_the_wire() {
+        let mut long = request(vec![]);
+        long.cache_key = "é".repeat(90);
+        long.effort = Some("ultra".to_owned());
+        let body: Value = serde_json::from_slice(&body(&long)).unwrap();
+        assert_eq!(body["prompt_cache_key"].as_str().unwrap().chars().count(), 64);
+        assert_eq!(body["reasoning"]["effort"], "max");
+    }
+}

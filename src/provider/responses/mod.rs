@@ -1,0 +1,109 @@
+//! Responses: the dialect of OpenAI and of every server that speaks it, over SSE.
+
+mod body;
+mod reduce;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+
+pub use body::body;
+pub use reduce::Reducer;
+
+use super::wire::sse::{Answer, Read, Sse};
+use super::{ModelEvent, Provider, ProviderError, Request};
+use crate::config::Stream;
+use crate::credential::Credential;
+use crate::error::Kind;
+
+/// A model behind `/responses`.
+#[derive(Debug, Clone)]
+pub struct Responses {
+    sse: Arc<Sse>,
+}
+
+impl Responses {
+    /// Cheap: nothing is loaded or connected before the first call.
+    pub fn new(credential: Credential, limits: Stream) -> Self {
+        Self { sse: Arc::new(Sse::new(credential, limits)) }
+    }
+}
+
+impl Provider for Responses {
+    fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+        let call = Call {
+            sse: self.sse.clone(),
+            body: Some(body(&request)),
+            answer: None,
+            reducer: Reducer::default(),
+            ready: VecDeque::new(),
+            is_over: false,
+        };
+        stream::unfold(call, |mut call| async move { call.next().await.map(|event| (event, call)) })
+            .boxed()
+    }
+
+    fn transport(&self) -> &'static str {
+        "sse"
+    }
+}
+
+/// One call under way.
+struct Call {
+    sse: Arc<Sse>,
+    /// What is still to be sent.
+    body: Option<Vec<u8>>,
+    answer: Option<Answer>,
+    reducer: Reducer,
+    ready: VecDeque<Result<ModelEvent, ProviderError>>,
+    is_over: bool,
+}
+
+impl Call {
+    async fn next(&mut self) -> Option<Result<ModelEvent, ProviderError>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.is_over {
+                if let Some(mut answer) = self.answer.take() {
+                    answer.finish();
+                }
+                return None;
+            }
+            if let Err(error) = self.advance().await {
+                self.ready.push_back(Err(error));
+                self.is_over = true;
+                self.answer = None;
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), ProviderError> {
+        if let Some(body) = self.body.take() {
+            self.answer = Some(self.sse.post("/responses", body).await?);
+        }
+        let Some(answer) = &mut self.answer else {
+            return Err(ProviderError::terminal(Kind::Internal, "a call that is over was read"));
+        };
+        let Self { reducer, ready, .. } = self;
+        let had_life = reducer.is_alive();
+        let read = answer.read(|frame| reducer.take(frame.event, frame.data, ready)).await?;
+        if read == Read::End {
+            let message = "the stream ended without its last word";
+            let error = ProviderError::passing(Kind::InvalidResponse, message);
+            return Err(error.with("content_type", answer.content_type()));
+        }
+        if !had_life {
+            reducer.come_alive();
+            ready.push_front(Ok(ModelEvent::Alive));
+        }
+        if reducer.is_over() {
+            answer.finish();
+            self.is_over = true;
+        }
+        Ok(())
+    }
+}

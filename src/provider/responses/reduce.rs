@@ -1,0 +1,253 @@
+//! Reduction: wire frames in, what the model said out. A pure state machine.
+//!
+//! Deltas are for display; what counts is `output_item.done`, the server's last word on an item.
+//! Frames of unknown types are skipped, so that a newer server does not break an older Pixir.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::error::Kind;
+use crate::event::{Extra, Tokens};
+use crate::provider::{Call, Completed, Item, ModelEvent, ProviderError, classify};
+
+/// Where reduced events go.
+type Out = VecDeque<Result<ModelEvent, ProviderError>>;
+
+/// The state between frames of one answer.
+#[derive(Debug, Default)]
+pub struct Reducer {
+    is_alive: bool,
+    is_over: bool,
+    /// Whether the current message was shown while it came.
+    was_shown: bool,
+    /// Items behind a reasoning item whose encrypted content only the last frame may bring.
+    waiting: Vec<Item>,
+}
+
+/// The part of a frame that decides what happens; borrowed, because most frames are deltas.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, default, rename = "type")]
+    type_name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    delta: Option<&'a RawValue>,
+}
+
+impl Reducer {
+    /// Whether anything has arrived.
+    pub fn is_alive(&self) -> bool {
+        self.is_alive
+    }
+
+    /// Notes the first byte.
+    pub fn come_alive(&mut self) {
+        self.is_alive = true;
+    }
+
+    /// Whether the last word was said; later frames are ignored.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Takes one frame: the name of its event, which may be empty, and its data.
+    pub fn take(&mut self, event: &[u8], data: &[u8], out: &mut Out) {
+        if self.is_over {
+            return;
+        }
+        let Ok(head) = serde_json::from_slice::<Head<'_>>(data) else {
+            return self.unreadable(event, data, out);
+        };
+        let type_name = match head.type_name.as_ref() {
+            "" => &String::from_utf8_lossy(event),
+            name => name,
+        };
+        match type_name {
+            "response.output_text.delta" | "response.refusal.delta" => {
+                if let Some(text) = delta(head.delta) {
+                    self.was_shown = true;
+                    out.push_back(Ok(ModelEvent::TextDelta(text)));
+                }
+            }
+            "response.reasoning_summary_text.delta"
+            | "response.reasoning_text.delta"
+            | "response.reasoning_summary.delta"
+            | "response.reasoning.delta" => {
+                out.extend(delta(head.delta).map(|text| Ok(ModelEvent::ReasoningDelta(text))));
+            }
+            "response.reasoning_summary_part.added" => {
+                // A summary of several parts reads as paragraphs.
+                if parsed(data).get("summary_index").and_then(Value::as_u64).unwrap_or(0) > 0 {
+                    out.push_back(Ok(ModelEvent::ReasoningDelta("\n\n".to_owned())));
+                }
+            }
+            "response.output_item.done" => self.item(parsed(data), out),
+            "response.completed" | "response.done" | "response.incomplete" => {
+                self.complete(&parsed(data), type_name == "response.incomplete", out);
+            }
+            "response.failed" | "error" => self.fail(classify::in_band(&parsed(data)), out),
+            // Some servers put a bare error object into a stream that began well.
+            "" => {
+                let frame = parsed(data);
+                if frame.get("error").is_some_and(|error| !error.is_null()) {
+                    self.fail(classify::in_band(&frame), out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Garbage is skipped unless something the Turn depends on is lost with it.
+    fn unreadable(&mut self, event: &[u8], data: &[u8], out: &mut Out) {
+        let is_needed = matches!(
+            event,
+            b"response.output_item.done"
+                | b"response.completed"
+                | b"response.done"
+                | b"response.incomplete"
+                | b"response.failed"
+                | b"error"
+        );
+        if is_needed || data == b"[DONE]" {
+            self.fail(broken("the Provider's last words could not be read"), out);
+        }
+    }
+
+    fn item(&mut self, mut frame: Value, out: &mut Out) {
+        let item = frame.get_mut("item").map(Value::take).unwrap_or_default();
+        let type_name = item.get("type").and_then(Value::as_str).unwrap_or_default();
+        let item = match type_name {
+            "message" => {
+                let (text, is_refusal) = message_text(&item);
+                if !std::mem::take(&mut self.was_shown) && !text.is_empty() {
+                    out.push_back(Ok(ModelEvent::TextDelta(text.clone())));
+                }
+                Item::Message { text, is_refusal }
+            }
+            "reasoning" => Item::Reasoning { item },
+            "function_call" => match call(&item) {
+                Some(call) => Item::Call(call),
+                None => {
+                    return self.fail(broken("the model called a tool without a name or id"), out);
+                }
+            },
+            other => Item::Other { type_name: other.to_owned() },
+        };
+        let is_sealed = !matches!(&item, Item::Reasoning { item } if !has_encrypted_content(item));
+        if is_sealed && self.waiting.is_empty() {
+            out.push_back(Ok(ModelEvent::Item(item)));
+        } else {
+            self.waiting.push(item);
+        }
+    }
+
+    fn complete(&mut self, frame: &Value, is_incomplete: bool, out: &mut Out) {
+        let response = frame.get("response").unwrap_or(&Value::Null);
+        let text =
+            |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        for mut item in std::mem::take(&mut self.waiting) {
+            if let Item::Reasoning { item } = &mut item {
+                back_fill(item, response);
+            }
+            out.push_back(Ok(ModelEvent::Item(item)));
+        }
+        // A gateway may call a cut answer completed and say the truth in the status.
+        let reason = response.get("incomplete_details").and_then(|details| text(details, "reason"));
+        let is_cut = is_incomplete || text(response, "status").as_deref() == Some("incomplete");
+        out.push_back(Ok(ModelEvent::Completed(Completed {
+            response_id: text(response, "id"),
+            usage: response.get("usage").and_then(tokens),
+            incomplete: is_cut.then(|| reason.unwrap_or_else(|| "unknown".to_owned())),
+            wants_more: response.get("end_turn") == Some(&Value::Bool(false)),
+        })));
+        self.is_over = true;
+    }
+
+    fn fail(&mut self, error: ProviderError, out: &mut Out) {
+        out.push_back(Err(error));
+        self.is_over = true;
+    }
+}
+
+fn broken(message: &str) -> ProviderError {
+    ProviderError::passing(Kind::InvalidResponse, message)
+}
+
+fn parsed(data: &[u8]) -> Value {
+    serde_json::from_slice(data).unwrap_or_default()
+}
+
+fn delta(raw: Option<&RawValue>) -> Option<String> {
+    let text: String = serde_json::from_str(raw?.get()).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// Joins the parts of a message. A refusal is text too, the user must read it; it is marked only
+/// when there is nothing else.
+fn message_text(item: &Value) -> (String, bool) {
+    let mut text = String::new();
+    let mut is_refusal = false;
+    for part in item.get("content").and_then(Value::as_array).into_iter().flatten() {
+        let words = |name: &str| part.get(name).and_then(Value::as_str).unwrap_or_default();
+        match part.get("type").and_then(Value::as_str) {
+            Some("refusal") => {
+                is_refusal |= text.is_empty();
+                text.push_str(words("refusal"));
+            }
+            _ => {
+                is_refusal &= words("text").is_empty();
+                text.push_str(words("text"));
+            }
+        }
+    }
+    (text, is_refusal)
+}
+
+fn call(item: &Value) -> Option<Call> {
+    let text = |name: &str| item.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    Some(Call {
+        call_id: text("call_id")?.to_owned(),
+        name: text("name")?.to_owned(),
+        arguments: text("arguments").unwrap_or("{}").to_owned(),
+    })
+}
+
+fn has_encrypted_content(item: &Value) -> bool {
+    item.get("encrypted_content").and_then(Value::as_str).is_some_and(|content| !content.is_empty())
+}
+
+/// Some gateways send the encrypted content only in the response's own list of output.
+fn back_fill(item: &mut Value, response: &Value) {
+    let Some(id) = item.get("id").cloned().filter(|_| !has_encrypted_content(item)) else { return };
+    let output = response.get("output").and_then(Value::as_array).into_iter().flatten();
+    let Some(twin) = output.into_iter().find(|twin| twin.get("id") == Some(&id)) else { return };
+    if has_encrypted_content(twin) {
+        item["encrypted_content"] = twin["encrypted_content"].clone();
+    }
+}
+
+fn tokens(usage: &Value) -> Option<Tokens> {
+    usage.as_object()?;
+    let count = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let detail = |group: &str, name: &str| usage.get(group).map_or(0, |group| count(group, name));
+    let (input, output) = (count(usage, "input_tokens"), count(usage, "output_tokens"));
+    let mut extra = Extra::new();
+    let written = detail("input_tokens_details", "cache_write_tokens");
+    if written > 0 {
+        extra.insert("cache_write_tokens".to_owned(), written.into());
+    }
+    Some(Tokens {
+        input_tokens: input,
+        cached_tokens: detail("input_tokens_details", "cached_tokens"),
+        output_tokens: output,
+        reasoning_tokens: detail("output_tokens_details", "reasoning_tokens"),
+        total_tokens: usage.get("total_tokens").and_then(Value::as_u64).unwrap_or(input + output),
+        extra,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,4 @@
+//! Wires: how requests leave and how frames come back, whatever the dialect.
+
+pub mod frames;
+pub mod sse;

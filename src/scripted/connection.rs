@@ -1,0 +1,168 @@
+//! Connections: HTTP/1.1 by hand, so that every fault can be made exactly where it should be.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::render::{self, Piece};
+use super::reply::{After, Delivery, Head, Reply};
+use super::{Received, Requests, Script, check};
+
+/// The largest request that is read.
+const LIMIT: usize = 256 * 1024 * 1024;
+
+/// What becomes of the connection after a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Another request may follow.
+    Listen,
+    Close,
+}
+
+/// Answers requests until the client leaves or a fault says otherwise.
+pub async fn run(mut socket: TcpStream, script: Arc<Script>, requests: Arc<Requests>) {
+    socket.set_nodelay(true).ok();
+    let mut buffer = Vec::new();
+    loop {
+        let Ok(Some(request)) = read(&mut socket, &mut buffer).await else { return };
+        match answer(&mut socket, &script, &requests, request).await {
+            Ok(Next::Listen) => {}
+            // The client may leave in the middle of an answer.
+            Ok(Next::Close) | Err(_) => return,
+        }
+    }
+}
+
+async fn answer(
+    socket: &mut TcpStream,
+    script: &Script,
+    requests: &Requests,
+    request: Received,
+) -> std::io::Result<Next> {
+    if request.method != "POST" || !request.path.ends_with("/responses") {
+        let message = format!("Invalid URL ({} {})", request.method, request.path);
+        return plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string()).await;
+    }
+    let refusal = check::refusal(&request.body);
+    let serial = request.input().len();
+    let number = requests.keep(request.clone());
+    if let Some(body) = refusal {
+        return plain(socket, 400, &[], &body).await;
+    }
+    let reply = script.reply(number, &request);
+    match &reply.head {
+        Head::Plain { status, headers, body } => plain(socket, *status, headers, body).await,
+        Head::Stream => stream(socket, &reply, &request.body["model"], serial).await,
+    }
+}
+
+async fn plain(
+    socket: &mut TcpStream,
+    status: u16,
+    headers: &[(String, String)],
+    body: &str,
+) -> std::io::Result<Next> {
+    let kind = if body.starts_with('{') { "application/json" } else { "text/html" };
+    let mut head = format!(
+        "HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    socket.write_all(format!("{head}\r\n{body}").as_bytes()).await?;
+    Ok(Next::Listen)
+}
+
+async fn stream(
+    socket: &mut TcpStream,
+    reply: &Reply,
+    model: &Value,
+    serial: usize,
+) -> std::io::Result<Next> {
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let mut packet = head.as_bytes().to_vec();
+    let mut left = reply.cut.unwrap_or(usize::MAX);
+    for piece in render::pieces(reply, model, serial) {
+        match piece {
+            Piece::Pause(time) => {
+                socket.write_all(&std::mem::take(&mut packet)).await?;
+                tokio::time::sleep(time).await;
+            }
+            Piece::Bytes(bytes) => {
+                let kept = &bytes[..bytes.len().min(left)];
+                left -= kept.len();
+                match reply.delivery {
+                    Delivery::AsOne => chunk(&mut packet, kept),
+                    Delivery::ByteByByte => {
+                        for byte in kept {
+                            chunk(&mut packet, std::slice::from_ref(byte));
+                            socket.write_all(&std::mem::take(&mut packet)).await?;
+                        }
+                    }
+                }
+            }
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    socket.write_all(&packet).await?;
+    if left == 0 {
+        socket.shutdown().await?;
+        return Ok(Next::Close);
+    }
+    if reply.after == After::HoldOpen {
+        // Reading notices when the client has had enough.
+        socket.read_u8().await?;
+        return Ok(Next::Close);
+    }
+    socket.write_all(b"0\r\n\r\n").await?;
+    Ok(Next::Listen)
+}
+
+fn chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
+    // An empty chunk would end the body.
+    if !bytes.is_empty() {
+        packet.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
+        packet.extend_from_slice(bytes);
+        packet.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Reads one request; bytes behind it stay in the buffer. `None` when the client has left.
+async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Received>> {
+    let head_end = loop {
+        if let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") {
+            break end + 4;
+        }
+        if buffer.len() > LIMIT || socket.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
+    let mut lines = head.split("\r\n");
+    let mut words = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let headers: Vec<(String, String)> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
+    let Some(end) = head_end.checked_add(length).filter(|end| *end <= LIMIT) else {
+        return Ok(None);
+    };
+    while buffer.len() < end {
+        if socket.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+    let body_text = String::from_utf8_lossy(&buffer[head_end..end]).into_owned();
+    buffer.drain(..end);
+    let body = serde_json::from_str(&body_text).unwrap_or_default();
+    Ok(Some(Received { method, path, headers, body, body_text }))
+}

@@ -1,0 +1,165 @@
+//! The scripted model: a loopback server that speaks the real Responses wire from a script.
+//!
+//! It is part of the product: `pixir demo`, the tests and the benchmarks talk to it through the
+//! same sockets as to a real Provider. It keeps every request for assertions, refuses what the
+//! real service refuses, and misbehaves on command.
+
+mod check;
+mod connection;
+mod demo;
+mod render;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+pub use demo::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, demo_model};
+pub use reply::Reply;
+
+/// What the model will say, request by request.
+pub struct Script(Source);
+
+enum Source {
+    Listed(Vec<Reply>),
+    Answering(Box<dyn Fn(&Received) -> Reply + Send + Sync>),
+}
+
+impl Script {
+    /// The n-th request gets the n-th reply; when they run out, an HTTP 500 that says so.
+    pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self(Source::Listed(replies.into_iter().collect()))
+    }
+
+    /// Every request is answered by a function of what it says.
+    pub fn answering(answer: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
+        Self(Source::Answering(Box::new(answer)))
+    }
+
+    fn reply(&self, number: usize, request: &Received) -> Reply {
+        match &self.0 {
+            Source::Answering(answer) => answer(request),
+            Source::Listed(replies) => replies.get(number).cloned().unwrap_or_else(|| {
+                let message = format!(
+                    "the script has {} replies and this is request {}",
+                    replies.len(),
+                    number + 1
+                );
+                Reply::status(
+                    500,
+                    json!({"error": {"code": "script_is_over", "message": message}}).to_string(),
+                )
+            }),
+        }
+    }
+}
+
+/// A request as it arrived.
+#[derive(Debug, Clone)]
+pub struct Received {
+    pub method: String,
+    pub path: String,
+    /// Names are in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Null when the body is not JSON.
+    pub body: Value,
+    pub body_text: String,
+}
+
+impl Received {
+    /// The first header of that name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The replayed items.
+    pub fn input(&self) -> &[Value] {
+        self.body["input"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// What the user said, first to last.
+    pub fn user_texts(&self) -> Vec<&str> {
+        let users = self.input().iter().filter(|item| item["role"] == "user");
+        users.filter_map(|item| item["content"][0]["text"].as_str()).collect()
+    }
+
+    /// Tool outputs since the user last spoke.
+    pub fn outputs(&self) -> Vec<&str> {
+        let mut outputs: Vec<&str> = self
+            .input()
+            .iter()
+            .rev()
+            .take_while(|item| item["role"] != "user")
+            .filter(|item| item["type"] == "function_call_output")
+            .filter_map(|item| item["output"].as_str())
+            .collect();
+        outputs.reverse();
+        outputs
+    }
+}
+
+/// A running server; dropping it closes the port and every connection.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    requests: Arc<Requests>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens on a free port of 127.0.0.1.
+    pub async fn start(script: Script) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let requests = Arc::new(Requests::default());
+        let task = tokio::spawn(serve(listener, Arc::new(script), requests.clone()));
+        Ok(Self { address, requests, task })
+    }
+
+    /// What goes into `OPENAI_BASE_URL`.
+    pub fn base_url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// Every request so far, in order of arrival.
+    pub fn requests(&self) -> Vec<Received> {
+        self.requests.lock().clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What arrived; a leaf, never locked across an await.
+#[derive(Debug, Default)]
+struct Requests(Mutex<Vec<Received>>);
+
+impl Requests {
+    fn lock(&self) -> MutexGuard<'_, Vec<Received>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a request and says which one it is, from 0.
+    fn keep(&self, request: Received) -> usize {
+        let mut requests = self.lock();
+        requests.push(request);
+        requests.len() - 1
+    }
+}
+
+async fn serve(listener: TcpListener, script: Arc<Script>, requests: Arc<Requests>) {
+    // Connections live in the set, so they end when this task does.
+    let mut connections = JoinSet::new();
+    while let Ok((socket, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(connection::run(socket, script.clone(), requests.clone()));
+    }
+}

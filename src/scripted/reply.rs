@@ -1,0 +1,301 @@
+//! Replies: what the scripted model says to one request, and how it misbehaves while saying it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// One answer, built step by step.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub(super) head: Head,
+    pub(super) steps: Vec<Step>,
+    pub(super) ending: Ending,
+    pub(super) usage: Value,
+    pub(super) delivery: Delivery,
+    pub(super) after: After,
+    /// How many bytes of the body are sent before the connection is torn down.
+    pub(super) cut: Option<usize>,
+}
+
+/// The status line and what belongs to it.
+#[derive(Debug, Clone)]
+pub(super) enum Head {
+    /// 200 and a stream of events.
+    Stream,
+    /// Any status with a plain body.
+    Plain { status: u16, headers: Vec<(String, String)>, body: String },
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Text {
+        chunks: Vec<String>,
+        phase: Option<&'static str>,
+    },
+    Refusal(String),
+    Reasoning {
+        summary: String,
+        encrypted: Encrypted,
+    },
+    /// `arguments` is sent as it is, JSON or not.
+    Call {
+        call_id: Option<String>,
+        name: String,
+        arguments: String,
+    },
+    Pause(Duration),
+    /// Bytes between two events, sent as they are.
+    Raw(String),
+}
+
+/// Where a reasoning item's encrypted content is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encrypted {
+    WithItem,
+    /// Only in the list of output of the last event, as some gateways do.
+    AtTheEnd,
+    Nowhere,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Ending {
+    Completed,
+    Incomplete(String),
+    Failed {
+        code: String,
+        message: String,
+    },
+    /// A top-level `error` event.
+    Error {
+        code: String,
+        message: String,
+    },
+    /// The body ends without a last word.
+    Nothing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    AsOne,
+    /// Every byte is a chunk and a packet of its own.
+    ByteByByte,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// The body ends and the connection can be used again.
+    End,
+    /// The body never ends; the socket is held open in silence.
+    HoldOpen,
+}
+
+impl Reply {
+    /// An answer without content; add steps to it.
+    pub fn new() -> Self {
+        Self {
+            head: Head::Stream,
+            steps: Vec::new(),
+            ending: Ending::Completed,
+            usage: usage(100, 0, 20),
+            delivery: Delivery::AsOne,
+            after: After::End,
+            cut: None,
+        }
+    }
+
+    /// An answer of text, streamed word by word.
+    pub fn says(text: &str) -> Self {
+        Self::new().text(text)
+    }
+
+    /// An answer that calls one tool.
+    pub fn calls(name: &str, arguments: Value) -> Self {
+        Self::new().call(name, arguments)
+    }
+
+    /// An HTTP answer that is no stream.
+    pub fn status(status: u16, body: impl Into<String>) -> Self {
+        Self { head: Head::Plain { status, headers: Vec::new(), body: body.into() }, ..Self::new() }
+    }
+
+    /// Adds a header to a plain answer.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        if let Head::Plain { headers, .. } = &mut self.head {
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        self
+    }
+
+    /// A message, streamed word by word.
+    #[must_use]
+    pub fn text(self, text: &str) -> Self {
+        self.text_in(text.split_inclusive(' '))
+    }
+
+    /// A message, streamed in the given pieces.
+    #[must_use]
+    pub fn text_in<'a>(self, chunks: impl IntoIterator<Item = &'a str>) -> Self {
+        self.step(Step::Text {
+            chunks: chunks.into_iter().map(str::to_owned).collect(),
+            phase: None,
+        })
+    }
+
+    /// A message of one piece, many times.
+    #[must_use]
+    pub fn deltas(self, count: usize, piece: &str) -> Self {
+        self.step(Step::Text { chunks: vec![piece.to_owned(); count], phase: None })
+    }
+
+    /// A message that the server marks as commentary.
+    #[must_use]
+    pub fn commentary(self, text: &str) -> Self {
+        let chunks = text.split_inclusive(' ').map(str::to_owned).collect();
+        self.step(Step::Text { chunks, phase: Some("commentary") })
+    }
+
+    /// A message that only refuses.
+    #[must_use]
+    pub fn refusal(self, text: &str) -> Self {
+        self.step(Step::Refusal(text.to_owned()))
+    }
+
+    /// A reasoning item with its summary and encrypted content.
+    #[must_use]
+    pub fn reasoning(self, summary: &str) -> Self {
+        self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::WithItem })
+    }
+
+    /// A reasoning item whose encrypted content comes with the last event.
+    #[must_use]
+    pub fn reasoning_sealed_late(self, summary: &str) -> Self {
+        self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::AtTheEnd })
+    }
+
+    /// A reasoning item that cannot be replayed.
+    #[must_use]
+    pub fn reasoning_unsealed(self, summary: &str) -> Self {
+        self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::Nowhere })
+    }
+
+    /// A tool call.
+    #[must_use]
+    pub fn call(self, name: &str, arguments: Value) -> Self {
+        self.call_as(None, name, &arguments.to_string())
+    }
+
+    /// A tool call with its own id and with arguments that may be no JSON at all.
+    #[must_use]
+    pub fn call_as(self, call_id: Option<&str>, name: &str, arguments: &str) -> Self {
+        let call_id = call_id.map(str::to_owned);
+        self.step(Step::Call { call_id, name: name.to_owned(), arguments: arguments.to_owned() })
+    }
+
+    /// Tokens on the bill.
+    #[must_use]
+    pub fn usage(mut self, input: u64, cached: u64, output: u64) -> Self {
+        self.usage = usage(input, cached, output);
+        self
+    }
+
+    /// Silence.
+    #[must_use]
+    pub fn pause(self, time: Duration) -> Self {
+        self.step(Step::Pause(time))
+    }
+
+    /// A comment line, as servers send it to keep a connection alive.
+    #[must_use]
+    pub fn comment(self, text: &str) -> Self {
+        self.step(Step::Raw(format!(": {text}\n\n")))
+    }
+
+    /// Any event, known or not.
+    #[must_use]
+    pub fn event(self, name: &str, data: &Value) -> Self {
+        self.step(Step::Raw(format!("event: {name}\ndata: {data}\n\n")))
+    }
+
+    /// Bytes that are no event.
+    #[must_use]
+    pub fn garbage(self, text: &str) -> Self {
+        self.step(Step::Raw(text.to_owned()))
+    }
+
+    /// Ends early, for a reason.
+    #[must_use]
+    pub fn incomplete(mut self, reason: &str) -> Self {
+        self.ending = Ending::Incomplete(reason.to_owned());
+        self
+    }
+
+    /// Ends with `response.failed`.
+    #[must_use]
+    pub fn fails(mut self, code: &str, message: &str) -> Self {
+        self.ending = Ending::Failed { code: code.to_owned(), message: message.to_owned() };
+        self
+    }
+
+    /// Ends with a top-level `error` event.
+    #[must_use]
+    pub fn errors(mut self, code: &str, message: &str) -> Self {
+        self.ending = Ending::Error { code: code.to_owned(), message: message.to_owned() };
+        self
+    }
+
+    /// Ends the body without a last word.
+    #[must_use]
+    pub fn ends_silently(mut self) -> Self {
+        self.ending = Ending::Nothing;
+        self
+    }
+
+    /// Holds the socket open behind the last byte and says nothing more.
+    #[must_use]
+    pub fn left_open(mut self) -> Self {
+        self.after = After::HoldOpen;
+        self
+    }
+
+    /// Says what it has said so far, then nothing, without end.
+    #[must_use]
+    pub fn stalls(self) -> Self {
+        self.ends_silently().left_open()
+    }
+
+    /// Tears the connection down behind so many bytes of the body.
+    #[must_use]
+    pub fn cut_at(mut self, bytes: usize) -> Self {
+        self.cut = Some(bytes);
+        self
+    }
+
+    /// Sends every byte alone.
+    #[must_use]
+    pub fn byte_by_byte(mut self) -> Self {
+        self.delivery = Delivery::ByteByByte;
+        self
+    }
+
+    fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+}
+
+impl Default for Reply {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn usage(input: u64, cached: u64, output: u64) -> Value {
+    json!({
+        "input_tokens": input,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": input + output,
+    })
+}

@@ -1,0 +1,115 @@
+//! Stories of the scripted model, told to a client that knows nothing but bytes.
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+
+fn post(body: &Value) -> String {
+    let body = body.to_string();
+    format!(
+        "POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn good_body() -> Value {
+    json!({"model": "m", "stream": true, "store": false, "input": [{"role": "user"}]})
+}
+
+async fn connect(server: &Server) -> TcpStream {
+    TcpStream::connect(server.address).await.unwrap()
+}
+
+/// Reads until the text has come in so often.
+async fn read_until(socket: &mut TcpStream, mark: &str, times: usize) -> String {
+    let mut bytes = Vec::new();
+    while String::from_utf8_lossy(&bytes).matches(mark).count() < times {
+        assert_ne!(
+            socket.read_buf(&mut bytes).await.unwrap(),
+            0,
+            "{}",
+            String::from_utf8_lossy(&bytes)
+        );
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[tokio::test]
+async fn one_connection_serves_several_requests_in_order() {
+    let server =
+        Server::start(Script::new([Reply::says("one"), Reply::says("two")])).await.unwrap();
+    let mut socket = connect(&server).await;
+    socket.write_all((post(&good_body()) + &post(&good_body())).as_bytes()).await.unwrap();
+    let text = read_until(&mut socket, "\r\n0\r\n\r\n", 2).await;
+    let (one, two) = (text.find("\"one\"").unwrap(), text.find("\"two\"").unwrap());
+    assert!(one < two);
+    assert_eq!(server.requests().len(), 2);
+    assert_eq!(server.requests()[0].header("host"), Some("x"));
+}
+
+#[tokio::test]
+async fn the_events_come_in_the_order_of_the_real_service() {
+    let reply =
+        Reply::new().reasoning("why").text("hi there").call("bash", json!({"command": "ls"}));
+    let server = Server::start(Script::new([reply])).await.unwrap();
+    let mut socket = connect(&server).await;
+    socket.write_all(post(&good_body()).as_bytes()).await.unwrap();
+    let text = read_until(&mut socket, "\r\n0\r\n\r\n", 1).await;
+    let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    insta::assert_snapshot!(names.join("\n"), @r#"
+    response.created
+    response.in_progress
+    response.output_item.added
+    response.reasoning_summary_part.added
+    response.reasoning_summary_text.delta
+    response.reasoning_summary_text.done
+    response.reasoning_summary_part.done
+    response.output_item.done
+    response.output_item.added
+    response.content_part.added
+    response.output_text.delta
+    response.output_text.delta
+    response.output_text.done
+    response.content_part.done
+    response.output_item.done
+    response.output_item.added
+    response.function_call_arguments.delta
+    response.function_call_arguments.done
+    response.output_item.done
+    response.completed
+    "#);
+}
+
+#[tokio::test]
+async fn a_script_that_is_over_says_so() {
+    let server = Server::start(Script::new([])).await.unwrap();
+    let mut socket = connect(&server).await;
+    socket.write_all(post(&good_body()).as_bytes()).await.unwrap();
+    let text = read_until(&mut socket, "script_is_over", 1).await;
+    assert!(text.starts_with("HTTP/1.1 500 "));
+}
+
+#[tokio::test]
+async fn a_bad_request_is_kept_and_refused() {
+    let server = Server::start(Script::new([Reply::says("never")])).await.unwrap();
+    let mut socket = connect(&server).await;
+    let mut body = good_body();
+    body["store"] = true.into();
+    socket.write_all(post(&body).as_bytes()).await.unwrap();
+    assert!(read_until(&mut socket, "Store must be", 1).await.starts_with("HTTP/1.1 400 "));
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn other_paths_are_not_found_and_closed_servers_are_gone() {
+    let server = Server::start(Script::new([])).await.unwrap();
+    let mut socket = connect(&server).await;
+    socket.write_all(b"GET /v1/nothing HTTP/1.1\r\n\r\n").await.unwrap();
+    assert!(read_until(&mut socket, "nothing)\"}}", 1).await.starts_with("HTTP/1.1 404 "));
+    drop(server);
+    let mut rest = Vec::new();
+    socket.read_to_end(&mut rest).await.ok();
+    assert!(rest.is_empty());
+}
