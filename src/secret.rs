@@ -1,5 +1,285 @@
 //! Secrets: known secret values, replaced once, where text enters Pixir.
+//!
+//! Log, Provider and screen then see the same bytes. Files that tools write are never altered.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::fmt;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use serde_json::Value;
+
+/// The parts of a variable's name that make its value a secret.
+const TELLING: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
+
+/// Shorter environment values are too likely to be ordinary words.
+const SHORTEST_FROM_ENVIRONMENT: usize = 12;
+
+/// Shorter explicit values would tear ordinary text apart.
+const SHORTEST: usize = 4;
 
 /// The known secret values of this run.
 #[derive(Default)]
-pub struct Secrets;
+pub struct Secrets {
+    known: Vec<Known>,
+    /// Absent when there is nothing to look for, so that the usual run pays nothing.
+    matcher: Option<AhoCorasick>,
+}
+
+struct Known {
+    value: String,
+    replacement: String,
+}
+
+impl Secrets {
+    /// Knows these names and values; values too short to search for are left out.
+    pub fn new(values: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self::default().and(values)
+    }
+
+    /// Knows the environment values whose name says that they are secret.
+    pub fn from_environment(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        Self::new(vars.into_iter().filter_map(|(name, value)| {
+            let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+            let shouted = name.to_ascii_uppercase();
+            let telling = TELLING.iter().any(|part| shouted.contains(part));
+            (telling && value.trim().len() >= SHORTEST_FROM_ENVIRONMENT).then_some((name, value))
+        }))
+    }
+
+    /// Knows these as well.
+    #[must_use]
+    pub fn and(mut self, values: impl IntoIterator<Item = (String, String)>) -> Self {
+        for (name, value) in values {
+            let value = value.trim();
+            if value.len() < SHORTEST || self.known.iter().any(|known| known.value == value) {
+                continue;
+            }
+            let replacement = format!("[redacted:{name}]");
+            self.known.push(Known { value: value.to_owned(), replacement });
+        }
+        if !self.known.is_empty() {
+            // A set too big for an automaton is not a case worth a panic, and none is known.
+            self.matcher = AhoCorasick::builder()
+                .match_kind(MatchKind::LeftmostLongest)
+                .build(self.known.iter().map(|known| known.value.as_bytes()))
+                .ok();
+        }
+        self
+    }
+
+    /// Replaces every known value; text without any comes back as it is.
+    pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let Some(matcher) = &self.matcher else { return Cow::Borrowed(text) };
+        let mut cleaned = String::new();
+        let mut done = 0;
+        for found in matcher.find_iter(text) {
+            cleaned.push_str(&text[done..found.start()]);
+            cleaned.push_str(&self.known[found.pattern().as_usize()].replacement);
+            done = found.end();
+        }
+        if done == 0 {
+            return Cow::Borrowed(text);
+        }
+        cleaned.push_str(&text[done..]);
+        Cow::Owned(cleaned)
+    }
+
+    /// Replaces known values in every string of a JSON value, keys included.
+    pub fn clean_value(&self, value: &mut Value) {
+        if self.matcher.is_none() {
+            return;
+        }
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) => {
+                if let Cow::Owned(cleaned) = self.clean(text) {
+                    *text = cleaned;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.clean_value(item)),
+            Value::Object(map) => {
+                let entries = std::mem::take(map);
+                map.extend(entries.into_iter().map(|(key, mut item)| {
+                    self.clean_value(&mut item);
+                    (self.clean(&key).into_owned(), item)
+                }));
+            }
+        }
+    }
+
+    /// Whether there is nothing to replace.
+    pub fn is_empty(&self) -> bool {
+        self.matcher.is_none()
+    }
+
+    /// Where the end of `bytes`, from `from` on, might be the beginning of a secret.
+    fn possible_start(&self, bytes: &[u8], from: usize) -> usize {
+        let longest = self.known.iter().map(|known| known.value.len()).max().unwrap_or(0);
+        let earliest = (bytes.len() + 1).saturating_sub(longest).max(from);
+        let begins_a_secret = |start: &usize| {
+            let rest = &bytes[*start..];
+            self.known.iter().any(|known| {
+                known.value.len() > rest.len() && known.value.as_bytes().starts_with(rest)
+            })
+        };
+        (earliest..bytes.len()).find(begins_a_secret).unwrap_or(bytes.len())
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({} known)", self.known.len())
+    }
+}
+
+/// Replaces known values in a stream of bytes, also those split over two chunks.
+///
+/// It holds back only bytes that may be the beginning of a secret, so live output is not delayed.
+pub struct Cleaner<'a> {
+    secrets: &'a Secrets,
+    held: Vec<u8>,
+}
+
+impl<'a> Cleaner<'a> {
+    /// A cleaner at the beginning of a stream.
+    pub fn new(secrets: &'a Secrets) -> Self {
+        Self { secrets, held: Vec::new() }
+    }
+
+    /// Takes a chunk and gives what is certain by now.
+    pub fn push<'c>(&mut self, chunk: &'c [u8]) -> Cow<'c, [u8]> {
+        let Some(matcher) = &self.secrets.matcher else { return Cow::Borrowed(chunk) };
+        self.held.extend_from_slice(chunk);
+        let bytes = std::mem::take(&mut self.held);
+        let mut hold_from = self.secrets.possible_start(&bytes, 0);
+        let mut cleaned = Vec::with_capacity(bytes.len());
+        let mut done = 0;
+        for found in matcher.find_iter(&bytes) {
+            if found.start() >= hold_from {
+                break;
+            }
+            cleaned.extend_from_slice(&bytes[done..found.start()]);
+            let known = &self.secrets.known[found.pattern().as_usize()];
+            cleaned.extend_from_slice(known.replacement.as_bytes());
+            done = found.end();
+            // A match may reach into the held part; what it took begins no other secret.
+            if done > hold_from {
+                hold_from = self.secrets.possible_start(&bytes, done);
+            }
+        }
+        cleaned.extend_from_slice(&bytes[done..hold_from]);
+        self.held.extend_from_slice(&bytes[hold_from..]);
+        Cow::Owned(cleaned)
+    }
+
+    /// Gives what was held back, at the end of the stream.
+    pub fn finish(mut self) -> Vec<u8> {
+        let held = std::mem::take(&mut self.held);
+        let Some(matcher) = &self.secrets.matcher else { return held };
+        let replacements: Vec<&[u8]> =
+            self.secrets.known.iter().map(|known| known.replacement.as_bytes()).collect();
+        matcher.replace_all_bytes(&held, &replacements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Secrets {
+        Secrets::new(values.iter().enumerate().map(|(i, v)| (format!("S{i}"), (*v).to_owned())))
+    }
+
+    fn streamed(secrets: &Secrets, chunks: &[&[u8]]) -> Vec<u8> {
+        let mut cleaner = Cleaner::new(secrets);
+        let mut cleaned = Vec::new();
+        for chunk in chunks {
+            cleaned.extend_from_slice(&cleaner.push(chunk));
+        }
+        cleaned.extend_from_slice(&cleaner.finish());
+        cleaned
+    }
+
+    #[test]
+    fn only_long_values_with_telling_names_are_taken_from_the_environment() {
+        let vars = [
+            ("MY_API_KEY", "abcdefghijkl"),
+            ("github_token", "mnopqrstuvwx"),
+            ("SHORT_SECRET", "tooshort"),
+            ("EDITOR", "a-very-long-editor-name"),
+        ];
+        let secrets = Secrets::from_environment(vars.map(|(n, v)| (n.into(), v.into())));
+        let text = "abcdefghijkl mnopqrstuvwx tooshort a-very-long-editor-name";
+        assert_eq!(
+            secrets.clean(text),
+            "[redacted:MY_API_KEY] [redacted:github_token] tooshort a-very-long-editor-name"
+        );
+    }
+
+    #[test]
+    fn without_secrets_nothing_is_copied() {
+        let none = Secrets::default();
+        assert!(none.is_empty());
+        assert!(matches!(none.clean("text"), Cow::Borrowed("text")));
+        assert!(matches!(Cleaner::new(&none).push(b"text"), Cow::Borrowed(_)));
+        assert!(matches!(secrets(&["hidden-value"]).clean("text"), Cow::Borrowed("text")));
+    }
+
+    #[test]
+    fn the_longest_of_two_secrets_wins() {
+        let secrets = secrets(&["secret-value", "secret-value-long"]);
+        assert_eq!(secrets.clean("secret-value-long"), "[redacted:S1]");
+        assert_eq!(secrets.clean("secret-value-lon"), "[redacted:S0]-lon");
+    }
+
+    #[test]
+    fn json_is_cleaned_in_strings_and_keys() {
+        let mut value = json!({"a": ["x hidden-value"], "hidden-value": 1, "n": null});
+        secrets(&["hidden-value"]).clean_value(&mut value);
+        assert_eq!(value, json!({"a": ["x [redacted:S0]"], "[redacted:S0]": 1, "n": null}));
+    }
+
+    #[test]
+    fn debug_never_shows_a_value() {
+        let shown = format!("{:?}", secrets(&["hidden-value"]));
+        assert_eq!(shown, "Secrets(1 known)");
+    }
+
+    #[test]
+    fn a_secret_split_at_any_position_is_replaced() {
+        let secrets = secrets(&["secret-value", "secret-value-long", "value-long!"]);
+        let text = b"a secret-value b secret-value-long! c secret-valu";
+        let whole = secrets.clean(std::str::from_utf8(text).unwrap()).into_owned();
+        for first in 0..text.len() {
+            for second in first..text.len() {
+                let chunks = [&text[..first], &text[first..second], &text[second..]];
+                assert_eq!(streamed(&secrets, &chunks), whole.as_bytes(), "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn ordinary_live_output_is_not_held_back() {
+        let secrets = secrets(&["secret-value-that-is-quite-long"]);
+        assert_eq!(&*Cleaner::new(&secrets).push(b"Continue? "), b"Continue? ");
+    }
+
+    proptest! {
+        #[test]
+        fn streaming_equals_cleaning_at_once(
+            text in "[abc]{0,60}",
+            values in prop::collection::vec("[abc]{4,9}", 1..4),
+            size in 1_usize..12,
+        ) {
+            let values: Vec<&str> = values.iter().map(String::as_str).collect();
+            let secrets = secrets(&values);
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+            let whole = secrets.clean(&text);
+            prop_assert_eq!(streamed(&secrets, &chunks), whole.as_bytes());
+        }
+    }
+}

@@ -4,6 +4,9 @@
 //! the permission question and the title a presenter shows. A failing tool is an answer the model
 //! reads, never a dead Turn.
 
+mod bound;
+mod plain;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -1,0 +1,216 @@
+//! Plain text out of what programs print: valid UTF-8 without escape sequences or control bytes.
+
+/// How much of one unfinished escape string is swallowed before it is taken for text again.
+const ESCAPE_LIMIT: usize = 4096;
+
+/// How much of a line may still be taken back by a carriage return.
+const LINE_LIMIT: usize = 8192;
+
+/// What a carriage return inside a line means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returns {
+    /// The line starts anew, as on a terminal: a progress bar leaves its last state.
+    KeepLast,
+    /// The line ends: live output shows every state as it comes.
+    Break,
+}
+
+/// Makes text plain, chunk by chunk.
+#[derive(Debug)]
+pub struct Plain {
+    returns: Returns,
+    state: State,
+    /// Bytes of a character that the next chunk completes.
+    partial: Vec<u8>,
+    /// The part of the current line that a carriage return may take back.
+    line: String,
+    returned: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Text,
+    Escape,
+    /// After `ESC` and an intermediate byte: one more byte ends it.
+    Charset,
+    /// `ESC [` parameters, until a letter.
+    Control,
+    /// `ESC ]` and its kin, until BEL or `ESC \`; a line end or too much of it ends it as well.
+    String(usize),
+}
+
+/// Makes a whole text plain, as it would have looked on a terminal.
+pub fn plain(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    let mut plain = Plain::new(Returns::KeepLast);
+    plain.push(bytes, &mut text);
+    plain.finish(&mut text);
+    text
+}
+
+impl Plain {
+    /// Begins a stream.
+    pub fn new(returns: Returns) -> Self {
+        let (partial, line) = (Vec::new(), String::new());
+        Self { returns, state: State::Text, partial, line, returned: false }
+    }
+
+    /// Takes a chunk and appends what is certain by now.
+    pub fn push(&mut self, chunk: &[u8], text: &mut String) {
+        let joined;
+        let bytes = if self.partial.is_empty() {
+            chunk
+        } else {
+            let mut partial = std::mem::take(&mut self.partial);
+            partial.extend_from_slice(chunk);
+            joined = partial;
+            &joined
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    self.take(valid, text);
+                    break;
+                }
+                Err(error) => {
+                    let (valid, bad) = rest.split_at(error.valid_up_to());
+                    self.take(std::str::from_utf8(valid).unwrap_or_default(), text);
+                    let Some(length) = error.error_len() else {
+                        self.partial = bad.to_vec();
+                        break;
+                    };
+                    self.character(char::REPLACEMENT_CHARACTER, text);
+                    rest = &bad[length..];
+                }
+            }
+        }
+        if self.returns == Returns::Break || self.line.len() > LINE_LIMIT {
+            text.push_str(&std::mem::take(&mut self.line));
+        }
+    }
+
+    /// Appends what was held back, at the end of the stream.
+    pub fn finish(mut self, text: &mut String) {
+        if !self.partial.is_empty() {
+            self.character(char::REPLACEMENT_CHARACTER, text);
+        }
+        text.push_str(&self.line);
+    }
+
+    fn take(&mut self, valid: &str, text: &mut String) {
+        for character in valid.chars() {
+            self.character(character, text);
+        }
+    }
+
+    fn character(&mut self, character: char, text: &mut String) {
+        self.state = match (self.state, character) {
+            (State::Text, '\u{1b}') => State::Escape,
+            (State::Text, _) => return self.text(character, text),
+            (State::Escape, '[') => State::Control,
+            (State::Escape, ']' | 'P' | 'X' | '^' | '_') => State::String(0),
+            (State::Escape, ' '..='/') => State::Charset,
+            (State::Control, ' '..='?') => State::Control,
+            (State::Escape | State::Charset, '0'..='~') | (State::Control, '@'..='~') => {
+                State::Text
+            }
+            (State::String(_), '\u{7}') => State::Text,
+            (_, '\u{1b}') => State::Escape,
+            (State::String(length), other) if other != '\n' && length < ESCAPE_LIMIT => {
+                State::String(length + 1)
+            }
+            // A broken sequence: what follows is text again.
+            _ => {
+                self.state = State::Text;
+                return self.text(character, text);
+            }
+        };
+    }
+
+    fn text(&mut self, character: char, text: &mut String) {
+        if character == '\r' {
+            self.returned = true;
+            return;
+        }
+        let returned = std::mem::take(&mut self.returned);
+        if character == '\n' {
+            self.line.push('\n');
+            text.push_str(&std::mem::take(&mut self.line));
+            return;
+        }
+        if character.is_control() && character != '\t' {
+            return;
+        }
+        match self.returns {
+            Returns::KeepLast if returned => self.line.clear(),
+            Returns::Break if returned => self.line.push('\n'),
+            Returns::KeepLast | Returns::Break => {}
+        }
+        self.line.push(character);
+        if self.line.len() > LINE_LIMIT {
+            text.push_str(&std::mem::take(&mut self.line));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(raw: &[u8], expected: &str) {
+        assert_eq!(plain(raw), expected);
+    }
+
+    #[test]
+    fn escapes_and_control_bytes_vanish() {
+        check(b"\x1b[1;31mred\x1b[0m\x07\x08 \x1b]0;title\x07x\x1b]8;;u\x1b\\y\x1b(Bz", "red xyz");
+        check("a\u{9b}b\u{7f}c\td\n".as_bytes(), "abc\td\n");
+    }
+
+    #[test]
+    fn a_progress_bar_leaves_its_last_state() {
+        check(b"10%\r50%\r100%\ndone\r\nend\r", "100%\ndone\nend");
+    }
+
+    #[test]
+    fn an_unfinished_escape_does_not_swallow_what_follows() {
+        check(b"\x1b]0;never ends\nnext line", "\nnext line");
+        check(b"\x1b[31\xc3\xa9x", "\u{e9}x");
+    }
+
+    #[test]
+    fn invalid_bytes_are_replaced() {
+        check(b"a\xffb\xe2\x82", "a\u{fffd}b\u{fffd}");
+    }
+
+    #[test]
+    fn live_output_shows_every_state() {
+        let (mut text, mut live) = (String::new(), Plain::new(Returns::Break));
+        live.push(b"10%\r20%", &mut text);
+        assert_eq!(text, "10%\n20%");
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_do_not_matter(bytes in prop::collection::vec(any::<u8>(), 0..80), at in 0_usize..80) {
+            let at = at.min(bytes.len());
+            let (mut text, mut stream) = (String::new(), Plain::new(Returns::KeepLast));
+            stream.push(&bytes[..at], &mut text);
+            stream.push(&bytes[at..], &mut text);
+            stream.finish(&mut text);
+            prop_assert_eq!(text, plain(&bytes));
+        }
+
+        #[test]
+        fn plain_text_stays_plain(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let once = plain(&bytes);
+            let control = |c: char| c.is_control() && c != '\n' && c != '\t';
+            prop_assert!(!once.contains(control));
+            prop_assert_eq!(plain(once.as_bytes()), once);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The Workspace: the directory a Session may touch, and paths that cannot leave it.
+//!
+//! The kernel decides where a path leads, while it opens it (`openat2` with `RESOLVE_BENEATH`), so
+//! neither `..`, nor an absolute path, nor a link, nor a race gets out. Nothing is checked first
+//! and opened later by name.
+
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+pub use target::Target;
+
+use crate::error::{Explain, Kind};
+use crate::paths::STATE_FOLDER;
+
+/// How often an open is tried again when the kernel saw a rename in the middle of it.
+const RENAME_RETRIES: usize = 128;
+
+/// How many names of a folder are looked at for a suggestion.
+const NAMES_LIMIT: usize = 2000;
+
+/// An open Workspace, cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Workspace(Arc<Root>);
+
+#[derive(Debug)]
+struct Root {
+    /// As the user spelled it, made absolute.
+    given: PathBuf,
+    canonical: PathBuf,
+    folder: OwnedFd,
+}
+
+/// How a directory came to be the Workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// The user named it.
+    Named,
+    /// It is where Pixir was started.
+    Current,
+}
+
+/// A regular file, open for reading.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub file: File,
+    /// Where it really is, relative to the root, links resolved.
+    pub path: PathBuf,
+    pub stat: Stat,
+}
+
+impl Workspace {
+    /// Opens a directory as the Workspace.
+    pub fn open(path: &Path) -> Result<Self, WorkspaceError> {
+        let read = |source| WorkspaceError::Read { path: path.to_owned(), source };
+        let given = std::path::absolute(path).map_err(read)?;
+        let canonical = path.canonicalize().map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => WorkspaceError::Missing { path: path.to_owned() },
+            _ => read(source),
+        })?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(&canonical, flags, Mode::empty())
+            .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
+        Ok(Self(Arc::new(Root { given, canonical, folder })))
+    }
+
+    /// Refuses `/`, the user's home and its parents, unless the user named them.
+    pub fn admit(path: &Path, home: Option<&Path>, choice: Choice) -> Result<(), WorkspaceError> {
+        if choice == Choice::Named {
+            return Ok(());
+        }
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let (workspace, home) = (real(path), home.map(real));
+        let holds_home = home.is_some_and(|home| home.starts_with(&workspace));
+        if workspace.parent().is_none() || holds_home {
+            return Err(WorkspaceError::Refused { path: workspace });
+        }
+        Ok(())
+    }
+
+    /// The canonical path of the directory.
+    pub fn root(&self) -> &Path {
+        &self.0.canonical
+    }
+
+    /// The path as people should see it: relative to the root where it lies beneath.
+    pub fn display<'p>(&self, path: &'p Path) -> &'p Path {
+        self.relative(path).unwrap_or(path)
+    }
+
+    /// Opens a regular file for reading; everything else is refused and never blocks.
+    pub fn open_file(&self, path: &Path) -> Result<OpenFile, WorkspaceError> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let descriptor = self.open_beneath(self.relative(path)?, flags)?;
+        let stat = rustix::fs::fstat(&descriptor)
+            .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
+        if let Some(what) = irregular(&stat) {
+            return Err(WorkspaceError::NotRegular { path: path.to_owned(), what });
+        }
+        let real = self.real_path(&descriptor, path)?;
+        Ok(OpenFile { file: File::from(descriptor), path: real, stat })
+    }
+
+    /// Looks at what a path leads to, without opening it.
+    pub fn metadata(&self, path: &Path) -> Result<Stat, WorkspaceError> {
+        let descriptor = self.open_beneath(self.relative(path)?, OFlags::PATH)?;
+        rustix::fs::fstat(&descriptor).map_err(|errno| WorkspaceError::from_errno(errno, path))
+    }
+
+    /// The names in the folder that should hold `path`, for suggestions.
+    pub fn names_beside(&self, path: &Path) -> Vec<OsString> {
+        let folder = || {
+            let parent = or_root(self.relative(path).ok()?.parent()?);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            Dir::new(self.open_beneath(parent, flags).ok()?).ok()
+        };
+        let Some(folder) = folder() else { return Vec::new() };
+        let names = folder.take(NAMES_LIMIT).filter_map(Result::ok);
+        names.map(|entry| os_string(entry.file_name().to_bytes())).collect()
+    }
+
+    /// Says whether tools may write here, without changing anything; `.pixir` is never writable.
+    pub fn check_writable(&self, path: &Path) -> Result<(), WorkspaceError> {
+        let relative = self.relative(path)?;
+        refuse_protected(relative, path)?;
+        for ancestor in relative.ancestors() {
+            match self.open_beneath(or_root(ancestor), OFlags::PATH) {
+                Ok(descriptor) => {
+                    return refuse_protected(&self.real_path(&descriptor, path)?, path);
+                }
+                // What follows a missing folder's `..` cannot be known.
+                Err(WorkspaceError::Missing { .. }) if ancestor.file_name().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Strips the root, as given and canonical; any other absolute path is outside.
+    fn relative<'p>(&self, path: &'p Path) -> Result<&'p Path, WorkspaceError> {
+        if path.is_relative() {
+            return Ok(or_root(path));
+        }
+        let rest = path.strip_prefix(&self.0.canonical);
+        let rest = rest.or_else(|_| path.strip_prefix(&self.0.given));
+        rest.map(or_root).map_err(|_| WorkspaceError::Outside { path: path.to_owned() })
+    }
+
+    /// Opens beneath the root. The second try serves absolute links that lead back inside; it is
+    /// the kernel again that decides about the canonical path.
+    fn open_beneath(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, WorkspaceError> {
+        let explain = |errno| WorkspaceError::from_errno(errno, relative);
+        match open_at(&self.0.folder, relative, flags, Mode::empty()) {
+            Err(Errno::XDEV) => {}
+            other => return other.map_err(explain),
+        }
+        let outside = || WorkspaceError::Outside { path: relative.to_owned() };
+        let canonical = self.0.canonical.join(relative).canonicalize().map_err(|_| outside())?;
+        let inside = canonical.strip_prefix(&self.0.canonical).map_err(|_| outside())?;
+        open_at(&self.0.folder, or_root(inside), flags, Mode::empty()).map_err(explain)
+    }
+
+    /// Where an open descriptor really is, relative to where the root is by now.
+    fn real_path(&self, descriptor: &impl AsFd, path: &Path) -> Result<PathBuf, WorkspaceError> {
+        let read = |source| WorkspaceError::Read { path: path.to_owned(), source };
+        let real = descriptor_path(descriptor).map_err(read)?;
+        let root = descriptor_path(&self.0.folder).map_err(read)?;
+        let inside = real.strip_prefix(&root);
+        inside.map(Path::to_owned).map_err(|_| WorkspaceError::Changed { path: path.to_owned() })
+    }
+}
+
+/// Opens beneath a folder, in one step, without magic links.
+fn open_at(folder: &impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mut last = Errno::AGAIN;
+    for _ in 0..RENAME_RETRIES {
+        match rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, mode, resolve) {
+            // The kernel could not prove that a concurrent rename kept the path inside.
+            Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
+            other => return other,
+        }
+    }
+    Err(last)
+}
+
+fn descriptor_path(descriptor: &impl AsFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()))
+}
+
+/// The empty relative path means the root itself.
+fn or_root(relative: &Path) -> &Path {
+    if relative.as_os_str().is_empty() { Path::new(".") } else { relative }
+}
+
+fn os_string(bytes: &[u8]) -> OsString {
+    use std::os::unix::ffi::OsStrExt;
+    OsStr::from_bytes(bytes).to_owned()
+}
+
+/// Names what a file is when it is not a regular one.
+fn irregular(stat: &Stat) -> Option<&'static str> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => None,
+        FileType::Directory => Some("a folder"),
+        FileType::Fifo => Some("a named pipe"),
+        FileType::Socket => Some("a socket"),
+        FileType::CharacterDevice | FileType::BlockDevice => Some("a device"),
+        FileType::Symlink => Some("a link"),
+        FileType::Unknown => Some("of an unknown kind"),
+    }
+}
+
+/// Refuses a path that passes through Pixir's own state.
+fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> {
+    let protected = relative.components().any(
+        |part| matches!(part, Component::Normal(name) if name.eq_ignore_ascii_case(STATE_FOLDER)),
+    );
+    if protected { Err(WorkspaceError::Protected { path: path.to_owned() }) } else { Ok(()) }
+}
+
+/// Whether a name in a folder is still this file.
+fn is_still(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
+    rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
+}
+
+/// Why a path of the Workspace could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkspaceError {
+    #[error("{} is too wide to be a Workspace", path.display())]
+    Refused { path: PathBuf },
+    #[error("{} is outside the Workspace", path.display())]
+    Outside { path: PathBuf },
+    #[error("{} belongs to Pixir's own state and cannot be written by tools", path.display())]
+    Protected { path: PathBuf },
+    #[error("{} does not exist", path.display())]
+    Missing { path: PathBuf },
+    #[error("{} is {what}, not a regular file", path.display())]
+    NotRegular { path: PathBuf, what: &'static str },
+    #[error("{} changed while it was used", path.display())]
+    Changed { path: PathBuf },
+    #[error("this kernel cannot confine paths: openat2 is missing (Linux 5.6 or later is needed)")]
+    Unsupported,
+    #[error("cannot open {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+impl WorkspaceError {
+    fn from_errno(errno: Errno, path: &Path) -> Self {
+        let path = path.to_owned();
+        match errno {
+            Errno::XDEV => Self::Outside { path },
+            Errno::NOENT => Self::Missing { path },
+            Errno::NOSYS => Self::Unsupported,
+            Errno::NXIO => Self::NotRegular { path, what: "a socket or device" },
+            Errno::AGAIN => Self::Changed { path },
+            _ => Self::Read { path, source: errno.into() },
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Unsupported => None,
+            Self::Refused { path }
+            | Self::Outside { path }
+            | Self::Protected { path }
+            | Self::Missing { path }
+            | Self::NotRegular { path, .. }
+            | Self::Changed { path }
+            | Self::Read { path, .. }
+            | Self::Write { path, .. } => Some(path),
+        }
+    }
+}
+
+impl Explain for WorkspaceError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Refused { .. } => Kind::WorkspaceRefused,
+            Self::Outside { .. } => Kind::OutsideWorkspace,
+            Self::Protected { .. } => Kind::ProtectedPath,
+            Self::Missing { .. } => Kind::NotFound,
+            Self::NotRegular { .. } => Kind::InvalidArgs,
+            Self::Changed { .. } => Kind::FileChanged,
+            Self::Unsupported | Self::Read { .. } => Kind::ReadFailed,
+            Self::Write { .. } => Kind::WriteFailed,
+        }
+    }
+    fn details(&self) -> Value {
+        self.path().map_or(Value::Null, |path| json!({ "path": path.to_string_lossy() }))
+    }
+    fn next_actions(&self) -> Vec<String> {
+        let action = match self {
+            Self::Refused { .. } => "name it with --cwd, or start in a project folder",
+            Self::Outside { .. } => "use a path inside the Workspace",
+            Self::Protected { .. } => "write somewhere outside .pixir",
+            Self::Changed { .. } => "read the file again and repeat the call",
+            Self::Missing { .. }
+            | Self::NotRegular { .. }
+            | Self::Unsupported
+            | Self::Read { .. }
+            | Self::Write { .. } => return Vec::new(),
+        };
+        vec![action.into()]
+    }
+}
