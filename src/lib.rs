@@ -23,6 +23,7 @@ mod workspace;
 // First floor: evidence.
 mod history;
 mod log;
+mod projection;
 
 // Second floor: the world.
 mod credential;
@@ -38,6 +39,7 @@ mod session;
 mod turn;
 
 // Top floor: presenters.
+mod render;
 pub mod scripted;
 
 /// Tools without a Session, for tests and benches; not a part of the API.

@@ -1,8 +1,276 @@
-//! What the user may write into a config file.
-/// Stub
+//! The config loader: files, environment and flags, in one order, from one table of keys.
+//!
+//! The user's file is law: a mistake in it stops the run and is named. A Workspace's file is a
+//! guest: it may set the few keys that cannot widen trust, and whatever else it says is ignored
+//! with a notice, never fatal.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::keys::{KEYS, Key, Shape};
+use super::tree::{Leaf, leaves};
+use super::{Config, read};
+use crate::error::{Explain, Kind};
+use crate::paths::{self, Home};
+
+/// Where the settings of a run come from, weakest first.
+pub struct Sources<'a> {
+    pub home: Home,
+    /// Whose config file is asked, if a Workspace is known.
+    pub workspace: Option<&'a Path>,
+    /// Looks up one environment variable.
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    pub flags: Flags,
+}
+
+/// What the command line may set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Flags {
+    pub model: Option<String>,
+    pub effort: Option<String>,
+    pub max_iterations: Option<u32>,
+    pub dry_run: bool,
+}
+
+/// Settings, and what the user should know about how they came about.
 #[derive(Debug)]
-pub struct ConfigError;
-/// Stub
-pub struct Layer;
-/// Stub
-pub fn load() {}
+pub struct Loaded {
+    pub config: Config,
+    pub notices: Vec<String>,
+}
+
+/// Resolves the settings of one run: defaults, user's file, Workspace's file, environment, flags.
+pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
+    let Sources { home, workspace, environment, flags } = sources;
+    let mut config = Config::new(home.clone());
+    let mut notices = Vec::new();
+    apply_user_file(&mut config, &home.config())?;
+    if let Some(workspace) = workspace {
+        notices = apply_workspace_file(&mut config, workspace);
+    }
+    apply_environment(&mut config, environment)?;
+    apply_flags(&mut config, &flags)?;
+    check_together(&config)?;
+    config.dry_run = flags.dry_run;
+    Ok(Loaded { config, notices })
+}
+
+fn apply_user_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> {
+    let source = Source::File(path.to_owned());
+    let text = match read::user_file(path) {
+        Ok(None) => return Ok(()),
+        Ok(Some(text)) => text,
+        Err(reason) => return Err(ConfigError { source, problems: vec![Problem::whole(reason)] }),
+    };
+    let mut problems = Vec::new();
+    let leaves = match leaves(&text) {
+        Ok(leaves) => leaves,
+        Err(reason) => {
+            return Err(ConfigError { source, problems: vec![Problem::whole(reason)] });
+        }
+    };
+    for leaf in &leaves {
+        problems.extend(apply_leaf(config, leaf, &leaves).err());
+    }
+    problems.dedup();
+    if problems.is_empty() { Ok(()) } else { Err(ConfigError { source, problems }) }
+}
+
+fn apply_workspace_file(config: &mut Config, workspace: &Path) -> Vec<String> {
+    let path = paths::workspace_config(workspace);
+    let shown = path.display();
+    let text = match read::workspace_file(workspace) {
+        Ok(None) => return Vec::new(),
+        Ok(Some(text)) => text,
+        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
+    };
+    let leaves = match leaves(&text) {
+        Ok(leaves) => leaves,
+        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
+    };
+    let mut notices = Vec::new();
+    for leaf in &leaves {
+        let may_set = Key::find(&leaf.path).is_none_or(|key| key.in_workspace);
+        if !may_set {
+            notices.push(format!(
+                "{shown}: `{}` is ignored, a Workspace may not set it; put it into your own config.json",
+                leaf.path
+            ));
+            continue;
+        }
+        // Applied to a copy, so that a value that does not fit the others leaves no trace.
+        let mut attempt = config.clone();
+        let outcome = apply_leaf(&mut attempt, leaf, &leaves)
+            .map_err(|problem| problem.to_string())
+            .and_then(|()| check_together(&attempt).map_err(|error| error.to_string()));
+        match outcome {
+            Ok(()) => *config = attempt,
+            Err(reason) => notices.push(format!("{shown}: {reason}; it is ignored")),
+        }
+    }
+    notices.dedup();
+    notices
+}
+
+fn apply_environment(
+    config: &mut Config,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), ConfigError> {
+    for key in KEYS {
+        let name = key.variable();
+        let Some(text) = environment(&name).filter(|text| !text.is_empty()) else { continue };
+        let value = match key.shape {
+            Shape::Text => Value::from(text),
+            Shape::Number => text.trim().parse::<u64>().map_or(Value::from(text), Value::from),
+            Shape::List => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+        };
+        (key.set)(config, &value).map_err(|reason| ConfigError {
+            source: Source::Variable(name),
+            problems: vec![Problem { key: key.name.into(), reason, nearest: None }],
+        })?;
+    }
+    Ok(())
+}
+
+fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
+    let given = [
+        ("model", flags.model.clone().map(Value::from)),
+        ("effort", flags.effort.clone().map(Value::from)),
+        ("max_iterations", flags.max_iterations.map(Value::from)),
+    ];
+    for (name, value) in given {
+        let (Some(value), Some(key)) = (value, Key::find(name)) else { continue };
+        (key.set)(config, &value).map_err(|reason| ConfigError {
+            source: Source::Flag(format!("--{}", name.replace('_', "-"))),
+            problems: vec![Problem { key: name.into(), reason, nearest: None }],
+        })?;
+    }
+    Ok(())
+}
+
+/// What single keys cannot know of each other.
+fn check_together(config: &Config) -> Result<(), ConfigError> {
+    let refuse = |key: &str, reason: &str| {
+        Err(ConfigError {
+            source: Source::Together,
+            problems: vec![Problem { key: key.into(), reason: reason.into(), nearest: None }],
+        })
+    };
+    if config.bash.timeout > config.bash.max_timeout {
+        return refuse("bash.timeout_ms", "must not be larger than bash.max_timeout_ms");
+    }
+    if config.retry.base > config.retry.cap {
+        return refuse("retry.base_ms", "must not be larger than retry.cap_ms");
+    }
+    Ok(())
+}
+
+fn apply_leaf(config: &mut Config, leaf: &Leaf, all: &[Leaf]) -> Result<(), Problem> {
+    let problem = |reason: String| Problem { key: leaf.path.clone(), reason, nearest: None };
+    let Some(key) = Key::find(&leaf.path) else {
+        let nearest = Key::nearest(&leaf.path).map(str::to_owned);
+        return Err(Problem { nearest, ..problem("is not a setting".into()) });
+    };
+    if all.iter().filter(|other| other.path == leaf.path).count() > 1 {
+        return Err(problem("is given more than once".into()));
+    }
+    // `null` is how a person comments out a line of JSON.
+    if leaf.value.is_null() {
+        return Ok(());
+    }
+    (key.set)(config, &leaf.value).map_err(problem)
+}
+
+/// One thing that is wrong with one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Problem {
+    /// Dotted; empty when the file as a whole is meant.
+    key: String,
+    reason: String,
+    nearest: Option<String>,
+}
+
+impl Problem {
+    fn whole(reason: String) -> Self {
+        Self { key: String::new(), reason, nearest: None }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.key.is_empty() {
+            return f.write_str(&self.reason);
+        }
+        write!(f, "`{}` {}", self.key, self.reason)?;
+        match &self.nearest {
+            Some(nearest) => write!(f, ", did you mean `{nearest}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Who said something wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    File(PathBuf),
+    Variable(String),
+    Flag(String),
+    /// Each value is fine, the whole is not.
+    Together,
+}
+
+/// Settings that cannot be used, with every mistake named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    source: Source,
+    problems: Vec<Problem>,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Source::File(path) => write!(f, "{}: ", path.display())?,
+            Source::Variable(name) => write!(f, "environment variable {name}: ")?,
+            Source::Flag(name) => write!(f, "flag {name}: ")?,
+            Source::Together => f.write_str("settings: ")?,
+        }
+        for (place, problem) in self.problems.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "; " };
+            write!(f, "{comma}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Explain for ConfigError {
+    fn kind(&self) -> Kind {
+        Kind::InvalidConfig
+    }
+    fn details(&self) -> Value {
+        let keys: Vec<&str> = self
+            .problems
+            .iter()
+            .map(|problem| problem.key.as_str())
+            .filter(|key| !key.is_empty())
+            .collect();
+        match &self.source {
+            Source::File(path) => {
+                serde_json::json!({ "file": path.display().to_string(), "keys": keys })
+            }
+            Source::Variable(name) => serde_json::json!({ "variable": name, "keys": keys }),
+            Source::Flag(name) => serde_json::json!({ "flag": name, "keys": keys }),
+            Source::Together => serde_json::json!({ "keys": keys }),
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match &self.source {
+            Source::File(path) => vec![format!("correct or remove {}", path.display())],
+            Source::Variable(name) => vec![format!("unset {name}, or give it a valid value")],
+            Source::Flag(_) | Source::Together => Vec::new(),
+        }
+    }
+}

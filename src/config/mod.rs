@@ -4,14 +4,17 @@
 //! then flags. Below `cli` nobody reads a file or a variable for settings.
 
 mod file;
+mod keys;
 mod models;
+mod read;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use file::{ConfigError, Layer, load};
+pub use file::{ConfigError, Flags, Loaded, Sources, load};
 pub use models::{Model, ModelTable};
 
 use crate::event::PermissionMode;

@@ -1,1 +1,205 @@
-//! Config.
+//! The loader as tables: what each source may say, and how a mistake is named.
+
+use std::time::Duration;
+
+use super::*;
+use crate::error::{Explain, Kind};
+
+struct Desk {
+    folder: tempfile::TempDir,
+    variables: Vec<(&'static str, &'static str)>,
+    flags: Flags,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("home")).unwrap();
+        std::fs::create_dir_all(folder.path().join("work/.pixir")).unwrap();
+        Self { folder, variables: Vec::new(), flags: Flags::default() }
+    }
+    fn user(self, text: &str) -> Self {
+        std::fs::write(self.folder.path().join("home/config.json"), text).unwrap();
+        self
+    }
+    fn workspace(self, text: &str) -> Self {
+        std::fs::write(self.folder.path().join("work/.pixir/config.json"), text).unwrap();
+        self
+    }
+    fn variable(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        let lookup = |name: &str| {
+            let found = self.variables.iter().find(|(own, _)| *own == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        load(Sources {
+            home: Home::new(self.folder.path().join("home")),
+            workspace: Some(&self.folder.path().join("work")),
+            environment: &lookup,
+            flags: self.flags.clone(),
+        })
+    }
+    /// The error without the temporary folder's name.
+    fn mistake(&self) -> String {
+        let error = self.load().unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidConfig);
+        error.to_string().replace(&self.folder.path().display().to_string(), "")
+    }
+    fn notices(&self) -> Vec<String> {
+        let here = self.folder.path().display().to_string();
+        self.load().unwrap().notices.iter().map(|notice| notice.replace(&here, "")).collect()
+    }
+}
+
+#[test]
+fn each_source_overrides_the_one_before() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.load().unwrap().config.model, DEFAULT_MODEL);
+    desk = desk.user(r#"{"model": "from-user", "effort": "low"}"#);
+    assert_eq!(desk.load().unwrap().config.model, "from-user");
+    desk = desk.workspace(r#"{"model": "from-workspace"}"#);
+    assert_eq!(desk.load().unwrap().config.model, "from-workspace");
+    desk = desk.variable("PIXIR_MODEL", "from-environment");
+    assert_eq!(desk.load().unwrap().config.model, "from-environment");
+    desk.flags.model = Some("from-flag".into());
+    let config = desk.load().unwrap().config;
+    assert_eq!((config.model.as_str(), config.effort.as_deref()), ("from-flag", Some("low")));
+}
+
+#[test]
+fn every_key_can_be_set_in_the_users_file() {
+    let text = r#"{
+        "model": "m", "effort": "high", "max_iterations": 7, "durability": "event",
+        "retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2, "retry_after_cap_ms": 3},
+        "stream": {"idle_ms": 4, "total_ms": 5, "connect_ms": 6},
+        "bash": {"timeout_ms": 7, "max_timeout_ms": 8, "drain_ms": 9, "env": ["A_B"], "shell": "/bin/sh"},
+        "grace": {"turn_ms": 10, "process_ms": 11},
+        "output_limit": 2048, "instructions_limit": 0
+    }"#;
+    let config = Desk::new().user(text).load().unwrap().config;
+    let ms = Duration::from_millis;
+    assert_eq!(config.max_iterations, Some(7));
+    assert_eq!(config.durability, Durability::Event);
+    let retry = Retry { max_attempts: 2, base: ms(1), cap: ms(2), retry_after_cap: ms(3) };
+    assert_eq!(config.retry, retry);
+    assert_eq!(config.stream, Stream { idle: ms(4), total: ms(5), connect: ms(6) });
+    let bash = Bash {
+        timeout: ms(7),
+        max_timeout: ms(8),
+        drain: ms(9),
+        env: vec!["A_B".into()],
+        shell: Some("/bin/sh".into()),
+    };
+    assert_eq!(config.bash, bash);
+    assert_eq!(config.grace, Grace { turn: ms(10), process: ms(11) });
+    assert_eq!((config.output_limit, config.instructions_limit), (2048, 0));
+}
+
+#[test]
+fn a_mistake_in_the_users_file_names_key_and_file() {
+    let table = [
+        (r#"{"modle": "x"}"#, "`modle` is not a setting, did you mean `model`?"),
+        (
+            r#"{"retry": {"max_atempts": 1}}"#,
+            "`retry.max_atempts` is not a setting, did you mean `retry.max_attempts`?",
+        ),
+        (r#"{"timeout_ms": 1}"#, "`timeout_ms` is not a setting, did you mean `bash.timeout_ms`?"),
+        (r#"{"zzz": 1}"#, "`zzz` is not a setting"),
+        (r#"{"model": 5}"#, "`model` must be one word of text, not 5"),
+        (r#"{"model": ""}"#, "`model` must be one word of text, not \"\""),
+        (
+            r#"{"retry": {"max_attempts": 0}}"#,
+            "`retry.max_attempts` must be a whole number from 1 to 100, not 0",
+        ),
+        (r#"{"retry": 3}"#, "`retry` must be an object of settings"),
+        (
+            r#"{"durability": "often"}"#,
+            "`durability` must be \"turn\", \"event\" or \"none\", not \"often\"",
+        ),
+        (r#"{"model": "a", "model": "b"}"#, "`model` is given more than once"),
+        (
+            r#"{"bash": {"env": ["A=B"]}}"#,
+            "`bash.env` must be a list of environment variable names, not a list",
+        ),
+        (r#"{"bash": {"shell": "sh"}}"#, "`bash.shell` must be an absolute path, not \"sh\""),
+        ("{\n oops", "it is not a JSON object: line 2, column 2"),
+        ("[1]", "it is not a JSON object: line 1, column 0"),
+    ];
+    for (text, expected) in table {
+        let mistake = Desk::new().user(text).mistake();
+        assert_eq!(mistake, format!("/home/config.json: {expected}"), "{text}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let mistake = Desk::new().user(r#"{"effort": 1, "modle": "x"}"#).mistake();
+    assert!(mistake.contains("`effort`") && mistake.contains("`modle`"), "{mistake}");
+}
+
+#[test]
+fn a_workspace_cannot_widen_trust_and_cannot_break_a_run() {
+    let desk = Desk::new().workspace(
+        r#"{"bash": {"env": ["SECRET"], "timeout_ms": 5}, "durability": "none", "x": 1}"#,
+    );
+    let config = desk.load().unwrap().config;
+    assert_eq!(config.bash.env, Vec::<String>::new());
+    assert_eq!(config.bash.timeout, Duration::from_millis(5));
+    assert_eq!(config.durability, Durability::Turn);
+    let notices = desk.notices();
+    assert_eq!(notices.len(), 3, "{notices:?}");
+    assert!(notices[0].contains("`bash.env` is ignored, a Workspace may not set it"));
+    assert!(notices[1].contains("`durability` is ignored"));
+    assert!(notices[2].contains("`x` is not a setting"));
+
+    let broken = Desk::new().workspace("{").notices();
+    assert!(broken[0].contains("/work/.pixir/config.json is ignored"), "{broken:?}");
+    let too_long = Desk::new().workspace(r#"{"bash": {"timeout_ms": 900000}}"#);
+    assert_eq!(too_long.load().unwrap().config.bash.timeout, Duration::from_secs(120));
+    assert!(too_long.notices()[0].contains("bash.max_timeout_ms"));
+}
+
+#[test]
+fn the_environment_sets_numbers_and_lists_and_is_named_when_wrong() {
+    let desk = Desk::new()
+        .variable("PIXIR_RETRY_MAX_ATTEMPTS", "2")
+        .variable("PIXIR_BASH_ENV", "A, B")
+        .variable("PIXIR_EFFORT", "");
+    let config = desk.load().unwrap().config;
+    assert_eq!(config.retry.max_attempts, 2);
+    assert_eq!(config.bash.env, ["A", "B"]);
+    assert_eq!(config.effort, None);
+    let mistake = Desk::new().variable("PIXIR_MAX_ITERATIONS", "many").mistake();
+    assert_eq!(
+        mistake,
+        "environment variable PIXIR_MAX_ITERATIONS: `max_iterations` must be a whole number \
+         from 1 to 1000000, not \"many\""
+    );
+}
+
+#[test]
+fn a_bad_flag_is_named() {
+    let mut desk = Desk::new();
+    desk.flags.model = Some("two words".into());
+    assert!(desk.mistake().starts_with("flag --model: `model` must be one word"));
+}
+
+#[test]
+fn odd_files_are_refused_without_waiting_for_them() {
+    let desk = Desk::new();
+    std::fs::create_dir(desk.folder.path().join("home/config.json")).unwrap();
+    assert!(desk.mistake().contains("not a regular file"));
+    let desk = Desk::new();
+    let elsewhere = desk.folder.path().join("elsewhere.json");
+    std::fs::write(&elsewhere, r#"{"model": "linked"}"#).unwrap();
+    let link = desk.folder.path().join("work/.pixir/config.json");
+    std::os::unix::fs::symlink(&elsewhere, link).unwrap();
+    assert!(desk.notices()[0].contains("symbolic link"));
+    std::os::unix::fs::symlink(&elsewhere, desk.folder.path().join("home/config.json")).unwrap();
+    assert_eq!(desk.load().unwrap().config.model, "linked");
+    let huge = Desk::new().user(&format!("{{\"model\": \"{}\"}}", "x".repeat(1_100_000)));
+    assert!(huge.mistake().contains("larger than 1 MiB"));
+}

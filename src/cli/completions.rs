@@ -1,0 +1,25 @@
+//! `pixir completions`: a script for the user's shell.
+
+use clap::Args;
+use clap_complete::Shell;
+
+use super::exit::Exit;
+use super::{command, say};
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  \
+    pixir completions bash > ~/.local/share/bash-completion/completions/pixir\n  \
+    pixir completions fish > ~/.config/fish/completions/pixir.fish")]
+pub struct CompletionsArgs {
+    /// The shell to write for
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+pub fn completions(args: &CompletionsArgs) -> Exit {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command(), "pixir", &mut script);
+    say(&String::from_utf8_lossy(&script));
+    Exit::Answered
+}

@@ -1,0 +1,93 @@
+//! Exit codes: the one table that scripts can rely on.
+
+use std::process::ExitCode;
+
+use crate::error::{Kind, Report};
+use crate::event::{Status, TerminalStatus};
+use crate::render::Ending;
+
+/// How a run ended, for whoever started it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// A final answer, or a command that did its work.
+    Answered = 0,
+    /// Something went wrong.
+    Error = 1,
+    /// Bad arguments or settings, or an unknown Session.
+    Usage = 2,
+    /// It could not start, or has no answer, because somebody said no.
+    Denied = 3,
+    /// Not signed in, or the Provider refused the credential.
+    NotSignedIn = 4,
+    /// The Session is open in another process.
+    Busy = 5,
+    /// Ended without an answer.
+    NoAnswer = 6,
+    /// The Log cannot be written.
+    LogUnwritable = 7,
+    /// A deadline passed.
+    TimedOut = 124,
+    /// Stopped by a signal, or by a reader that left.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// The code for a run that failed outside a Turn.
+pub fn of_report(report: &Report) -> Exit {
+    Kind::from_name(&report.kind).map_or(Exit::Error, of_kind)
+}
+
+/// The code for a Turn.
+pub fn of_ending(ending: &Ending) -> Exit {
+    if ending.status == Status::Done {
+        return Exit::Answered;
+    }
+    let kind = ending.error().and_then(|error| Kind::from_name(&error.kind));
+    let by_kind = kind.map_or(Exit::Error, of_kind);
+    match ending.terminal_status() {
+        Some(TerminalStatus::Interrupted) => Exit::Interrupted,
+        Some(TerminalStatus::TimedOut) => Exit::TimedOut,
+        // A Turn that ran dry because calls were denied is a denial.
+        Some(TerminalStatus::Incomplete) if ending.denied => Exit::Denied,
+        Some(
+            TerminalStatus::IterationCap
+            | TerminalStatus::DoomLoop
+            | TerminalStatus::BudgetExceeded
+            | TerminalStatus::Incomplete,
+        ) => Exit::NoAnswer,
+        Some(
+            TerminalStatus::ProviderError
+            | TerminalStatus::ConfigurationError
+            | TerminalStatus::ToolError
+            | TerminalStatus::Crashed
+            | TerminalStatus::Other(_),
+        )
+        | None => by_kind,
+    }
+}
+
+fn of_kind(kind: Kind) -> Exit {
+    match kind {
+        Kind::InvalidArgs
+        | Kind::InvalidConfig
+        | Kind::InsecureTransport
+        | Kind::NotFound
+        | Kind::NoPrompt
+        | Kind::WorkspaceRefused => Exit::Usage,
+        Kind::PermissionDenied => Exit::Denied,
+        Kind::NotAuthenticated | Kind::AuthRefused => Exit::NotSignedIn,
+        Kind::SessionBusy => Exit::Busy,
+        Kind::LogWriteFailed => Exit::LogUnwritable,
+        Kind::Interrupted => Exit::Interrupted,
+        Kind::DoomLoop
+        | Kind::IterationCap
+        | Kind::Incomplete
+        | Kind::ProviderRefusal => Exit::NoAnswer,
+        _ => Exit::Error,
+    }
+}

@@ -1,0 +1,83 @@
+//! The typo guard: a lone word that was meant as a command never becomes a paid prompt.
+
+use crate::error::Report;
+
+use super::bad_argument;
+
+/// The commands of this build.
+const HERE: &[&str] =
+    &["resume", "sessions", "verify", "repair", "demo", "completions", "help"];
+
+/// Commands that Pixir promises and this version does not have yet.
+const LATER: &[&str] = &[
+    "login", "logout", "acp", "tree", "fork", "compact", "inspect-replay", "diagnose", "doctor",
+    "models", "skills", "agents", "workflow", "usage", "undo", "redo", "export", "permissions",
+    "trust", "config", "mcp", "delegate", "gc",
+];
+
+/// Refuses a lone word that is a command, or one slip of the finger away from one.
+pub fn check(words: &[String], literal: &[String]) -> Result<(), Report> {
+    let ([word], []) = (words, literal) else { return Ok(()) };
+    let as_prompt = format!("if it is meant as a prompt: pixir -- {word}");
+    let lower = word.to_lowercase();
+    if let Some(later) = LATER.iter().find(|name| **name == lower) {
+        return Err(bad_argument(format!("the command `{later}` is not in this version of Pixir"))
+            .with_next_actions(vec!["see `pixir --help` for what there is".into(), as_prompt]));
+    }
+    let near = |name: &&&str| strsim::damerau_levenshtein(&lower, name) <= 1;
+    let Some(meant) = HERE.iter().chain(LATER).find(near) else { return Ok(()) };
+    Err(bad_argument(format!("`{word}` is not a command, did you mean `{meant}`?"))
+        .with_next_actions(vec![format!("pixir {meant}"), as_prompt]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_word(word: &str, expected: Option<&str>) {
+        let found = check(&[word.to_owned()], &[]).err().map(|report| report.message);
+        assert_eq!(found.as_deref(), expected, "{word}");
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_is_caught() {
+        let meant = |word: &str, name: &str| {
+            let message = format!("`{word}` is not a command, did you mean `{name}`?");
+            check_word(word, Some(&message));
+        };
+        meant("sesions", "sessions");
+        meant("ersume", "resume");
+        meant("resume2", "resume");
+        meant("Demo", "demo");
+        meant("veryfy", "verify");
+        meant("logni", "login");
+        meant("docter", "doctor");
+    }
+
+    #[test]
+    fn a_promised_command_is_not_a_prompt() {
+        let message = "the command `login` is not in this version of Pixir";
+        check_word("login", Some(message));
+        check_word("LOGIN", Some(message));
+    }
+
+    #[test]
+    fn other_words_and_sentences_are_prompts() {
+        for word in ["hello", "explain", "test", "login page is broken", "remove"] {
+            check_word(word, None);
+        }
+        assert!(check(&["login".into(), "is".into(), "broken".into()], &[]).is_ok());
+        assert!(check(&[], &["login".into()]).is_ok());
+        assert!(check(&["sesions".into()], &["x".into()]).is_ok());
+    }
+
+    #[test]
+    fn every_command_of_the_grammar_is_guarded() {
+        let grammar = super::super::command();
+        let visible = grammar.get_subcommands().filter(|command| !command.is_hide_set());
+        for command in visible {
+            assert!(HERE.contains(&command.get_name()), "{}", command.get_name());
+        }
+    }
+}

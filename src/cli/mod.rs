@@ -1,0 +1,214 @@
+//! The command line: arguments in, exit code out, and the one place that reads the environment.
+//!
+//! One command per file. A command answers with an [`Exit`] or a `Report`; this file turns either
+//! into words, an envelope and a number, so that no command can forget one of them.
+
+mod arguments;
+mod completions;
+mod demo;
+mod door;
+mod drive;
+mod exit;
+mod guard;
+mod repair;
+mod resume;
+mod run;
+mod sessions;
+mod signals;
+mod stdin;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod verify;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::error::{Kind, Report};
+use crate::render::{Envelope, Paper, Signalled, clean, error_text};
+use arguments::Parsed;
+use door::Environment;
+use exit::Exit;
+
+/// A local-first coding agent: any UI, one supervised runtime, and the Log is the truth
+#[derive(Debug, Parser)]
+#[command(
+    name = "pixir",
+    version,
+    override_usage = "pixir [FLAGS] [PROMPT]...\n       pixir [FLAGS] <COMMAND>",
+    max_term_width = 100,
+    subcommand_value_name = "COMMAND",
+    long_about = "A local-first coding agent: any UI, one supervised runtime, and the Log is the truth.\n\n\
+        Words that are no command are a prompt: they are joined by spaces and sent to the model, which \
+        works in the current directory. Piped input is the prompt, or is appended to it. Without a \
+        prompt, on a terminal, prompts are read line by line until Ctrl-D.\n\n\
+        stdout carries the answer alone; everything else goes to stderr.",
+    after_long_help = "Examples:\n  \
+        pixir demo                                 see it work, without any account\n  \
+        pixir \"why does the parser test fail?\"     one Turn in the current directory\n  \
+        git diff | pixir review this               piped input is appended to the prompt\n  \
+        pixir resume --last \"now add a test\"       go on where you stopped\n  \
+        pixir --json \"count the TODOs\" | jq .output\n  \
+        pixir -- --help is broken, fix it          after `--` everything is prompt\n\n\
+        Exit codes:\n  \
+        0 answered, 1 error, 2 bad arguments or unknown Session, 3 denied, 4 not signed in,\n  \
+        5 Session open in another process, 6 ended without an answer, 7 the Log cannot be written,\n  \
+        124 timed out, 130 interrupted"
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub flags: Flags,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What may stand anywhere on the command line.
+#[derive(Debug, Clone, Args)]
+pub struct Flags {
+    /// Print one JSON envelope on stdout at the end
+    #[arg(long, global = true, conflicts_with = "events")]
+    pub json: bool,
+    /// Print every Event as a line of JSON on stdout
+    #[arg(long, global = true)]
+    pub events: bool,
+    /// Ask this model
+    #[arg(long, global = true, value_name = "NAME")]
+    pub model: Option<String>,
+    /// Let the model think this hard, such as low, medium or high
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub effort: Option<String>,
+    /// Work in this directory
+    #[arg(long, global = true, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+    /// Stop after this many calls of the model
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_iterations: Option<u32>,
+    /// Plan tool calls without running those that change something
+    #[arg(long, global = true)]
+    pub dry_run: bool,
+    /// Show nothing on stderr but errors
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Colour stderr
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Colour::Auto)]
+    pub color: Colour,
+    /// Write a trace for developers to this file; `PIXIR_LOG=debug` writes it to stderr
+    #[arg(long, global = true, value_name = "PATH")]
+    pub log_file: Option<PathBuf>,
+}
+
+/// When stderr is coloured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless `NO_COLOR` is set
+    Auto,
+    Always,
+    Never,
+}
+
+/// The commands of this build.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    #[command(name = arguments::RUN, hide = true, override_usage = "pixir [FLAGS] [PROMPT]...")]
+    Run(run::RunArgs),
+    Resume(resume::ResumeArgs),
+    Sessions(sessions::SessionsArgs),
+    Verify(verify::VerifyArgs),
+    Repair(repair::RepairArgs),
+    Demo(demo::DemoArgs),
+    Completions(completions::CompletionsArgs),
+}
+
+impl Command {
+    /// The `kind` of its envelope.
+    fn kind(&self) -> &'static str {
+        match self {
+            Command::Run(_) | Command::Resume(_) => "turn",
+            Command::Sessions(_) => "sessions",
+            Command::Verify(_) => "verify",
+            Command::Repair(_) => "repair",
+            Command::Demo(_) => "demo",
+            Command::Completions(_) => "completions",
+        }
+    }
+}
+
+/// The whole grammar, for completions and generated documentation.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// What every command is given.
+pub struct Context {
+    pub flags: Flags,
+    pub environment: Environment,
+    pub started: Instant,
+}
+
+/// Runs Pixir with these arguments, the program's name first.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let started = Instant::now();
+    let cli = match arguments::parse(args.into_iter().collect()) {
+        Parsed::Command(cli) => *cli,
+        Parsed::Say(text) => {
+            say(&text);
+            return Exit::Answered.into();
+        }
+        Parsed::Refused { report, text, json } => {
+            return refuse(&report, &text, json, "arguments", started);
+        }
+    };
+    let kind = cli.command.kind();
+    let context =
+        Context { flags: cli.flags, environment: Environment::of_this_process(), started };
+    let json = context.flags.json;
+    match trace::set_up(&context).and_then(|()| dispatch(cli.command, &context)) {
+        Ok(exit) => exit.into(),
+        Err(report) => refuse(&report, &error_text(&report), json, kind, started),
+    }
+}
+
+fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
+    match command {
+        Command::Run(args) => run::run(&args, context),
+        Command::Resume(args) => resume::resume(args, context),
+        Command::Sessions(args) => sessions::sessions(args, context),
+        Command::Verify(args) => verify::verify(&args, context),
+        Command::Repair(args) => repair::repair(&args, context),
+        Command::Demo(args) => demo::demo(&args, context),
+        Command::Completions(args) => Ok(completions::completions(&args)),
+    }
+}
+
+/// Ends a run that could not do its work: words on stderr, with `--json` an envelope on stdout.
+fn refuse(
+    report: &Report,
+    text: &str,
+    json: bool,
+    kind: &'static str,
+    started: Instant,
+) -> ExitCode {
+    let mut paper = Paper::standard(Signalled::default());
+    if json {
+        let envelope = Envelope::failure(kind, report.clone(), started.elapsed());
+        // Nobody reads it: there is nobody left to tell.
+        paper.answer(envelope.line().as_bytes()).and_then(|()| paper.flush()).ok();
+    }
+    paper.activity(clean(text).as_bytes());
+    exit::of_report(report).into()
+}
+
+/// Writes to stdout what somebody asked for; a reader that left has seen enough.
+fn say(text: &str) {
+    let mut paper = Paper::standard(Signalled::default());
+    paper.answer(text.as_bytes()).and_then(|()| paper.flush()).ok();
+}
+
+/// An argument that does not fit.
+fn bad_argument(message: impl Into<String>) -> Report {
+    Report::new(Kind::InvalidArgs, message)
+}

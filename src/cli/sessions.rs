@@ -1,0 +1,151 @@
+//! `pixir sessions`: what there is to go on with, and deleting what is not wanted.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::exit::Exit;
+use super::{Context, say};
+use crate::error::{Kind, Report};
+use crate::id::SessionId;
+use crate::projection::{self, Standing, Summary};
+use crate::render::{Envelope, clean, one_line};
+
+/// How many Sessions a person is shown unless they ask for more.
+const FIRST_SCREEN: usize = 50;
+
+/// List Sessions, the one used last first
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    override_usage = "pixir sessions [FLAGS]\n       pixir sessions delete <ID>",
+    after_long_help = "Examples:\n  pixir sessions --all\n  pixir sessions --json | jq '.output[0]'\n  \
+        pixir sessions delete 20260721T101112-abcdef"
+)]
+pub struct SessionsArgs {
+    #[command(subcommand)]
+    command: Option<SessionsCommand>,
+    /// List the Sessions of every Workspace that was used
+    #[arg(long)]
+    all: bool,
+    /// List at most this many, 0 for all; 50 unless --json is given
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+enum SessionsCommand {
+    Delete(DeleteArgs),
+}
+
+/// Delete a Session: its Log, its blobs, its spilled output
+#[derive(Debug, Args)]
+#[command(after_long_help = "Nothing brings it back. A Session that a process has open is refused.")]
+struct DeleteArgs {
+    /// The Session to delete
+    #[arg(value_name = "ID")]
+    id: String,
+}
+
+pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
+    if let Some(SessionsCommand::Delete(delete_args)) = args.command {
+        return delete(&delete_args, context);
+    }
+    let limit = match args.limit {
+        Some(0) => usize::MAX,
+        Some(limit) => limit,
+        None if context.flags.json => usize::MAX,
+        None => FIRST_SCREEN,
+    };
+    let here = context.workspace()?.root().to_owned();
+    let mut workspaces = vec![here];
+    if args.all {
+        let others = projection::known(&context.home()?);
+        workspaces.extend(others.into_iter().filter(|path| *path != workspaces[0]));
+    }
+    let mut found: Vec<Summary> =
+        workspaces.iter().flat_map(|workspace| projection::list(workspace, limit)).collect();
+    found.sort_by(|one, other| {
+        (other.updated, &other.session_id).cmp(&(one.updated, &one.session_id))
+    });
+    found.truncate(limit);
+    if context.flags.json {
+        let output = serde_json::to_value(&found)
+            .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
+        say(&Envelope::success("sessions", output, context.started.elapsed()).line());
+        return Ok(Exit::Answered);
+    }
+    if found.is_empty() {
+        context.notice("there are no Sessions yet");
+    }
+    let now = jiff::Timestamp::now().as_second();
+    say(&found.iter().map(|summary| row(summary, now, args.all)).collect::<String>());
+    if found.len() == limit {
+        context.notice(&format!("these are the last {limit}; `--limit 0` lists all"));
+    }
+    Ok(Exit::Answered)
+}
+
+fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
+    let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
+    // Never looks elsewhere: what is deleted is what stands here, or where `--cwd` says.
+    let workspace = context.workspace()?.root().to_owned();
+    let deleted =
+        projection::delete(&workspace, &id).map_err(|error| Report::from(&error))?;
+    if context.flags.json {
+        let paths: Vec<String> = deleted.iter().map(|path| path.display().to_string()).collect();
+        let output = serde_json::json!({ "session_id": id, "deleted": paths });
+        say(&Envelope::success("sessions", output, context.started.elapsed()).line());
+        return Ok(Exit::Answered);
+    }
+    let lines = deleted.iter().map(|path: &PathBuf| format!("deleted {}\n", path.display()));
+    say(&clean(&lines.collect::<String>()));
+    Ok(Exit::Answered)
+}
+
+fn row(summary: &Summary, now: i64, with_workspace: bool) -> String {
+    let turns = match summary.turns {
+        1 => "1 Turn".to_owned(),
+        many => format!("{many} Turns"),
+    };
+    let title = one_line(&summary.title, 60);
+    let title = if title.is_empty() { "(no prompt yet)".to_owned() } else { title };
+    let place = if with_workspace { shown(&summary.workspace) } else { String::new() };
+    let age = age(now.saturating_sub(summary.updated));
+    let status = status(&summary.standing);
+    let mut row = format!("{}  {age:>8}  {turns:>9}  {status:<16}  {title}", summary.session_id);
+    if !place.is_empty() {
+        row.push_str(&format!("  ({place})"));
+    }
+    row.push('\n');
+    row
+}
+
+fn shown(workspace: &Path) -> String {
+    one_line(&workspace.display().to_string(), 80)
+}
+
+fn status(standing: &Standing) -> String {
+    match standing {
+        Standing::New => "new".to_owned(),
+        Standing::Answered => "answered".to_owned(),
+        Standing::Failed { terminal_status, .. } => {
+            format!("failed: {}", one_line(terminal_status, 30))
+        }
+        Standing::Interrupted => "interrupted".to_owned(),
+        Standing::Open => "open".to_owned(),
+        Standing::Running { pid } => format!("running ({pid})"),
+        Standing::Unreadable { .. } => "unreadable".to_owned(),
+    }
+}
+
+/// How long ago, in one unit.
+pub fn age(seconds: i64) -> String {
+    match seconds {
+        ..60 => "now".to_owned(),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h", seconds / 3_600),
+        86_400..5_184_000 => format!("{} days", seconds / 86_400),
+        _ => format!("{} months", seconds / 2_592_000),
+    }
+}

@@ -1,0 +1,156 @@
+//! The prompt: words of the command line, and what is piped in.
+//!
+//! With words, stdin is an addition: a silent pipe is given a moment and then left alone, because
+//! many programs start others with a pipe nobody ever writes to. Without words, stdin is the
+//! prompt and is waited for.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
+
+use super::bad_argument;
+use crate::error::{Kind, Report};
+
+/// How long a pipe may be silent when there is a prompt already.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// More than any model can read.
+const LARGEST: u64 = 8 * 1024 * 1024;
+
+/// Where the prompts of a run come from.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// One Turn.
+    Text(String),
+    /// A person types them.
+    Lines,
+}
+
+/// A prompt and what should be said about it.
+#[derive(Debug)]
+pub struct Gathered {
+    pub prompt: Prompt,
+    pub notices: Vec<String>,
+}
+
+/// Puts the prompt together from words and from this process's stdin.
+pub fn gather(words: &[String], literal: &[String]) -> Result<Gathered, Report> {
+    let must_read = words.iter().any(|word| word == "-");
+    let spoken = spoken(words, literal);
+    let mut notices = Vec::new();
+    let stdin = io::stdin();
+    let piped = match source(stdin.as_fd()) {
+        Source::Terminal if must_read => read(&mut notices)?,
+        Source::Terminal if spoken.is_empty() => {
+            return Ok(Gathered { prompt: Prompt::Lines, notices });
+        }
+        Source::Terminal | Source::Nothing => String::new(),
+        Source::Pipe if !must_read && !spoken.is_empty() && !is_ready(stdin.as_fd()) => {
+            notices.push(
+                "stdin is open but silent, so it is not read; `-` as a word waits for it".into(),
+            );
+            String::new()
+        }
+        Source::Pipe | Source::File => read(&mut notices)?,
+    };
+    let text = join(&spoken, &piped);
+    if text.is_empty() {
+        return Err(no_prompt());
+    }
+    Ok(Gathered { prompt: Prompt::Text(text), notices })
+}
+
+/// There is nothing to do.
+pub fn no_prompt() -> Report {
+    Report::new(Kind::NoPrompt, "there is no prompt").with_next_actions(vec![
+        "say what to do: pixir \"explain this project\"".into(),
+        "or pipe it in: echo \"explain this project\" | pixir".into(),
+    ])
+}
+
+fn spoken(words: &[String], literal: &[String]) -> String {
+    let words = words.iter().filter(|word| *word != "-");
+    words.chain(literal).map(String::as_str).collect::<Vec<_>>().join(" ").trim().to_owned()
+}
+
+/// What is piped follows what is said, behind a blank line.
+fn join(spoken: &str, piped: &str) -> String {
+    let piped = piped.trim_end();
+    match (spoken.is_empty(), piped.trim().is_empty()) {
+        (_, true) => spoken.to_owned(),
+        (true, false) => piped.to_owned(),
+        (false, false) => format!("{spoken}\n\n{piped}"),
+    }
+}
+
+enum Source {
+    Terminal,
+    /// Reading it cannot wait for anybody.
+    File,
+    Pipe,
+    Nothing,
+}
+
+fn source(stdin: std::os::fd::BorrowedFd<'_>) -> Source {
+    if stdin.is_terminal() {
+        return Source::Terminal;
+    }
+    let Ok(facts) = rustix::fs::fstat(stdin) else { return Source::Nothing };
+    match FileType::from_raw_mode(facts.st_mode) {
+        FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice => Source::File,
+        FileType::Directory => Source::Nothing,
+        _ => Source::Pipe,
+    }
+}
+
+fn is_ready(stdin: std::os::fd::BorrowedFd<'_>) -> bool {
+    let patience = Timespec::try_from(PATIENCE).ok();
+    let mut wait = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
+    poll(&mut wait, patience.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+fn read(notices: &mut Vec<String>) -> Result<String, Report> {
+    let unreadable = |error: io::Error| bad_argument(format!("stdin cannot be read: {error}"));
+    let file = io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(bad_argument("stdin is larger than 8 MiB, which no model can read")
+            .with_next_actions(vec!["put it into a file and name the file in the prompt".into()]));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => {
+            notices.push("stdin is not UTF-8; what could not be read is replaced by U+FFFD".into());
+            Ok(String::from_utf8_lossy(error.as_bytes()).into_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn words_are_joined_and_a_dash_is_not_one() {
+        assert_eq!(spoken(&owned(&["fix", "-", "it"]), &[]), "fix it");
+        assert_eq!(spoken(&owned(&["fix"]), &owned(&["--help", "-"])), "fix --help -");
+        assert_eq!(spoken(&owned(&["  "]), &[]), "");
+    }
+
+    #[test]
+    fn piped_text_follows_behind_a_blank_line() {
+        assert_eq!(join("review", "diff\n"), "review\n\ndiff");
+        assert_eq!(join("", "  prompt\n"), "  prompt");
+        assert_eq!(join("review", " \n"), "review");
+        assert_eq!(join("", "\n"), "");
+    }
+}

@@ -1,0 +1,119 @@
+//! `pixir verify`: does a Log prove what it says?
+
+use std::path::Path;
+
+use clap::Args;
+
+use super::exit::Exit;
+use super::{Context, bad_argument, say};
+use crate::error::Report;
+use crate::id::SessionId;
+use crate::log::{self, Verification};
+use crate::projection;
+use crate::render::Envelope;
+
+/// Check the proof chain, order, call pairs and blobs of a Log
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pixir verify [FLAGS] <ID>|--all",
+    long_about = "Check the proof chain, order, call pairs and blobs of a Log.\n\n\
+        A changed, dropped, swapped or inserted line is found and named with its line number and byte \
+        offset. Lines missing at the very end cannot be detected. Nothing is changed. The exit code is \
+        1 when anything does not hold.",
+    after_long_help = "Examples:\n  pixir verify 20260721T101112-abcdef\n  pixir verify --all --json"
+)]
+pub struct VerifyArgs {
+    /// The Session to check
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    id: Option<String>,
+    /// Check every Session of this Workspace
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
+    let (workspace, ids) = match &args.id {
+        Some(id) => {
+            let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
+            (context.workspace_of(&id)?, vec![id])
+        }
+        None => {
+            let workspace = context.workspace()?.root().to_owned();
+            let listed = projection::list(&workspace, usize::MAX);
+            (workspace, listed.into_iter().map(|summary| summary.session_id).collect())
+        }
+    };
+    let checked = ids
+        .iter()
+        .map(|id| log::verify(&workspace, id).map_err(|error| Report::from(&error)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let all_hold = checked.iter().all(|verification| verification.ok);
+    if context.flags.json {
+        say(&envelope(&checked, args.all, all_hold, context)?.line());
+    } else {
+        say(&checked.iter().map(text).collect::<String>());
+        if checked.is_empty() {
+            context.notice("there are no Sessions in this Workspace");
+        }
+    }
+    Ok(if all_hold { Exit::Answered } else { Exit::Error })
+}
+
+fn envelope(
+    checked: &[Verification],
+    all: bool,
+    all_hold: bool,
+    context: &Context,
+) -> Result<Envelope, Report> {
+    let value = match checked {
+        [only] if !all => serde_json::to_value(only),
+        many => serde_json::to_value(many),
+    };
+    let output = value.map_err(|error| bad_argument(error.to_string()))?;
+    let mut envelope = Envelope::success("verify", output, context.started.elapsed());
+    if !all_hold {
+        let broken = checked.iter().filter(|verification| !verification.ok).count();
+        let message = format!("{broken} of {} Logs do not hold", checked.len());
+        envelope.ok = false;
+        envelope.status = "error";
+        envelope.error = Some(Report::new(crate::error::Kind::LogDamaged, message));
+    }
+    Ok(envelope)
+}
+
+/// A verification as a person reads it.
+pub fn text(verification: &Verification) -> String {
+    let Verification { session_id, lines, proven_lines, unproven_lines, turns, .. } = verification;
+    let verdict = if verification.ok { "holds" } else { "is broken" };
+    let mut text = format!(
+        "{session_id} {verdict}: {lines} lines, {proven_lines} proven, {turns} Turns\n"
+    );
+    if *unproven_lines > 0 {
+        text.push_str(&format!("  {unproven_lines} lines of the first Pixir carry no proof\n"));
+    }
+    if let Some(open) = &verification.open_turn {
+        let calls = open.pending_calls.len();
+        text.push_str(&format!("  Turn {} is open, {calls} calls without a result\n", open.number));
+    }
+    for found in &verification.breaks {
+        text.push_str(&format!(
+            "  line {}, offset {}: {} ({})\n",
+            found.line, found.offset, found.message, found.kind
+        ));
+    }
+    for found in &verification.repaired {
+        text.push_str(&format!(
+            "  line {}, offset {}: torn, closed and skipped when the Log was next opened\n",
+            found.line, found.offset
+        ));
+    }
+    for note in &verification.notes {
+        text.push_str(&format!("  note: {note}\n"));
+    }
+    crate::render::clean(&text)
+}
+
+/// Whether a Log holds, in a few words.
+pub fn verdict(workspace: &Path, id: &SessionId) -> Result<String, Report> {
+    log::verify(workspace, id).map(|checked| text(&checked)).map_err(|error| Report::from(&error))
+}

@@ -1,0 +1,194 @@
+//! The table of settings: names, who may set them, and what values they take.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Config, Durability};
+
+/// One setting.
+pub struct Key {
+    /// Dotted, as in nested JSON objects.
+    pub name: &'static str,
+    pub shape: Shape,
+    /// Whether a Workspace may set it: only what cannot widen trust.
+    pub in_workspace: bool,
+    /// Puts a value in its place, or says what was expected.
+    pub set: fn(&mut Config, &Value) -> Result<(), String>,
+}
+
+/// How an environment variable's text becomes a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    Text,
+    Number,
+    List,
+}
+
+impl Key {
+    /// The setting of this name.
+    pub fn find(name: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// The name a person most likely meant, if any is near.
+    pub fn nearest(name: &str) -> Option<&'static str> {
+        let last = name.rsplit('.').next().unwrap_or(name);
+        KEYS.iter()
+            .map(|key| {
+                let own_last = key.name.rsplit('.').next().unwrap_or(key.name);
+                let whole = strsim::jaro_winkler(name, key.name);
+                // A right name in the wrong group is as near as a misspelt one.
+                let leaf = strsim::jaro_winkler(last, own_last) - 0.02;
+                (whole.max(leaf), key.name)
+            })
+            .filter(|(likeness, _)| *likeness > 0.8)
+            .max_by(|one, other| one.0.total_cmp(&other.0))
+            .map(|(_, name)| name)
+    }
+
+    /// The environment variable that sets it: `retry.base_ms` is `PIXIR_RETRY_BASE_MS`.
+    pub fn variable(&self) -> String {
+        format!("PIXIR_{}", self.name.replace('.', "_").to_uppercase())
+    }
+}
+
+const HOUR: u64 = 3_600_000;
+
+/// Every setting there is.
+pub const KEYS: &[Key] = &[
+    workspace("model", Shape::Text, |config, value| put(&mut config.model, word(value)?)),
+    workspace("effort", Shape::Text, |config, value| put(&mut config.effort, Some(word(value)?))),
+    workspace("max_iterations", Shape::Number, |config, value| {
+        put(&mut config.max_iterations, Some(count(value, 1..=1_000_000)?))
+    }),
+    user("durability", Shape::Text, |config, value| {
+        put(&mut config.durability, durability(value)?)
+    }),
+    user("retry.max_attempts", Shape::Number, |config, value| {
+        put(&mut config.retry.max_attempts, count(value, 1..=100)?)
+    }),
+    user("retry.base_ms", Shape::Number, |config, value| {
+        put(&mut config.retry.base, millis(value, 0..=HOUR)?)
+    }),
+    user("retry.cap_ms", Shape::Number, |config, value| {
+        put(&mut config.retry.cap, millis(value, 0..=HOUR)?)
+    }),
+    user("retry.retry_after_cap_ms", Shape::Number, |config, value| {
+        put(&mut config.retry.retry_after_cap, millis(value, 0..=24 * HOUR)?)
+    }),
+    user("stream.idle_ms", Shape::Number, |config, value| {
+        put(&mut config.stream.idle, millis(value, 1..=24 * HOUR)?)
+    }),
+    user("stream.total_ms", Shape::Number, |config, value| {
+        put(&mut config.stream.total, millis(value, 1..=24 * HOUR)?)
+    }),
+    user("stream.connect_ms", Shape::Number, |config, value| {
+        put(&mut config.stream.connect, millis(value, 1..=HOUR)?)
+    }),
+    workspace("bash.timeout_ms", Shape::Number, |config, value| {
+        put(&mut config.bash.timeout, millis(value, 1..=24 * HOUR)?)
+    }),
+    user("bash.max_timeout_ms", Shape::Number, |config, value| {
+        put(&mut config.bash.max_timeout, millis(value, 1..=24 * HOUR)?)
+    }),
+    user("bash.drain_ms", Shape::Number, |config, value| {
+        put(&mut config.bash.drain, millis(value, 0..=60_000)?)
+    }),
+    user("bash.env", Shape::List, |config, value| put(&mut config.bash.env, variables(value)?)),
+    user("bash.shell", Shape::Text, |config, value| {
+        put(&mut config.bash.shell, Some(shell(value)?))
+    }),
+    user("grace.turn_ms", Shape::Number, |config, value| {
+        put(&mut config.grace.turn, millis(value, 0..=60_000)?)
+    }),
+    user("grace.process_ms", Shape::Number, |config, value| {
+        put(&mut config.grace.process, millis(value, 0..=60_000)?)
+    }),
+    workspace("output_limit", Shape::Number, |config, value| {
+        put(&mut config.output_limit, count(value, 1_024..=1_048_576)?)
+    }),
+    user("instructions_limit", Shape::Number, |config, value| {
+        put(&mut config.instructions_limit, count(value, 0..=1_048_576)?)
+    }),
+];
+
+type Set = fn(&mut Config, &Value) -> Result<(), String>;
+
+const fn user(name: &'static str, shape: Shape, set: Set) -> Key {
+    Key { name, shape, in_workspace: false, set }
+}
+
+const fn workspace(name: &'static str, shape: Shape, set: Set) -> Key {
+    Key { name, shape, in_workspace: true, set }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "it is the last word of every setter")]
+fn put<T>(place: &mut T, value: T) -> Result<(), String> {
+    *place = value;
+    Ok(())
+}
+
+/// A name without blanks and control characters.
+fn word(value: &Value) -> Result<String, String> {
+    let fits = |text: &&str| {
+        (1..=200).contains(&text.len())
+            && text.chars().all(|c| !c.is_whitespace() && !c.is_control())
+    };
+    let found = value.as_str().filter(fits);
+    found.map(str::to_owned).ok_or_else(|| expected("must be one word of text", value))
+}
+
+fn number(value: &Value, range: &RangeInclusive<u64>) -> Result<u64, String> {
+    let wanted = || format!("must be a whole number from {} to {}", range.start(), range.end());
+    value.as_u64().filter(|n| range.contains(n)).ok_or_else(|| expected(&wanted(), value))
+}
+
+fn count<T: TryFrom<u64>>(value: &Value, range: RangeInclusive<u64>) -> Result<T, String> {
+    T::try_from(number(value, &range)?).map_err(|_| expected("is too large", value))
+}
+
+fn millis(value: &Value, range: RangeInclusive<u64>) -> Result<Duration, String> {
+    number(value, &range).map(Duration::from_millis)
+}
+
+fn durability(value: &Value) -> Result<Durability, String> {
+    match value.as_str() {
+        Some("turn") => Ok(Durability::Turn),
+        Some("event") => Ok(Durability::Event),
+        Some("none") => Ok(Durability::None),
+        _ => Err(expected("must be \"turn\", \"event\" or \"none\"", value)),
+    }
+}
+
+fn variables(value: &Value) -> Result<Vec<String>, String> {
+    let wanted = || expected("must be a list of environment variable names", value);
+    let is_name = |text: &&str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let list = value.as_array().ok_or_else(wanted)?;
+    list.iter()
+        .map(|item| item.as_str().filter(is_name).map(str::to_owned).ok_or_else(wanted))
+        .collect()
+}
+
+fn shell(value: &Value) -> Result<PathBuf, String> {
+    let path = value.as_str().map(PathBuf::from).filter(|path| path.is_absolute());
+    path.ok_or_else(|| expected("must be an absolute path", value))
+}
+
+/// Says what was wanted and what came, without echoing long values.
+fn expected(wanted: &str, value: &Value) -> String {
+    let found = match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(given) => given.to_string(),
+        Value::Number(given) => given.to_string(),
+        Value::String(given) if given.len() <= 40 => format!("{given:?}"),
+        Value::String(_) => "a long text".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    };
+    format!("{wanted}, not {found}")
+}

@@ -1,0 +1,299 @@
+//! The list of Sessions: what each is about, how it stands, who holds it.
+//!
+//! Thousands of Logs must be listed in a blink, so nothing is folded: the title is in the head of
+//! a Log, its standing in the tail, and Turns are counted as bytes. No lock is probed; the kernel's
+//! table is read once.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use memchr::memmem;
+use serde::{Deserialize, Serialize};
+
+use crate::event::{AssistantMessage, TerminalStatus};
+use crate::id::SessionId;
+use crate::log::{Folder, Locks, LogError};
+use crate::paths;
+
+/// How much of a Log's head and tail is looked at first.
+const WINDOW: usize = 64 * 1024;
+
+/// A line longer than this is not searched for a title or a standing.
+const LARGEST_WINDOW: usize = 4 * 1024 * 1024;
+
+/// How every `user_message` looks in a Log, of this Pixir and of the first. Quotes inside strings
+/// are escaped, so text cannot imitate it.
+const USER_MESSAGE: &[u8] = br#","type":"user_message","data":"#;
+
+/// A Session as a list shows it; a promise to machines, so it serializes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    pub session_id: SessionId,
+    pub workspace: PathBuf,
+    pub path: PathBuf,
+    /// The first user message as it was written; presenters clean and cut it.
+    pub title: String,
+    /// Seconds since the epoch of the last write.
+    pub updated: i64,
+    pub turns: usize,
+    #[serde(flatten)]
+    pub standing: Standing,
+    pub bytes: u64,
+}
+
+/// How a Session stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Standing {
+    /// Nothing was asked yet.
+    New,
+    /// The last Turn has its answer.
+    Answered,
+    /// The last Turn has none.
+    Failed { terminal_status: String, message: String },
+    /// The last Turn was stopped.
+    Interrupted,
+    /// The last Turn has no end yet; the next resume gives it one.
+    Open,
+    /// A process has it open.
+    Running { pid: u32 },
+    /// The Log could not be read.
+    Unreadable { message: String },
+}
+
+/// The Sessions of a Workspace, the one written last first; at most `limit` of them are read.
+pub fn list(workspace: &Path, limit: usize) -> Vec<Summary> {
+    let mut entries = entries(workspace);
+    entries.sort_by(|one, other| (other.updated, &other.id).cmp(&(one.updated, &one.id)));
+    entries.truncate(limit);
+    let Ok(Some(folder)) = Folder::open(workspace) else { return Vec::new() };
+    let locks = Locks::now();
+    entries.into_iter().map(|entry| summary(workspace, &folder, &locks, entry)).collect()
+}
+
+/// Whether a Workspace has a Session.
+pub fn find(workspace: &Path, id: &SessionId) -> bool {
+    paths::log(workspace, id).symlink_metadata().is_ok_and(|found| found.is_file())
+}
+
+/// Deletes a Session's Log and folder, unless a process has it open; says what was deleted.
+pub fn delete(workspace: &Path, id: &SessionId) -> Result<Vec<PathBuf>, LogError> {
+    let (log, folder) = (paths::log(workspace, id), paths::session_folder(workspace, id));
+    let Some(state) = Folder::open(workspace)? else {
+        return Err(LogError::NotFound { id: id.clone() });
+    };
+    // Held until the end, so that nobody opens what is about to go.
+    let file = state.append_log(id)?;
+    if file.try_lock().is_err() {
+        return Err(LogError::Busy { id: id.clone(), holder: Locks::now().holder(&file) });
+    }
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| LogError::Write { path, source }
+    };
+    fs::remove_file(&log).map_err(failed(&log))?;
+    let mut deleted = vec![log];
+    match fs::remove_dir_all(&folder) {
+        Ok(()) => deleted.push(folder),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(&folder)(error)),
+    }
+    Ok(deleted)
+}
+
+/// The model a Session last ran with, found without reading the middle of its Log.
+pub fn posture_model(workspace: &Path, id: &SessionId) -> Option<String> {
+    let mut file = Folder::open(workspace).ok()??.read_log(id).ok()?;
+    let length = file.metadata().ok()?.len();
+    let tail = window_at_end(&mut file, length, WINDOW).ok()?;
+    let head = window_at_start(&mut file, WINDOW).ok()?;
+    lines(&tail).rev().find_map(model_named).or_else(|| lines(&head).find_map(model_named))
+}
+
+struct Entry {
+    id: SessionId,
+    updated: i64,
+    inode: u64,
+    bytes: u64,
+}
+
+fn entries(workspace: &Path) -> Vec<Entry> {
+    let Ok(folder) = fs::read_dir(paths::sessions(workspace)) else { return Vec::new() };
+    let entry = |found: fs::DirEntry| {
+        let name = found.file_name();
+        let id = SessionId::parse(name.to_str()?.strip_suffix(".ndjson")?).ok()?;
+        let facts = found.metadata().ok().filter(fs::Metadata::is_file)?;
+        Some(Entry { id, updated: facts.mtime(), inode: facts.ino(), bytes: facts.len() })
+    };
+    folder.flatten().filter_map(entry).collect()
+}
+
+fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Summary {
+    let path = paths::log(workspace, &entry.id);
+    let read = folder.read_log(&entry.id).map_err(io::Error::other).and_then(|mut file| {
+        let head = window_at_start(&mut file, WINDOW)?;
+        let title = match title(&head) {
+            None if entry.bytes > head.len() as u64 => {
+                title(&window_at_start(&mut file, LARGEST_WINDOW)?)
+            }
+            found => found,
+        };
+        Ok((title.unwrap_or_default(), count_turns(&mut file)?, standing(&mut file, entry.bytes)?))
+    });
+    let (title, turns, standing) = read.unwrap_or_else(|error| {
+        (String::new(), 0, Standing::Unreadable { message: error.to_string() })
+    });
+    let standing = locks.holder_of(entry.inode).map_or(standing, |pid| Standing::Running { pid });
+    Summary {
+        session_id: entry.id,
+        workspace: workspace.to_owned(),
+        path,
+        title,
+        updated: entry.updated,
+        turns,
+        standing,
+        bytes: entry.bytes,
+    }
+}
+
+fn window_at_start(file: &mut File, size: usize) -> io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(size as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn window_at_end(file: &mut File, length: u64, size: usize) -> io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(length.saturating_sub(size as u64)))?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(size as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn standing(file: &mut File, length: u64) -> io::Result<Standing> {
+    let mut size = WINDOW;
+    loop {
+        let tail = window_at_end(file, length, size)?;
+        if let Some(standing) = standing_of(&tail) {
+            return Ok(standing);
+        }
+        if size as u64 >= length || size >= LARGEST_WINDOW {
+            return Ok(Standing::New);
+        }
+        size = size.saturating_mul(8);
+    }
+}
+
+/// Counts Turns in pieces, so that a large Log costs time and no memory.
+fn count_turns(file: &mut impl ReadSeek) -> io::Result<usize> {
+    const PIECE: usize = 256 * 1024;
+    file.seek(SeekFrom::Start(0))?;
+    let finder = memmem::Finder::new(USER_MESSAGE);
+    let (mut buffer, mut kept, mut turns) = (vec![0; PIECE], 0, 0);
+    loop {
+        let free = buffer.get_mut(kept..).unwrap_or_default();
+        let count = file.read(free)?;
+        if count == 0 {
+            return Ok(turns);
+        }
+        let filled = kept + count;
+        let bytes = buffer.get(..filled).unwrap_or_default();
+        turns += finder.find_iter(bytes).count();
+        // A hit may be cut by the end of the piece; one that was counted is longer than what stays.
+        kept = (USER_MESSAGE.len() - 1).min(filled);
+        buffer.copy_within(filled - kept..filled, 0);
+    }
+}
+
+trait ReadSeek: Read + Seek {}
+impl<T: Read + Seek> ReadSeek for T {}
+
+/// What is looked at of a line; everything else of it is skipped.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, rename = "type")]
+    type_name: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    data: &'a serde_json::value::RawValue,
+}
+
+fn lines(bytes: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
+}
+
+fn title(head: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Words {
+        text: String,
+    }
+    let line = lines(head).find(|line| memmem::find(line, USER_MESSAGE).is_some())?;
+    let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+    // A payload that lies in a blob has no text here; a list can do without.
+    let words = serde_json::from_str::<Words>(envelope.data.get());
+    Some(words.map_or_else(|_| "(a very long prompt)".to_owned(), |words| words.text))
+}
+
+/// How the Session stands by the last lines of its Log; `None` when they do not tell.
+fn standing_of(tail: &[u8]) -> Option<Standing> {
+    lines(tail).rev().find_map(|line| {
+        let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+        match envelope.type_name.as_ref() {
+            "assistant_message" => {
+                let message = serde_json::from_str::<AssistantMessage>(envelope.data.get());
+                // A payload in a blob cannot be judged here; only an answer grows that long.
+                let is_final = message.map_or(true, |message| message.is_final());
+                Some(if is_final { Standing::Answered } else { Standing::Open })
+            }
+            "turn_failed" => Some(failure(envelope.data.get())),
+            "user_message"
+            | "reasoning"
+            | "tool_call"
+            | "tool_result"
+            | "permission_decision"
+            | "provider_usage"
+            | "plan" => Some(Standing::Open),
+            _ => None,
+        }
+    })
+}
+
+fn failure(data: &str) -> Standing {
+    #[derive(Deserialize)]
+    struct Failed {
+        terminal_status: String,
+        #[serde(default)]
+        error_message: String,
+    }
+    match serde_json::from_str::<Failed>(data) {
+        Ok(failed) if failed.terminal_status == TerminalStatus::Interrupted.as_str() => {
+            Standing::Interrupted
+        }
+        Ok(failed) => Standing::Failed {
+            terminal_status: failed.terminal_status,
+            message: failed.error_message,
+        },
+        Err(_) => Standing::Failed { terminal_status: "unknown".into(), message: String::new() },
+    }
+}
+
+fn model_named(line: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Posture {
+        model: Option<String>,
+    }
+    let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+    let names_one = matches!(
+        envelope.type_name.as_ref(),
+        "session_started" | "session_fork" | "posture_changed"
+    );
+    if !names_one {
+        return None;
+    }
+    serde_json::from_str::<Posture>(envelope.data.get()).ok()?.model
+}
+
+#[cfg(test)]
+#[path = "sessions_tests.rs"]
+mod tests;

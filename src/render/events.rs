@@ -1,0 +1,19 @@
+//! `--events`: every Event as one line of NDJSON on stdout, and nothing else.
+
+use super::paper::{Gone, Paper};
+use crate::event::{EventKind, Heard};
+
+/// Writes one Event; durable ones are also pushed out at once.
+pub fn write(heard: &Heard, paper: &mut Paper) -> Result<(), Gone> {
+    let Heard::Event(event) = heard else {
+        // Deltas were lost; everything durable follows, so the stream stays true.
+        return Ok(());
+    };
+    let Ok(mut line) = serde_json::to_vec(event) else { return Ok(()) };
+    line.push(b'\n');
+    paper.answer(&line)?;
+    match event.kind() {
+        EventKind::Canonical(_) => paper.flush(),
+        EventKind::Ephemeral(_) => Ok(()),
+    }
+}

@@ -1,0 +1,298 @@
+//! Event to writes: what a person sees of a Turn, as a pure function of what was heard.
+//!
+//! stdout is the answer alone, and no text is shown twice. A delta cannot know whether it belongs
+//! to the answer or to words beside a tool call. On a terminal, where stdout and stderr meet on
+//! one screen, every delta is shown as it arrives. When stdout is a file or a pipe, the message is
+//! written when its phase is known: the answer to stdout, commentary and text of a broken stream
+//! to stderr.
+
+use std::collections::HashMap;
+
+use super::diff;
+use super::sanitise::{Sanitiser, clean, one_line};
+use super::sheet::Sheet;
+use super::title::title;
+use crate::event::{
+    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, ProviderRetry, Status,
+    TerminalStatus, ToolCall, ToolResult, TurnFailed,
+};
+use crate::id::CallId;
+
+/// The widest tool line; wider ones are cut, because they would wrap.
+const TITLE_WIDTH: usize = 100;
+
+/// What a stream leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surface {
+    /// A person looks at it.
+    Terminal,
+    /// A file or a pipe.
+    Plain,
+    /// Nobody; something else speaks there.
+    Hidden,
+}
+
+/// How things look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    pub answer: Surface,
+    pub activity: Surface,
+    /// Whether stderr may be coloured.
+    pub colour: bool,
+    /// Only the answer and errors.
+    pub quiet: bool,
+}
+
+/// What has been shown of the Turn so far.
+pub struct Line {
+    look: Look,
+    sanitiser: Sanitiser,
+    /// Raw text of the current response that is already on the screen.
+    shown: String,
+    /// The cursor of stdout stands behind text.
+    mid_line: bool,
+    /// Deltas were lost: later ones have no place to stand until the whole message comes.
+    gap: bool,
+    /// The next status is the one that follows a loss, and says nothing new.
+    catching_up: bool,
+    /// Tool lines were written since the last text.
+    behind_activity: bool,
+    titles: HashMap<CallId, String>,
+}
+
+impl Line {
+    /// Nothing shown yet.
+    pub fn new(look: Look) -> Self {
+        Self {
+            look,
+            sanitiser: Sanitiser::default(),
+            shown: String::new(),
+            mid_line: false,
+            gap: false,
+            catching_up: false,
+            behind_activity: false,
+            titles: HashMap::new(),
+        }
+    }
+
+    /// Whether the cursor of a terminal stands in mid-line.
+    pub fn is_mid_line(&self) -> bool {
+        self.mid_line && self.look.answer == Surface::Terminal
+    }
+
+    /// Writes what there is to show of it.
+    pub fn hear(&mut self, heard: &Heard, sheet: &mut Sheet) {
+        match heard {
+            Heard::Missed(_) => {
+                self.gap = true;
+                self.catching_up = true;
+            }
+            Heard::Event(event) => match event.kind() {
+                EventKind::Canonical(fact) => self.fact(fact, sheet),
+                EventKind::Ephemeral(notice) => self.notice(notice, sheet),
+            },
+        }
+    }
+
+    fn fact(&mut self, fact: &Canonical, sheet: &mut Sheet) {
+        match fact {
+            Canonical::AssistantMessage(message) => self.message(message, sheet),
+            Canonical::ToolCall(call) => self.remember(call),
+            Canonical::ToolResult(result) => self.result(result, sheet),
+            Canonical::TurnFailed(failed) => self.failure(failed, sheet),
+            Canonical::LogRepaired(repaired) if !repaired.kept => self.activity(
+                &format!("the Log had a torn line of {} bytes; it is skipped", repaired.length),
+                sheet,
+            ),
+            _ => {}
+        }
+    }
+
+    fn notice(&mut self, notice: &Ephemeral, sheet: &mut Sheet) {
+        match notice {
+            Ephemeral::TextDelta(chunk) => self.delta(chunk, sheet),
+            Ephemeral::Status(status) => self.status(status, sheet),
+            Ephemeral::ProviderRetry(retry) => self.retry(retry, sheet),
+            Ephemeral::ContextPressure(gauge) => self.pressure(gauge, sheet),
+            Ephemeral::PermissionRequest(request) => {
+                let summary = one_line(&request.summary, TITLE_WIDTH);
+                self.activity(&format!("asked for permission: {summary}"), sheet);
+            }
+            Ephemeral::ReasoningDelta(_)
+            | Ephemeral::ToolOutputDelta { .. }
+            | Ephemeral::PermissionResolved { .. } => {}
+        }
+    }
+
+    fn delta(&mut self, chunk: &str, sheet: &mut Sheet) {
+        if self.look.answer != Surface::Terminal || self.gap || chunk.is_empty() {
+            return;
+        }
+        self.shown.push_str(chunk);
+        self.text(chunk, sheet);
+    }
+
+    /// Text for a terminal's stdout.
+    fn text(&mut self, chunk: &str, sheet: &mut Sheet) {
+        if std::mem::take(&mut self.behind_activity) && self.look.activity == Surface::Terminal {
+            sheet.line("");
+        }
+        let answer = sheet.answer();
+        let before = answer.len();
+        self.sanitiser.push(chunk, answer);
+        if answer.len() > before {
+            self.mid_line = !answer.ends_with('\n');
+        }
+    }
+
+    fn message(&mut self, message: &AssistantMessage, sheet: &mut Sheet) {
+        match self.look.answer {
+            Surface::Terminal => self.message_on_terminal(&message.text, sheet),
+            Surface::Plain if message.is_final() => {
+                let text = clean(&message.text);
+                let answer = sheet.answer();
+                answer.push_str(&text);
+                if !text.ends_with('\n') {
+                    answer.push('\n');
+                }
+            }
+            Surface::Plain | Surface::Hidden if !message.is_final() => {
+                self.activity(clean(&message.text).trim_end(), sheet);
+            }
+            Surface::Plain | Surface::Hidden => {}
+        }
+    }
+
+    fn message_on_terminal(&mut self, text: &str, sheet: &mut Sheet) {
+        if self.shown.starts_with(text) {
+            // A response with several messages: the later ones are shown too, and stay counted.
+            self.shown.drain(..text.len());
+            if self.shown.is_empty() {
+                self.close_line(sheet);
+            }
+            return;
+        }
+        if let Some(missing) = text.strip_prefix(self.shown.as_str()) {
+            self.text(missing, sheet);
+        } else {
+            // What was shown is not what was said; the whole message sets it right.
+            self.close_line(sheet);
+            self.text(text, sheet);
+        }
+        self.shown.clear();
+        self.close_line(sheet);
+    }
+
+    fn close_line(&mut self, sheet: &mut Sheet) {
+        self.sanitiser = Sanitiser::default();
+        if self.is_mid_line() {
+            sheet.answer().push('\n');
+        }
+        self.mid_line = false;
+    }
+
+    fn remember(&mut self, call: &ToolCall) {
+        self.titles.insert(call.call_id.clone(), title(call, TITLE_WIDTH));
+    }
+
+    fn result(&mut self, result: &ToolResult, sheet: &mut Sheet) {
+        let name = self.titles.remove(&result.call_id).unwrap_or_else(|| "tool".to_owned());
+        if self.look.quiet {
+            return;
+        }
+        let outcome = outcome(result);
+        let line = match (self.look.activity, &outcome) {
+            (Surface::Terminal, None) => format!("• {name} {}", self.paint(GREEN, "✓")),
+            (Surface::Terminal, Some(trouble)) => {
+                format!("• {name} {}", self.paint(RED, &format!("✗ {trouble}")))
+            }
+            (_, None) => format!("{name}: ok"),
+            (_, Some(trouble)) => format!("{name}: {trouble}"),
+        };
+        self.activity(&line, sheet);
+        if let Some(diff) = result.details.get("diff").and_then(serde_json::Value::as_str) {
+            let colour = self.look.colour;
+            diff::show(diff, colour, |line| sheet.line(line));
+        }
+        self.behind_activity = true;
+    }
+
+    fn failure(&mut self, failed: &TurnFailed, sheet: &mut Sheet) {
+        self.close_line(sheet);
+        self.shown.clear();
+        if failed.terminal_status == TerminalStatus::Interrupted {
+            self.activity("interrupted", sheet);
+            return;
+        }
+        let message = clean(&failed.error_message);
+        let message = if message.is_empty() { failed.terminal_status.to_string() } else { message };
+        sheet.line(&format!("{} {message}", self.paint(RED, "error:")));
+        let actions = failed.details.get("next_actions").and_then(serde_json::Value::as_array);
+        for action in actions.into_iter().flatten().filter_map(serde_json::Value::as_str) {
+            sheet.line(&format!("  try: {}", clean(action)));
+        }
+    }
+
+    fn status(&mut self, status: &Status, sheet: &mut Sheet) {
+        if std::mem::take(&mut self.catching_up) {
+            return;
+        }
+        if matches!(status, Status::Thinking { .. }) {
+            self.gap = false;
+            self.shown.clear();
+            self.close_line(sheet);
+        }
+    }
+
+    fn retry(&mut self, retry: &ProviderRetry, sheet: &mut Sheet) {
+        let ProviderRetry { attempt, max_attempts, delay_ms, error } = retry;
+        let seconds = std::time::Duration::from_millis(*delay_ms).as_secs_f64();
+        let reason = one_line(&error.message, TITLE_WIDTH);
+        self.activity(
+            &format!("{reason}; attempt {attempt} of {max_attempts} in {seconds:.1} s"),
+            sheet,
+        );
+    }
+
+    fn pressure(&mut self, gauge: &serde_json::Value, sheet: &mut Sheet) {
+        let level = gauge.get("level").and_then(serde_json::Value::as_str).unwrap_or_default();
+        if !matches!(level, "warning" | "critical") {
+            return;
+        }
+        let percent = gauge.get("percent").and_then(serde_json::Value::as_f64);
+        let how_full = percent.map_or_else(String::new, |percent| format!(" {percent:.0} %"));
+        self.activity(&format!("the model's context is{how_full} full ({level})"), sheet);
+    }
+
+    /// A line that `--quiet` hides.
+    pub fn activity(&mut self, text: &str, sheet: &mut Sheet) {
+        if self.look.quiet || text.is_empty() {
+            return;
+        }
+        self.close_line(sheet);
+        sheet.line(text);
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.look.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+const GREEN: &str = "32";
+const RED: &str = "31";
+
+/// Why a call went wrong, in a few words; `None` when it went well.
+fn outcome(result: &ToolResult) -> Option<String> {
+    if result.ok {
+        return None;
+    }
+    if let Some(signal) = result.details.get("signal").filter(|signal| !signal.is_null()) {
+        let signal = signal.as_str().map_or_else(|| signal.to_string(), str::to_owned);
+        return Some(format!("signal {}", one_line(&signal, 20)));
+    }
+    if let Some(code) = result.details.get("exit_code").and_then(serde_json::Value::as_i64) {
+        return Some(format!("exit {code}"));
+    }
+    let message = result.error.as_ref().map_or("failed", |error| error.message.as_str());
+    Some(one_line(message, TITLE_WIDTH))
+}

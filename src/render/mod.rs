@@ -1,0 +1,171 @@
+//! The terminal renderer: a subscriber that shows a Turn on stdout and stderr and owns no truth.
+
+mod diff;
+mod events;
+mod json;
+mod line;
+mod paper;
+mod sanitise;
+mod sheet;
+mod status;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod title;
+
+use std::time::{Duration, Instant};
+
+pub use json::Envelope;
+pub use line::{Look, Surface};
+pub use paper::{Gone, Paper, Signalled};
+pub use sanitise::{clean, one_line};
+pub use tally::{Ending, Tally};
+
+use line::Line;
+use sheet::Sheet;
+use status::StatusLine;
+
+use crate::error::Report;
+use crate::event::Heard;
+
+/// How a Turn is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// For a person.
+    Text(Look),
+    /// `--json`: activity as for a person, the envelope at the end.
+    Json(Look),
+    /// `--events`: Events on stdout.
+    Events,
+}
+
+/// One run's view of its Session.
+pub struct View {
+    mode: Mode,
+    paper: Paper,
+    line: Line,
+    status: Option<StatusLine>,
+    sheet: Sheet,
+}
+
+impl View {
+    /// A view that has shown nothing yet.
+    pub fn new(mode: Mode, paper: Paper) -> Self {
+        let look = match mode {
+            Mode::Text(look) => look,
+            Mode::Json(look) => Look { answer: Surface::Hidden, ..look },
+            Mode::Events => Look {
+                answer: Surface::Hidden,
+                activity: Surface::Hidden,
+                colour: false,
+                quiet: true,
+            },
+        };
+        let is_live = look.activity == Surface::Terminal && !look.quiet;
+        Self {
+            mode,
+            paper,
+            line: Line::new(look),
+            status: is_live.then(|| StatusLine::new(Instant::now())),
+            sheet: Sheet::default(),
+        }
+    }
+
+    /// How often `tick` wants to be called while nothing is heard; `None` for never.
+    pub fn tick_every(&self) -> Option<Duration> {
+        (self.status.is_some() || self.mode == Mode::Events).then_some(status::TICK)
+    }
+
+    /// Shows what was heard.
+    pub fn hear(&mut self, heard: &Heard) -> Result<(), Gone> {
+        if self.mode == Mode::Events {
+            return events::write(heard, &mut self.paper);
+        }
+        self.line.hear(heard, &mut self.sheet);
+        if let Some(status) = &mut self.status {
+            status.hear(heard, Instant::now());
+        }
+        self.write_sheet()
+    }
+
+    /// Brings the live parts up to date.
+    pub fn tick(&mut self) -> Result<(), Gone> {
+        self.paper.flush()?;
+        let Some(status) = &mut self.status else { return Ok(()) };
+        if self.line.is_mid_line() {
+            return Ok(());
+        }
+        let strokes = status.draw(Instant::now(), terminal_width());
+        self.paper.activity(strokes.as_bytes());
+        Ok(())
+    }
+
+    /// Says something beside the answer; `--quiet` hides it.
+    pub fn notice(&mut self, text: &str) {
+        self.line.activity(&clean(text), &mut self.sheet);
+        // A lost stdout is found by whoever writes an answer.
+        self.write_sheet().ok();
+    }
+
+    /// Says what went wrong and what to do; nothing hides it.
+    pub fn error(&mut self, report: &Report) {
+        self.erase_status();
+        self.paper.flush().ok();
+        self.paper.activity(error_text(report).as_bytes());
+    }
+
+    /// Asks for a line of input.
+    pub fn ask(&mut self, text: &str) {
+        self.erase_status();
+        self.paper.flush().ok();
+        self.paper.activity(text.as_bytes());
+    }
+
+    /// Writes text to stdout that is not part of a Turn.
+    pub fn answer(&mut self, text: &str) -> Result<(), Gone> {
+        self.erase_status();
+        self.paper.answer(text.as_bytes())?;
+        self.paper.flush()
+    }
+
+    /// Leaves the screen tidy.
+    pub fn finish(&mut self) -> Result<(), Gone> {
+        self.erase_status();
+        self.paper.flush()
+    }
+
+    fn write_sheet(&mut self) -> Result<(), Gone> {
+        if self.sheet.is_empty() {
+            self.sheet.clear();
+            return Ok(());
+        }
+        self.erase_status();
+        let written = self.paper.put(&self.sheet);
+        self.sheet.clear();
+        written?;
+        // Deltas are shown as they arrive only on a terminal, so nothing is flushed too often.
+        self.paper.flush()
+    }
+
+    fn erase_status(&mut self) {
+        if let Some(status) = &mut self.status {
+            let strokes = status.erase();
+            self.paper.activity(strokes.as_bytes());
+        }
+    }
+}
+
+/// An error as a person reads it.
+pub fn error_text(report: &Report) -> String {
+    let mut text = format!("error: {}\n", clean(&report.message));
+    for action in report.next_actions() {
+        text.push_str(&format!("  try: {}\n", clean(&action)));
+    }
+    text
+}
+
+/// The cells of a line of the terminal on stderr; asked each time, because windows change.
+pub fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
+    size.map_or(80, |size| usize::from(size.ws_col)).clamp(20, 400)
+}

@@ -1,0 +1,129 @@
+//! The one writer: bytes to stdout and stderr, and what happens when nobody reads them.
+//!
+//! A reader that went away is one `Gone`, told to the caller once. A reader that stands still must
+//! not make Pixir deaf, so a write waits for room in small steps and gives up when a signal asked
+//! the run to end.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::sheet::{Channel, Sheet};
+
+/// What a pipe takes without blocking once it reports room.
+const STEP: usize = 4096;
+
+/// How much is collected before it is written to something that is not a terminal.
+const BUFFER: usize = 64 * 1024;
+
+/// How many signals asked this run to end.
+pub type Signalled = Arc<AtomicUsize>;
+
+/// Nobody reads stdout any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone;
+
+/// stdout and stderr of this process.
+pub struct Paper {
+    answer: Option<File>,
+    activity: Option<File>,
+    buffer: Vec<u8>,
+    signalled: Signalled,
+}
+
+impl Paper {
+    /// The process's own streams; one that is closed swallows what it is given.
+    pub fn standard(signalled: Signalled) -> Self {
+        let own = |stream: BorrowedFd<'_>| stream.try_clone_to_owned().ok().map(File::from);
+        Self {
+            answer: own(io::stdout().as_fd()),
+            activity: own(io::stderr().as_fd()),
+            buffer: Vec::new(),
+            signalled,
+        }
+    }
+
+    /// Writes a sheet: stdout is collected until `flush`, stderr goes out at once and in order.
+    pub fn put(&mut self, sheet: &Sheet) -> Result<(), Gone> {
+        for (channel, text) in sheet.strokes() {
+            match channel {
+                Channel::Answer => self.answer(text.as_bytes())?,
+                Channel::Activity => {
+                    self.flush()?;
+                    self.activity(text.as_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects bytes for stdout.
+    pub fn answer(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() < BUFFER { Ok(()) } else { self.flush() }
+    }
+
+    /// Writes what was collected for stdout.
+    pub fn flush(&mut self) -> Result<(), Gone> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let written = match &mut self.answer {
+            Some(file) => write_all(file, &self.buffer, &self.signalled),
+            None => Ok(()),
+        };
+        self.buffer.clear();
+        if written.is_err() {
+            // One report is enough; whatever comes later goes nowhere.
+            self.answer = None;
+            return Err(Gone);
+        }
+        Ok(())
+    }
+
+    /// Writes to stderr. Its loss is no reason to stop working.
+    pub fn activity(&mut self, bytes: &[u8]) {
+        let Some(file) = &mut self.activity else { return };
+        if write_all(file, bytes, &self.signalled).is_err() {
+            self.activity = None;
+        }
+    }
+}
+
+fn write_all(file: &mut File, mut bytes: &[u8], signalled: &Signalled) -> io::Result<()> {
+    while !bytes.is_empty() {
+        wait_for_room(file, signalled)?;
+        let step = bytes.get(..STEP).unwrap_or(bytes);
+        match file.write(step) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+fn wait_for_room(file: &File, signalled: &Signalled) -> io::Result<()> {
+    let patience = Timespec::try_from(Duration::from_millis(100)).ok();
+    loop {
+        let mut wait = [PollFd::new(file, PollFlags::OUT)];
+        match poll(&mut wait, patience.as_ref()) {
+            Ok(0) if signalled.load(Ordering::Relaxed) > 0 => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            // Whatever is wrong with the stream, the write says it better.
+            Ok(_) | Err(_) => return Ok(()),
+        }
+    }
+}

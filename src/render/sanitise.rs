@@ -1,0 +1,238 @@
+//! The one sanitiser: what text must lose before a terminal may see it.
+//!
+//! Escape sequences (CSI, OSC, DCS and their 8-bit twins), control characters but newline and tab,
+//! bidi embeddings, overrides and isolates, and tag characters are dropped. Joiners stay: scripts
+//! and emoji need them. Text arrives in chunks, so an unfinished sequence is remembered.
+
+/// A filter for one stream of text.
+#[derive(Debug, Clone, Default)]
+pub struct Sanitiser {
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Text,
+    /// Behind ESC.
+    Escape,
+    /// Behind ESC and an intermediate byte, as in `ESC ( B`.
+    Intermediate,
+    /// In a control sequence, up to its final byte.
+    Control,
+    /// In a string (OSC, DCS, PM, APC, SOS), up to BEL or ST.
+    String,
+    /// In a string, behind ESC: perhaps ST.
+    StringEscape,
+}
+
+impl Sanitiser {
+    /// Appends what may be shown of a chunk.
+    pub fn push(&mut self, chunk: &str, shown: &mut String) {
+        if self.state == State::Text && chunk.bytes().all(is_plainly_harmless) {
+            shown.push_str(chunk);
+            return;
+        }
+        for c in chunk.chars() {
+            if self.admits(c) {
+                shown.push(c);
+            }
+        }
+    }
+
+    fn admits(&mut self, c: char) -> bool {
+        // A line break ends every sequence: a stray opener may hide a line, never the rest.
+        if c == '\n' {
+            self.state = State::Text;
+            return true;
+        }
+        let (next, admitted) = match self.state {
+            State::Text => match opener(c) {
+                Some(state) => (state, false),
+                None => (State::Text, !is_forbidden(c)),
+            },
+            State::Escape => (behind_escape(c), false),
+            State::Intermediate => match c {
+                ' '..='/' => (State::Intermediate, false),
+                '\x1b' => (State::Escape, false),
+                _ => (State::Text, false),
+            },
+            State::Control => match c {
+                ' '..='?' => (State::Control, false),
+                '\x1b' => (State::Escape, false),
+                '@'..='~' => (State::Text, false),
+                // Not a sequence after all; what follows is text again.
+                _ => (State::Text, !is_forbidden(c)),
+            },
+            State::String => match c {
+                '\x07' | '\u{9c}' => (State::Text, false),
+                '\x1b' => (State::StringEscape, false),
+                _ => (State::String, false),
+            },
+            State::StringEscape => match c {
+                '\\' => (State::Text, false),
+                '\x1b' => (State::StringEscape, false),
+                _ => (State::String, false),
+            },
+        };
+        self.state = next;
+        admitted
+    }
+}
+
+/// The text without what a terminal must not see.
+pub fn clean(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    Sanitiser::default().push(text, &mut shown);
+    shown
+}
+
+/// The text on one line of at most `width` cells, blanks folded, cut with an ellipsis.
+pub fn one_line(text: &str, width: usize) -> String {
+    use unicode_width::UnicodeWidthChar;
+
+    // Enough for any line; a prompt of megabytes is not cleaned as a whole for its first words.
+    let head: String = text.chars().take(width.saturating_mul(8) + 64).collect();
+    let folded = clean(&head).split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = String::new();
+    let mut cells = 0;
+    for c in folded.chars() {
+        let wide = c.width().unwrap_or(0);
+        if cells + wide > width {
+            while cells + 1 > width {
+                let Some(last) = line.pop() else { break };
+                cells -= last.width().unwrap_or(0);
+            }
+            line.push('…');
+            return line;
+        }
+        cells += wide;
+        line.push(c);
+    }
+    line
+}
+
+/// Bytes that cannot be part of anything forbidden: all of ASCII that prints, and the lead and
+/// trail bytes of characters outside the ranges below.
+fn is_plainly_harmless(byte: u8) -> bool {
+    match byte {
+        b'\n' | b'\t' | b' '..=b'~' => true,
+        // C2: C1 controls. E2: bidi controls. EF: the byte order mark. F3: tags.
+        0xC2 | 0xE2 | 0xEF | 0xF3 => false,
+        0x80.. => true,
+        _ => false,
+    }
+}
+
+fn opener(c: char) -> Option<State> {
+    match c {
+        '\x1b' => Some(State::Escape),
+        '\u{9b}' => Some(State::Control),
+        '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => Some(State::String),
+        _ => None,
+    }
+}
+
+fn behind_escape(c: char) -> State {
+    match c {
+        '[' => State::Control,
+        ']' | 'P' | 'X' | '^' | '_' => State::String,
+        ' '..='/' => State::Intermediate,
+        '\x1b' => State::Escape,
+        _ => State::Text,
+    }
+}
+
+fn is_forbidden(c: char) -> bool {
+    match c {
+        '\n' | '\t' => false,
+        '\0'..='\x1f' | '\x7f'..='\u{9f}' => true,
+        // Embeddings, overrides and isolates reorder what a reader sees.
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        // The byte order mark and interlinear annotations are invisible.
+        '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
+        // Tags carry hidden text.
+        '\u{e0000}'..='\u{e007f}' => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(clean(text), expected, "{text:?}");
+    }
+
+    #[test]
+    fn sequences_disappear_and_text_stays() {
+        check("plain\ttext\n", "plain\ttext\n");
+        check("\x1b[31mred\x1b[0m", "red");
+        check("\x1b]0;title\x07after", "after");
+        check("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link");
+        check("\x1bPq#0\x1b\\x", "x");
+        check("\x1b(Bx", "x");
+        check("\u{9b}31mred", "red");
+        check("\u{9d}0;title\u{9c}x", "x");
+        check("a\rb\x07c\x7fd\u{85}e", "abcde");
+        check("\x1b", "");
+    }
+
+    #[test]
+    fn an_open_string_hides_a_line_and_no_more() {
+        check("\x1b]0;never closed\nvisible", "\nvisible");
+    }
+
+    #[test]
+    fn hidden_and_reordering_characters_disappear_and_joiners_stay() {
+        check("a\u{202e}b\u{2066}c\u{e0041}d\u{feff}", "abcd");
+        check("👩\u{200d}💻 می\u{200c}خواهم", "👩\u{200d}💻 می\u{200c}خواهم");
+        check("“naïve” 漢字 ¿", "“naïve” 漢字 ¿");
+    }
+
+    #[test]
+    fn one_line_is_as_wide_as_allowed() {
+        assert_eq!(one_line("a\n  b\tc", 10), "a b c");
+        assert_eq!(one_line("abcdef", 4), "abc…");
+        assert_eq!(one_line("漢字漢字", 5), "漢字…");
+        assert_eq!(one_line("abc", 3), "abc");
+        assert_eq!(one_line("\x1b[2Jboo", 9), "boo");
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_do_not_matter(text in ".{0,40}", cuts in proptest::collection::vec(0usize..60, 0..5)) {
+            let noisy: String = text.chars().flat_map(|c| match c {
+                'a'..='f' => vec!['\x1b', '['], 'g'..='k' => vec!['\x1b', ']'], 'l' => vec!['\x07'], c => vec![c],
+            }).collect();
+            let mut sanitiser = Sanitiser::default();
+            let mut shown = String::new();
+            let chars: Vec<char> = noisy.chars().collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(chars.len())).collect();
+            cuts.extend([0, chars.len()]);
+            cuts.sort_unstable();
+            for pair in cuts.windows(2) {
+                sanitiser.push(&chars[pair[0]..pair[1]].iter().collect::<String>(), &mut shown);
+            }
+            prop_assert_eq!(&shown, &clean(&noisy));
+            prop_assert!(shown.chars().all(|c| !is_forbidden(c)));
+            prop_assert_eq!(clean(&shown), shown);
+        }
+
+        #[test]
+        fn harmless_text_is_untouched(text in "[ -~\n\tä-ÿα-ω漢字]{0,60}") {
+            prop_assert_eq!(clean(&text), text);
+        }
+
+        #[test]
+        fn a_line_never_exceeds_its_width(text in ".{0,60}", width in 1usize..30) {
+            let line = one_line(&text, width);
+            prop_assert!(unicode_width::UnicodeWidthStr::width(line.as_str()) <= width.max(1) + 1);
+            prop_assert!(!line.contains('\n'));
+        }
+    }
+}

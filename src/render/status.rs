@@ -1,0 +1,145 @@
+//! The live status line: what runs, for how long, how many tokens.
+//!
+//! It is drawn on stderr, only on a terminal, at most ten times a second, and erased before
+//! anything else is written.
+
+use std::time::{Duration, Instant};
+
+use unicode_width::UnicodeWidthStr;
+
+use super::sanitise::one_line;
+use super::title::title;
+use crate::event::{Canonical, Ephemeral, EventKind, Heard, Status};
+use crate::id::CallId;
+
+/// How often the line may change.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// Silence of the Provider that is worth a word.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Back to the first column and nothing left on the line.
+pub const ERASE: &str = "\r\x1b[2K";
+
+/// What the status line knows.
+pub struct StatusLine {
+    since: Instant,
+    last_heard: Instant,
+    thinking: bool,
+    over: bool,
+    running: Vec<(CallId, String)>,
+    tokens: u64,
+    drawn: Option<String>,
+}
+
+impl StatusLine {
+    /// A line for a Turn that begins now.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            last_heard: now,
+            thinking: false,
+            over: true,
+            running: Vec::new(),
+            tokens: 0,
+            drawn: None,
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn hear(&mut self, heard: &Heard, now: Instant) {
+        self.last_heard = now;
+        let Heard::Event(event) = heard else { return };
+        match event.kind() {
+            EventKind::Canonical(fact) => self.fact(fact, now),
+            EventKind::Ephemeral(Ephemeral::Status(status)) => {
+                self.over = status.is_terminal() || *status == Status::Idle;
+                self.thinking = matches!(status, Status::Thinking { .. });
+            }
+            EventKind::Ephemeral(_) => {}
+        }
+    }
+
+    fn fact(&mut self, fact: &Canonical, now: Instant) {
+        match fact {
+            Canonical::UserMessage(_) => {
+                *self = Self { drawn: self.drawn.take(), over: false, ..Self::new(now) };
+            }
+            Canonical::ToolCall(call) => {
+                self.running.push((call.call_id.clone(), title(call, 200)));
+            }
+            Canonical::ToolResult(result) => {
+                self.running.retain(|(call_id, _)| *call_id != result.call_id);
+            }
+            Canonical::ProviderUsage(usage) => {
+                self.tokens += usage.usage.as_ref().map_or(0, |tokens| {
+                    tokens.total_tokens.max(tokens.input_tokens + tokens.output_tokens)
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// The line as it should stand now; `None` when nothing runs.
+    pub fn text(&self, now: Instant, width: usize) -> Option<String> {
+        if self.over {
+            return None;
+        }
+        let seconds = now.saturating_duration_since(self.since).as_secs();
+        let mut tail = format!(" · {}", span(seconds));
+        if self.tokens > 0 {
+            tail.push_str(&format!(" · {} tokens", thousands(self.tokens)));
+        }
+        let silence = now.saturating_duration_since(self.last_heard);
+        if self.thinking && self.running.is_empty() && silence >= SILENCE {
+            tail.push_str(&format!(" · no data for {} s", silence.as_secs()));
+        }
+        let what = match self.running.as_slice() {
+            [] => "thinking".to_owned(),
+            [(_, only)] => only.clone(),
+            [.., (_, last)] => format!("{last} (+{} more)", self.running.len() - 1),
+        };
+        // One cell stays free: a full line would wrap on many terminals.
+        let room = width.saturating_sub(tail.width() + 3);
+        if room < 8 {
+            return Some(one_line(&what, width.saturating_sub(1)));
+        }
+        Some(format!("… {}{tail}", one_line(&what, room)))
+    }
+
+    /// What to write so that the line shows the present; empty when it already does.
+    pub fn draw(&mut self, now: Instant, width: usize) -> String {
+        let wanted = self.text(now, width);
+        if wanted == self.drawn {
+            return String::new();
+        }
+        let strokes = match &wanted {
+            Some(text) => format!("{ERASE}\x1b[2m{text}\x1b[0m"),
+            None => ERASE.to_owned(),
+        };
+        self.drawn = wanted;
+        strokes
+    }
+
+    /// What to write before anything else may be written.
+    pub fn erase(&mut self) -> &'static str {
+        if self.drawn.take().is_some() { ERASE } else { "" }
+    }
+}
+
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one decimal of a rounded count")]
+fn thousands(count: u64) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        1_000..1_000_000 => format!("{:.1}k", count as f64 / 1e3),
+        _ => format!("{:.1}M", count as f64 / 1e6),
+    }
+}

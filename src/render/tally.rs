@@ -1,0 +1,142 @@
+//! How a Turn ended and what it cost: the same sums for every presenter.
+
+use serde::Serialize;
+
+use crate::error::Report;
+use crate::event::{
+    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, TerminalStatus, Tokens,
+    TurnFailed,
+};
+
+/// What is known of a Turn that is being watched.
+#[derive(Debug, Default)]
+pub struct Tally {
+    answer: Option<String>,
+    partial: Option<String>,
+    failed: Option<TurnFailed>,
+    usage: Usage,
+    denied: bool,
+    status: Option<Status>,
+}
+
+/// Tokens and calls of one Turn.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Usage {
+    pub calls: u32,
+    pub input_tokens: u64,
+    pub cached_tokens: u64,
+    pub output_tokens: u64,
+    pub reasoning_tokens: u64,
+    pub total_tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_cost_usd: Option<f64>,
+}
+
+/// A Turn that is over.
+#[derive(Debug)]
+pub struct Ending {
+    pub status: Status,
+    /// The final answer, or what there is of it.
+    pub output: Option<String>,
+    pub failed: Option<TurnFailed>,
+    pub usage: Usage,
+    /// Somebody said no to a call.
+    pub denied: bool,
+}
+
+impl Ending {
+    /// The error of a Turn without an answer.
+    pub fn error(&self) -> Option<Report> {
+        if let Some(failed) = &self.failed {
+            return Some(Report {
+                kind: failed.error_kind.clone(),
+                message: failed.error_message.clone(),
+                details: failed.details.clone(),
+            });
+        }
+        match &self.status {
+            Status::Error { error, .. } => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// How the Turn ended, when it has no answer.
+    pub fn terminal_status(&self) -> Option<TerminalStatus> {
+        if let Some(failed) = &self.failed {
+            return Some(failed.terminal_status.clone());
+        }
+        match &self.status {
+            Status::Error { terminal_status, .. } => {
+                Some(TerminalStatus::from_text(terminal_status))
+            }
+            Status::Interrupted => Some(TerminalStatus::Interrupted),
+            Status::Done | Status::Idle | Status::Thinking { .. } | Status::Working { .. } => None,
+        }
+    }
+}
+
+impl Tally {
+    /// Takes in what happened; true when the Turn is over.
+    pub fn hear(&mut self, heard: &Heard) -> bool {
+        let Heard::Event(event) = heard else { return false };
+        match event.kind() {
+            EventKind::Canonical(fact) => {
+                self.fact(fact);
+                false
+            }
+            EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => {
+                self.status = Some(status.clone());
+                true
+            }
+            EventKind::Ephemeral(_) => false,
+        }
+    }
+
+    /// The ending; a Turn whose end was not heard counts as interrupted.
+    pub fn ending(self) -> Ending {
+        Ending {
+            status: self.status.unwrap_or(Status::Interrupted),
+            output: self.answer.or(self.partial),
+            failed: self.failed,
+            usage: self.usage,
+            denied: self.denied,
+        }
+    }
+
+    fn fact(&mut self, fact: &Canonical) {
+        match fact {
+            Canonical::UserMessage(_) => *self = Self::default(),
+            Canonical::AssistantMessage(message) => self.message(message),
+            Canonical::TurnFailed(failed) => self.failed = Some(failed.clone()),
+            Canonical::PermissionDecision(decision) => self.denied |= decision.decision == "deny",
+            Canonical::ProviderUsage(usage) => {
+                self.usage.calls += 1;
+                if let Some(tokens) = &usage.usage {
+                    self.usage.add(tokens);
+                }
+                if let Some(cost) = usage.estimated_cost_usd {
+                    *self.usage.estimated_cost_usd.get_or_insert(0.0) += cost;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn message(&mut self, message: &AssistantMessage) {
+        if message.is_final() {
+            self.answer = Some(message.text.clone());
+        } else if message.is_partial() {
+            self.partial = Some(message.text.clone());
+        }
+    }
+}
+
+impl Usage {
+    fn add(&mut self, tokens: &Tokens) {
+        self.input_tokens += tokens.input_tokens;
+        self.cached_tokens += tokens.cached_tokens;
+        self.output_tokens += tokens.output_tokens;
+        self.reasoning_tokens += tokens.reasoning_tokens;
+        self.total_tokens += tokens.total_tokens;
+    }
+}

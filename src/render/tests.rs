@@ -1,0 +1,283 @@
+//! The view as tables: what was heard, and what stood on stdout and stderr.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::sheet::Channel;
+use super::*;
+use crate::error::{Kind, Report};
+use crate::event::{
+    AssistantMessage, Canonical, Ephemeral, Event, Extra, Phase, ProviderRetry, ProviderUsage,
+    Sequenced, Status, TerminalStatus, Timestamp, Tokens, ToolCall, ToolResult, TurnFailed,
+    UserMessage,
+};
+use crate::id::{CallId, EventId, SessionId};
+
+fn fact(fact: impl Into<Canonical>) -> Heard {
+    Heard::Event(Arc::new(Event::sequenced(Sequenced {
+        id: EventId::mint(),
+        session_id: SessionId::parse("s").unwrap(),
+        seq: Some(1),
+        ts: Timestamp::from_text("2026-01-01T00:00:00.000000Z"),
+        fact: fact.into(),
+        extra: Extra::new(),
+    })))
+}
+
+fn live(notice: Ephemeral) -> Heard {
+    Heard::Event(Arc::new(Event::live(SessionId::parse("s").unwrap(), notice, 0)))
+}
+
+fn delta(text: &str) -> Heard {
+    live(Ephemeral::TextDelta(text.into()))
+}
+
+fn thinking() -> Heard {
+    live(Ephemeral::Status(Status::Thinking { iteration: 1 }))
+}
+
+fn message(text: &str, phase: Phase) -> Heard {
+    fact(AssistantMessage { text: text.into(), phase: Some(phase), ..Default::default() })
+}
+
+fn answer(text: &str) -> Heard {
+    message(text, Phase::Final)
+}
+
+fn partial(text: &str) -> Heard {
+    let metadata = json!({"partial": true}).as_object().cloned();
+    let phase = Some(Phase::Commentary);
+    fact(AssistantMessage { text: text.into(), phase, metadata, ..Default::default() })
+}
+
+fn call(name: &str, args: Value) -> Heard {
+    let call_id = CallId::new("c");
+    fact(ToolCall { call_id, name: name.into(), args, raw_args: None, extra: Extra::new() })
+}
+
+fn result(ok: bool, details: Value) -> Heard {
+    let error = (!ok && details.is_null()).then(|| Report::new(Kind::NoMatch, "no such text"));
+    let call_id = CallId::new("c");
+    fact(ToolResult { call_id, ok, output: None, error, details, extra: Extra::new() })
+}
+
+fn failed(status: TerminalStatus, message: &str, details: Value) -> Heard {
+    fact(TurnFailed {
+        terminal_status: status,
+        error_kind: "x".into(),
+        error_message: message.into(),
+        details,
+        extra: Extra::new(),
+    })
+}
+
+fn look(answer: Surface, activity: Surface) -> Look {
+    Look { answer, activity, colour: false, quiet: false }
+}
+
+/// Everything written, stderr between brackets.
+fn shown(look: Look, heard: &[Heard]) -> String {
+    let mut line = line::Line::new(look);
+    let mut sheet = Sheet::default();
+    for heard in heard {
+        line.hear(heard, &mut sheet);
+    }
+    let stroke = |(channel, text): (Channel, &str)| match channel {
+        Channel::Answer => text.to_owned(),
+        Channel::Activity => format!("[{text}]"),
+    };
+    sheet.strokes().map(stroke).collect()
+}
+
+fn on_terminal(heard: &[Heard]) -> String {
+    shown(look(Surface::Terminal, Surface::Terminal), heard)
+}
+
+fn in_pipe(heard: &[Heard]) -> String {
+    shown(look(Surface::Plain, Surface::Plain), heard)
+}
+
+#[test]
+fn deltas_are_shown_as_they_come_and_the_message_adds_only_what_is_missing() {
+    assert_eq!(on_terminal(&[delta("Hel"), delta("lo"), answer("Hello")]), "Hello\n");
+    assert_eq!(on_terminal(&[delta("Hel"), answer("Hello")]), "Hello\n");
+    assert_eq!(on_terminal(&[answer("Hello")]), "Hello\n");
+    assert_eq!(on_terminal(&[delta("Hello\n"), answer("Hello\n")]), "Hello\n");
+}
+
+#[test]
+fn a_text_that_diverged_is_set_right_on_a_new_line() {
+    assert_eq!(on_terminal(&[delta("Good ev"), answer("Good morning")]), "Good ev\nGood morning\n");
+}
+
+#[test]
+fn lost_deltas_leave_no_hole() {
+    let heard = [delta("ab"), Heard::Missed(3), thinking(), delta("xyz"), answer("abcdxyz")];
+    assert_eq!(on_terminal(&heard), "abcdxyz\n");
+    // The next response streams again.
+    let later = [Heard::Missed(1), thinking(), answer("a"), thinking(), delta("b"), answer("b")];
+    assert_eq!(on_terminal(&later), "a\nb\n");
+}
+
+#[test]
+fn two_messages_of_one_response_are_each_shown_once() {
+    let heard = [
+        delta("one"),
+        delta("two"),
+        message("one", Phase::Commentary),
+        message("two", Phase::Final),
+    ];
+    assert_eq!(on_terminal(&heard), "onetwo\n");
+}
+
+#[test]
+fn a_pipe_gets_the_answer_alone() {
+    let heard = [
+        delta("Looking"),
+        message("Looking.", Phase::Commentary),
+        call("read", json!({"path": "a.rs"})),
+        result(true, Value::Null),
+        delta("Do"),
+        answer("Done"),
+    ];
+    assert_eq!(in_pipe(&heard), "[Looking.\nread a.rs: ok\n]Done\n");
+    let quiet = Look { quiet: true, ..look(Surface::Plain, Surface::Plain) };
+    assert_eq!(shown(quiet, &heard), "Done\n");
+}
+
+#[test]
+fn text_of_a_broken_stream_is_not_the_answer() {
+    let heard = [
+        delta("half"),
+        partial("half"),
+        failed(TerminalStatus::ProviderError, "gone", json!({"next_actions": ["retry"]})),
+    ];
+    assert_eq!(in_pipe(&heard), "[half\nerror: gone\n  try: retry\n]");
+    assert_eq!(on_terminal(&heard), "half\n[error: gone\n  try: retry\n]");
+}
+
+#[test]
+fn tool_lines_say_how_it_went() {
+    let table = [
+        (
+            call("bash", json!({"command": "cargo\n test"})),
+            result(false, json!({"exit_code": 101})),
+            "[• bash cargo test ✗ exit 101\n]",
+        ),
+        (
+            call("edit", json!({"path": "x"})),
+            result(false, Value::Null),
+            "[• edit x ✗ no such text\n]",
+        ),
+        (call("odd", json!({"n": 1})), result(true, Value::Null), "[• odd {\"n\":1} ✓\n]"),
+        (
+            call("bash", json!({"command": "\u{1b}[2Jls"})),
+            result(false, json!({"signal": "SIGKILL"})),
+            "[• bash ls ✗ signal SIGKILL\n]",
+        ),
+    ];
+    for (call, result, expected) in table {
+        assert_eq!(on_terminal(&[call, result]), expected);
+    }
+}
+
+#[test]
+fn an_edit_shows_its_diff_in_colour_only_where_wanted() {
+    let heard = [
+        call("edit", json!({"path": "x"})),
+        result(true, json!({"diff": "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"})),
+    ];
+    assert_eq!(on_terminal(&heard), "[• edit x ✓\n  --- x\n  +++ x\n  @@ -1 +1 @@\n  -a\n  +b\n]");
+    let colour = Look { colour: true, ..look(Surface::Terminal, Surface::Terminal) };
+    assert!(shown(colour, &heard).contains("\u{1b}[32m+b\u{1b}[0m"));
+}
+
+#[test]
+fn a_tool_line_never_lands_behind_text() {
+    let heard =
+        [delta("Let me look"), call("read", json!({"path": "a"})), result(true, Value::Null)];
+    assert_eq!(on_terminal(&heard), "Let me look\n[• read a ✓\n]");
+}
+
+#[test]
+fn retries_pressure_and_interrupts_are_told() {
+    let retry = live(Ephemeral::ProviderRetry(ProviderRetry {
+        attempt: 2,
+        max_attempts: 5,
+        delay_ms: 1500,
+        error: Report::new(Kind::Network, "connection reset"),
+    }));
+    assert_eq!(in_pipe(&[retry]), "[connection reset; attempt 2 of 5 in 1.5 s\n]");
+    let gauge = live(Ephemeral::ContextPressure(json!({"level": "warning", "percent": 82.4})));
+    assert_eq!(in_pipe(&[gauge]), "[the model's context is 82 % full (warning)\n]");
+    assert_eq!(in_pipe(&[failed(TerminalStatus::Interrupted, "", Value::Null)]), "[interrupted\n]");
+}
+
+#[test]
+fn escapes_cut_across_deltas_stay_harmless() {
+    let heard =
+        [delta("a\u{1b}"), delta("]0;evil"), delta("\u{7}b"), answer("a\u{1b}]0;evil\u{7}b")];
+    assert_eq!(on_terminal(&heard), "ab\n");
+    assert_eq!(in_pipe(&heard), "ab\n");
+}
+
+#[test]
+fn the_status_line_says_what_runs_and_for_how_long() {
+    let start = Instant::now();
+    let mut status = StatusLine::new(start);
+    assert_eq!(status.text(start, 80), None);
+    status.hear(&fact(UserMessage::default()), start);
+    status.hear(&thinking(), start);
+    let later = start + Duration::from_secs(75);
+    assert_eq!(status.text(later, 80).unwrap(), "… thinking · 1m15s · no data for 75 s");
+    let tokens = Tokens { total_tokens: 3400, ..Default::default() };
+    status.hear(&fact(ProviderUsage { usage: Some(tokens), ..Default::default() }), later);
+    status.hear(&call("bash", json!({"command": "sleep 9; echo a long command line"})), later);
+    assert_eq!(
+        status.text(later, 60).unwrap(),
+        "… bash sleep 9; echo a long command … · 1m15s · 3.4k tokens"
+    );
+    assert!(!status.draw(later, 60).is_empty());
+    assert_eq!(status.draw(later, 60), "");
+    assert_eq!(status.erase(), "\r\x1b[2K");
+    status.hear(&live(Ephemeral::Status(Status::Done)), later);
+    assert_eq!(status.text(later, 60), None);
+}
+
+#[test]
+fn an_envelope_has_every_field_and_no_session_before_there_is_one() {
+    let mut tally = Tally::default();
+    for heard in [fact(UserMessage::default()), answer("42")] {
+        assert!(!tally.hear(&heard));
+    }
+    assert!(tally.hear(&live(Ephemeral::Status(Status::Done))));
+    let id = SessionId::parse("20260101T000000-abcdef").unwrap();
+    let envelope = Envelope::turn(&tally.ending(), Duration::from_millis(7))
+        .of_session(&id, "pixir resume 20260101T000000-abcdef".into());
+    insta::assert_snapshot!(envelope.line(), @r#"{"ok":true,"status":"completed","kind":"turn","session_id":"20260101T000000-abcdef","output":"42","usage":{"calls":0,"input_tokens":0,"cached_tokens":0,"output_tokens":0,"reasoning_tokens":0,"total_tokens":0},"duration_ms":7,"resume_command":"pixir resume 20260101T000000-abcdef","error":null}"#);
+    let report = Report::new(Kind::NoPrompt, "there is no prompt");
+    let envelope = Envelope::failure("turn", report, Duration::ZERO);
+    insta::assert_snapshot!(envelope.line(), @r#"{"ok":false,"status":"error","kind":"turn","output":null,"usage":null,"duration_ms":0,"error":{"kind":"no_prompt","message":"there is no prompt"}}"#);
+}
+
+#[test]
+fn an_envelope_names_the_way_a_turn_ended() {
+    let table = [
+        (TerminalStatus::Interrupted, "interrupted"),
+        (TerminalStatus::TimedOut, "timed_out"),
+        (TerminalStatus::DoomLoop, "incomplete"),
+        (TerminalStatus::IterationCap, "incomplete"),
+        (TerminalStatus::ProviderError, "error"),
+        (TerminalStatus::Crashed, "error"),
+    ];
+    for (status, word) in table {
+        let mut tally = Tally::default();
+        tally.hear(&failed(status.clone(), "why", Value::Null));
+        tally.hear(&live(Ephemeral::Status(Status::Interrupted)));
+        let envelope = Envelope::turn(&tally.ending(), Duration::ZERO);
+        assert_eq!(envelope.status, word, "{status}");
+        assert_eq!(envelope.error.unwrap().message, "why");
+    }
+}
