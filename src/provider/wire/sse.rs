@@ -147,14 +147,14 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Two deadlines on one timer. The timer is not touched per chunk; when it rings, it looks at when
-/// the last byte came and may go back to sleep.
+/// Two deadlines on one timer. The timer is not touched per chunk; when it rings, it looks at how
+/// long we have been listening in vain and may go back to sleep. Time in which nobody listened is
+/// the reader's, not the server's.
 #[derive(Debug)]
 struct Clock {
     idle: Duration,
     total: Duration,
     deadline: Instant,
-    last_life: Instant,
     alarm: Pin<Box<Sleep>>,
 }
 
@@ -163,11 +163,12 @@ impl Clock {
         let now = Instant::now();
         let alarm = Box::pin(tokio::time::sleep(limits.idle.min(limits.total)));
         let Stream { idle, total, .. } = limits;
-        Self { idle, total, deadline: now + total, last_life: now, alarm }
+        Self { idle, total, deadline: now + total, alarm }
     }
 
     async fn watch<T>(&mut self, work: impl Future<Output = T>) -> Result<T, ProviderError> {
         let mut work = pin!(work);
+        let silent_until = Instant::now() + self.idle;
         loop {
             let done = tokio::select! {
                 biased;
@@ -181,10 +182,8 @@ impl Clock {
                 return Err(ProviderError::terminal(Kind::Timeout, message));
             }
             if let Some(done) = done {
-                self.last_life = now;
                 return Ok(done);
             }
-            let silent_until = self.last_life + self.idle;
             if now >= silent_until {
                 let message = format!("the Provider was silent for {} s", self.idle.as_secs_f64());
                 return Err(ProviderError::passing(Kind::StreamIdle, message));
