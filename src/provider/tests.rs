@@ -18,7 +18,7 @@ const PATIENT: Stream = Stream {
     total: Duration::from_secs(40),
     connect: Duration::from_secs(10),
 };
-const HASTY: Stream = Stream { idle: Duration::from_millis(300), ..PATIENT };
+const HASTY: Stream = Stream { idle: Duration::from_millis(800), ..PATIENT };
 
 type Heard = Vec<Result<ModelEvent, ProviderError>>;
 

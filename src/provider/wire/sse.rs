@@ -21,6 +21,9 @@ use crate::error::Kind;
 use crate::provider::ProviderError;
 use crate::provider::classify::{self, BODY_LIMIT, Hints};
 
+/// The longest wait that the clock can add to any moment without overflow.
+const A_YEAR: Duration = Duration::from_hours(365 * 24);
+
 /// The client of one endpoint; its connections are kept and used again.
 #[derive(Debug)]
 pub struct Sse {
@@ -83,7 +86,7 @@ fn build(credential: &Credential, limits: Stream) -> Result<Client, ProviderErro
         builder = builder.no_proxy();
     }
     if credential.base_url().starts_with("http:") {
-        // Root certificates take tens of milliseconds to load and are no use without TLS.
+        // Root certificates take milliseconds to load and are no use without TLS.
         builder = builder.tls_certs_only([]);
     }
     builder.build().map_err(|error| {
@@ -160,10 +163,9 @@ struct Clock {
 
 impl Clock {
     fn start(limits: Stream) -> Self {
-        let now = Instant::now();
-        let alarm = Box::pin(tokio::time::sleep(limits.idle.min(limits.total)));
-        let Stream { idle, total, .. } = limits;
-        Self { idle, total, deadline: now + total, alarm }
+        let (idle, total) = (limits.idle.min(A_YEAR), limits.total.min(A_YEAR));
+        let alarm = Box::pin(tokio::time::sleep(idle.min(total)));
+        Self { idle, total, deadline: Instant::now() + total, alarm }
     }
 
     async fn watch<T>(&mut self, work: impl Future<Output = T>) -> Result<T, ProviderError> {
