@@ -28,11 +28,19 @@ pub fn bound(text: &str, limit: usize) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(text)
     };
+    match text {
+        Cow::Borrowed(text) => cut(text, limit),
+        Cow::Owned(text) => Cow::Owned(cut(&text, limit).into_owned()),
+    }
+}
+
+/// Keeps head and tail within `limit` bytes, and every character as it is.
+pub fn cut(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
-        return text;
+        return Cow::Borrowed(text);
     }
     let whole = Whole { bytes: text.len() as u64, newlines: newlines(text.as_bytes()) };
-    Cow::Owned(join(&text, &text, whole, limit).text)
+    Cow::Owned(join(text, text, whole, limit).text)
 }
 
 /// Collects the head and tail of an endless stream in bounded memory.

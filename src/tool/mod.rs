@@ -8,11 +8,18 @@ mod bash;
 mod bound;
 mod command;
 mod descendants;
+mod edit;
 mod environment;
 mod output;
 mod plain;
+mod read;
+mod rewrite;
+mod seen;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 mod toolbox;
+mod write;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -230,10 +230,12 @@ fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> 
     if protected { Err(WorkspaceError::Protected { path: path.to_owned() }) } else { Ok(()) }
 }
 
-/// Whether a name in a folder is still this file.
+/// Whether a name in a folder is still this file, with the content it had.
 fn is_still(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
+    let print =
+        |stat: &Stat| (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
+        .is_ok_and(|now| print(&now) == print(stat))
 }
 
 /// Why a path of the Workspace could not be used.
