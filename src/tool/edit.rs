@@ -41,7 +41,7 @@ pub struct Args {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Replacement {
-    /// Exact text, without line numbers; must occur once unless replace_all.
+    /// Exact text, without line numbers; must occur once, unless `replace_all`.
     old_string: String,
     new_string: String,
     #[serde(default)]
@@ -100,7 +100,7 @@ fn apply(args: &Args, old: Option<&[u8]>) -> Result<(Vec<u8>, usize), ToolError>
             if many == 1 {
                 return error;
             }
-            let message = format!("edit {} of {many}: {}", index + 1, error.message);
+            let message = format!("edit {} of {many}: {}", index + 1, error.message).into();
             ToolError { message, ..error }.next("no edit was applied; repeat all of them")
         })?;
         content = next;

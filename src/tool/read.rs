@@ -182,6 +182,7 @@ fn scan(
 }
 
 /// The lines that are shown, and what was met on the way.
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that may be met")]
 struct Page {
     first: u64,
     lines: u64,

@@ -139,7 +139,8 @@ fn pages_follow_each_other_without_gap() {
 #[test]
 fn a_very_long_line_is_paged_by_column() {
     let bench = Bench::new();
-    let line: String = (0..9000).map(|n| format!("{n}é ")).collect();
+    let words: Vec<String> = (0..9000).map(|n| format!("{n}é ")).collect();
+    let line = words.concat();
     bench.put("min.js", format!("{line}\nend\n"));
     let (mut joined, mut column) = (String::new(), 1);
     loop {

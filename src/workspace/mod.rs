@@ -19,8 +19,6 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-pub use target::Target;
-
 use crate::error::{Explain, Kind};
 use crate::paths::STATE_FOLDER;
 
@@ -174,9 +172,9 @@ impl Workspace {
     /// Where an open descriptor really is, relative to where the root is by now.
     fn real_path(&self, descriptor: &impl AsFd, path: &Path) -> Result<PathBuf, WorkspaceError> {
         let read = |source| WorkspaceError::Read { path: path.to_owned(), source };
-        let real = descriptor_path(descriptor).map_err(read)?;
+        let place = descriptor_path(descriptor).map_err(read)?;
         let root = descriptor_path(&self.0.folder).map_err(read)?;
-        let inside = real.strip_prefix(&root);
+        let inside = place.strip_prefix(&root);
         inside.map(Path::to_owned).map_err(|_| WorkspaceError::Changed { path: path.to_owned() })
     }
 }
