@@ -57,10 +57,10 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
         None if context.flags.json => usize::MAX,
         None => FIRST_SCREEN,
     };
-    let here = context.workspace()?.root().to_owned();
+    let here = context.folder()?;
     let mut workspaces = vec![here];
     if args.all {
-        let others = projection::known(&context.home()?);
+        let others = projection::known_workspaces(&context.home()?.workspaces());
         workspaces.extend(others.into_iter().filter(|path| *path != workspaces[0]));
     }
     let mut found: Vec<Summary> =
@@ -89,7 +89,7 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
 fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
     // Never looks elsewhere: what is deleted is what stands here, or where `--cwd` says.
-    let workspace = context.workspace()?.root().to_owned();
+    let workspace = context.folder()?;
     let deleted =
         projection::delete(&workspace, &id).map_err(|error| Report::from(&error))?;
     if context.flags.json {

@@ -38,7 +38,7 @@ pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
             (context.workspace_of(&id)?, vec![id])
         }
         None => {
-            let workspace = context.workspace()?.root().to_owned();
+            let workspace = context.folder()?;
             let listed = projection::list(&workspace, usize::MAX);
             (workspace, listed.into_iter().map(|summary| summary.session_id).collect())
         }

@@ -54,6 +54,7 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
     apply_flags(&mut config, &flags)?;
     check_together(&config)?;
     config.dry_run = flags.dry_run;
+    config.model_named = flags.model.is_some();
     Ok(Loaded { config, notices })
 }
 

@@ -28,6 +28,8 @@ pub const DEFAULT_MODEL: &str = "gpt-5.5";
 pub struct Config {
     pub home: Home,
     pub model: String,
+    /// This run asked for that model; a resumed Session then changes to it.
+    pub model_named: bool,
     /// `None` lets the model's own default decide.
     pub effort: Option<String>,
     pub permission_mode: PermissionMode,
@@ -51,6 +53,7 @@ impl Config {
         Self {
             home,
             model: DEFAULT_MODEL.to_owned(),
+            model_named: false,
             effort: None,
             permission_mode: PermissionMode::Auto,
             max_iterations: None,

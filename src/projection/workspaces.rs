@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::paths::{self, Home};
+use crate::paths;
 
 /// More Workspaces than anybody lists; the oldest fall out.
 const MOST: usize = 1000;
@@ -18,30 +18,29 @@ const MOST: usize = 1000;
 /// No sane cache is larger.
 const LARGEST: u64 = 4 * 1024 * 1024;
 
-/// The Workspaces that still have Sessions, the one used last first.
-pub fn known(home: &Home) -> Vec<PathBuf> {
-    listed(home).into_iter().filter(|workspace| paths::sessions(workspace).is_dir()).collect()
+/// The Workspaces of a cache file that still have Sessions, the one used last first.
+pub fn known_workspaces(cache: &Path) -> Vec<PathBuf> {
+    listed(cache).into_iter().filter(|workspace| paths::sessions(workspace).is_dir()).collect()
 }
 
-/// Puts a Workspace at the head of the cache; what cannot be written is not missed.
-pub fn remember(home: &Home, workspace: &Path) {
-    let mut list = listed(home);
+/// Puts a Workspace at the head of a cache file.
+pub fn remember_workspace(cache: &Path, workspace: &Path) -> std::io::Result<()> {
+    let mut list = listed(cache);
     if list.first().is_some_and(|first| first == workspace) {
-        return;
+        return Ok(());
     }
     list.retain(|other| other != workspace);
     list.insert(0, workspace.to_owned());
     list.truncate(MOST);
-    store(home, &list).ok();
+    store(cache, &list)
 }
 
-fn listed(home: &Home) -> Vec<PathBuf> {
-    let path = home.workspaces();
-    let is_sane = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
+fn listed(cache: &Path) -> Vec<PathBuf> {
+    let is_sane = fs::metadata(cache).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
     if !is_sane {
         return Vec::new();
     }
-    fs::read(path).map_or_else(|_| Vec::new(), |bytes| parse(&bytes))
+    fs::read(cache).map_or_else(|_| Vec::new(), |bytes| parse(&bytes))
 }
 
 fn parse(bytes: &[u8]) -> Vec<PathBuf> {
@@ -52,16 +51,17 @@ fn parse(bytes: &[u8]) -> Vec<PathBuf> {
 }
 
 /// Replaces the cache as a whole; two processes at once leave the list of one of them.
-fn store(home: &Home, list: &[PathBuf]) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder())?;
+fn store(cache: &Path, list: &[PathBuf]) -> std::io::Result<()> {
+    let home = cache.parent().unwrap_or(Path::new("."));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
     // A path that is not UTF-8 cannot stand in JSON; its Sessions are found from inside it.
     let list: Vec<&str> = list.iter().filter_map(|path| path.to_str()).collect();
     let text = json!({ "version": 1, "workspaces": list }).to_string();
-    let temporary = home.folder().join(format!(".workspaces.{:08x}", fastrand::u32(..)));
+    let temporary = home.join(format!(".workspaces.{:08x}", fastrand::u32(..)));
     let mut file =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     let stored =
-        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, home.workspaces()));
+        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, cache));
     if stored.is_err() {
         fs::remove_file(&temporary).ok();
     }
@@ -75,15 +75,15 @@ mod tests {
     #[test]
     fn the_last_used_workspace_comes_first_and_only_living_ones_are_known() {
         let folder = tempfile::tempdir().unwrap();
-        let home = Home::new(folder.path().join("home"));
+        let cache = folder.path().join("home/workspaces.json");
         let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
         fs::create_dir_all(paths::sessions(&one)).unwrap();
         fs::create_dir_all(paths::sessions(&two)).unwrap();
         for workspace in [&one, &two, &one] {
-            remember(&home, workspace);
+            remember_workspace(&cache, workspace).unwrap();
         }
-        remember(&home, &folder.path().join("gone"));
-        assert_eq!(known(&home), [one, two]);
+        remember_workspace(&cache, &folder.path().join("gone")).unwrap();
+        assert_eq!(known_workspaces(&cache), [one, two]);
     }
 
     #[test]
@@ -91,8 +91,8 @@ mod tests {
         for bytes in ["", "[]", "{\"workspaces\":3}", "{\"workspaces\":[1,\"relative\"]}", "\0"] {
             assert_eq!(parse(bytes.as_bytes()), Vec::<PathBuf>::new(), "{bytes}");
         }
-        let home = Home::new("/nonexistent/pixir");
-        remember(&home, Path::new("/tmp"));
-        assert_eq!(known(&home), Vec::<PathBuf>::new());
+        let nowhere = Path::new("/proc/nowhere/workspaces.json");
+        assert!(remember_workspace(nowhere, Path::new("/tmp")).is_err());
+        assert_eq!(known_workspaces(nowhere), Vec::<PathBuf>::new());
     }
 }
