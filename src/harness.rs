@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use secrecy::ExposeSecret;
 use serde_json::Value;
 
 use crate::config::Config;
@@ -17,11 +18,11 @@ use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
 use crate::paths;
-use crate::prompt::{self, Surroundings};
+use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses};
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
-use crate::tool::{Commands, Toolbox};
+use crate::tool::{Commands, Containment, Host, Toolbox};
 use crate::turn::{Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
 
@@ -76,9 +77,11 @@ impl Harness {
             .find(|(name, _)| name == "SHELL")
             .map(|(_, value)| value.to_string_lossy().into_owned())
             .unwrap_or_default();
+        let key = credential.key().map(|key| key.expose_secret().to_owned());
         let secrets = Secrets::from_environment(environment.iter().cloned())
-            .and(credential.secret_values());
-        let commands = Commands::new(own_binary, &config, environment);
+            .and(key.map(|key| ("provider key".to_owned(), key)));
+        let host = Host { own_binary, environment, containment: Containment::Best };
+        let commands = Commands::new(host, &config);
         let provider = Arc::new(Responses::new(credential, config.stream));
         let sessions = Sessions::default();
         Self { config, provider, secrets: Arc::new(secrets), commands, sessions, shell }
@@ -142,14 +145,17 @@ impl Harness {
         mut notices: Vec<String>,
     ) -> Conversation {
         let root = workspace.root();
-        let project = prompt::project(root, &self.config.home, self.config.instructions_limit);
+        let project = Project::load(&Sources {
+            workspace: root,
+            user_file: &self.config.home.agents_md(),
+            limit: self.config.instructions_limit,
+        });
         notices.extend(project.notices);
-        let surroundings = Surroundings::of(root, &self.shell, &posture.mode);
         let folder = paths::session_folder(root, session.id());
         let clean = |text: Arc<str>| -> Arc<str> { self.secrets.clean(&text).as_ref().into() };
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(&self.config, &self.commands),
+            toolbox: Toolbox::built_in(&self.config, self.commands.clone()),
             secrets: Arc::clone(&self.secrets),
             mode: posture.mode,
             can_ask,
@@ -162,10 +168,10 @@ impl Harness {
             session_folder: folder,
             prompt: Prompt {
                 contract: prompt::VERSION,
-                instructions: prompt::instructions(),
+                instructions: prompt::INSTRUCTIONS.into(),
                 project: project.text.map(clean),
-                cache_key: prompt::cache_key(&posture.model, session.id()),
-                context: surroundings.text(),
+                cache_key: prompt::cache_key(prompt::VERSION, &posture.model, session.id()),
+                shell: self.shell.clone(),
             },
             model: posture.model,
             effort: posture.effort,

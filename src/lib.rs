@@ -2,11 +2,13 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: [`error`], [`id`], [`secret`], [`paths`], [`event`], [`config`], [`workspace`].
-//! - Evidence: [`history`], [`log`], [`projection`].
-//! - The world: [`credential`], [`tool`], [`provider`], [`permission`].
-//! - Agency: [`prompt`], [`session`], [`turn`], [`conversation`], [`harness`].
-//! - Presenters: [`render`], [`scripted`], [`cli`].
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `event`, `config`, `workspace`.
+//! - Evidence: `history`, `log`, `projection`.
+//! - The world: `credential`, `tool`, `provider`, `permission`.
+//! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
+//! - Presenters: `render`, `scripted`, and `cli` above them.
+//!
+//! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
 
 // Ground floor: words and settings.
 mod error;
@@ -25,13 +27,34 @@ mod projection;
 
 // Second floor: the world.
 mod credential;
+mod permission;
 mod provider;
 mod tool;
 
 // Third floor: agency.
+mod conversation;
+mod harness;
 mod prompt;
 mod session;
+mod turn;
 
 // Top floor: presenters.
+mod cli;
 mod render;
-mod scripted;
+pub mod scripted;
+
+/// Tools without a Session, for tests and benches; not a part of the API.
+#[doc(hidden)]
+pub mod workbench;
+
+pub use cli::{command, run};
+pub use config::{Config, Durability};
+pub use conversation::{Conversation, ConversationError, Input};
+pub use credential::{Credential, CredentialError};
+pub use error::{Explain, Kind, Report};
+pub use event::*;
+pub use harness::{Door, Harness, HarnessError, Start, Which};
+pub use history::History;
+pub use id::{CallId, EventId, SessionId};
+pub use paths::Home;
+pub use tool::{SUPERVISE, supervise};

@@ -22,9 +22,11 @@ use crate::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT};
 
 /// Watch a real Turn mend a small program, with no account and no network
 #[derive(Debug, Args)]
-#[command(long_about = "Watch a real Turn mend a small program, with no account and no network.\n\n\
+#[command(
+    long_about = "Watch a real Turn mend a small program, with no account and no network.\n\n\
     A broken program is copied to a scratch folder. A model that is part of Pixir reads it, mends it, \
-    runs its test and answers; then the diff, the Log and its verification are shown, and how to resume.")]
+    runs its test and answers; then the diff, the Log and its verification are shown, and how to resume."
+)]
 pub struct DemoArgs {}
 
 pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {

@@ -64,9 +64,8 @@ impl Access {
                 let failed = |error: String| {
                     Report::new(Kind::Internal, format!("the embedded model: {error}"))
                 };
-                let server = Server::start(demo_model())
-                    .await
-                    .map_err(|error| failed(error.to_string()))?;
+                let server =
+                    Server::start(demo_model()).await.map_err(|error| failed(error.to_string()))?;
                 let credential = Credential::new(None, &server.base_url())
                     .map_err(|error| failed(error.to_string()))?;
                 Ok((credential, Some(server)))

@@ -29,7 +29,8 @@ pub struct Errand {
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
     in_runtime(async {
-        let mut driver = Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
+        let mut driver =
+            Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
         for notice in &errand.gathered.notices {
             driver.view.notice(notice);
         }

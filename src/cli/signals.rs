@@ -73,12 +73,7 @@ impl Drop for Signals {
     }
 }
 
-async fn forward(
-    mut source: Signal,
-    asked: Asked,
-    inbox: mpsc::Sender<Asked>,
-    count: Signalled,
-) {
+async fn forward(mut source: Signal, asked: Asked, inbox: mpsc::Sender<Asked>, count: Signalled) {
     while source.recv().await.is_some() {
         count.fetch_add(1, Ordering::Relaxed);
         // A full queue already says everything.

@@ -28,7 +28,7 @@ pub const DEFAULT_MODEL: &str = "gpt-5.5";
 pub struct Config {
     pub home: Home,
     pub model: String,
-    /// This run asked for that model; a resumed Session then changes to it.
+    /// A flag or the environment named the model, so a resumed Session switches to it.
     pub model_named: bool,
     /// `None` lets the model's own default decide.
     pub effort: Option<String>,

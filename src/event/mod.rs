@@ -7,6 +7,8 @@ mod bus;
 mod canonical;
 mod ephemeral;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -60,8 +60,7 @@ fn store(cache: &Path, list: &[PathBuf]) -> std::io::Result<()> {
     let temporary = home.join(format!(".workspaces.{:08x}", fastrand::u32(..)));
     let mut file =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let stored =
-        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, cache));
+    let stored = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, cache));
     if stored.is_err() {
         fs::remove_file(&temporary).ok();
     }

@@ -1,1 +1,85 @@
-//! Later.
+//! The Prompt contract: what the model is told, from the most stable part to the least.
+//!
+//! 1. The instructions: the same bytes for everybody, under a version name.
+//! 2. The project: the AGENTS.md chain, the same bytes for a Session (`project`).
+//! 3. Late context: workspace, day, branch, mode; said with the user message where it became true
+//!    (`context`).
+//!
+//! A Provider caches by prefix, so nothing that changes may stand before something that does not.
+
+mod context;
+mod project;
+
+use sha2::{Digest, Sha256};
+
+pub use context::{Context, git_branch};
+pub use project::{Project, Sources};
+
+use crate::id::SessionId;
+
+/// The name of the instructions below and of the order of the parts; a test pins it to the bytes.
+pub const VERSION: &str = "pxr1";
+
+/// The byte-stable instructions.
+pub const INSTRUCTIONS: &str = include_str!("instructions.md");
+
+/// How much of a model's name goes into a cache key.
+const MODEL_LIMIT: usize = 24;
+
+/// The Provider's cache key: one per contract, model and Session family, of at most 64 characters.
+///
+/// A fork shares its prefix with its root, so `family` is the root's id; it is hashed, because ids
+/// of the first Pixir may contain anything.
+pub fn cache_key(version: &str, model: &str, family: &SessionId) -> String {
+    let model: String = model
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '_' })
+        .take(MODEL_LIMIT)
+        .collect();
+    format!("{version}:{model}:{}", &sha256(family.as_str().as_bytes())[..24])
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other bytes are another contract: bump `VERSION`, add its line, and keep the old ones.
+    const PINNED: &[(&str, &str)] =
+        &[("pxr1", "4a5b98940b432169948bef821401bdb95430f4bbe55a2900ab64aa277ccbce63")];
+
+    #[test]
+    fn the_version_names_exactly_these_bytes() {
+        let digest = sha256(INSTRUCTIONS.as_bytes());
+        let pinned = PINNED.iter().find(|(version, _)| *version == VERSION);
+        assert_eq!(pinned, Some(&(VERSION, digest.as_str())), "bump VERSION when the bytes change");
+        assert_eq!(PINNED.last().map(|(version, _)| *version), Some(VERSION));
+    }
+
+    #[test]
+    fn the_instructions_are_short_and_plain() {
+        assert!(INSTRUCTIONS.len() < 2048, "{}", INSTRUCTIONS.len());
+        assert!(INSTRUCTIONS.is_ascii());
+    }
+
+    #[test]
+    fn a_cache_key_fits_the_wire_and_stays_in_the_family() {
+        let family = SessionId::parse("20261116T101112-abcdef").unwrap();
+        let other = SessionId::parse("20261116T101112-abcdee").unwrap();
+        for model in ["gpt-5.5", "vendor/some model:70b-with-a-very-long-name-indeed", "é", ""] {
+            let key = cache_key(VERSION, model, &family);
+            assert!(key.len() <= 64, "{key}");
+            assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || ".:_-".contains(c)), "{key}");
+            assert_eq!(key, cache_key(VERSION, model, &family));
+            assert_ne!(key, cache_key(VERSION, model, &other));
+        }
+    }
+}

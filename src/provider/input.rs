@@ -286,9 +286,9 @@ impl<'a> Fold<'a> {
     /// A message that is not part of the dialogue; it may not stand between a call and its output.
     fn aside(&mut self, text: String) {
         if self.batch.is_empty() {
-            self.message(Role::User, &text)
+            self.message(Role::User, &text);
         } else {
-            self.deferred.push(text)
+            self.deferred.push(text);
         }
     }
 

@@ -84,6 +84,7 @@ pub enum Item {
 
 /// A finished tool call; `arguments` is JSON text exactly as sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "the wire's word; an item's `id` is another thing")]
 pub struct Call {
     pub call_id: String,
     pub name: String,

@@ -54,16 +54,15 @@ fn pairing(items: &[Value]) -> Option<Fault> {
         let call_id = item["call_id"].as_str().unwrap_or_default();
         match item["type"].as_str() {
             Some("function_call") => *open.entry(call_id).or_default() += 1,
-            Some("function_call_output") => match open.get_mut(call_id).filter(|count| **count > 0)
-            {
-                Some(count) => *count -= 1,
-                None => {
+            Some("function_call_output") => {
+                let Some(count) = open.get_mut(call_id).filter(|count| **count > 0) else {
                     let message = format!(
                         "No tool call found for function call output with call_id {call_id}."
                     );
                     return Some((message, None));
-                }
-            },
+                };
+                *count -= 1;
+            }
             _ => {}
         }
     }
@@ -114,7 +113,7 @@ mod tests {
         match expected {
             None => assert_eq!(refused, None),
             Some(words) => {
-                assert!(refused.as_ref().is_some_and(|text| text.contains(words)), "{refused:?}")
+                assert!(refused.as_ref().is_some_and(|text| text.contains(words)), "{refused:?}");
             }
         }
     }

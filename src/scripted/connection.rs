@@ -70,7 +70,7 @@ async fn plain(
         body.len()
     );
     for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        head.extend([name, ": ", value, "\r\n"]);
     }
     socket.write_all(format!("{head}\r\n{body}").as_bytes()).await?;
     Ok(Next::Listen)

@@ -101,7 +101,7 @@ impl Stream {
         self.event("response.content_part.done", at(json!({"part": part(&text)})));
         item["status"] = "completed".into();
         item["content"] = json!([part(&text)]);
-        self.finish(item.clone(), item);
+        self.finish(&item.clone(), item);
     }
 
     fn reasoning(&mut self, id: &str, summary: &str, encrypted: Encrypted) {
@@ -123,9 +123,9 @@ impl Stream {
         let mut sealed = open.clone();
         sealed["encrypted_content"] = format!("sealed:{id}").into();
         match encrypted {
-            Encrypted::WithItem => self.finish(sealed.clone(), sealed),
-            Encrypted::AtTheEnd => self.finish(open, sealed),
-            Encrypted::Nowhere => self.finish(open.clone(), open),
+            Encrypted::WithItem => self.finish(&sealed.clone(), sealed),
+            Encrypted::AtTheEnd => self.finish(&open, sealed),
+            Encrypted::Nowhere => self.finish(&open.clone(), open),
         }
     }
 
@@ -141,11 +141,11 @@ impl Stream {
         self.event("response.function_call_arguments.done", place("arguments"));
         item["status"] = "completed".into();
         item["arguments"] = arguments.into();
-        self.finish(item.clone(), item);
+        self.finish(&item.clone(), item);
     }
 
     /// Sends an item's last word, and remembers how the last event repeats it.
-    fn finish(&mut self, item: Value, repeated: Value) {
+    fn finish(&mut self, item: &Value, repeated: Value) {
         self.event(
             "response.output_item.done",
             json!({"output_index": self.output.len(), "item": item}),

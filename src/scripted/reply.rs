@@ -181,6 +181,7 @@ impl Reply {
 
     /// A tool call.
     #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "scripts read best with a bare `json!`")]
     pub fn call(self, name: &str, arguments: Value) -> Self {
         self.call_as(None, name, &arguments.to_string())
     }

@@ -4,8 +4,15 @@
 //! the permission question and the title a presenter shows. A failing tool is an answer the model
 //! reads, never a dead Turn.
 
+mod bash;
 mod bound;
+mod command;
+mod descendants;
+mod environment;
+mod output;
 mod plain;
+mod supervisor;
+mod toolbox;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +23,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Explain, Kind};
+pub use bound::bound;
+pub use command::{Commands, Containment, Host};
+pub use supervisor::{SUPERVISE, supervise};
+pub use toolbox::Toolbox;
+
+use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Ephemeral};
 use crate::id::CallId;
 use crate::secret::Secrets;
@@ -172,6 +184,15 @@ impl Explain for ToolError {
     }
 }
 
+/// What a room below says, as a tool says it.
+impl<E: Explain> From<&E> for ToolError {
+    fn from(error: &E) -> Self {
+        let report = Report::from(error);
+        let next_actions = error.next_actions();
+        Self { kind: error.kind(), message: report.message, details: error.details(), next_actions }
+    }
+}
+
 /// The object-safe twin, for the registry and for tools whose names arrive at run time.
 pub trait AnyTool: Send + Sync {
     fn spec(&self) -> ToolSpec;
@@ -181,4 +202,77 @@ pub trait AnyTool: Send + Sync {
         args: Value,
         context: ToolContext,
     ) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+}
+
+impl<T: Tool> AnyTool for T {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: T::NAME.to_owned(),
+            description: T::MANUAL.to_owned(),
+            parameters: schema_of::<T::Args>(),
+        }
+    }
+
+    fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError> {
+        Tool::plan(self, &decode(args.clone())?, context)
+    }
+
+    fn run(
+        &self,
+        args: Value,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        match decode(args) {
+            Ok(args) => Box::pin(Tool::run(self, args, context)),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+}
+
+/// Reads arguments; serde names the field that is wrong.
+fn decode<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
+    serde_json::from_value(args)
+        .map_err(|error| ToolError::invalid(format!("these arguments cannot be used: {error}")))
+}
+
+/// The schema of a type, every part of it in place, so that no reference needs to be followed.
+fn schema_of<A: JsonSchema>() -> Value {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    shorten(settings.into_generator().into_root_schema_for::<A>().to_value())
+}
+
+/// Takes out what tells a model nothing: titles, number formats, null as another way to leave out.
+fn shorten(schema: Value) -> Value {
+    let Value::Object(mut map) = schema else { return schema };
+    for noise in ["title", "format", "default"] {
+        map.remove(noise);
+    }
+    if let Some(Value::Array(types)) = map.get("type")
+        && let Some(only) = types.iter().find(|name| *name != "null").cloned()
+    {
+        map.insert("type".to_owned(), only);
+    }
+    if map.contains_key("properties") {
+        map.remove("description");
+    }
+    let shortened = map.into_iter().map(|(key, value)| match value {
+        // Names of properties are not keywords; a property may be called `title`.
+        Value::Object(inner) if key == "properties" => {
+            let inner = inner.into_iter().map(|(name, value)| (name, shorten(value)));
+            (key, Value::Object(inner.collect()))
+        }
+        value => (key, shorten(value)),
+    });
+    Value::Object(shortened.collect())
+}
+
+/// The beginning of a text, on one line of a summary.
+fn first_chars(text: &str, count: usize) -> String {
+    match text.char_indices().nth(count) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }

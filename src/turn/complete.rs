@@ -110,7 +110,10 @@ impl Turn {
                 Some(Err(error)) => return Err(Stop::Failed(error)),
                 None => {
                     let message = "the stream ended without its last word";
-                    return Err(Stop::Failed(ProviderError::broken(message)));
+                    return Err(Stop::Failed(ProviderError::passing(
+                        Kind::InvalidResponse,
+                        message,
+                    )));
                 }
             }
         }

@@ -3,6 +3,8 @@
 //! Whatever a tool does wrong becomes a result that the model reads. Only a Session that cannot
 //! record ends the Turn from here: nothing may change before its intent is in the Log.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -24,9 +26,9 @@ use crate::tool::{AnyTool, Effect, Plan, Signals, ToolContext, ToolError, ToolOu
 const PARALLEL_READS: usize = 8;
 
 /// A call that may run.
-struct Prepared<'a> {
+struct Prepared {
     fact: ToolCall,
-    tool: &'a dyn AnyTool,
+    tool: Arc<dyn AnyTool>,
     plan: Plan,
 }
 
@@ -41,7 +43,7 @@ impl Turn {
         let mut waiting = calls.into_iter().peekable();
         while let Some(call) = waiting.next() {
             let first = self.admit(&call, guard).await?;
-            let mut together: Vec<Prepared<'_>> = first.into_iter().collect();
+            let mut together: Vec<Prepared> = first.into_iter().collect();
             let may_share = together.first().is_some_and(is_reading);
             while may_share && together.len() < PARALLEL_READS {
                 let Some(next) = waiting.next_if(|next| self.only_looks(next)) else { break };
@@ -60,7 +62,7 @@ impl Turn {
         &self,
         call: &Call,
         guard: &mut DoomGuard,
-    ) -> Result<Option<Prepared<'_>>, End> {
+    ) -> Result<Option<Prepared>, End> {
         if self.context.cancel().is_cancelled() {
             return Err(End::Interrupted);
         }
@@ -101,7 +103,7 @@ impl Turn {
         &self,
         fact: ToolCall,
         args: Result<Value, String>,
-    ) -> Result<Prepared<'_>, ToolError> {
+    ) -> Result<Prepared, ToolError> {
         let args = args.map_err(ToolError::invalid)?;
         let tool = self.settings.toolbox.find(&fact.name)?;
         self.settings.toolbox.validate(&fact.name, &args)?;
@@ -122,7 +124,7 @@ impl Turn {
             .is_ok_and(|prepared| is_reading(&prepared))
     }
 
-    async fn permit(&self, prepared: &Prepared<'_>) -> Result<Result<(), ToolError>, End> {
+    async fn permit(&self, prepared: &Prepared) -> Result<Result<(), ToolError>, End> {
         let mode = &self.settings.mode;
         let (allowed, rule, answered_by) = match permission::decide(mode, &prepared.plan) {
             // What the floor allows in `auto` needs no record; asking and refusing do.
@@ -161,7 +163,7 @@ impl Turn {
             .next("go on without it, or explain to the user what you need and why")))
     }
 
-    fn question(&self, prepared: &Prepared<'_>) -> PermissionRequest {
+    fn question(&self, prepared: &Prepared) -> PermissionRequest {
         let Prepared { fact, plan, .. } = prepared;
         let paths: Vec<String> =
             plan.paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -181,7 +183,7 @@ impl Turn {
 
     async fn run(
         &self,
-        prepared: Prepared<'_>,
+        prepared: Prepared,
     ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
         let Prepared { fact, tool, plan } = prepared;
         if self.settings.dry_run {
@@ -268,7 +270,7 @@ impl Turn {
     }
 }
 
-fn is_reading(prepared: &Prepared<'_>) -> bool {
+fn is_reading(prepared: &Prepared) -> bool {
     prepared.plan.effect == Effect::Read
 }
 

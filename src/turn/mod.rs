@@ -21,6 +21,7 @@ use crate::event::{
     AssistantMessage, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status, TerminalStatus,
     TurnFailed, UserMessage,
 };
+use crate::prompt::Context;
 use crate::provider::{Call, Item, Provider};
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
@@ -60,8 +61,8 @@ pub struct Prompt {
     pub instructions: Arc<str>,
     pub project: Option<Arc<str>>,
     pub cache_key: String,
-    /// Late developer context as it is now.
-    pub context: String,
+    /// The user's shell, for the late context.
+    pub shell: String,
 }
 
 /// What the user said.
@@ -122,12 +123,13 @@ impl Turn {
 
     async fn begin(&self, input: Input) -> Result<(), End> {
         let history = self.context.history().await?;
-        let context = self.settings.prompt.context.clone();
+        let root = self.settings.workspace.root();
+        let context = Context::now(root, &self.settings.prompt.shell, &self.settings.mode).text();
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
         let message = UserMessage {
             text: self.settings.secrets.clean(&input.text).into_owned(),
-            context: (is_news && !context.is_empty()).then_some(context),
+            context: is_news.then_some(context),
             ..UserMessage::default()
         };
         self.context.record(message).await?;

@@ -78,11 +78,9 @@ impl Reducer {
             | "response.reasoning.delta" => {
                 out.extend(delta(head.delta).map(|text| Ok(ModelEvent::ReasoningDelta(text))));
             }
-            "response.reasoning_summary_part.added" => {
-                // A summary of several parts reads as paragraphs.
-                if parsed(data).get("summary_index").and_then(Value::as_u64).unwrap_or(0) > 0 {
-                    out.push_back(Ok(ModelEvent::ReasoningDelta("\n\n".to_owned())));
-                }
+            // A summary of several parts reads as paragraphs.
+            "response.reasoning_summary_part.added" if summary_index(data) > 0 => {
+                out.push_back(Ok(ModelEvent::ReasoningDelta("\n\n".to_owned())));
             }
             "response.output_item.done" => self.item(parsed(data), out),
             "response.completed" | "response.done" | "response.incomplete" => {
@@ -180,6 +178,10 @@ fn parsed(data: &[u8]) -> Value {
     serde_json::from_slice(data).unwrap_or_default()
 }
 
+fn summary_index(data: &[u8]) -> u64 {
+    parsed(data).get("summary_index").and_then(Value::as_u64).unwrap_or(0)
+}
+
 fn delta(raw: Option<&RawValue>) -> Option<String> {
     let text: String = serde_json::from_str(raw?.get()).ok()?;
     (!text.is_empty()).then_some(text)
@@ -192,15 +194,12 @@ fn message_text(item: &Value) -> (String, bool) {
     let mut is_refusal = false;
     for part in item.get("content").and_then(Value::as_array).into_iter().flatten() {
         let words = |name: &str| part.get(name).and_then(Value::as_str).unwrap_or_default();
-        match part.get("type").and_then(Value::as_str) {
-            Some("refusal") => {
-                is_refusal |= text.is_empty();
-                text.push_str(words("refusal"));
-            }
-            _ => {
-                is_refusal &= words("text").is_empty();
-                text.push_str(words("text"));
-            }
+        if part.get("type").and_then(Value::as_str) == Some("refusal") {
+            is_refusal |= text.is_empty();
+            text.push_str(words("refusal"));
+        } else {
+            is_refusal &= words("text").is_empty();
+            text.push_str(words("text"));
         }
     }
     (text, is_refusal)

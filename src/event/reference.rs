@@ -1,0 +1,168 @@
+//! `docs/events.md`: one sample of every Event, written by this test and compared with the page.
+
+use serde_json::json;
+
+use super::*;
+use crate::error::{Kind, Report};
+use crate::id::CallId;
+
+const INTRODUCTION: &str = "# Events
+
+Written by a test from one sample of every Event; it doubles as the wire contract.
+
+Every line of a Log, and every line of `pixir --events`, is one envelope
+`{id, session_id, seq, ts, type, data}`. `seq` counts canonical Events from 0 and is null on
+ephemeral ones, which are never in a Log. In a Log each line ends in `,\"h\":\"…\"}`, its proof.
+Version of this contract: LOG_VERSION (`log_version` in `session_started`). A reader ignores types
+and fields that it does not know.
+";
+
+fn facts() -> Vec<(Canonical, &'static str)> {
+    Canonical::TYPES.iter().map(|name| sample(name)).collect()
+}
+
+/// A sample for a name; the match below makes a new variant ask for one.
+fn sample(type_name: &str) -> (Canonical, &'static str) {
+    let (data, says) = match type_name {
+        "session_started" => (
+            json!({"pixir_version": "0.1.0", "log_version": 1, "workspace": "/home/ada/app", "role": "build",
+                "permission_mode": "auto", "sandbox_mode": "off", "model": "gpt-5.5"}),
+            "Seq 0 of every Log that is not a fork: who the Session is and what it may do.",
+        ),
+        "user_message" => (
+            json!({"text": "make the tests pass", "context": "Workspace: /home/ada/app"}),
+            "A Turn begins. `context` is the late developer context, present when it changed.",
+        ),
+        "assistant_message" => (
+            json!({"text": "They pass now.", "phase": "final"}),
+            "`commentary` beside tool calls, `final` at the end; `metadata.partial` marks the text of a broken stream.",
+        ),
+        "reasoning" => (
+            json!({"item": {"type": "reasoning", "encrypted_content": "…"}, "model": "gpt-5.5"}),
+            "An opaque item, replayed only to the model that made it.",
+        ),
+        "tool_call" => (
+            json!({"call_id": "call_1", "name": "bash", "args": {"command": "cargo test"}}),
+            "Recorded before anything else happens to the call. `raw_args` holds arguments that are not an object.",
+        ),
+        "tool_result" => (
+            json!({"call_id": "call_1", "ok": true, "output": "ok\n\nexit code 0", "details": {"exit_code": 0}}),
+            "`output` is what the model reads; `error` is `{kind, message, details{next_actions}}`.",
+        ),
+        "permission_decision" => (
+            json!({"call_id": "call_1", "decision": "deny", "mode": "ask", "rule": "ask", "answered_by": "user"}),
+            "Why a call was allowed or denied in `ask` and `read_only`.",
+        ),
+        "provider_usage" => (
+            json!({"model": "gpt-5.5", "iteration": 0, "status": "completed", "usage": {"input_tokens": 1200,
+                "cached_tokens": 1024, "output_tokens": 40, "reasoning_tokens": 16, "total_tokens": 1240},
+                "transport": "sse", "retries": 0, "first_byte_ms": 310, "duration_ms": 900}),
+            "One Provider call, failed ones too. `estimated_cost_usd` is absent when the price is not known.",
+        ),
+        "turn_failed" => (
+            json!({"terminal_status": "interrupted", "error_kind": "interrupted", "error_message": "the Turn was interrupted"}),
+            "The Turn ended without an answer: provider_error, configuration_error, tool_error, interrupted, timed_out, iteration_cap, doom_loop, budget_exceeded, incomplete or crashed.",
+        ),
+        "plan" => (
+            json!({"entries": [{"content": "read the code", "priority": "high", "status": "completed"}]}),
+            "The model's plan, always whole.",
+        ),
+        "skill_activation" => (
+            json!({"name": "tidy", "path": "skills/tidy/SKILL.md", "content_hash": "…", "content": "…", "activated_by": "user"}),
+            "A Skill became part of the context.",
+        ),
+        "skill_context_hydration" => {
+            (json!({"name": "tidy", "content_hash": "…"}), "A Skill's context was loaded again.")
+        }
+        "subagent_event" => (
+            json!({"event": "finished", "subagent_id": "sub_1", "status": "completed", "summary": "All fine."}),
+            "Something happened to a child Session.",
+        ),
+        "workflow_event" => {
+            (json!({"kind": "workflow_started", "workflow_id": "wf_1"}), "A step of a Workflow.")
+        }
+        "session_fork" => (
+            json!({"parent_session_id": "20260101T000000-abcdef", "fork_root_session_id": "20260101T000000-abcdef",
+                "forked_to_seq": 12, "pixir_version": "0.1.0", "log_version": 1, "workspace": "/home/ada/app",
+                "role": "build", "permission_mode": "auto", "sandbox_mode": "off"}),
+            "Seq 0 of a fork.",
+        ),
+        "branch_summary" => (
+            json!({"parent_session_id": "20260101T000000-abcdef", "summary": "Tried another way."}),
+            "What happened on the branch that was left.",
+        ),
+        "history_compaction" => (
+            json!({"from_seq": 1, "to_seq": 40, "strategy": "deterministic", "trigger": "manual", "summary": "…"}),
+            "Older History is replaced by a checkpoint for the model; the Log keeps everything.",
+        ),
+        "history_rewound" => (json!({"to_seq": 12}), "The conversation went back to before this seq."),
+        "posture_changed" => {
+            (json!({"model": "gpt-6-sol"}), "Mode, model, effort or role changed; absent fields stay.")
+        }
+        "log_repaired" => (
+            json!({"offset": 4096, "length": 77, "sha256": "…", "kept": false}),
+            "A torn last line was closed with a newline when the Log was opened.",
+        ),
+        other => panic!("no sample for {other}"),
+    };
+    let raw = serde_json::value::RawValue::from_string(data.to_string()).unwrap();
+    (Canonical::decode(type_name, &raw), says)
+}
+
+fn notices() -> Vec<(Ephemeral, &'static str)> {
+    let report = || Report::new(Kind::ProviderOverloaded, "the model is overloaded");
+    let request = || PermissionRequest {
+        call_id: CallId::new("call_1"),
+        tool: "bash".into(),
+        summary: "run `rm x`".into(),
+        args: json!({"command": "rm x"}),
+        paths: vec![],
+        digest: "…".into(),
+    };
+    let samples = vec![
+        Ephemeral::TextDelta("They ".into()),
+        Ephemeral::ReasoningDelta("Looking at ".into()),
+        Ephemeral::ToolOutputDelta { call_id: CallId::new("call_1"), chunk: "running 3 tests\n".into() },
+        Ephemeral::Status(Status::Thinking { iteration: 0 }),
+        Ephemeral::ContextPressure(json!({"tier": "advisory", "ratio": 0.71})),
+        Ephemeral::ProviderRetry(ProviderRetry { attempt: 2, max_attempts: 5, delay_ms: 480, error: report() }),
+        Ephemeral::PermissionRequest(request()),
+        Ephemeral::PermissionResolved { call_id: CallId::new("call_1"), answer: Answer::Once },
+    ];
+    samples.into_iter().map(|notice| { let says = meaning(&notice); (notice, says) }).collect()
+}
+
+fn meaning(notice: &Ephemeral) -> &'static str {
+    match notice {
+        Ephemeral::TextDelta(_) => "A piece of the model's text.",
+        Ephemeral::ReasoningDelta(_) => "A piece of the model's reasoning summary.",
+        Ephemeral::ToolOutputDelta { .. } => "A piece of a running tool's output.",
+        Ephemeral::Status(_) => "idle, thinking, working, or the end of a Turn: done, error, interrupted.",
+        Ephemeral::ContextPressure(_) => "How full the model's window is.",
+        Ephemeral::ProviderRetry(_) => "A Provider call failed and will be tried again.",
+        Ephemeral::PermissionRequest(_) => "The user is asked.",
+        Ephemeral::PermissionResolved { .. } => "The question is settled: once, session, project or no.",
+    }
+}
+
+#[test]
+fn the_events_page_is_true() {
+    let mut page = INTRODUCTION.replace("LOG_VERSION", &LOG_VERSION.to_string());
+    page.push_str("\n## Canonical\n");
+    for (fact, says) in facts() {
+        assert!(!matches!(fact, Canonical::Unknown(_)), "{}", fact.type_name());
+        let data = serde_json::to_string_pretty(&fact).unwrap();
+        page.push_str(&format!("\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n", fact.type_name()));
+    }
+    page.push_str("\n## Ephemeral\n");
+    assert_eq!(notices().len(), Ephemeral::TYPES.len());
+    for (notice, says) in notices() {
+        let data = serde_json::to_string_pretty(&notice.data()).unwrap();
+        page.push_str(&format!("\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n", notice.type_name()));
+    }
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/events.md");
+    if std::fs::read_to_string(&path).unwrap_or_default() != page {
+        std::fs::write(&path, page).unwrap();
+        panic!("docs/events.md was stale and has been rewritten: commit it");
+    }
+}

@@ -1,0 +1,179 @@
+//! The project: the AGENTS.md chain, as one developer message that is stable for a Session.
+//!
+//! The user's own file first, then from the enclosing git root down to the Workspace, so that the
+//! nearest word is the last. Characters that a reader cannot see are removed and reported: an
+//! instruction that hides from the user must not reach the model. Nothing here is fatal.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The name of the files.
+const NAME: &str = "AGENTS.md";
+/// How many hidden characters are named one by one; more are counted.
+const NAMED_LIMIT: usize = 5;
+
+/// Where to look, and how much to take.
+#[derive(Debug, Clone)]
+pub struct Sources<'a> {
+    pub workspace: &'a Path,
+    /// The user's instructions for every project.
+    pub user_file: &'a Path,
+    /// How many bytes all files together may bring.
+    pub limit: usize,
+}
+
+/// What the project says, and what the user should know about it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Project {
+    /// `None` when there is nothing to say.
+    pub text: Option<Arc<str>>,
+    pub notices: Vec<String>,
+}
+
+impl Project {
+    /// Reads the chain.
+    pub fn load(sources: &Sources<'_>) -> Self {
+        let mut project = Self::default();
+        let mut text = String::new();
+        let mut left = sources.limit;
+        for (path, root) in files(sources) {
+            let Some((raw, is_cut)) = read(&path, root.as_deref(), left, &mut project.notices)
+            else {
+                continue;
+            };
+            let content = reveal(&path, &raw, &mut project.notices);
+            if content.trim().is_empty() && !is_cut {
+                continue;
+            }
+            left -= raw.len();
+            let name = path.display().to_string();
+            text.extend(["# Instructions from ", &name, "\n\n", content.trim_end(), "\n\n"]);
+            if is_cut {
+                let (limit, used) = (sources.limit, raw.len());
+                text.extend([
+                    "[cut here: the limit of ",
+                    &limit.to_string(),
+                    " bytes is reached]\n\n",
+                ]);
+                project.notices.push(format!(
+                    "{name}: only its first {used} bytes are used; \
+                     AGENTS.md files may have {limit} bytes in all"
+                ));
+            }
+        }
+        if !text.is_empty() {
+            project.text = Some(text.trim_end().into());
+        }
+        project
+    }
+}
+
+/// The files that may exist, each with the folder it must not lead out of; the user's own file may
+/// be a link to anywhere.
+fn files(sources: &Sources<'_>) -> Vec<(PathBuf, Option<PathBuf>)> {
+    let root = sources.workspace.ancestors().find(|folder| folder.join(".git").exists());
+    let root = root.unwrap_or(sources.workspace);
+    let mut folders: Vec<&Path> =
+        sources.workspace.ancestors().take_while(|folder| folder.starts_with(root)).collect();
+    folders.reverse();
+    let mut files = vec![(sources.user_file.to_owned(), None)];
+    files.extend(folders.into_iter().map(|folder| (folder.join(NAME), Some(root.to_owned()))));
+    files.dedup_by(|later, earlier| later.0 == earlier.0);
+    files
+}
+
+/// Reads a file up to the limit, and says whether there was more, or why there is nothing.
+fn read(
+    path: &Path,
+    root: Option<&Path>,
+    limit: usize,
+    notices: &mut Vec<String>,
+) -> Option<(String, bool)> {
+    let mut notice =
+        |reason: &str| notices.push(format!("{}: {reason}; it is not used", path.display()));
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return None;
+    }
+    let real = match fs::canonicalize(path) {
+        Ok(real) => real,
+        Err(error) => {
+            notice(&error.to_string());
+            return None;
+        }
+    };
+    let leads_out = root
+        .and_then(|root| fs::canonicalize(root).ok())
+        .is_some_and(|root| !real.starts_with(root));
+    if leads_out {
+        notice("it is a link that leads out of the project");
+        return None;
+    }
+    // A pipe or device would block or never end.
+    if !real.is_file() {
+        notice("it is not a regular file");
+        return None;
+    }
+    let mut bytes = Vec::new();
+    // One byte more than fits tells that something is cut; a few more complete a character.
+    let taken =
+        fs::File::open(&real).and_then(|file| file.take(limit as u64 + 4).read_to_end(&mut bytes));
+    if let Err(error) = taken {
+        notice(&error.to_string());
+        return None;
+    }
+    if bytes.contains(&0) {
+        notice("it is not text");
+        return None;
+    }
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    let is_cut = text.len() > limit;
+    text.truncate(text.floor_char_boundary(limit));
+    Some((text, is_cut))
+}
+
+/// Removes what cannot be seen, and reports it with line and code point.
+fn reveal(path: &Path, content: &str, notices: &mut Vec<String>) -> String {
+    let mut kept = String::with_capacity(content.len());
+    let mut line = 1usize;
+    let mut found = 0usize;
+    for (place, c) in content.chars().enumerate() {
+        // A byte order mark at the very start is a habit of editors, not a secret.
+        let is_mark = place == 0 && c == '\u{feff}';
+        if is_hidden(c) {
+            found += usize::from(!is_mark);
+            if !is_mark && found <= NAMED_LIMIT {
+                let code = u32::from(c);
+                let name = path.display();
+                notices.push(format!(
+                    "{name}: line {line} has the hidden character U+{code:04X}; it was removed"
+                ));
+            }
+            continue;
+        }
+        line += usize::from(c == '\n');
+        kept.push(c);
+    }
+    if found > NAMED_LIMIT {
+        let more = found - NAMED_LIMIT;
+        notices.push(format!("{}: {more} more hidden characters were removed", path.display()));
+    }
+    kept
+}
+
+/// Characters without a shape of their own: controls, direction marks, joiners, tags, fillers and
+/// variation selectors beyond the one that emoji use.
+fn is_hidden(c: char) -> bool {
+    let is_whitespace = matches!(c, '\n' | '\t' | '\r');
+    (c.is_control() && !is_whitespace)
+        || matches!(c,
+            '\u{00ad}' | '\u{034f}' | '\u{061c}' | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0e}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Complaints of every shape, and what they mean.
+
+use serde_json::json;
+
+use super::*;
+
+#[track_caller]
+fn check_http(status: u16, body: &str, kind: Kind, retryable: bool) {
+    let error = http(status, Hints::default(), body.as_bytes());
+    assert_eq!((error.kind, error.retryable), (kind, retryable), "{status} {body}");
+    assert!(!error.message.is_empty(), "{status} {body}");
+}
+
+#[test]
+fn statuses_and_bodies_of_every_shape_have_a_class() {
+    let html = "<!DOCTYPE html><html><title>Attention Required! | Cloudflare</title>blocked</html>";
+    for (status, body, kind, retryable) in [
+        (
+            400,
+            r#"{"error":{"code":"context_length_exceeded","message":"too long"}}"#,
+            Kind::ContextOverflow,
+            false,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"This model's maximum context length is 8 tokens"}}"#,
+            Kind::ContextOverflow,
+            false,
+        ),
+        (
+            400,
+            r#"{"detail":"Unsupported parameter: max_output_tokens"}"#,
+            Kind::ProviderError,
+            false,
+        ),
+        (400, r#"{"detail":[{"msg":"odd"}]}"#, Kind::ProviderError, false),
+        (
+            400,
+            r#"{"error":{"code":"invalid_prompt","message":"no"}}"#,
+            Kind::ProviderRefusal,
+            false,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"The requested model 'x' does not exist"}}"#,
+            Kind::ModelNotSupported,
+            false,
+        ),
+        (
+            401,
+            r#"{"error":{"code":"invalid_api_key","message":"bad key"}}"#,
+            Kind::AuthRefused,
+            false,
+        ),
+        (401, "", Kind::AuthRefused, false),
+        (401, r#"{"detail":{"error_code":"invalid_token"}}"#, Kind::AuthRefused, false),
+        (403, html, Kind::Network, false),
+        (403, "no", Kind::AuthRefused, false),
+        (404, "404 page not found", Kind::NotFound, false),
+        (
+            429,
+            r#"{"error":{"code":"insufficient_quota","message":"pay"}}"#,
+            Kind::QuotaExceeded,
+            false,
+        ),
+        (
+            429,
+            r#"{"error":{"type":"usage_limit_reached","message":"spent","resets_in_seconds":90}}"#,
+            Kind::UsageLimitReached,
+            false,
+        ),
+        (
+            429,
+            r#"{"error":{"type":"tokens","code":"rate_limit_exceeded","message":"slow"}}"#,
+            Kind::RateLimited,
+            true,
+        ),
+        (429, "", Kind::RateLimited, true),
+        (500, "oops", Kind::ProviderError, true),
+        (502, "<html><title>502 Bad Gateway</title></html>", Kind::ProviderError, true),
+        (
+            503,
+            r#"{"error":{"code":"server_is_overloaded","message":"busy"}}"#,
+            Kind::ProviderOverloaded,
+            true,
+        ),
+        (503, "", Kind::ProviderOverloaded, true),
+        (418, "\u{fffd}", Kind::ProviderError, false),
+    ] {
+        check_http(status, body, kind, retryable);
+    }
+}
+
+#[test]
+fn errors_in_band_have_the_same_classes() {
+    for (frame, kind, retryable) in [
+        (
+            json!({"type":"error","code":"rate_limit_exceeded","message":"x"}),
+            Kind::RateLimited,
+            true,
+        ),
+        (
+            json!({"type":"error","error":{"type":"invalid_request_error","code":"context_length_exceeded","message":"x"}}),
+            Kind::ContextOverflow,
+            false,
+        ),
+        (json!({"type":"error","status":401,"error":{"message":"x"}}), Kind::AuthRefused, false),
+        (
+            json!({"response":{"error":{"code":"server_error","message":"x"}}}),
+            Kind::ProviderError,
+            true,
+        ),
+        (
+            json!({"response":{"error":{"code":"slow_down","message":"x"}}}),
+            Kind::ProviderOverloaded,
+            true,
+        ),
+        (json!({"response":{"error":null}}), Kind::ProviderError, true),
+        (json!({"error":"words"}), Kind::ProviderError, true),
+        (json!(null), Kind::ProviderError, true),
+    ] {
+        let error = in_band(&frame);
+        assert_eq!((error.kind, error.retryable), (kind, retryable), "{frame}");
+        assert!(!error.message.is_empty());
+    }
+}
+
+#[test]
+fn waits_are_read_from_headers_and_from_prose() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+    let read = |name: &'static str, value: &'static str| {
+        Hints::read(|asked| (asked == name).then_some(value), now).retry_after
+    };
+    assert_eq!(read("retry-after", "7"), Some(Duration::from_secs(7)));
+    assert_eq!(read("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT"), Some(Duration::from_secs(10)));
+    assert_eq!(read("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO));
+    assert_eq!(read("retry-after", "soon"), None);
+    assert_eq!(read("retry-after", "-5"), None);
+    assert_eq!(read("retry-after-ms", "250"), Some(Duration::from_millis(250)));
+    for (prose, expected) in [
+        ("please try again in 11.054s. visit", Some(11_054)),
+        ("try again in 250ms.", Some(250)),
+        ("try again in 3 seconds", Some(3000)),
+        ("try again in 1m", Some(60_000)),
+        ("try again in a while", None),
+        ("try again later", None),
+    ] {
+        assert_eq!(stated_wait(prose), expected.map(Duration::from_millis), "{prose}");
+    }
+}
+
+#[test]
+fn the_server_has_the_last_word_on_retrying() {
+    let hints = |value: &'static str| {
+        Hints::read(|name| (name == "x-should-retry").then_some(value), SystemTime::UNIX_EPOCH)
+    };
+    assert!(!http(500, hints("false"), b"x").retryable);
+    assert!(http(400, hints("true"), b"x").retryable);
+}

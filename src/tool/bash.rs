@@ -1,0 +1,153 @@
+//! `bash`: runs a command in the Workspace and says how it ended.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::command::{Commands, End, Job, Outcome, Stop};
+use super::output::{Collected, Output};
+use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+use crate::config;
+
+/// What the lines after the output may take of the bound.
+const CLOSING_ROOM: usize = 1024;
+
+/// How many leftovers are named to the model.
+const NAMED_LEFTOVERS: usize = 5;
+
+/// The tool.
+#[derive(Debug)]
+pub struct Bash {
+    commands: Commands,
+    limits: config::Bash,
+}
+
+/// The arguments of `bash`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// Shell command; state such as `cd` does not last beyond the call.
+    command: String,
+    /// Deadline in milliseconds.
+    #[schemars(range(min = 1))]
+    timeout_ms: Option<u64>,
+}
+
+impl Bash {
+    /// A `bash` that starts its commands through `commands`.
+    pub fn new(commands: Commands, limits: config::Bash) -> Self {
+        Self { commands, limits }
+    }
+}
+
+impl Tool for Bash {
+    type Args = Args;
+    const NAME: &'static str = "bash";
+    const MANUAL: &'static str = "Runs a shell command in the workspace root. No stdin or \
+        terminal. Returns stdout and stderr merged, then the exit code. Everything it started is \
+        killed when it ends or after timeout_ms (default 120000, max 600000).";
+
+    fn plan(&self, args: &Args, _context: &ToolContext) -> Result<Plan, ToolError> {
+        refuse_empty(args)?;
+        let line: String = args.command.split_whitespace().collect::<Vec<_>>().join(" ");
+        let summary = format!("run {}", super::first_chars(&line, 200));
+        Ok(Plan { effect: Effect::Execute, summary, paths: Vec::new(), diff: None })
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        refuse_empty(&args)?;
+        let asked = args.timeout_ms.map_or(self.limits.timeout, Duration::from_millis);
+        let timeout = asked.min(self.limits.max_timeout);
+        let secrets = context.secrets.clone();
+        let limit = context.output_limit.saturating_sub(CLOSING_ROOM);
+        let mut output = Output::new(&context, &secrets, limit);
+        let job = Job {
+            command: &args.command,
+            directory: context.workspace.root(),
+            timeout,
+            cancel: &context.cancel,
+        };
+        let outcome = self.commands.run(job, &mut output).await.map_err(|e| ToolError::from(&e))?;
+        let collected = output.finish().await;
+        let mut text = told(&outcome, &collected, timeout);
+        if asked > timeout {
+            let max = timeout.as_millis();
+            write!(text, "\n[timeout_ms was lowered to the maximum of {max}]").ok();
+        }
+        let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
+        Ok(ToolOutput { ok, text, details: facts(&outcome, &collected) })
+    }
+}
+
+fn refuse_empty(args: &Args) -> Result<(), ToolError> {
+    if args.command.trim().is_empty() {
+        return Err(ToolError::invalid("command is empty"));
+    }
+    Ok(())
+}
+
+/// The output, and after it how the command ended.
+fn told(outcome: &Outcome, collected: &Collected, timeout: Duration) -> String {
+    let mut text = collected.bounded.text.clone();
+    if text.is_empty() {
+        text.push_str("(no output)");
+    }
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    if let Some(path) = &collected.spill {
+        let bytes = collected.total_bytes;
+        write!(text, "[full output, {bytes} bytes: {}]\n", path.display()).ok();
+    }
+    if let Some(note) = &collected.spill_note {
+        writeln!(text, "[{note}]").ok();
+    }
+    if !outcome.leftovers.is_empty() {
+        let named = outcome.leftovers.iter().take(NAMED_LEFTOVERS);
+        let names: Vec<_> = named.map(|left| format!("{} {}", left.pid, left.name)).collect();
+        let count = outcome.leftovers.len();
+        let names = names.join(", ");
+        writeln!(text, "[{count} background processes were killed: {names}]").ok();
+    }
+    let ended = match outcome.end {
+        End::Code(code) => format!("exit code {code}"),
+        End::Signal(signal) => format!("killed by signal {signal}"),
+        End::Unknown => "killed".to_owned(),
+    };
+    match outcome.stopped {
+        None => write!(text, "[{ended}]"),
+        Some(Stop::TimedOut) => {
+            write!(text, "[timed out after {} ms, {ended}]", timeout.as_millis())
+        }
+        Some(Stop::Interrupted) => write!(text, "[interrupted, {ended}]"),
+    }
+    .ok();
+    text
+}
+
+fn facts(outcome: &Outcome, collected: &Collected) -> Value {
+    let (exit_code, signal) = match outcome.end {
+        End::Code(code) => (Some(code), None),
+        End::Signal(signal) => (None, Some(signal)),
+        End::Unknown => (None, None),
+    };
+    let leftovers: Vec<_> = outcome
+        .leftovers
+        .iter()
+        .map(|leftover| json!({"pid": leftover.pid, "name": leftover.name}))
+        .collect();
+    json!({
+        "exit_code": exit_code,
+        "signal": signal,
+        "timed_out": outcome.stopped == Some(Stop::TimedOut),
+        "interrupted": outcome.stopped == Some(Stop::Interrupted),
+        "duration_ms": u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
+        "leftovers": leftovers,
+        "output_path": collected.spill.as_ref().map(|path| path.to_string_lossy()),
+        "output_bytes": collected.total_bytes,
+        "containment": outcome.containment,
+    })
+}

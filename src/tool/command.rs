@@ -1,0 +1,416 @@
+//! Commands: the only door through which Pixir starts host processes.
+//!
+//! A command never is a child of Pixir: a supervisor (see `supervisor`) stands between, and dies
+//! with everything beneath it as soon as Pixir lets go of its standard input.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::environment;
+use super::output::Output;
+use super::supervisor::{KILL, Order, SUBREAPER, SUPERVISE, TERMINATE};
+use crate::config::Config;
+use crate::error::{Explain, Kind};
+
+/// How much is read at once.
+const READ_SIZE: usize = 64 * 1024;
+/// How long a killed supervisor may take before Pixir goes on without it.
+const GIVE_UP: Duration = Duration::from_secs(3);
+/// How long output is waited for once the supervisor has ended; only a process that smuggled the
+/// pipe out of its namespace can hold it open then.
+const LAST_OUTPUT: Duration = Duration::from_millis(200);
+
+/// Starts commands; cheap to clone.
+#[derive(Clone)]
+pub struct Commands(Arc<Shared>);
+
+/// What commands need to know about this machine, handed in at the door.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Pixir's own program; `/proc/self/exe` works even after an update has replaced the file.
+    pub own_binary: PathBuf,
+    /// The whole environment; commands see only what is allowed.
+    pub environment: Vec<(OsString, OsString)>,
+    pub containment: Containment,
+}
+
+/// How processes are kept together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Containment {
+    /// A pid namespace where the kernel allows it, else the subreaper.
+    Best,
+    /// The subreaper alone.
+    Subreaper,
+}
+
+struct Shared {
+    own_binary: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+    shell: PathBuf,
+    drain: Duration,
+    grace: Duration,
+    subreaper_only: AtomicBool,
+    /// One supervisor that is already up, so that starting it costs the next command nothing.
+    spare: Mutex<Option<Supervisor>>,
+}
+
+/// One command to run.
+pub struct Job<'a> {
+    pub command: &'a str,
+    pub directory: &'a Path,
+    pub timeout: Duration,
+    pub cancel: &'a CancellationToken,
+}
+
+/// How a command went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub end: End,
+    pub stopped: Option<Stop>,
+    pub leftovers: Vec<Leftover>,
+    pub duration: Duration,
+    /// `namespace` or `subreaper`.
+    pub containment: String,
+}
+
+/// How the command itself ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Code(i32),
+    Signal(i32),
+    /// It was killed before it could be seen to end.
+    Unknown,
+}
+
+/// Why Pixir stopped it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    TimedOut,
+    Interrupted,
+}
+
+/// A process that the command left behind, and that was killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    pub pid: i32,
+    pub name: String,
+}
+
+impl Commands {
+    /// Prepares to start commands; starts nothing yet.
+    pub fn new(host: Host, config: &Config) -> Self {
+        let Host { own_binary, environment, containment } = host;
+        let environment = environment::for_commands(&environment, &config.bash.env);
+        Self(Arc::new(Shared {
+            own_binary,
+            shell: environment::shell(&environment, config.bash.shell.as_deref()),
+            environment,
+            drain: config.bash.drain,
+            grace: config.grace.process,
+            subreaper_only: AtomicBool::new(containment == Containment::Subreaper),
+            spare: Mutex::new(None),
+        }))
+    }
+
+    /// Runs a command to its end, its deadline or its interruption, and leaves nothing running.
+    /// Dropping the future kills everything at once.
+    pub async fn run(
+        &self,
+        job: Job<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Outcome, CommandError> {
+        let order = Order {
+            directory: job.directory.into(),
+            shell: self.0.shell.clone().into(),
+            command: job.command.into(),
+            drain: self.0.drain,
+            environment: self.0.environment.clone(),
+        };
+        let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
+        let outcome = match self.attempt(&frame, &job, output).await {
+            Err(CommandError::Unsupported { .. }) => {
+                self.0.subreaper_only.store(true, Ordering::Relaxed);
+                self.attempt(&frame, &job, output).await
+            }
+            other => other,
+        };
+        self.prepare_spare();
+        outcome
+    }
+
+    async fn attempt(
+        &self,
+        frame: &[u8],
+        job: &Job<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Outcome, CommandError> {
+        let mut supervisor = match self.take_spare() {
+            Some(spare) => spare,
+            None => self.start()?,
+        };
+        if supervisor.send(frame).await.is_err() {
+            supervisor = self.start()?;
+            supervisor.send(frame).await.map_err(CommandError::Start)?;
+        }
+        Running::new(supervisor, job, self.0.grace).watch(output).await
+    }
+
+    fn take_spare(&self) -> Option<Supervisor> {
+        let mut spare = self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = spare.take()?;
+        matches!(spare.process.try_wait(), Ok(None)).then_some(spare)
+    }
+
+    fn prepare_spare(&self) {
+        let mut spare = self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.is_none() {
+            // A failure here will be met again, and told, by the next command.
+            *spare = self.start().ok();
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the one door to host processes")]
+    fn start(&self) -> Result<Supervisor, CommandError> {
+        let mut command = Command::new(&self.0.own_binary);
+        command.arg(SUPERVISE);
+        if self.0.subreaper_only.load(Ordering::Relaxed) {
+            command.arg(SUBREAPER);
+        }
+        // The supervisor gets no environment: commands could read it there.
+        command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().map_err(CommandError::Start)?;
+        let pipes = (process.stdin.take(), process.stdout.take(), process.stderr.take());
+        let (Some(lifeline), Some(output), Some(status)) = pipes else {
+            return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
+        };
+        let status = BufReader::new(status).lines();
+        Ok(Supervisor { process, lifeline: Some(lifeline), output, status })
+    }
+}
+
+impl std::fmt::Debug for Commands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Commands").field("shell", &self.0.shell).finish_non_exhaustive()
+    }
+}
+
+/// A supervisor process. Closing the lifeline, also by dropping it, kills what it watches; the
+/// process itself is never killed from here, because a subreaper must live to sweep.
+struct Supervisor {
+    process: Child,
+    lifeline: Option<ChildStdin>,
+    output: ChildStdout,
+    status: Lines<BufReader<ChildStderr>>,
+}
+
+impl Supervisor {
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.lifeline {
+            Some(lifeline) => lifeline.write_all(bytes).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// A command on its way.
+struct Running<'a> {
+    supervisor: Supervisor,
+    cancel: &'a CancellationToken,
+    grace: Duration,
+    began: Instant,
+    phase: Phase,
+    /// When the phase ends.
+    until: Instant,
+    open: Open,
+    news: News,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Terminating,
+    Killing,
+}
+
+/// What has not ended yet.
+#[expect(clippy::struct_excessive_bools, reason = "three ends that come in any order")]
+struct Open {
+    output: bool,
+    status: bool,
+    process: bool,
+}
+
+/// What the status lines said.
+#[derive(Default)]
+struct News {
+    started: Option<String>,
+    end: Option<End>,
+    leftovers: Vec<Leftover>,
+    failure: Option<CommandError>,
+    stopped: Option<Stop>,
+}
+
+enum Wake {
+    Output(io::Result<usize>),
+    Status(Option<String>),
+    Ended,
+    PhaseOver,
+    Interrupted,
+    Tell,
+}
+
+impl<'a> Running<'a> {
+    fn new(supervisor: Supervisor, job: &Job<'a>, grace: Duration) -> Self {
+        let began = Instant::now();
+        Self {
+            supervisor,
+            cancel: job.cancel,
+            grace,
+            began,
+            phase: Phase::Running,
+            until: began + job.timeout,
+            open: Open { output: true, status: true, process: true },
+            news: News::default(),
+        }
+    }
+
+    async fn watch(mut self, output: &mut Output<'_>) -> Result<Outcome, CommandError> {
+        let mut buffer = vec![0; READ_SIZE];
+        while self.open.output || self.open.status || self.open.process {
+            match self.next(&mut buffer, output.due()).await {
+                Wake::Output(Ok(count)) if count > 0 => output.push(&buffer[..count]).await,
+                Wake::Output(_) => self.open.output = false,
+                Wake::Status(Some(line)) => self.news.take(&line),
+                Wake::Status(None) => self.open.status = false,
+                Wake::Ended => {
+                    self.open.process = false;
+                    self.phase = Phase::Killing;
+                    self.until = Instant::now() + LAST_OUTPUT;
+                }
+                Wake::Tell => output.tell(),
+                Wake::Interrupted => self.stop(Stop::Interrupted).await,
+                Wake::PhaseOver => match self.phase {
+                    Phase::Running => self.stop(Stop::TimedOut).await,
+                    Phase::Terminating => self.kill().await,
+                    Phase::Killing => break,
+                },
+            }
+        }
+        self.news.outcome(self.began.elapsed())
+    }
+
+    async fn next(&mut self, buffer: &mut [u8], due: Option<Instant>) -> Wake {
+        let Supervisor { process, output, status, .. } = &mut self.supervisor;
+        tokio::select! {
+            read = output.read(buffer), if self.open.output => Wake::Output(read),
+            line = status.next_line(), if self.open.status => Wake::Status(line.ok().flatten()),
+            _ = process.wait(), if self.open.process => Wake::Ended,
+            () = tokio::time::sleep_until(self.until) => Wake::PhaseOver,
+            () = self.cancel.cancelled(), if self.phase == Phase::Running => Wake::Interrupted,
+            () = tokio::time::sleep_until(due.unwrap_or(self.until)), if due.is_some() => Wake::Tell,
+        }
+    }
+
+    async fn stop(&mut self, why: Stop) {
+        self.news.stopped = Some(why);
+        self.phase = Phase::Terminating;
+        self.until = Instant::now() + self.grace;
+        // A supervisor that cannot hear has ended, or is about to be killed.
+        self.supervisor.send(&[TERMINATE]).await.ok();
+    }
+
+    async fn kill(&mut self) {
+        self.phase = Phase::Killing;
+        self.until = Instant::now() + GIVE_UP;
+        self.supervisor.send(&[KILL]).await.ok();
+    }
+}
+
+impl News {
+    fn take(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "started" => {
+                self.started = Some(rest.split(' ').nth(1).unwrap_or_default().to_owned());
+            }
+            "exit" => self.end = rest.parse().ok().map(End::Code),
+            "signal" => self.end = rest.parse().ok().map(End::Signal),
+            "leftover" => {
+                let (pid, name) = rest.split_once(' ').unwrap_or((rest, ""));
+                let pid = pid.parse().unwrap_or_default();
+                self.leftovers.push(Leftover { pid, name: name.to_owned() });
+            }
+            "unsupported" => {
+                self.failure = Some(CommandError::Unsupported { reason: rest.to_owned() });
+            }
+            "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
+            _ => {
+                // Anything else is a supervisor's last word about a bug of ours.
+                tracing::warn!(line, "a supervisor said something unexpected");
+            }
+        }
+    }
+
+    fn outcome(self, duration: Duration) -> Result<Outcome, CommandError> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        if self.started.is_none() && self.stopped.is_none() {
+            return Err(CommandError::Lost);
+        }
+        Ok(Outcome {
+            end: self.end.unwrap_or(End::Unknown),
+            stopped: self.stopped,
+            leftovers: self.leftovers,
+            duration,
+            containment: self.started.unwrap_or_default(),
+        })
+    }
+}
+
+/// Why a command did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("the command contains a NUL byte or is far too long")]
+    Unsayable,
+    #[error("cannot start the supervisor of commands")]
+    Start(#[source] io::Error),
+    #[error("namespaces cannot be used: {reason}")]
+    Unsupported { reason: String },
+    #[error("the shell could not be started: {reason}")]
+    Refused { reason: String },
+    #[error("the supervisor of the command ended without a word")]
+    Lost,
+}
+
+impl Explain for CommandError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Unsayable => Kind::InvalidArgs,
+            Self::Start(_) | Self::Unsupported { .. } | Self::Refused { .. } | Self::Lost => {
+                Kind::CommandFailed
+            }
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            Self::Refused { .. } => {
+                vec![
+                    "a command over 128 KB must go to a file first; write it and run the file"
+                        .into(),
+                ]
+            }
+            Self::Unsayable | Self::Start(_) | Self::Unsupported { .. } | Self::Lost => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The environment of a command: an allow-list, never the whole of ours.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Variables that say where things are and who the user is.
+const ALLOWED: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "JAVA_HOME",
+    "NVM_DIR",
+    "PYENV_ROOT",
+    "VIRTUAL_ENV",
+    "GOPATH",
+    "GOROOT",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+];
+
+const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
+
+/// Keys of Providers; no setting lets them through.
+const PROVIDER_KEYS: &[&str] = &[
+    "OPENAI_API_KEY",
+    "OPENAI_ADMIN_KEY",
+    "AZURE_OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY",
+    "GROQ_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "OPENROUTER_API_KEY",
+    "XAI_API_KEY",
+];
+
+/// What every command gets: nothing may wait for somebody at a terminal.
+const SET: &[(&str, &str)] = &[("PIXIR", "1"), ("GIT_TERMINAL_PROMPT", "0"), ("PAGER", "cat")];
+
+/// The environment of every command: what is allowed, what the user `named`, and what is set.
+pub fn for_commands(full: &[(OsString, OsString)], named: &[String]) -> Vec<(OsString, OsString)> {
+    let is_set = |name: &OsStr| SET.iter().any(|(set, _)| name == *set);
+    let passes = |name: &OsStr| {
+        let allowed = ALLOWED.iter().any(|allowed| name == *allowed);
+        let prefix = |prefix: &&str| name.as_bytes().starts_with(prefix.as_bytes());
+        let named = named.iter().any(|named| name == named.as_str());
+        (allowed || ALLOWED_PREFIXES.iter().any(prefix) || named)
+            && !PROVIDER_KEYS.iter().any(|key| name.eq_ignore_ascii_case(key))
+            && !is_set(name)
+    };
+    let kept = full.iter().filter(|(name, _)| passes(name)).cloned();
+    kept.chain(SET.iter().map(|(name, value)| (name.into(), value.into()))).collect()
+}
+
+/// The shell that runs commands: the configured one, else `bash` from PATH, else `/bin/sh`.
+pub fn shell(environment: &[(OsString, OsString)], configured: Option<&Path>) -> PathBuf {
+    if let Some(shell) = configured {
+        return shell.to_owned();
+    }
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+    let folders = path.into_iter().flat_map(std::env::split_paths);
+    let mut shells =
+        folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join("bash"));
+    shells.find(|shell| is_program(shell)).unwrap_or_else(|| "/bin/sh".into())
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_listed_and_named_variables_pass_and_provider_keys_never() {
+        let full: Vec<(OsString, OsString)> =
+            ["PATH", "LC_ALL", "XDG_CACHE_HOME", "AWS_SECRET", "MY_VAR", "OPENAI_API_KEY", "LINES"]
+                .map(|name| (name.into(), "value".into()))
+                .into();
+        let named = ["MY_VAR".to_owned(), "OPENAI_API_KEY".to_owned()];
+        let names: Vec<_> = for_commands(&full, &named).into_iter().map(|(name, _)| name).collect();
+        let expected =
+            ["PATH", "LC_ALL", "XDG_CACHE_HOME", "MY_VAR", "PIXIR", "GIT_TERMINAL_PROMPT", "PAGER"];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_system_without_bash_gets_sh() {
+        assert_eq!(
+            shell(&[("PATH".into(), "/nowhere:relative".into())], None),
+            Path::new("/bin/sh")
+        );
+        assert_eq!(shell(&[], Some(Path::new("/opt/zsh"))), Path::new("/opt/zsh"));
+    }
+}

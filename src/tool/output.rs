@@ -1,0 +1,247 @@
+//! The output of a command on its three ways: live to listeners, cut to the model, whole to disk.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::bound::{Bounded, HeadTail};
+use super::plain::{Plain, Returns};
+use super::{Signals, ToolContext};
+use crate::id::CallId;
+use crate::secret::{Cleaner, Secrets};
+
+/// How much of one command is shown live; a flood is for the file.
+const LIVE_LIMIT: usize = 1 << 20;
+/// The largest live piece.
+const LIVE_CHUNK: usize = 8 * 1024;
+/// How often listeners hear, at most.
+const LIVE_INTERVAL: Duration = Duration::from_millis(25);
+/// How much of one command is kept on disk.
+const SPILL_LIMIT: u64 = 512 << 20;
+
+/// Takes a command's output as it comes.
+pub struct Output<'a> {
+    cleaner: Cleaner<'a>,
+    collected: HeadTail,
+    live: Live,
+    spill: Spill,
+}
+
+/// What is left of the output when the command has ended.
+#[derive(Debug)]
+pub struct Collected {
+    pub bounded: Bounded,
+    pub total_bytes: u64,
+    pub spill: Option<PathBuf>,
+    /// What to know about the file, when it is not the whole output.
+    pub spill_note: Option<String>,
+}
+
+impl<'a> Output<'a> {
+    /// Output of the call in `context`, of which `limit` bytes reach the model.
+    pub fn new(context: &ToolContext, secrets: &'a Secrets, limit: usize) -> Self {
+        let name = format!("{}.txt", file_stem(context.call_id.as_str()));
+        Self {
+            cleaner: Cleaner::new(secrets),
+            collected: HeadTail::new(limit),
+            live: Live::new(context.signals.clone(), context.call_id.clone()),
+            spill: Spill::new(context.session_folder.join("output").join(name), limit),
+        }
+    }
+
+    /// Takes a chunk.
+    pub async fn push(&mut self, chunk: &[u8]) {
+        let cleaned = self.cleaner.push(chunk);
+        self.live.push(&cleaned);
+        self.collected.push(&cleaned);
+        self.spill.push(&cleaned).await;
+    }
+
+    /// When listeners should hear what is pending, if anything is.
+    pub fn due(&self) -> Option<Instant> {
+        self.live.due()
+    }
+
+    /// Tells listeners what is pending.
+    pub fn tell(&mut self) {
+        self.live.tell();
+    }
+
+    /// Ends the stream.
+    pub async fn finish(mut self) -> Collected {
+        let held = self.cleaner.finish();
+        self.live.push(&held);
+        self.live.finish();
+        self.collected.push(&held);
+        self.spill.push(&held).await;
+        let total_bytes = self.collected.total_bytes();
+        let (spill, spill_note) = self.spill.finish();
+        Collected { bounded: self.collected.finish(), total_bytes, spill, spill_note }
+    }
+}
+
+/// The live way: plain text in small pieces, not too often, and not without end.
+struct Live {
+    signals: Signals,
+    call_id: CallId,
+    plain: Plain,
+    pending: String,
+    told: usize,
+    last: Option<Instant>,
+}
+
+impl Live {
+    fn new(signals: Signals, call_id: CallId) -> Self {
+        let plain = Plain::new(Returns::Break);
+        Self { signals, call_id, plain, pending: String::new(), told: 0, last: None }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        if self.told >= LIVE_LIMIT {
+            return;
+        }
+        self.plain.push(bytes, &mut self.pending);
+        let quiet = self.last.is_none_or(|last| last.elapsed() >= LIVE_INTERVAL);
+        if quiet || self.pending.len() >= LIVE_CHUNK {
+            self.tell();
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        (!self.pending.is_empty()).then(|| self.last.map(|last| last + LIVE_INTERVAL)).flatten()
+    }
+
+    fn tell(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        let mut rest = pending.as_str();
+        while !rest.is_empty() && self.told < LIVE_LIMIT {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(LIVE_CHUNK));
+            self.told += piece.len();
+            self.signals.output(&self.call_id, piece.to_owned());
+            rest = after;
+            if self.told >= LIVE_LIMIT {
+                let notice = "\n[… no more live output of this command …]\n";
+                self.signals.output(&self.call_id, notice.to_owned());
+            }
+        }
+        self.last = Some(Instant::now());
+    }
+
+    fn finish(&mut self) {
+        if self.told < LIVE_LIMIT {
+            let plain = std::mem::replace(&mut self.plain, Plain::new(Returns::Break));
+            plain.finish(&mut self.pending);
+            self.tell();
+        }
+    }
+}
+
+/// The way to disk, taken only by output that does not fit.
+struct Spill {
+    path: PathBuf,
+    limit: usize,
+    state: SpillState,
+    written: u64,
+}
+
+enum SpillState {
+    /// It still fits; these bytes are all there were.
+    Small(Vec<u8>),
+    Open(File),
+    Full,
+    Failed(io::Error),
+}
+
+impl Spill {
+    fn new(path: PathBuf, limit: usize) -> Self {
+        Self { path, limit, state: SpillState::Small(Vec::new()), written: 0 }
+    }
+
+    async fn push(&mut self, bytes: &[u8]) {
+        match &mut self.state {
+            SpillState::Small(held) => {
+                held.extend_from_slice(bytes);
+                if held.len() > self.limit {
+                    let (held, path) = (std::mem::take(held), self.path.clone());
+                    self.written = held.len() as u64;
+                    self.state = on_disk(move || {
+                        let mut file = create_private(&path)?;
+                        file.write_all(&held)?;
+                        Ok(file)
+                    })
+                    .await;
+                }
+            }
+            SpillState::Open(file) => {
+                let room = usize::try_from(SPILL_LIMIT - self.written).unwrap_or(usize::MAX);
+                let fits = bytes[..bytes.len().min(room)].to_vec();
+                self.written += fits.len() as u64;
+                let is_full = fits.len() < bytes.len();
+                let Ok(mut file) = file.try_clone() else { return };
+                self.state = on_disk(move || file.write_all(&fits).map(|()| file)).await;
+                if is_full && matches!(self.state, SpillState::Open(_)) {
+                    self.state = SpillState::Full;
+                }
+            }
+            SpillState::Full | SpillState::Failed(_) => {}
+        }
+    }
+
+    fn finish(self) -> (Option<PathBuf>, Option<String>) {
+        match self.state {
+            SpillState::Small(_) => (None, None),
+            SpillState::Open(_) => (Some(self.path), None),
+            SpillState::Full => {
+                (Some(self.path), Some(format!("only its first {SPILL_LIMIT} bytes")))
+            }
+            SpillState::Failed(error) => {
+                (None, Some(format!("the full output could not be kept: {error}")))
+            }
+        }
+    }
+}
+
+/// Keeps slow disks away from the runtime's threads.
+async fn on_disk(work: impl FnOnce() -> io::Result<File> + Send + 'static) -> SpillState {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(file)) => SpillState::Open(file),
+        Ok(Err(error)) => SpillState::Failed(error),
+        Err(error) => SpillState::Failed(io::Error::other(error)),
+    }
+}
+
+/// Creates a file that only this user can read, in folders that only this user can enter.
+fn create_private(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        if !folder.symlink_metadata()?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+    }
+    let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(no_link).open(path)
+}
+
+/// A call id comes from the Provider; only harmless letters of it become a file name.
+fn file_stem(call_id: &str) -> String {
+    let harmless = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let stem: String = call_id.chars().take(100).map(harmless).collect();
+    if stem.is_empty() { "call".to_owned() } else { stem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_call_id_stays_in_its_folder() {
+        assert_eq!(file_stem("../../etc/passwd"), "______etc_passwd");
+        assert_eq!(file_stem(""), "call");
+        assert_eq!(file_stem("call_A-1"), "call_A-1");
+    }
+}

@@ -1,0 +1,109 @@
+//! The Toolbox: the tools of one Session, what the model is told about them, and whether a call
+//! has the arguments it needs.
+
+use std::sync::{Arc, OnceLock};
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use super::bash::Bash;
+use super::{AnyTool, Commands, ToolError, ToolSpec};
+use crate::config::Config;
+use crate::error::Kind;
+
+/// How many violations are told at once.
+const TOLD_VIOLATIONS: usize = 10;
+
+/// The tools of one Session, sorted by name; cheap to clone.
+#[derive(Clone)]
+pub struct Toolbox {
+    entries: Arc<[Entry]>,
+    specs: Arc<[ToolSpec]>,
+}
+
+struct Entry {
+    tool: Arc<dyn AnyTool>,
+    /// Compiled when first needed, because many runs call few tools.
+    validator: OnceLock<Option<Validator>>,
+}
+
+impl Toolbox {
+    /// Holds these tools; of two with one name the later is kept.
+    pub fn new(tools: impl IntoIterator<Item = Arc<dyn AnyTool>>) -> Self {
+        let mut named: Vec<(ToolSpec, Arc<dyn AnyTool>)> =
+            tools.into_iter().map(|tool| (tool.spec(), tool)).collect();
+        named.reverse();
+        named.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+        named.dedup_by(|(later, _), (earlier, _)| later.name == earlier.name);
+        let (specs, tools): (Vec<_>, Vec<_>) = named.into_iter().unzip();
+        let entries = tools.into_iter().map(|tool| Entry { tool, validator: OnceLock::new() });
+        Self { entries: entries.collect(), specs: specs.into() }
+    }
+
+    /// The tools that Pixir brings, for one Session.
+    pub fn built_in(config: &Config, commands: Commands) -> Self {
+        let tools: [Arc<dyn AnyTool>; 1] = [Arc::new(Bash::new(commands, config.bash.clone()))];
+        Self::new(tools)
+    }
+
+    /// What the model is told, in a stable order.
+    pub fn specs(&self) -> Arc<[ToolSpec]> {
+        self.specs.clone()
+    }
+
+    /// The tool of that name.
+    pub fn find(&self, name: &str) -> Result<Arc<dyn AnyTool>, ToolError> {
+        self.position(name).map(|index| self.entries[index].tool.clone())
+    }
+
+    /// Checks arguments against the tool's schema and tells everything that is wrong with them.
+    pub fn validate(&self, name: &str, args: &Value) -> Result<(), ToolError> {
+        let index = self.position(name)?;
+        let schema = &self.specs[index].parameters;
+        let compile = || {
+            let compiled = jsonschema::validator_for(schema);
+            compiled.inspect_err(|error| tracing::error!(name, %error, "bad tool schema")).ok()
+        };
+        // A schema of ours that does not compile is a bug; decoding still checks the arguments.
+        let Some(validator) = self.entries[index].validator.get_or_init(compile) else {
+            return Ok(());
+        };
+        let violations: Vec<(String, String)> = validator
+            .iter_errors(args)
+            .take(TOLD_VIOLATIONS)
+            .map(|error| (error.instance_path().to_string(), error.to_string()))
+            .collect();
+        let Some((path, message)) = violations.first() else { return Ok(()) };
+        let place = if path.is_empty() { String::new() } else { format!(" at {path}") };
+        let all: Vec<_> = violations
+            .iter()
+            .map(|(path, message)| json!({"path": path, "message": message}))
+            .collect();
+        Err(ToolError::invalid(format!("{name} cannot take these arguments{place}: {message}"))
+            .details(json!({"path": path, "violations": all, "expected": schema}))
+            .next("repeat the call with arguments that match the schema"))
+    }
+
+    fn position(&self, name: &str) -> Result<usize, ToolError> {
+        self.specs.binary_search_by(|spec| spec.name.as_str().cmp(name)).map_err(|_| {
+            let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
+            let nearest = names
+                .iter()
+                .map(|known| (strsim::levenshtein(known, name), known))
+                .min()
+                .filter(|(distance, _)| *distance <= 2);
+            let error = ToolError::new(Kind::UnknownTool, format!("there is no tool `{name}`"))
+                .details(json!({ "tools": names }));
+            match nearest {
+                Some((_, known)) => error.next(format!("call `{known}`")),
+                None => error.next(format!("use one of: {}", names.join(", "))),
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Toolbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.specs.iter().map(|spec| &spec.name)).finish()
+    }
+}

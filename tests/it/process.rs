@@ -1,0 +1,387 @@
+//! Host processes: whatever a command starts is gone when the call is over.
+//!
+//! Survivors are found by a mark in their command line, which no other test shares.
+
+use std::ffi::OsString;
+use std::fs;
+use std::future::Future;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pixir::workbench::{Answer, Setup, Workbench};
+use serde_json::json;
+
+/// The variable that makes a test process a driver, and names what it drives.
+const DRIVE: &str = "PIXIR_TEST_DRIVE";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct House {
+    folder: tempfile::TempDir,
+    bench: Workbench,
+    mark: String,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Namespace,
+    Subreaper,
+}
+
+const MODES: [Mode; 2] = [Mode::Namespace, Mode::Subreaper];
+
+impl House {
+    fn new(mode: Mode) -> Self {
+        Self::with(mode, &[])
+    }
+
+    fn with(mode: Mode, variables: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = std::env::var_os("PATH").unwrap();
+        let mut environment: Vec<(OsString, OsString)> = vec![("PATH".into(), path)];
+        environment.extend(variables.iter().map(|(name, value)| (name.into(), value.into())));
+        let bench = Workbench::new(Setup {
+            own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+            folder: folder.path(),
+            environment,
+            subreaper: mode == Mode::Subreaper,
+        })
+        .unwrap();
+        let name = folder.path().file_name().unwrap().to_str().unwrap().to_owned();
+        Self { folder, bench, mark: format!("mark{}", name.replace('.', "-")) }
+    }
+
+    /// Runs a command in which `MARK` stands for the mark.
+    async fn bash(&self, command: &str) -> Answer {
+        self.bash_within(command, 60_000).await
+    }
+
+    async fn bash_within(&self, command: &str, timeout_ms: u64) -> Answer {
+        let command = command.replace("MARK", &self.mark);
+        let args = json!({"command": command, "timeout_ms": timeout_ms});
+        self.bench.call("bash", args).await.unwrap()
+    }
+
+    #[track_caller]
+    fn assert_nothing_survives(&self) {
+        assert_eq!(wait_for(|| survivors(&self.mark), Vec::is_empty), Vec::<String>::new());
+    }
+}
+
+/// The command lines of living processes that carry the mark.
+fn survivors(mark: &str) -> Vec<String> {
+    let own = std::process::id().to_string();
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let command_lines = processes.filter_map(|process| {
+        let name = process.file_name().into_string().ok()?;
+        let is_process = name.bytes().all(|byte| byte.is_ascii_digit()) && name != own;
+        let line = fs::read(process.path().join("cmdline")).ok().filter(|_| is_process)?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    command_lines.filter(|line| line.contains(mark)).collect()
+}
+
+/// Looks until it is as wished, or patience ends; gives what was seen last.
+fn wait_for<T>(look: impl Fn() -> T, wished: impl Fn(&T) -> bool) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let seen = look();
+        if wished(&seen) || Instant::now() > end {
+            return seen;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE * 3, future).await.unwrap() })
+}
+
+/// A long sleep under the mark.
+const SLEEP: &str = "exec -a MARK sleep 300";
+
+#[test]
+fn output_order_exit_code_and_signal_are_told() {
+    for mode in MODES {
+        let house = House::new(mode);
+        run(async {
+            let answer = house.bash("echo one; echo two >&2; echo three; exit 3").await;
+            assert_eq!(
+                (answer.ok, answer.text.as_str()),
+                (false, "one\ntwo\nthree\n[exit code 3]")
+            );
+            assert_eq!(answer.details["exit_code"], 3);
+            let answer = house.bash("true").await;
+            assert_eq!((answer.ok, answer.text.as_str()), (true, "(no output)\n[exit code 0]"));
+            let answer = house.bash("kill -SEGV $$").await;
+            assert_eq!((answer.ok, &answer.details["signal"]), (false, &json!(11)));
+            assert!(answer.text.contains("[killed by signal 11]"), "{}", answer.text);
+        });
+    }
+}
+
+#[test]
+fn the_containment_is_the_one_asked_for() {
+    let words = MODES.map(|mode| {
+        let house = House::new(mode);
+        run(house.bash("true")).details["containment"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(words[1], "subreaper");
+    // Some machines allow no namespaces; then both are the same, and still leave nothing.
+    assert!(["namespace", "subreaper"].contains(&words[0].as_str()));
+}
+
+#[test]
+fn standard_input_is_closed_and_pipes_break_as_usual() {
+    for mode in MODES {
+        let house = House::new(mode);
+        run(async {
+            assert_eq!(house.bash("cat; echo end").await.text, "end\n[exit code 0]");
+            let answer = house.bash("yes | head -n 1; echo ${PIPESTATUS[0]}").await;
+            assert_eq!(answer.text, "y\n141\n[exit code 0]");
+            let answer = house.bash("cat </dev/tty || echo no terminal").await;
+            assert!(answer.text.contains("no terminal"), "{}", answer.text);
+        });
+    }
+}
+
+#[test]
+fn the_environment_is_an_allow_list_and_secrets_do_not_come_back() {
+    let variables = [
+        ("LANG", "C"),
+        ("OPENAI_API_KEY", "sk-0123456789abcdef"),
+        ("MY_SECRET", "very-hidden-value"),
+        ("ODD", "x"),
+    ];
+    for mode in MODES {
+        let house = House::with(mode, &variables);
+        run(async {
+            let answer = house.bash("env | cut -d= -f1 | sort | tr '\\n' ' '").await;
+            let names: Vec<&str> = answer.text.split_whitespace().collect();
+            for name in ["PATH", "LANG", "PIXIR", "GIT_TERMINAL_PROMPT", "PAGER"] {
+                assert!(names.contains(&name), "{name} in {names:?}");
+            }
+            for name in ["OPENAI_API_KEY", "MY_SECRET", "ODD"] {
+                assert!(!names.contains(&name), "{name} in {names:?}");
+            }
+            let answer = house.bash("cat /proc/$PPID/environ | tr '\\0' '\\n'; true").await;
+            assert!(!answer.text.contains("very-hidden"), "{}", answer.text);
+            let answer = house.bash("printf very-hid; sleep 0.2; echo den-value").await;
+            assert_eq!(answer.text, "[redacted:MY_SECRET]\n[exit code 0]");
+        });
+    }
+}
+
+/// Ways of staying behind; each prints `left` and exits at once.
+const ZOO: &[(&str, &str)] = &[
+    ("background holding the pipe", "(exec -a MARK sleep 300) & echo left"),
+    ("background, detached", "(exec -a MARK sleep 300) >/dev/null 2>&1 & disown; echo left"),
+    ("new session", "setsid bash -c 'exec -a MARK sleep 300' & sleep 0.05; echo left"),
+    (
+        "double fork",
+        "perl -e 'use POSIX; if (!fork) { setsid(); if (!fork) { exec {\"sleep\"} \"MARK\", 300 } \
+         exit 0 } sleep 1 if 0;'; sleep 0.05; echo left",
+    ),
+    ("deaf to TERM", "(trap '' TERM HUP INT; exec -a MARK sleep 300) & sleep 0.05; echo left"),
+    (
+        "grandchildren",
+        "(bash -c '(exec -a MARK sleep 300) & (exec -a MARK sleep 301) & wait') & sleep 0.1; echo left",
+    ),
+];
+
+#[test]
+fn nothing_of_a_finished_command_survives_and_it_is_told() {
+    for mode in MODES {
+        let house = House::new(mode);
+        run(async {
+            for (what, command) in ZOO {
+                let began = Instant::now();
+                let answer = house.bash(command).await;
+                assert!(answer.ok && answer.text.starts_with("left\n"), "{what}: {}", answer.text);
+                assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+                assert!(answer.text.contains("background processes were killed"), "{what}");
+                let leftovers = answer.details["leftovers"].as_array().unwrap();
+                assert!(
+                    leftovers.iter().any(|left| left["name"] == "sleep"),
+                    "{what}: {leftovers:?}"
+                );
+                house.assert_nothing_survives();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_background_process_that_ends_by_itself_is_no_leftover() {
+    for mode in MODES {
+        let house = House::new(mode);
+        let answer = run(house.bash("(sleep 0.02; echo late) & echo early"));
+        assert_eq!(answer.text, "early\nlate\n[exit code 0]");
+    }
+}
+
+#[test]
+fn a_deadline_ends_even_what_ignores_term() {
+    for mode in MODES {
+        let house = House::new(mode);
+        run(async {
+            let stubborn =
+                "trap '' TERM; echo begun; while true; do bash -c 'exec -a MARK sleep 5'; done";
+            for (command, polite) in [(SLEEP, true), (stubborn, false)] {
+                let began = Instant::now();
+                let answer = house.bash_within(command, 300).await;
+                assert!(
+                    !answer.ok && answer.text.contains("[timed out after 300 ms"),
+                    "{}",
+                    answer.text
+                );
+                assert_eq!(answer.details["timed_out"], true);
+                assert_eq!(answer.details["signal"], if polite { 15 } else { 9 });
+                assert!(began.elapsed() < Duration::from_secs(10));
+                house.assert_nothing_survives();
+            }
+        });
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_command_and_keeps_its_output() {
+    for mode in MODES {
+        let house = House::new(mode);
+        run(async {
+            let command =
+                "echo begun; touch begun; (exec -a MARK sleep 300) & exec -a MARK sleep 300";
+            let call = house.bash(command);
+            let interrupt = async {
+                while !house.folder.path().join("begun").exists() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                house.bench.interrupt();
+            };
+            let (answer, ()) = tokio::join!(call, interrupt);
+            assert!(
+                !answer.ok && answer.text.starts_with("begun\n[interrupted"),
+                "{}",
+                answer.text
+            );
+            assert_eq!(answer.details["interrupted"], true);
+            house.assert_nothing_survives();
+        });
+    }
+}
+
+#[test]
+fn dropping_the_call_kills_everything() {
+    for mode in MODES {
+        let house = House::new(mode);
+        run(async {
+            for _ in 0..2 {
+                let command = "(exec -a MARK setsid sleep 300) & exec -a MARK sleep 300";
+                let look = async {
+                    while survivors(&house.mark).is_empty() {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                };
+                tokio::select! {
+                    answer = house.bash(command) => panic!("ended: {answer:?}"),
+                    () = look => {}
+                }
+                house.assert_nothing_survives();
+            }
+        });
+    }
+}
+
+#[test]
+fn long_output_is_spilled_whole_and_privately() {
+    use std::os::unix::fs::PermissionsExt;
+    let house = House::new(Mode::Namespace);
+    let answer = run(house.bash("seq 1 100000"));
+    assert!(answer.text.len() <= 16 * 1024 && answer.text.starts_with("1\n2\n"));
+    assert!(answer.text.contains("lines omitted") && answer.text.contains("\n100000\n"));
+    let path = Path::new(answer.details["output_path"].as_str().unwrap());
+    assert!(answer.text.contains(path.to_str().unwrap()));
+    let expected: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(fs::read_to_string(path).unwrap(), expected);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));
+    assert_eq!(answer.details["output_bytes"], expected.len());
+}
+
+#[test]
+fn a_missing_folder_or_odd_command_is_an_answer() {
+    let house = House::new(Mode::Namespace);
+    run(async {
+        let error = house.bench.call("bash", json!({"command": "a\0b"})).await.unwrap_err();
+        assert_eq!(error.kind, "invalid_args");
+        let error = house.bench.call("bash", json!({"command": " "})).await.unwrap_err();
+        assert_eq!(error.kind, "invalid_args");
+        let long = "x".repeat(300_000);
+        let error = house.bench.call("bash", json!({"command": long})).await.unwrap_err();
+        assert_eq!(error.kind, "command_failed");
+        let answer = house.bash_within("echo still here", 10_000_000).await;
+        assert!(answer.text.starts_with("still here\n[exit code 0]"));
+        assert!(answer.text.contains("lowered to the maximum of 600000"), "{}", answer.text);
+    });
+}
+
+/// Not a test of its own: the process that the two tests below start and watch.
+#[test]
+fn driver() {
+    let Some(drive) = std::env::var_os(DRIVE) else { return };
+    let drive = drive.into_string().unwrap();
+    let (what, mark) = drive.split_once(' ').unwrap();
+    let mode = if what == "subreaper" { Mode::Subreaper } else { Mode::Namespace };
+    let house = House { mark: mark.to_owned(), ..House::new(mode) };
+    run(async {
+        house.bash("true").await;
+        if what == "flood" {
+            let before = peak_memory_kb();
+            let answer = house.bash("head -c 314572800 /dev/zero | tr '\\0' 'x'").await;
+            assert_eq!(answer.details["output_bytes"], 314_572_800);
+            assert!(answer.text.len() <= 16 * 1024);
+            let growth = peak_memory_kb() - before;
+            assert!(growth < 30 * 1024, "300 MB of output cost {growth} KB");
+        } else {
+            house.bash("setsid bash -c 'exec -a MARK sleep 300' & exec -a MARK sleep 300").await;
+        }
+    });
+}
+
+fn peak_memory_kb() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "the driver is a process to be killed")]
+fn start_driver(drive: &str) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "process::driver", "--nocapture"])
+        .env(DRIVE, drive)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn killing_pixir_outright_leaves_nothing() {
+    for mode in ["namespace", "subreaper"] {
+        let mark = format!("markdriver{}{mode}", std::process::id());
+        let mut driver = start_driver(&format!("{mode} {mark}"));
+        let begun = wait_for(|| survivors(&mark).len(), |count| *count >= 2);
+        assert!(begun >= 2, "{mode}: the command did not start");
+        driver.kill().unwrap();
+        driver.wait().unwrap();
+        let left = wait_for(|| survivors(&mark), Vec::is_empty);
+        assert_eq!(left, Vec::<String>::new(), "{mode}");
+    }
+}
+
+#[test]
+fn three_hundred_megabytes_cost_little_memory() {
+    let mut driver = start_driver("flood none");
+    assert!(driver.wait().unwrap().success());
+}

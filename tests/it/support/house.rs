@@ -1,0 +1,163 @@
+//! A house: an empty home, a Workspace, a scripted model on loopback, and the real harness.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pixir::scripted::{Received, Reply, Script, Server};
+use pixir::{
+    Config, Conversation, Credential, Door, Durability, Event, From, Harness, Heard, Home, Input,
+    PermissionMode, SessionId, Start, Status, Which,
+};
+
+use super::transcript;
+
+/// The binary under test.
+pub const PIXIR: &str = env!("CARGO_BIN_EXE_pixir");
+
+/// Longer than anything here takes, shorter than a person's patience.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Everything one story needs, gone when it ends.
+pub struct House {
+    folder: tempfile::TempDir,
+    pub server: Server,
+    pub config: Config,
+    pub can_ask: bool,
+}
+
+impl House {
+    /// A house whose model gives these replies, one per request.
+    pub async fn with(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::scripted(Script::new(replies)).await
+    }
+
+    /// A house whose model follows a script.
+    pub async fn scripted(script: Script) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("work")).unwrap();
+        let mut config = Config::new(Home::new(folder.path().join("home")));
+        config.durability = Durability::None;
+        config.retry.base = Duration::from_millis(1);
+        config.retry.cap = Duration::from_millis(4);
+        config.stream.idle = Duration::from_secs(20);
+        let server = Server::start(script).await.unwrap();
+        Self { folder, server, config, can_ask: false }
+    }
+
+    pub fn ask_mode(mut self) -> Self {
+        self.config.permission_mode = PermissionMode::Ask;
+        self.can_ask = true;
+        self
+    }
+
+    pub fn workspace(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.workspace().join(path), content).unwrap();
+    }
+
+    pub fn read(&self, path: &str) -> String {
+        String::from_utf8(std::fs::read(self.workspace().join(path)).unwrap()).unwrap()
+    }
+
+    pub fn harness(&self) -> Harness {
+        let path = std::env::var_os("PATH").unwrap();
+        Harness::open(Door {
+            config: self.config.clone(),
+            credential: Credential::new(Some("sk-test-of-the-house"), &self.server.base_url())
+                .unwrap(),
+            environment: vec![
+                (OsString::from("PATH"), path),
+                (OsString::from("HOME"), self.home().into()),
+                (OsString::from("STORY_TOKEN"), "secret-of-the-house".into()),
+            ],
+            own_binary: PIXIR.into(),
+        })
+    }
+
+    pub async fn start(&self) -> Conversation {
+        self.begin(Which::New).await.unwrap()
+    }
+
+    pub async fn resume(&self, id: &SessionId) -> Conversation {
+        self.begin(Which::Resume(id.clone())).await.unwrap()
+    }
+
+    pub async fn begin(&self, session: Which) -> Result<Conversation, pixir::HarnessError> {
+        let workspace = self.workspace();
+        self.harness().start(Start { workspace, session, can_ask: self.can_ask }).await
+    }
+
+    /// One Turn in a new Session.
+    pub async fn turn(&self, text: &str) -> (Conversation, Status) {
+        let conversation = self.start().await;
+        let status = say(&conversation, text).await;
+        (conversation, status)
+    }
+
+    /// The Log of a Session as stable text.
+    pub fn transcript(&self, conversation: &Conversation) -> String {
+        transcript::of(conversation.log_path(), &self.workspace())
+    }
+
+    pub fn requests(&self) -> Vec<Received> {
+        self.server.requests()
+    }
+}
+
+/// Sends one input and waits for the Turn's end.
+pub async fn say(conversation: &Conversation, text: &str) -> Status {
+    conversation.send(Input { text: text.to_owned() }).await.unwrap();
+    finish(conversation).await
+}
+
+pub async fn finish(conversation: &Conversation) -> Status {
+    tokio::time::timeout(DEADLINE, conversation.finished())
+        .await
+        .expect("the Turn ends in time")
+        .unwrap()
+}
+
+/// Listens until an Event satisfies `wanted`, and gives everything heard so far.
+pub async fn listen_until(
+    listener: &mut pixir::Listener,
+    wanted: impl Fn(&Event) -> bool,
+) -> Vec<std::sync::Arc<Event>> {
+    let mut heard = Vec::new();
+    let listening = async {
+        while let Some(news) = listener.next().await {
+            if let Heard::Event(event) = news {
+                let found = wanted(&event);
+                heard.push(event);
+                if found {
+                    return;
+                }
+            }
+        }
+        panic!("the Session closed first");
+    };
+    tokio::time::timeout(DEADLINE, listening).await.expect("heard in time");
+    heard
+}
+
+/// A listener that hears everything from now on.
+pub fn listen(conversation: &Conversation) -> pixir::Listener {
+    conversation.subscribe(From::Now)
+}
+
+/// Where the Logs of a Workspace are.
+pub fn logs(workspace: &Path) -> Vec<PathBuf> {
+    let mut logs: Vec<PathBuf> = std::fs::read_dir(workspace.join(".pixir/sessions"))
+        .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+        .unwrap_or_default();
+    logs.retain(|path| path.extension().is_some_and(|extension| extension == "ndjson"));
+    logs.sort();
+    logs
+}

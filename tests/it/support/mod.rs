@@ -1,0 +1,6 @@
+//! What every story needs: a house to live in, and a way to read its Log.
+
+pub mod house;
+pub mod transcript;
+
+pub use house::House;

@@ -1,0 +1,221 @@
+//! The house rules: floors, module docs, file size, the presenters' allow-list, the budget.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Rooms by floor, from the ground up; a room may use only rooms on lower floors.
+const FLOORS: &[&[&str]] = &[
+    &["error"],
+    &["id"],
+    &["secret", "paths"],
+    &["event"],
+    &["config", "history", "workspace"],
+    &["log"],
+    &["projection", "credential", "tool"],
+    &["provider", "permission"],
+    &["prompt"],
+    &["session"],
+    &["turn"],
+    &["conversation"],
+    &["harness"],
+    &["render", "scripted"],
+    &["cli"],
+];
+
+/// Rooms that only show or drive.
+const PRESENTERS: &[&str] = &["render", "scripted"];
+
+/// What a presenter may know.
+const PRESENTERS_MAY_USE: &[&str] =
+    &["id", "error", "event", "config", "history", "projection", "conversation", "harness"];
+
+/// The hard stop; 100 to 400 is the aim.
+const LONGEST_FILE: usize = 600;
+
+/// Packages in the normal and build tree on Linux; raised only on purpose.
+const PACKAGE_BUDGET: usize = 320;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn rust_files(folder: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = vec![root().join(folder)];
+    while let Some(folder) = waiting.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                waiting.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty());
+    found
+}
+
+fn room_of(path: &Path) -> Option<String> {
+    let inside = path.strip_prefix(root().join("src")).unwrap();
+    let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
+    let room = first.trim_end_matches(".rs");
+    (!matches!(room, "lib" | "main")).then(|| room.to_owned())
+}
+
+/// The code of a file without its unit tests, which may look anywhere.
+fn code(path: &Path) -> Option<String> {
+    let name = path.file_stem().unwrap().to_str().unwrap();
+    if name == "tests" || path.iter().any(|part| part == "tests") {
+        return None;
+    }
+    let text = fs::read_to_string(path).unwrap();
+    let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    let lines = text[..end].lines();
+    Some(lines.filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n"))
+}
+
+/// Every room that a piece of code names, grouped imports included.
+fn rooms_used(code: &str) -> BTreeSet<String> {
+    let word = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let mut used = BTreeSet::new();
+    for (place, _) in code.match_indices("crate::") {
+        let rest = &code[place + "crate::".len()..];
+        let Some(group) = rest.strip_prefix('{') else {
+            used.insert(word(rest));
+            continue;
+        };
+        let mut depth = 0;
+        let mut at_start = true;
+        for (place, letter) in group.char_indices() {
+            match letter {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => at_start = true,
+                letter if at_start && !letter.is_whitespace() => {
+                    used.insert(word(&group[place..]));
+                    at_start = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    used
+}
+
+fn floor_of(room: &str) -> Option<usize> {
+    FLOORS.iter().position(|floor| floor.contains(&room))
+}
+
+#[test]
+fn a_room_looks_only_down() {
+    let mut problems = Vec::new();
+    for path in rust_files("src") {
+        let (Some(room), Some(code)) = (room_of(&path), code(&path)) else { continue };
+        let Some(floor) = floor_of(&room) else {
+            problems.push(format!("{} is in no floor's list", path.display()));
+            continue;
+        };
+        for used in rooms_used(&code) {
+            let is_self = used == room;
+            match floor_of(&used) {
+                Some(other) if other < floor || is_self => {}
+                None if used.chars().next().is_some_and(char::is_uppercase) => {}
+                _ => problems.push(format!("{} uses {used}", path.display())),
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+}
+
+#[test]
+fn presenters_know_only_conversation_and_events() {
+    for path in rust_files("src") {
+        let (Some(room), Some(code)) = (room_of(&path), code(&path)) else { continue };
+        if !PRESENTERS.contains(&room.as_str()) {
+            continue;
+        }
+        for used in rooms_used(&code) {
+            let is_allowed = used == room || PRESENTERS_MAY_USE.contains(&used.as_str());
+            assert!(is_allowed, "{} uses {used}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_checks_themselves_can_fail() {
+    let used = rooms_used("use crate::{turn::{self, X}, log};\nlet a = crate::cli::run();");
+    assert_eq!(used.into_iter().collect::<Vec<_>>(), ["cli", "log", "turn"]);
+    assert!(floor_of("turn") > floor_of("session"));
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_fits_a_screenful_of_thought() {
+    for folder in ["src", "tests", "benches", "examples"] {
+        for path in rust_files(folder) {
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.starts_with("//! "), "{} has no module doc", path.display());
+            let lines = text.lines().count();
+            assert!(lines <= LONGEST_FILE, "{} has {lines} lines", path.display());
+        }
+    }
+}
+
+#[test]
+fn rooms_are_words_of_the_glossary() {
+    let glossary = fs::read_to_string(root().join("CONTEXT.md")).unwrap().to_lowercase();
+    for room in FLOORS.iter().flat_map(|floor| floor.iter()) {
+        assert!(glossary.contains(room.trim_end_matches('s')), "{room} is not in CONTEXT.md");
+    }
+    for word in ["utils", "common", "helpers", "manager", "misc"] {
+        let offender = rust_files("src").into_iter().find(|path| path.ends_with(format!("{word}.rs")));
+        assert_eq!(offender, None);
+    }
+}
+
+#[test]
+fn the_architecture_page_shows_these_floors() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let table = page.split("<!-- floors -->").nth(1).and_then(|rest| rest.split("<!-- /floors -->").next());
+    let shown: Vec<&str> = table
+        .expect("the page has a floor table")
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("```"))
+        .collect();
+    let expected: Vec<String> = FLOORS.iter().map(|floor| floor.join(" ")).collect();
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn the_top_level_holds_what_belongs_there() {
+    let allowed = [
+        "Cargo.toml", "Cargo.lock", "src", "tests", "benches", "docs", "examples", "README.md",
+        "CONTEXT.md", "AGENTS.md", "LICENSE", "target",
+    ];
+    for entry in fs::read_dir(root()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name.starts_with('.') || allowed.contains(&name.as_str()), "{name}");
+    }
+}
+
+#[test]
+fn the_dependency_budget_holds() {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "-e", "normal,build", "--prefix", "none"])
+        .args(["--target", "x86_64-unknown-linux-gnu", "--format", "{p}"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let text = String::from_utf8(tree.stdout).unwrap();
+    let packages: BTreeSet<&str> =
+        text.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();
+    assert!(packages.len() > 50, "the tree was read");
+    assert!(packages.len() <= PACKAGE_BUDGET, "{} packages", packages.len());
+}

@@ -1,0 +1,366 @@
+//! Stories of a Turn: each drives the real harness against the scripted model and ends in the Log.
+
+use std::time::Duration;
+
+use pixir::scripted::Reply;
+use pixir::{Answer, CallId, Ephemeral, EventKind, Input, Status};
+use serde_json::json;
+
+use crate::support::House;
+use crate::support::house::{finish, listen, listen_until, say};
+
+fn is_status(event: &pixir::Event, wanted: fn(&Status) -> bool) -> bool {
+    matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if wanted(status))
+}
+
+#[tokio::test]
+async fn a_question_is_answered() {
+    let house = House::with([Reply::says("Hello.")]).await;
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "hi"
+    2 provider_usage completed retries=0
+    3 assistant_message final "Hello."
+    "#);
+}
+
+#[tokio::test]
+async fn a_file_is_read_edited_and_tested() {
+    let house = House::with([
+        Reply::new().reasoning("Look first.").text("I will look.").call("read", json!({"path": "a.sh"})),
+        Reply::calls("edit", json!({"path": "a.sh", "edits": [{"old_string": "1", "new_string": "2"}]})),
+        Reply::calls("bash", json!({"command": "sh a.sh"})),
+        Reply::says("Fixed."),
+    ])
+    .await;
+    house.write("a.sh", "echo 1\n");
+    let (conversation, status) = house.turn("make it say 2").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(house.read("a.sh"), "echo 2\n");
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+}
+
+#[tokio::test]
+async fn the_model_is_told_what_went_wrong_and_goes_on() {
+    let house = House::with([
+        Reply::calls("no_such_tool", json!({})),
+        Reply::calls("read", json!({"path": 7})),
+        Reply::new().call_as(Some("call_x"), "read", "{not json"),
+        Reply::calls("read", json!({"path": "../outside"})),
+        Reply::calls("write", json!({"path": ".pixir/config.json", "content": "{}"})),
+        Reply::calls("bash", json!({"command": "exit 3"})),
+        Reply::says("I give up."),
+    ])
+    .await;
+    let (conversation, status) = house.turn("try things").await;
+    assert_eq!(status, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    let last = house.requests().pop().unwrap();
+    assert!(last.outputs().iter().any(|output| output.contains("exit code 3")), "{:?}", last.outputs());
+}
+
+#[tokio::test]
+async fn calls_that_only_look_are_answered_in_order() {
+    let house = House::with([
+        Reply::new()
+            .call("read", json!({"path": "a"}))
+            .call("read", json!({"path": "b"}))
+            .call("write", json!({"path": "a", "content": "new"}))
+            .call("read", json!({"path": "a"})),
+        Reply::says("ok"),
+    ])
+    .await;
+    house.write("a", "old a\n");
+    house.write("b", "old b\n");
+    let (conversation, _) = house.turn("look").await;
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+}
+
+#[tokio::test]
+async fn text_beside_calls_is_commentary_and_is_replayed() {
+    let house = House::with([
+        Reply::new().text("Let me see.").call("read", json!({"path": "a"})),
+        Reply::says("It is empty."),
+        Reply::says("Yes."),
+    ])
+    .await;
+    house.write("a", "");
+    let (conversation, _) = house.turn("what is in a?").await;
+    assert_eq!(say(&conversation, "sure?").await, Status::Done);
+    let last = house.requests().pop().unwrap();
+    for text in ["Let me see.", "It is empty."] {
+        assert!(last.body_text.contains(text), "{text} is replayed");
+    }
+    assert!(house.transcript(&conversation).contains(r#"assistant_message commentary "Let me see.""#));
+}
+
+#[tokio::test]
+async fn an_interrupt_during_the_stream_keeps_the_partial_text() {
+    let house = House::with([Reply::new().text("Half an ans").stalls(), Reply::says("Whole.")]).await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let mut seen = String::new();
+    while !seen.contains("ans") {
+        for event in listen_until(&mut listener, |event| event.type_name() == "text_delta").await {
+            if let EventKind::Ephemeral(Ephemeral::TextDelta(chunk)) = event.kind() {
+                seen.push_str(chunk);
+            }
+        }
+    }
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert_eq!(say(&conversation, "again").await, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    let last = house.requests().pop().unwrap();
+    assert!(!last.body_text.contains("Half an ans"), "partial text is not replayed");
+}
+
+#[tokio::test]
+async fn an_interrupt_during_a_tool_kills_it_and_answers_its_call() {
+    let house = House::with([
+        Reply::calls("bash", json!({"command": "echo begun; sleep 600 & sleep 600"})),
+        Reply::says("ok"),
+    ])
+    .await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    listen_until(&mut listener, |event| event.type_name() == "tool_output_delta").await;
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert_eq!(say(&conversation, "again").await, Status::Done);
+    let transcript = house.transcript(&conversation);
+    assert!(transcript.contains("turn_failed interrupted interrupted"), "{transcript}");
+    assert_eq!(transcript.matches("tool_result").count(), 1, "{transcript}");
+}
+
+#[tokio::test]
+async fn an_interrupt_between_calls_stops_before_the_next_one() {
+    let house = House::with([
+        Reply::new()
+            .call("bash", json!({"command": "touch first; sleep 600"}))
+            .call("bash", json!({"command": "touch second"})),
+        Reply::says("ok"),
+    ])
+    .await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    listen_until(&mut listener, |event| is_status(event, |status| matches!(status, Status::Working { .. }))).await;
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert!(!house.workspace().join("second").exists());
+}
+
+#[tokio::test]
+async fn an_interrupt_while_waiting_to_retry_ends_the_wait() {
+    let mut house = House::with([Reply::status(503, "{}"), Reply::says("never")]).await;
+    house.config.retry.base = Duration::from_secs(50);
+    house.config.retry.cap = Duration::from_secs(50);
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    listen_until(&mut listener, |event| event.type_name() == "provider_retry").await;
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert_eq!(house.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_failed_attempt_is_tried_again_and_nothing_is_shown_twice() {
+    let house = House::with([
+        Reply::status(500, r#"{"error":{"message":"oops"}}"#),
+        Reply::new().text_in(["One ", "two "]).ends_silently(),
+        Reply::new().text_in(["One ", "two ", "three."]),
+    ])
+    .await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "count".into() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| is_status(event, Status::is_terminal)).await;
+    let shown: String = heard
+        .iter()
+        .filter_map(|event| match event.kind() {
+            EventKind::Ephemeral(Ephemeral::TextDelta(chunk)) => Some(chunk.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(shown, "One two three.");
+    let retries = heard.iter().filter(|event| event.type_name() == "provider_retry").count();
+    assert_eq!(retries, 2);
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+}
+
+#[tokio::test]
+async fn a_provider_that_keeps_failing_ends_the_turn_after_five_attempts() {
+    let house = House::with((0..9).map(|_| Reply::new().text("Half").ends_silently())).await;
+    let (conversation, status) = house.turn("go").await;
+    assert!(matches!(status, Status::Error { .. }));
+    assert_eq!(house.requests().len(), 5);
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+}
+
+#[tokio::test]
+async fn a_definite_failure_is_not_repeated() {
+    let body = r#"{"error":{"message":"Incorrect API key","code":"invalid_api_key"}}"#;
+    let house = House::with([Reply::status(401, body)]).await;
+    let (conversation, status) = house.turn("go").await;
+    let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
+    assert_eq!((terminal_status.as_str(), error.kind.as_str()), ("configuration_error", "auth_refused"));
+    assert_eq!(house.requests().len(), 1);
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+}
+
+#[tokio::test]
+async fn an_answer_without_words_is_not_an_answer() {
+    let house = House::with([Reply::says("   ")]).await;
+    let (_, status) = house.turn("go").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "incomplete");
+}
+
+#[tokio::test]
+async fn a_cut_answer_is_kept_and_says_so() {
+    let house = House::with([Reply::says("As much as fits").incomplete("max_output_tokens")]).await;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    assert!(log.contains(r#""truncated":"max_output_tokens""#));
+}
+
+#[tokio::test]
+async fn the_iteration_cap_ends_the_turn() {
+    let mut house = House::with((0..5).map(|n| Reply::calls("bash", json!({"command": format!("echo {n}")})))).await;
+    house.config.max_iterations = Some(2);
+    let (conversation, status) = house.turn("go").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "iteration_cap");
+    assert_eq!(house.requests().len(), 2);
+    assert!(house.transcript(&conversation).ends_with("turn_failed iteration_cap iteration_cap\n"));
+}
+
+#[tokio::test]
+async fn a_doom_loop_is_refused_and_then_ended() {
+    let house = House::with((0..9).map(|_| Reply::calls("bash", json!({"command": "echo same"})))).await;
+    let (conversation, status) = house.turn("go").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "doom_loop");
+    assert_eq!(house.requests().len(), 6);
+    let transcript = house.transcript(&conversation);
+    assert_eq!(transcript.matches("error doom_loop").count(), 3, "{transcript}");
+}
+
+#[tokio::test]
+async fn a_denied_command_is_told_to_the_model() {
+    let house = House::with([Reply::calls("bash", json!({"command": "rm x"})), Reply::says("ok")])
+        .await
+        .ask_mode();
+    house.write("x", "precious");
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "clean up".into() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
+    let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) = heard.last().map(|event| event.kind()) else {
+        panic!()
+    };
+    assert!(request.summary.contains("rm x"));
+    conversation.answer(&request.call_id, Answer::No).await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Done);
+    assert_eq!(house.read("x"), "precious");
+    insta::assert_snapshot!(house.transcript(&conversation), @"");
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_can_answer_is_denied_at_once() {
+    let mut house = House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::says("ok")])
+        .await
+        .ask_mode();
+    house.can_ask = false;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    assert!(!house.workspace().join("x").exists());
+    assert!(house.transcript(&conversation).contains("permission_decision deny ask by nobody"));
+    assert!(conversation.answer(&CallId::new("call_1"), Answer::Once).await.is_err());
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let mut house = House::with([
+        Reply::calls("write", json!({"path": "x", "content": "1"})),
+        Reply::calls("bash", json!({"command": "touch y"})),
+        Reply::says("That is what I would do."),
+    ])
+    .await;
+    house.config.dry_run = true;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    assert!(!house.workspace().join("x").exists() && !house.workspace().join("y").exists());
+    assert_eq!(house.transcript(&conversation).matches("dry run").count(), 2);
+}
+
+#[tokio::test]
+async fn secrets_never_reach_the_log_or_the_model() {
+    let house = House::with([
+        Reply::calls("bash", json!({"command": "cat leak; echo $STORY_TOKEN; env"})),
+        Reply::calls("read", json!({"path": "leak"})),
+        Reply::says("ok"),
+    ])
+    .await;
+    house.write("leak", "token=secret-of-the-house and sk-test-of-the-house\n");
+    let (conversation, _) = house.turn("my token is secret-of-the-house").await;
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    let requests = house.requests();
+    let sent = requests.iter().map(|request| request.body_text.as_str()).collect::<String>();
+    for text in [log.as_str(), sent.as_str()] {
+        assert!(!text.contains("secret-of-the-house"), "{text}");
+        assert!(!text.contains("sk-test-of-the-house"), "{text}");
+        assert!(text.contains("[redacted:"));
+    }
+    assert_eq!(house.read("leak"), "token=secret-of-the-house and sk-test-of-the-house\n");
+}
+
+#[tokio::test]
+async fn a_session_resumes_with_its_whole_history_and_its_posture() {
+    let house = House::with([
+        Reply::new().reasoning("Hm.").call("bash", json!({"command": "echo 4711"})),
+        Reply::says("It is 4711."),
+        Reply::says("Still 4711."),
+    ])
+    .await;
+    let (conversation, _) = house.turn("find the number").await;
+    let id = conversation.id().clone();
+    drop(conversation);
+    let resumed = house.resume(&id).await;
+    assert!(resumed.notices().is_empty(), "{:?}", resumed.notices());
+    assert_eq!(say(&resumed, "and now?").await, Status::Done);
+    let requests = house.requests();
+    let (before, after) = (&requests[1], &requests[2]);
+    let prefix = before.input();
+    assert_eq!(&after.input()[..prefix.len()], prefix, "the replayed prefix is the same");
+    assert!(after.body_text.contains("encrypted_content"));
+    insta::assert_snapshot!(house.transcript(&resumed), @"");
+}
+
+#[tokio::test]
+async fn another_model_gets_no_reasoning_of_the_first() {
+    let mut house = House::with([
+        Reply::new().reasoning("Hm.").call("bash", json!({"command": "true"})),
+        Reply::says("ok"),
+        Reply::says("ok"),
+    ])
+    .await;
+    let (conversation, _) = house.turn("go").await;
+    let id = conversation.id().clone();
+    drop(conversation);
+    house.config.model = "gpt-6-sol".into();
+    house.config.model_named = true;
+    let resumed = house.resume(&id).await;
+    say(&resumed, "and you?").await;
+    let last = house.requests().pop().unwrap();
+    assert_eq!(last.body["model"], "gpt-6-sol");
+    assert!(!last.input().iter().any(|item| item["type"] == "reasoning"));
+    assert!(house.transcript(&resumed).contains(r#"posture_changed {"model":"gpt-6-sol"}"#));
+}
