@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
 use crate::paths;
+use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses};
 use crate::secret::Secrets;
@@ -202,13 +203,9 @@ impl Harness {
 
     /// Notes the Workspace in the user's cache, off the path to the first request.
     fn remember_workspace(&self, root: &Path) {
-        let (file, root) = (self.config.home.workspaces(), root.to_owned());
-        // Best effort: the cache can be deleted at any time.
-        drop(tokio::task::spawn_blocking(move || {
-            if let Err(error) = crate::projection::remember_workspace(&file, &root) {
-                tracing::warn!(%error, "the Workspace could not be remembered");
-            }
-        }));
+        let (home, root) = (self.config.home.clone(), root.to_owned());
+        // Best effort, and nobody waits for it: the cache can be deleted at any time.
+        drop(tokio::task::spawn_blocking(move || projection::remember(&home, &root)));
     }
 }
 

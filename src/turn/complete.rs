@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use super::{End, Turn};
 use crate::error::{Kind, Report};
 use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
-use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, retry};
+use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, next_delay};
 
 /// What a call brought.
 pub(super) struct Completion {
@@ -47,7 +47,7 @@ impl Turn {
                 }
                 Err(Stop::End(end)) => return Err(end),
             };
-            let delay = retry::next_delay(
+            let delay = next_delay(
                 &error,
                 progress.attempts,
                 &self.settings.retry,

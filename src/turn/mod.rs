@@ -166,10 +166,13 @@ impl Turn {
                     let model = self.settings.model.clone();
                     self.context.record(Reasoning { item, model, extra: Extra::new() }).await?;
                 }
-                Item::Message { text } if !text.trim().is_empty() => {
-                    let is_final = !goes_on && Some(place) == last_text;
-                    self.say(text, is_final, truncated.as_deref()).await?;
-                    answered = is_final;
+                Item::Message { text, is_refusal } if !text.trim().is_empty() => {
+                    let is_last = !goes_on && Some(place) == last_text;
+                    if is_refusal && is_last {
+                        return self.refuse(text).await;
+                    }
+                    self.say(text, is_last, truncated.as_deref()).await?;
+                    answered = is_last;
                 }
                 Item::Call(call) => {
                     let mut calls = vec![call];
@@ -205,6 +208,13 @@ impl Turn {
         let phase = Some(if is_final { Phase::Final } else { Phase::Commentary });
         self.context.record(AssistantMessage { text, phase, metadata, extra: Extra::new() }).await?;
         Ok(())
+    }
+
+    /// The model declined: its words are kept, and the Turn has no answer.
+    async fn refuse(&self, text: String) -> Result<Next, End> {
+        let message = format!("the model declined: {}", text.trim());
+        self.say(text, false, None).await?;
+        Err(End::failed(TerminalStatus::Incomplete, Kind::ProviderRefusal, message))
     }
 
     /// Keeps the text of a broken stream as evidence.
@@ -253,7 +263,7 @@ enum Next {
 }
 
 fn is_text(item: &Item) -> bool {
-    matches!(item, Item::Message { text } if !text.trim().is_empty())
+    matches!(item, Item::Message { text, .. } if !text.trim().is_empty())
 }
 
 /// The arguments of a call: an object, or the text that is not one.

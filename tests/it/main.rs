@@ -3,8 +3,16 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::disallowed_methods,
     clippy::allow_attributes,
-    reason = "tests fail by panicking"
+    reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// Processes that commands start, and that nothing survives.
 mod process;
+/// A house to live in, and a way to read its Log.
+mod support;
+/// The house rules.
+mod tidy;
+/// Stories of a Turn, each ending in the Log.
+mod turn;
