@@ -124,7 +124,7 @@ impl Context {
         if projection::find(&here, id) || self.flags.cwd.is_some() {
             return Ok(here);
         }
-        let known = projection::known_workspaces(&self.home()?.workspaces());
+        let known = projection::known(&self.home()?);
         let Some(elsewhere) = known.into_iter().find(|workspace| projection::find(workspace, id))
         else {
             return Err(Report::new(Kind::NotFound, format!("there is no Session {id}"))

@@ -62,7 +62,7 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
     let here = context.folder()?;
     let mut workspaces = Vec::new();
     if args.all {
-        workspaces = projection::known_workspaces(&context.home()?.workspaces());
+        workspaces = projection::known(&context.home()?);
         workspaces.retain(|other| *other != here);
     }
     workspaces.push(here);

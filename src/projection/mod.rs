@@ -4,4 +4,4 @@ mod sessions;
 mod workspaces;
 
 pub use sessions::{Standing, Summary, delete, find, list, posture_model};
-pub use workspaces::{known_workspaces, remember_workspace};
+pub use workspaces::{known, remember};

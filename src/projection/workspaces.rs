@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::paths;
+use crate::paths::{self, Home};
 
 /// More Workspaces than anybody lists; the oldest fall out.
 const MOST: usize = 1000;
@@ -18,29 +18,30 @@ const MOST: usize = 1000;
 /// No sane cache is larger.
 const LARGEST: u64 = 4 * 1024 * 1024;
 
-/// The Workspaces of a cache file that still have Sessions, the one used last first.
-pub fn known_workspaces(cache: &Path) -> Vec<PathBuf> {
-    listed(cache).into_iter().filter(|workspace| paths::sessions(workspace).is_dir()).collect()
+/// The Workspaces that still have Sessions, the one used last first.
+pub fn known(home: &Home) -> Vec<PathBuf> {
+    listed(home).into_iter().filter(|workspace| paths::sessions(workspace).is_dir()).collect()
 }
 
-/// Puts a Workspace at the head of a cache file.
-pub fn remember_workspace(cache: &Path, workspace: &Path) -> std::io::Result<()> {
-    let mut list = listed(cache);
+/// Puts a Workspace at the head of the cache; what cannot be written is not missed.
+pub fn remember(home: &Home, workspace: &Path) {
+    let mut list = listed(home);
     if list.first().is_some_and(|first| first == workspace) {
-        return Ok(());
+        return;
     }
     list.retain(|other| other != workspace);
     list.insert(0, workspace.to_owned());
     list.truncate(MOST);
-    store(cache, &list)
+    store(home, &list).ok();
 }
 
-fn listed(cache: &Path) -> Vec<PathBuf> {
-    let is_sane = fs::metadata(cache).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
+fn listed(home: &Home) -> Vec<PathBuf> {
+    let path = home.workspaces();
+    let is_sane = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
     if !is_sane {
         return Vec::new();
     }
-    fs::read(cache).map_or_else(|_| Vec::new(), |bytes| parse(&bytes))
+    fs::read(path).map_or_else(|_| Vec::new(), |bytes| parse(&bytes))
 }
 
 fn parse(bytes: &[u8]) -> Vec<PathBuf> {
@@ -51,16 +52,16 @@ fn parse(bytes: &[u8]) -> Vec<PathBuf> {
 }
 
 /// Replaces the cache as a whole; two processes at once leave the list of one of them.
-fn store(cache: &Path, list: &[PathBuf]) -> std::io::Result<()> {
-    let home = cache.parent().unwrap_or(Path::new("."));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+fn store(home: &Home, list: &[PathBuf]) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder())?;
     // A path that is not UTF-8 cannot stand in JSON; its Sessions are found from inside it.
     let list: Vec<&str> = list.iter().filter_map(|path| path.to_str()).collect();
     let text = json!({ "version": 1, "workspaces": list }).to_string();
-    let temporary = home.join(format!(".workspaces.{:08x}", fastrand::u32(..)));
+    let temporary = home.folder().join(format!(".workspaces.{:08x}", fastrand::u32(..)));
     let mut file =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let stored = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, cache));
+    let stored =
+        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, home.workspaces()));
     if stored.is_err() {
         fs::remove_file(&temporary).ok();
     }
@@ -74,15 +75,15 @@ mod tests {
     #[test]
     fn the_last_used_workspace_comes_first_and_only_living_ones_are_known() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = folder.path().join("home/workspaces.json");
+        let home = Home::new(folder.path().join("home"));
         let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
         fs::create_dir_all(paths::sessions(&one)).unwrap();
         fs::create_dir_all(paths::sessions(&two)).unwrap();
         for workspace in [&one, &two, &one] {
-            remember_workspace(&cache, workspace).unwrap();
+            remember(&home, workspace);
         }
-        remember_workspace(&cache, &folder.path().join("gone")).unwrap();
-        assert_eq!(known_workspaces(&cache), [one, two]);
+        remember(&home, &folder.path().join("gone"));
+        assert_eq!(known(&home), [one, two]);
     }
 
     #[test]
@@ -90,8 +91,8 @@ mod tests {
         for bytes in ["", "[]", "{\"workspaces\":3}", "{\"workspaces\":[1,\"relative\"]}", "\0"] {
             assert_eq!(parse(bytes.as_bytes()), Vec::<PathBuf>::new(), "{bytes}");
         }
-        let nowhere = Path::new("/proc/nowhere/workspaces.json");
-        assert!(remember_workspace(nowhere, Path::new("/tmp")).is_err());
-        assert_eq!(known_workspaces(nowhere), Vec::<PathBuf>::new());
+        let home = Home::new("/nonexistent/pixir");
+        remember(&home, Path::new("/tmp"));
+        assert_eq!(known(&home), Vec::<PathBuf>::new());
     }
 }
