@@ -39,6 +39,7 @@ mod session;
 mod turn;
 
 // Top floor: presenters.
+mod cli;
 mod render;
 pub mod scripted;
 
@@ -46,6 +47,7 @@ pub mod scripted;
 #[doc(hidden)]
 pub mod workbench;
 
+pub use cli::{command, run};
 pub use config::{Config, Durability};
 pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError};

@@ -8,5 +8,5 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|first| first == pixir::SUPERVISE) {
         return pixir::supervise(arguments);
     }
-    ExitCode::SUCCESS
+    pixir::run(std::env::args_os())
 }

@@ -22,7 +22,11 @@ pub enum Parsed {
     /// Help or version was asked for.
     Say(String),
     /// It makes no sense; `text` is for people.
-    Refused { report: Report, text: String, json: bool },
+    Refused {
+        report: Report,
+        text: String,
+        json: bool,
+    },
 }
 
 /// Reads the command line, the program's name first.
@@ -61,10 +65,9 @@ fn with_command(mut args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsStrin
     if place.is_some_and(|place| is_command(&args, place, grammar)) {
         return args;
     }
-    let asks = |arg: &&OsString| {
-        matches!(arg.to_str(), Some("-h" | "--help" | "-V" | "--version"))
-    };
-    if let Some(question) = flags_of(&args).find(asks).cloned() {
+    let asks = |arg: &&OsString| matches!(arg.to_str(), Some("-h" | "--help" | "-V" | "--version"));
+    let question = flags_of(&args).find(asks).cloned();
+    if let Some(question) = question {
         args.truncate(1);
         args.push(question);
         return args;

@@ -84,10 +84,9 @@ fn of_kind(kind: Kind) -> Exit {
         Kind::SessionBusy => Exit::Busy,
         Kind::LogWriteFailed => Exit::LogUnwritable,
         Kind::Interrupted => Exit::Interrupted,
-        Kind::DoomLoop
-        | Kind::IterationCap
-        | Kind::Incomplete
-        | Kind::ProviderRefusal => Exit::NoAnswer,
+        Kind::DoomLoop | Kind::IterationCap | Kind::Incomplete | Kind::ProviderRefusal => {
+            Exit::NoAnswer
+        }
         _ => Exit::Error,
     }
 }

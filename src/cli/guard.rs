@@ -5,14 +5,33 @@ use crate::error::Report;
 use super::bad_argument;
 
 /// The commands of this build.
-const HERE: &[&str] =
-    &["resume", "sessions", "verify", "repair", "demo", "completions", "help"];
+const HERE: &[&str] = &["resume", "sessions", "verify", "repair", "demo", "completions", "help"];
 
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
-    "login", "logout", "acp", "tree", "fork", "compact", "inspect-replay", "diagnose", "doctor",
-    "models", "skills", "agents", "workflow", "usage", "undo", "redo", "export", "permissions",
-    "trust", "config", "mcp", "delegate", "gc",
+    "login",
+    "logout",
+    "acp",
+    "tree",
+    "fork",
+    "compact",
+    "inspect-replay",
+    "diagnose",
+    "doctor",
+    "models",
+    "skills",
+    "agents",
+    "workflow",
+    "usage",
+    "undo",
+    "redo",
+    "export",
+    "permissions",
+    "trust",
+    "config",
+    "mcp",
+    "delegate",
+    "gc",
 ];
 
 /// Refuses a lone word that is a command, or one slip of the finger away from one.

@@ -40,7 +40,9 @@ enum SessionsCommand {
 
 /// Delete a Session: its Log, its blobs, its spilled output
 #[derive(Debug, Args)]
-#[command(after_long_help = "Nothing brings it back. A Session that a process has open is refused.")]
+#[command(
+    after_long_help = "Nothing brings it back. A Session that a process has open is refused."
+)]
 struct DeleteArgs {
     /// The Session to delete
     #[arg(value_name = "ID")]
@@ -57,12 +59,13 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
         None if context.flags.json => usize::MAX,
         None => FIRST_SCREEN,
     };
-    let here = context.workspace()?.root().to_owned();
-    let mut workspaces = vec![here];
+    let here = context.folder()?;
+    let mut workspaces = Vec::new();
     if args.all {
-        let others = projection::known(&context.home()?);
-        workspaces.extend(others.into_iter().filter(|path| *path != workspaces[0]));
+        workspaces = projection::known(&context.home()?);
+        workspaces.retain(|other| *other != here);
     }
+    workspaces.push(here);
     let mut found: Vec<Summary> =
         workspaces.iter().flat_map(|workspace| projection::list(workspace, limit)).collect();
     found.sort_by(|one, other| {
@@ -89,9 +92,8 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
 fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
     // Never looks elsewhere: what is deleted is what stands here, or where `--cwd` says.
-    let workspace = context.workspace()?.root().to_owned();
-    let deleted =
-        projection::delete(&workspace, &id).map_err(|error| Report::from(&error))?;
+    let workspace = context.folder()?;
+    let deleted = projection::delete(&workspace, &id).map_err(|error| Report::from(&error))?;
     if context.flags.json {
         let paths: Vec<String> = deleted.iter().map(|path| path.display().to_string()).collect();
         let output = serde_json::json!({ "session_id": id, "deleted": paths });

@@ -38,7 +38,7 @@ pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
             (context.workspace_of(&id)?, vec![id])
         }
         None => {
-            let workspace = context.workspace()?.root().to_owned();
+            let workspace = context.folder()?;
             let listed = projection::list(&workspace, usize::MAX);
             (workspace, listed.into_iter().map(|summary| summary.session_id).collect())
         }
@@ -85,9 +85,8 @@ fn envelope(
 pub fn text(verification: &Verification) -> String {
     let Verification { session_id, lines, proven_lines, unproven_lines, turns, .. } = verification;
     let verdict = if verification.ok { "holds" } else { "is broken" };
-    let mut text = format!(
-        "{session_id} {verdict}: {lines} lines, {proven_lines} proven, {turns} Turns\n"
-    );
+    let mut text =
+        format!("{session_id} {verdict}: {lines} lines, {proven_lines} proven, {turns} Turns\n");
     if *unproven_lines > 0 {
         text.push_str(&format!("  {unproven_lines} lines of the first Pixir carry no proof\n"));
     }

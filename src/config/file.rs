@@ -54,6 +54,8 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
     apply_flags(&mut config, &flags)?;
     check_together(&config)?;
     config.dry_run = flags.dry_run;
+    let names_model = environment("PIXIR_MODEL").is_some_and(|name| !name.is_empty());
+    config.model_named = flags.model.is_some() || names_model;
     Ok(Loaded { config, notices })
 }
 

@@ -1,0 +1,246 @@
+//! The door: the environment is read here, once, and becomes settings, a Workspace and a credential.
+
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use super::{Colour, Context, bad_argument, stdin};
+use crate::config::{self, Loaded, Sources};
+use crate::credential::Credential;
+use crate::error::{Kind, Report};
+use crate::id::SessionId;
+use crate::paths::{Home, STATE_FOLDER};
+use crate::projection;
+use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
+use crate::scripted::{DEMO_MODEL, Server, demo_model};
+use crate::workspace::{Choice, Workspace, WorkspaceError};
+
+/// The environment of this process, as it was when Pixir started.
+#[derive(Debug, Clone)]
+pub struct Environment(Vec<(OsString, OsString)>);
+
+impl Environment {
+    /// Reads it; nothing else in Pixir does.
+    pub fn of_this_process() -> Self {
+        Self(std::env::vars_os().collect())
+    }
+
+    /// All of it, for commands to inherit from.
+    pub fn all(&self) -> Vec<(OsString, OsString)> {
+        self.0.clone()
+    }
+
+    /// One variable.
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_os_str())
+    }
+
+    /// One variable that is text.
+    pub fn text(&self, name: &str) -> Option<String> {
+        self.get(name).and_then(OsStr::to_str).map(str::to_owned)
+    }
+}
+
+/// What a Turn needs: settings and the way to a model.
+pub struct Opened {
+    pub loaded: Loaded,
+    pub access: Access,
+}
+
+/// Where the model is.
+pub enum Access {
+    /// A Provider, with the credential it wants.
+    Provider(Credential),
+    /// The model that is part of Pixir.
+    Demo,
+}
+
+impl Access {
+    /// The credential to use, and the embedded model's server, which lives as long as it is held.
+    pub async fn open(self) -> Result<(Credential, Option<Server>), Report> {
+        match self {
+            Access::Provider(credential) => Ok((credential, None)),
+            Access::Demo => {
+                let failed = |error: String| {
+                    Report::new(Kind::Internal, format!("the embedded model: {error}"))
+                };
+                let server =
+                    Server::start(demo_model()).await.map_err(|error| failed(error.to_string()))?;
+                let credential = Credential::new(None, &server.base_url())
+                    .map_err(|error| failed(error.to_string()))?;
+                Ok((credential, Some(server)))
+            }
+        }
+    }
+}
+
+impl Context {
+    /// Pixir's folder of this user.
+    pub fn home(&self) -> Result<Home, Report> {
+        if let Some(named) = self.environment.get("PIXIR_HOME").filter(|path| !path.is_empty()) {
+            let folder = std::path::absolute(named).map_err(|error| no_home(&error.to_string()))?;
+            return Ok(Home::new(folder));
+        }
+        let user = self.user_home().ok_or_else(|| no_home("HOME is not set"))?;
+        Ok(Home::new(user.join(STATE_FOLDER)))
+    }
+
+    fn user_home(&self) -> Option<PathBuf> {
+        dirs::home_dir().filter(|home| home.is_absolute())
+    }
+
+    /// The directory that is meant, as it is; good for looking at Sessions.
+    pub fn folder(&self) -> Result<PathBuf, Report> {
+        self.open_workspace().map(|workspace| workspace.root().to_owned())
+    }
+
+    /// The directory that is meant, admitted for work.
+    pub fn workspace(&self) -> Result<PathBuf, Report> {
+        let workspace = self.open_workspace()?;
+        let choice = if self.flags.cwd.is_some() { Choice::Named } else { Choice::Current };
+        Workspace::admit(workspace.root(), self.user_home().as_deref(), choice)
+            .map_err(|error| Report::from(&error))?;
+        Ok(workspace.root().to_owned())
+    }
+
+    fn open_workspace(&self) -> Result<Workspace, Report> {
+        let path = match &self.flags.cwd {
+            Some(path) => path.clone(),
+            None => std::env::current_dir().map_err(|error| {
+                bad_argument(format!("the current directory cannot be used: {error}"))
+            })?,
+        };
+        Workspace::open(&path).map_err(|error| match &error {
+            WorkspaceError::Read { source, .. } => {
+                bad_argument(format!("{} cannot be a Workspace: {source}", path.display()))
+            }
+            _ => Report::from(&error),
+        })
+    }
+
+    /// Where a Session is: here, or in a Workspace that was used before.
+    pub fn workspace_of(&self, id: &SessionId) -> Result<PathBuf, Report> {
+        let here = self.folder()?;
+        if projection::find(&here, id) || self.flags.cwd.is_some() {
+            return Ok(here);
+        }
+        let known = projection::known(&self.home()?);
+        let Some(elsewhere) = known.into_iter().find(|workspace| projection::find(workspace, id))
+        else {
+            return Err(Report::new(Kind::NotFound, format!("there is no Session {id}"))
+                .with_details(serde_json::json!({ "session_id": id }))
+                .with_next_actions(vec!["list the Sessions with `pixir sessions --all`".into()]));
+        };
+        self.notice(&format!("Session {id} is in {}", elsewhere.display()));
+        Ok(elsewhere)
+    }
+
+    /// Settings and access for a Turn; `stored_model` is what a resumed Session was set to.
+    pub fn open(&self, workspace: &Path, stored_model: Option<&str>) -> Result<Opened, Report> {
+        let lookup = |name: &str| self.environment.text(name);
+        let sources = Sources {
+            home: self.home()?,
+            workspace: Some(workspace),
+            environment: &lookup,
+            flags: config::Flags {
+                model: self.flags.model.clone(),
+                effort: self.flags.effort.clone(),
+                max_iterations: self.flags.max_iterations,
+                dry_run: self.flags.dry_run,
+            },
+        };
+        let loaded = config::load(sources).map_err(|error| Report::from(&error))?;
+        let config = &loaded.config;
+        let model = match stored_model {
+            Some(stored) if !config.model_named => stored,
+            _ => &config.model,
+        };
+        let access = if model == DEMO_MODEL {
+            Access::Demo
+        } else {
+            Access::Provider(
+                Credential::from_environment(lookup).map_err(|error| Report::from(&error))?,
+            )
+        };
+        Ok(Opened { loaded, access })
+    }
+
+    /// How a Turn is shown.
+    pub fn mode(&self) -> Mode {
+        let surface = |is_terminal| if is_terminal { Surface::Terminal } else { Surface::Plain };
+        let is_dumb = self.environment.get("TERM").is_some_and(|term| term == "dumb");
+        let activity_is_live = std::io::stderr().is_terminal() && !is_dumb;
+        let look = Look {
+            answer: surface(std::io::stdout().is_terminal()),
+            activity: surface(activity_is_live),
+            colour: match self.flags.color {
+                Colour::Always => true,
+                Colour::Never => false,
+                Colour::Auto => {
+                    let no_colour =
+                        self.environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
+                    activity_is_live && !no_colour
+                }
+            },
+            quiet: self.flags.quiet,
+        };
+        if self.flags.events {
+            Mode::Events
+        } else if self.flags.json {
+            Mode::Json(look)
+        } else {
+            Mode::Text(look)
+        }
+    }
+
+    /// Says something on stderr outside a Turn; `--quiet` hides it.
+    pub fn notice(&self, text: &str) {
+        if self.flags.quiet {
+            return;
+        }
+        let line = format!("{}\n", clean(text));
+        Paper::standard(Signalled::default()).activity(line.as_bytes());
+    }
+
+    /// What to type to go on with a Session.
+    pub fn resume_command(&self, id: &SessionId, workspace: &Path) -> String {
+        let mut command = format!("{} resume {id}", self.program());
+        let is_here = std::env::current_dir()
+            .and_then(|here| here.canonicalize())
+            .is_ok_and(|here| here == workspace);
+        if !is_here {
+            command.push_str(&format!(" --cwd {}", quoted(&workspace.to_string_lossy())));
+        }
+        command
+    }
+
+    /// How this program is called: by name where the shell finds it, by path where it does not.
+    pub fn program(&self) -> String {
+        let Ok(own) = std::env::current_exe() else { return "pixir".to_owned() };
+        let search = self.environment.get("PATH").unwrap_or_default();
+        let is_found = std::env::split_paths(search)
+            .map(|folder| folder.join("pixir"))
+            .find_map(|candidate| candidate.canonicalize().ok())
+            .is_some_and(|found| own.canonicalize().is_ok_and(|own| own == found));
+        if is_found { "pixir".to_owned() } else { quoted(&own.to_string_lossy()) }
+    }
+
+    /// One envelope needs one Turn.
+    pub fn refuse_lines(&self) -> Result<(), Report> {
+        if self.flags.json { Err(stdin::no_prompt()) } else { Ok(()) }
+    }
+}
+
+/// A word that every POSIX shell reads back as it is.
+pub fn quoted(word: &str) -> String {
+    let is_plain = !word.is_empty()
+        && word.bytes().all(|byte| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b':')
+        });
+    if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+fn no_home(reason: &str) -> Report {
+    Report::new(Kind::InvalidConfig, format!("there is no place for Pixir's settings: {reason}"))
+        .with_next_actions(vec!["set HOME or PIXIR_HOME".into()])
+}

@@ -1,0 +1,282 @@
+//! Driving a Conversation: prompts in, Turns shown, signals heeded, an exit code out.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+
+use tokio::task::JoinHandle;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::Context;
+use super::door::Opened;
+use super::exit::{self, Exit};
+use super::signals::{Asked, Signals};
+use super::stdin::{Gathered, Prompt};
+use crate::conversation::{Conversation, Input};
+use crate::error::{Kind, Report};
+use crate::event::{From as ListenFrom, Heard, Listener};
+use crate::harness::{Door, Harness, Start, Which};
+use crate::render::{Ending, Envelope, Mode, Paper, Tally, View};
+
+/// What a run is to do.
+pub struct Errand {
+    pub workspace: PathBuf,
+    pub session: Which,
+    pub gathered: Gathered,
+    pub opened: Opened,
+}
+
+/// Does it, in a runtime of its own.
+pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
+    in_runtime(async {
+        let mut driver =
+            Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
+        for notice in &errand.gathered.notices {
+            driver.view.notice(notice);
+        }
+        match errand.gathered.prompt {
+            Prompt::Text(text) => driver.one_turn(text).await,
+            Prompt::Lines => driver.lines().await,
+        }
+    })
+}
+
+/// Runs a future to its end. Threads that are stuck in a system call do not hold up the exit.
+pub fn in_runtime<T>(work: impl Future<Output = Result<T, Report>>) -> Result<T, Report> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("pixir")
+        .enable_all()
+        .build()
+        .map_err(|error| Report::new(Kind::Internal, format!("no runtime: {error}")))?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
+}
+
+/// One run's hold on a Conversation.
+pub struct Driver<'a> {
+    context: &'a Context,
+    pub conversation: Conversation,
+    listener: Listener,
+    pub view: View,
+    signals: Signals,
+    /// A signal asked not only the Turn but Pixir to end.
+    leaving: bool,
+    /// The embedded model, alive while it may be asked.
+    _demo: Option<crate::scripted::Server>,
+    _harness: Harness,
+}
+
+/// How a Turn that was driven came to an end.
+pub enum Driven {
+    Ended(Ending),
+    /// Nobody reads stdout any more; the Turn was stopped.
+    Unread,
+    /// A second signal: out, at once.
+    Abandoned,
+}
+
+/// Everything that can happen while a Turn runs.
+enum Wake {
+    Heard(Option<Heard>),
+    Signal(Asked),
+    Tick,
+}
+
+impl<'a> Driver<'a> {
+    /// Opens the harness and the Session.
+    pub async fn start(
+        workspace: PathBuf,
+        session: Which,
+        opened: Opened,
+        context: &'a Context,
+    ) -> Result<Self, Report> {
+        let signals = Signals::listen();
+        let mut view = View::new(context.mode(), Paper::standard(signals.count()));
+        for notice in &opened.loaded.notices {
+            view.notice(notice);
+        }
+        let (credential, demo) = opened.access.open().await?;
+        let own_binary = std::env::current_exe()
+            .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
+        let harness = Harness::open(Door {
+            config: opened.loaded.config,
+            credential,
+            environment: context.environment.all(),
+            own_binary,
+        });
+        let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
+        let conversation = harness
+            .start(Start { workspace, session, can_ask: false })
+            .await
+            .map_err(|error| Report::from(&error))?;
+        for notice in conversation.notices() {
+            view.notice(notice);
+        }
+        let listener = conversation.subscribe(from);
+        Ok(Self {
+            context,
+            conversation,
+            listener,
+            view,
+            signals,
+            leaving: false,
+            _demo: demo,
+            _harness: harness,
+        })
+    }
+
+    /// One prompt, one Turn, one exit code.
+    async fn one_turn(&mut self, text: String) -> Result<Exit, Report> {
+        let driven = self.turn(text).await?;
+        let exit = self.close(&driven);
+        if let Driven::Ended(ending) = &driven
+            && let Mode::Json(_) = self.context.mode()
+        {
+            let envelope = Envelope::turn(ending, self.context.started.elapsed())
+                .of_session(self.conversation.id(), self.resume_command());
+            if self.view.answer(&envelope.line()).is_err() {
+                return Ok(Exit::Interrupted);
+            }
+        }
+        Ok(exit)
+    }
+
+    /// Prompts from a person, line by line, until the end of input.
+    async fn lines(&mut self) -> Result<Exit, Report> {
+        loop {
+            self.view.ask("› ");
+            let line = tokio::task::spawn_blocking(read_line);
+            let line = tokio::select! {
+                line = line => line.unwrap_or(None),
+                _ = self.signals.next() => {
+                    self.view.ask("\n");
+                    self.hint();
+                    return Ok(Exit::Interrupted);
+                }
+            };
+            let Some(line) = line else {
+                self.view.ask("\n");
+                self.hint();
+                return Ok(Exit::Answered);
+            };
+            if line.trim().is_empty() {
+                continue;
+            }
+            match self.turn(line.trim().to_owned()).await? {
+                Driven::Ended(ending) if self.must_leave(&ending) => {
+                    return Ok(self.close(&Driven::Ended(ending)));
+                }
+                Driven::Ended(_) => {}
+                driven => return Ok(self.close(&driven)),
+            }
+        }
+    }
+
+    /// A Log that cannot be written makes every later prompt a waste.
+    fn must_leave(&self, ending: &Ending) -> bool {
+        self.leaving || exit::of_ending(ending) == Exit::LogUnwritable
+    }
+
+    /// Runs one Turn to its end and shows it.
+    pub async fn turn(&mut self, text: String) -> Result<Driven, Report> {
+        let input = Input { text };
+        self.conversation.send(input).await.map_err(|error| Report::from(&error))?;
+        let mut tally = Tally::default();
+        let mut ticker = self.view.tick_every().map(|period| {
+            let mut ticker = tokio::time::interval(period);
+            ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            ticker
+        });
+        let mut unread = false;
+        let mut stopping: Option<JoinHandle<()>> = None;
+        loop {
+            // Kept until it answers: a listener that is asked again in mid-answer may lose the end.
+            let mut heard = pin!(self.listener.next());
+            let heard = loop {
+                match next(heard.as_mut(), &mut self.signals, ticker.as_mut()).await {
+                    Wake::Heard(heard) => break heard,
+                    Wake::Tick => unread |= self.view.tick().is_err(),
+                    Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
+                    Wake::Signal(asked) => {
+                        self.leaving = asked == Asked::Leave;
+                        stopping = Some(stop(&self.conversation));
+                    }
+                }
+                if unread && stopping.is_none() {
+                    stopping = Some(stop(&self.conversation));
+                }
+            };
+            let Some(heard) = heard else { break };
+            unread |= self.view.hear(&heard).is_err();
+            if tally.hear(&heard) {
+                break;
+            }
+            if unread && stopping.is_none() {
+                stopping = Some(stop(&self.conversation));
+            }
+        }
+        unread |= self.view.finish().is_err();
+        Ok(if unread { Driven::Unread } else { Driven::Ended(tally.ending()) })
+    }
+
+    /// Says how to go on, and gives the exit code.
+    fn close(&mut self, driven: &Driven) -> Exit {
+        match driven {
+            Driven::Ended(ending) => {
+                self.hint();
+                exit::of_ending(ending)
+            }
+            Driven::Unread | Driven::Abandoned => Exit::Interrupted,
+        }
+    }
+
+    fn hint(&mut self) {
+        let command = self.resume_command();
+        self.view.notice(&format!("resume: {command}"));
+    }
+
+    /// What to type to go on with this Session.
+    pub fn resume_command(&self) -> String {
+        self.context.resume_command(self.conversation.id(), self.conversation.workspace())
+    }
+}
+
+async fn next(
+    heard: Pin<&mut impl Future<Output = Option<Heard>>>,
+    signals: &mut Signals,
+    ticker: Option<&mut Interval>,
+) -> Wake {
+    let tick = async {
+        match ticker {
+            Some(ticker) => ticker.tick().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        asked = signals.next() => Wake::Signal(asked),
+        heard = heard => Wake::Heard(heard),
+        _ = tick => Wake::Tick,
+    }
+}
+
+/// Asks the Turn to end; its end is heard like everything else.
+fn stop(conversation: &Conversation) -> JoinHandle<()> {
+    let conversation = conversation.clone();
+    tokio::spawn(async move {
+        if let Err(error) = conversation.interrupt().await {
+            tracing::debug!(%error, "the Turn was already over");
+        }
+    })
+}
+
+/// A line of stdin without its end; `None` when there are no more.
+fn read_line() -> Option<String> {
+    let mut bytes = Vec::new();
+    match io::BufRead::read_until(&mut io::stdin().lock(), b'\n', &mut bytes) {
+        Ok(0) | Err(_) => None,
+        Ok(_) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}

@@ -1,0 +1,75 @@
+//! `pixir resume`: another Turn in a Session that exists.
+
+use clap::Args;
+
+use super::drive::{Errand, drive};
+use super::exit::Exit;
+use super::stdin::{self, Prompt};
+use super::{Context, bad_argument};
+use crate::error::{Kind, Report};
+use crate::harness::Which;
+use crate::id::SessionId;
+use crate::projection;
+
+/// Go on with a Session
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pixir resume [FLAGS] <ID>|--last [PROMPT]...",
+    long_about = "Go on with a Session.\n\n\
+        The Session keeps its model unless --model names another. A Session of another Workspace is \
+        found by its id. Without a prompt, on a terminal, prompts are read line by line until Ctrl-D.",
+    after_long_help = "Examples:\n  pixir resume --last \"now add a test\"\n  \
+        pixir resume 20260721T101112-abcdef"
+)]
+pub struct ResumeArgs {
+    /// Go on with the Session of this Workspace that was used last
+    #[arg(long)]
+    last: bool,
+    /// The Session's id (unless --last is given), then the prompt
+    #[arg(value_name = "ID|PROMPT")]
+    words: Vec<String>,
+    /// Words that are prompt whatever they look like
+    #[arg(last = true, value_name = "PROMPT")]
+    literal: Vec<String>,
+}
+
+pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
+    let id = if args.last { last(context)? } else { named(&mut args.words)? };
+    let workspace = context.workspace_of(&id)?;
+    if !projection::find(&workspace, &id) {
+        return Err(unknown(&id));
+    }
+    let gathered = stdin::gather(&args.words, &args.literal)?;
+    if gathered.prompt == Prompt::Lines {
+        context.refuse_lines()?;
+    }
+    let model = projection::posture_model(&workspace, &id);
+    let opened = context.open(&workspace, model.as_deref())?;
+    drive(Errand { workspace, session: Which::Resume(id), gathered, opened }, context)
+}
+
+fn named(words: &mut Vec<String>) -> Result<SessionId, Report> {
+    if words.is_empty() {
+        return Err(bad_argument("which Session? give its id, or --last").with_next_actions(vec![
+            "list the Sessions with `pixir sessions`".into(),
+            "go on with the last one: pixir resume --last".into(),
+        ]));
+    }
+    let id = words.remove(0);
+    SessionId::parse(&id).map_err(|error| Report::from(&error))
+}
+
+fn last(context: &Context) -> Result<SessionId, Report> {
+    let here = context.folder()?;
+    let newest = projection::list(&here, 1).pop();
+    newest.map(|summary| summary.session_id).ok_or_else(|| {
+        Report::new(Kind::NotFound, format!("there are no Sessions in {}", here.display()))
+            .with_next_actions(vec!["list all Sessions with `pixir sessions --all`".into()])
+    })
+}
+
+fn unknown(id: &SessionId) -> Report {
+    Report::new(Kind::NotFound, format!("there is no Session {id} in this Workspace"))
+        .with_details(serde_json::json!({ "session_id": id }))
+        .with_next_actions(vec!["list the Sessions with `pixir sessions --all`".into()])
+}

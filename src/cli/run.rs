@@ -1,0 +1,31 @@
+//! `pixir [FLAGS] words…`: a new Session and its first Turn.
+
+use clap::Args;
+
+use super::Context;
+use super::drive::{Errand, drive};
+use super::exit::Exit;
+use super::stdin::{self, Prompt};
+use crate::error::Report;
+use crate::harness::Which;
+
+/// Send a prompt to the model in a new Session
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// What to do; `-` reads stdin to its end
+    #[arg(value_name = "PROMPT")]
+    pub words: Vec<String>,
+    /// Words that are prompt whatever they look like
+    #[arg(last = true, value_name = "PROMPT")]
+    pub literal: Vec<String>,
+}
+
+pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
+    let gathered = stdin::gather(&args.words, &args.literal)?;
+    if gathered.prompt == Prompt::Lines {
+        context.refuse_lines()?;
+    }
+    let workspace = context.workspace()?;
+    let opened = context.open(&workspace, None)?;
+    drive(Errand { workspace, session: Which::New, gathered, opened }, context)
+}
