@@ -10,6 +10,8 @@ mod door;
 mod drive;
 mod exit;
 mod guard;
+#[cfg(test)]
+mod readme;
 mod repair;
 mod resume;
 mod run;

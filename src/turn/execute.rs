@@ -186,7 +186,7 @@ impl Turn {
         prepared: Prepared,
     ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
         let Prepared { fact, tool, plan } = prepared;
-        if self.settings.dry_run {
+        if self.settings.dry_run && plan.effect.is_mutating() {
             return Ok((fact, Ok(rehearsal(&plan))));
         }
         if plan.effect.is_mutating() {

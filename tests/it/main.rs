@@ -8,6 +8,8 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// Pages that cannot lie.
+mod docs;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.

@@ -1,6 +1,7 @@
 //! What crosses to the model: small, stable, append-only, and without surprises.
 
 use pixir::scripted::Reply;
+use sha2::Digest;
 use serde_json::{Value, json};
 
 use crate::support::House;
@@ -25,7 +26,23 @@ async fn instructions_and_schemas_stay_under_six_kilobytes() {
     assert_eq!(names, ["bash", "edit", "read", "write"]);
     let size = body["instructions"].as_str().unwrap().len() + body["tools"].to_string().len();
     assert!(size < 6 * 1024, "{size} bytes");
-    insta::assert_snapshot!(serde_json::to_string_pretty(&body["tools"]).unwrap());
+    insta::assert_snapshot!("tools", serde_json::to_string_pretty(&body["tools"]).unwrap());
+}
+
+/// Every prompt contract that was ever released, and the bytes it stands for.
+const CONTRACTS: &[(&str, &str)] = &[("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3")];
+
+#[tokio::test]
+async fn the_prompt_contract_names_its_bytes() {
+    let house = House::with([Reply::says("ok")]).await;
+    house.turn("hi").await;
+    let body = &house.requests()[0].body;
+    let bytes = format!("{}{}", body["instructions"], body["tools"]);
+    let digest = sha2::Sha256::digest(bytes).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    let key = body["prompt_cache_key"].as_str().unwrap();
+    let version = key.split(':').next().unwrap();
+    let known = CONTRACTS.iter().find(|(name, _)| *name == version).map(|(_, digest)| *digest);
+    assert_eq!(known, Some(digest.as_str()), "instructions or schemas changed: name a new contract");
 }
 
 #[tokio::test]
