@@ -29,6 +29,15 @@ pub struct Errand {
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
     in_runtime(async {
+        let mut first_line = None;
+        if errand.gathered.prompt == Prompt::Lines && errand.session == Which::New {
+            // A person who leaves without a word leaves no Session behind.
+            match first_words(context).await {
+                Said::Line(line) => first_line = Some(line),
+                Said::Nothing => return Ok(Exit::Answered),
+                Said::Signal => return Ok(Exit::Interrupted),
+            }
+        }
         let mut driver =
             Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
         for notice in &errand.gathered.notices {
