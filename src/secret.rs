@@ -196,12 +196,12 @@ mod tests {
 
     fn streamed(secrets: &Secrets, chunks: &[&[u8]]) -> Vec<u8> {
         let mut cleaner = Cleaner::new(secrets);
-        let mut cleaned = Vec::new();
+        let mut bytes = Vec::new();
         for chunk in chunks {
-            cleaned.extend_from_slice(&cleaner.push(chunk));
+            bytes.extend_from_slice(&cleaner.push(chunk));
         }
-        cleaned.extend_from_slice(&cleaner.finish());
-        cleaned
+        bytes.extend_from_slice(&cleaner.finish());
+        bytes
     }
 
     #[test]

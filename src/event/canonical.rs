@@ -4,6 +4,8 @@
 //! older Pixir passes through unharmed. A known type with an unreadable payload, and a type this
 //! build has never heard of, become `Unknown`: kept, shown by diagnosis, skipped by the fold.
 
+#![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -1,5 +1,7 @@
 //! Ephemeral: what is said on the bus while it happens and is never written down.
 
+#![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

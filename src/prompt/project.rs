@@ -17,6 +17,7 @@ const NAMED_LIMIT: usize = 5;
 /// Where to look, and how much to take.
 #[derive(Debug, Clone)]
 pub struct Sources<'a> {
+    /// An absolute path.
     pub workspace: &'a Path,
     /// The user's instructions for every project.
     pub user_file: &'a Path,

@@ -88,6 +88,8 @@ struct Complaint {
     code: String,
     message: String,
     resets_in: Option<Duration>,
+    /// When the plan's usage begins anew, in Unix seconds.
+    resets_at: Option<u64>,
 }
 
 impl Complaint {
@@ -114,6 +116,7 @@ impl Complaint {
             code: code.unwrap_or_default(),
             message: cut(&message.unwrap_or_default()),
             resets_in,
+            resets_at: inner.get("resets_at").and_then(Value::as_u64),
         }
     }
 
@@ -125,6 +128,9 @@ impl Complaint {
         let mut error = ProviderError::terminal(kind, self.message);
         error.retryable = retryable;
         error.retry_after = self.resets_in.or_else(|| stated_wait(&prose));
+        if let Some(at) = self.resets_at {
+            error = error.with("resets_at", at);
+        }
         if self.code.is_empty() { error } else { error.with("code", self.code) }
     }
 }

@@ -18,7 +18,7 @@ const PATIENT: Stream = Stream {
     total: Duration::from_secs(40),
     connect: Duration::from_secs(10),
 };
-const HASTY: Stream = Stream { idle: Duration::from_millis(300), ..PATIENT };
+const HASTY: Stream = Stream { idle: Duration::from_millis(800), ..PATIENT };
 
 type Heard = Vec<Result<ModelEvent, ProviderError>>;
 
@@ -183,6 +183,23 @@ async fn nobody_at_home_is_a_network_error() {
 }
 
 #[tokio::test]
+async fn tls_neither_panics_nor_trusts_nobody() {
+    let credential = Credential::new(Some("sk-test"), "https://127.0.0.1:1/v1").unwrap();
+    let heard: Heard = Responses::new(credential, PATIENT).stream(request()).collect().await;
+    assert_eq!(error_of(&heard).kind, Kind::Network);
+}
+
+#[tokio::test]
+async fn a_reader_that_dawdles_is_not_the_servers_silence() {
+    let server = Server::start(Script::new([Reply::says("hello")])).await.unwrap();
+    let mut call = client(&server, HASTY).stream(request());
+    let mut heard: Heard = vec![call.next().await.unwrap()];
+    tokio::time::sleep(HASTY.idle * 2).await;
+    heard.extend(call.collect::<Heard>().await);
+    check_whole(&heard);
+}
+
+#[tokio::test]
 async fn the_last_word_ends_the_call_while_the_socket_stays_open() {
     let started = Instant::now();
     check_whole(&hear(Reply::says("done").left_open(), PATIENT).await);
@@ -277,9 +294,10 @@ async fn a_cut_at_any_byte_ends_in_an_error_or_in_completion() {
 async fn connections_are_used_again_and_calls_can_be_dropped() {
     let server = Server::start(Script::answering(|_| Reply::says("ok"))).await.unwrap();
     let provider = client(&server, PATIENT);
-    for _ in 0..3 {
+    for _ in 0..50 {
         check_whole(&provider.stream(request()).collect().await);
     }
+    assert!(server.connections() < 40, "{} connections for 50 calls", server.connections());
     let mut abandoned = provider.stream(request());
     abandoned.next().await.unwrap().unwrap();
     drop(abandoned);

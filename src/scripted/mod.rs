@@ -13,6 +13,7 @@ mod reply;
 mod tests;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -126,6 +127,11 @@ impl Server {
         format!("http://{}/v1", self.address)
     }
 
+    /// How many connections were opened so far.
+    pub fn connections(&self) -> usize {
+        self.requests.connections.load(Ordering::Relaxed)
+    }
+
     /// Every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<Received> {
         self.requests.lock().clone()
@@ -140,11 +146,14 @@ impl Drop for Server {
 
 /// What arrived; a leaf, never locked across an await.
 #[derive(Debug, Default)]
-struct Requests(Mutex<Vec<Received>>);
+struct Requests {
+    received: Mutex<Vec<Received>>,
+    connections: AtomicUsize,
+}
 
 impl Requests {
     fn lock(&self) -> MutexGuard<'_, Vec<Received>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a request and says which one it is, from 0.
@@ -160,6 +169,7 @@ async fn serve(listener: TcpListener, script: Arc<Script>, requests: Arc<Request
     let mut connections = JoinSet::new();
     while let Ok((socket, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
+        requests.connections.fetch_add(1, Ordering::Relaxed);
         connections.spawn(connection::run(socket, script.clone(), requests.clone()));
     }
 }

@@ -1,10 +1,20 @@
 //! Stories of the scripted model, told to a client that knows nothing but bytes.
 
+use futures_util::StreamExt;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
+use crate::config::Stream;
+use crate::credential::Credential;
+use crate::event::{
+    AssistantMessage, Canonical, Event, Extra, Reasoning, Sequenced, Timestamp, ToolCall,
+    ToolResult, UserMessage,
+};
+use crate::history::History;
+use crate::id::{CallId, EventId, SessionId};
+use crate::provider::{Item, ModelEvent, Provider, Request, Responses};
 
 fn post(body: &Value) -> String {
     let body = body.to_string();
@@ -112,4 +122,84 @@ async fn other_paths_are_not_found_and_closed_servers_are_gone() {
     let mut rest = Vec::new();
     socket.read_to_end(&mut rest).await.ok();
     assert!(rest.is_empty());
+}
+
+/// Records what a Session would, without one.
+fn record(history: &mut History, fact: impl Into<Canonical>) {
+    history.push(Arc::new(Event::sequenced(Sequenced {
+        id: EventId::mint(),
+        session_id: SessionId::parse("s").unwrap(),
+        seq: Some(history.len() as u64),
+        ts: Timestamp::from_text("t"),
+        fact: fact.into(),
+        extra: Extra::new(),
+    })));
+}
+
+/// Plays a tool.
+fn result_of(call_id: &str, tool: &str) -> ToolResult {
+    let output = if tool == "bash" { "all 4 checks passed\n(exit code 0)" } else { "fine" };
+    ToolResult {
+        call_id: CallId::new(call_id),
+        ok: true,
+        output: Some(output.to_owned()),
+        error: None,
+        details: Value::Null,
+        extra: Extra::new(),
+    }
+}
+
+#[tokio::test]
+async fn the_demo_plays_to_its_end_over_the_real_wire() {
+    let server = Server::start(demo_model()).await.unwrap();
+    let credential = Credential::new(None, &server.base_url()).unwrap();
+    let provider = Responses::new(credential, Stream::default());
+    let mut history = History::default();
+    record(&mut history, UserMessage { text: DEMO_PROMPT.to_owned(), ..UserMessage::default() });
+    let mut story = Vec::new();
+    for _ in 0..10 {
+        let mut call = provider.stream(Request {
+            model: DEMO_MODEL.to_owned(),
+            effort: None,
+            instructions: "Be good.".into(),
+            project: None,
+            tools: Arc::from([]),
+            history: history.clone(),
+            cache_key: "k".to_owned(),
+        });
+        let mut wants_more = false;
+        while let Some(event) = call.next().await {
+            let ModelEvent::Item(item) = event.unwrap() else { continue };
+            match item {
+                Item::Reasoning { item } => {
+                    let model = DEMO_MODEL.to_owned();
+                    record(&mut history, Reasoning { item, model, extra: Extra::new() });
+                }
+                Item::Message { text, .. } => {
+                    story.push(text.clone());
+                    record(&mut history, AssistantMessage { text, ..AssistantMessage::default() });
+                }
+                Item::Call(call) => {
+                    wants_more = true;
+                    story.push(call.name.clone());
+                    let args = serde_json::from_str(&call.arguments).unwrap();
+                    let call_id = CallId::new(call.call_id.clone());
+                    let name = call.name.clone();
+                    record(
+                        &mut history,
+                        ToolCall { call_id, name, args, raw_args: None, extra: Extra::new() },
+                    );
+                    record(&mut history, result_of(&call.call_id, &call.name));
+                }
+                Item::Other { type_name } => panic!("{type_name}"),
+            }
+        }
+        if !wants_more {
+            break;
+        }
+    }
+    let tools: Vec<&String> = story.iter().filter(|word| !word.contains(' ')).collect();
+    assert_eq!(tools, ["read", "edit", "bash"]);
+    assert!(story.last().unwrap().starts_with("Fixed."), "{story:?}");
+    assert!(server.requests().last().unwrap().body_text.contains("encrypted_content"));
 }

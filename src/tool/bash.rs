@@ -100,17 +100,16 @@ fn told(outcome: &Outcome, collected: &Collected, timeout: Duration) -> String {
     }
     if let Some(path) = &collected.spill {
         let bytes = collected.total_bytes;
-        write!(text, "[full output, {bytes} bytes: {}]\n", path.display()).ok();
+        writeln!(text, "[full output, {bytes} bytes: {}]", path.display()).ok();
     }
     if let Some(note) = &collected.spill_note {
         writeln!(text, "[{note}]").ok();
     }
     if !outcome.leftovers.is_empty() {
-        let named = outcome.leftovers.iter().take(NAMED_LEFTOVERS);
-        let names: Vec<_> = named.map(|left| format!("{} {}", left.pid, left.name)).collect();
-        let count = outcome.leftovers.len();
-        let names = names.join(", ");
-        writeln!(text, "[{count} background processes were killed: {names}]").ok();
+        let told = outcome.leftovers.iter().take(NAMED_LEFTOVERS);
+        let told: Vec<_> = told.map(|left| format!("{} {}", left.pid, left.name)).collect();
+        let (count, told) = (outcome.leftovers.len(), told.join(", "));
+        writeln!(text, "[{count} background processes were killed: {told}]").ok();
     }
     let ended = match outcome.end {
         End::Code(code) => format!("exit code {code}"),

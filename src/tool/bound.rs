@@ -28,11 +28,19 @@ pub fn bound(text: &str, limit: usize) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(text)
     };
+    match text {
+        Cow::Borrowed(text) => cut(text, limit),
+        Cow::Owned(text) => Cow::Owned(cut(&text, limit).into_owned()),
+    }
+}
+
+/// Keeps head and tail within `limit` bytes, and every character as it is.
+pub fn cut(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
-        return text;
+        return Cow::Borrowed(text);
     }
     let whole = Whole { bytes: text.len() as u64, newlines: newlines(text.as_bytes()) };
-    Cow::Owned(join(&text, &text, whole, limit).text)
+    Cow::Owned(join(text, text, whole, limit).text)
 }
 
 /// Collects the head and tail of an endless stream in bounded memory.
@@ -142,7 +150,8 @@ mod tests {
 
     #[test]
     fn head_and_tail_stay_with_true_counts() {
-        let lines: String = (0..10_000).map(|n| format!("line {n}\n")).collect();
+        let lines: Vec<String> = (0..10_000).map(|n| format!("line {n}\n")).collect();
+        let lines = lines.concat();
         let cut = collected(lines.as_bytes(), 1000, 7000);
         assert!(cut.text.starts_with("line 0\nline 1\n") && cut.text.ends_with("line 9999\n"));
         let shown: u64 = cut.text.lines().filter(|line| line.starts_with("line ")).count() as u64;

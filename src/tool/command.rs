@@ -243,7 +243,6 @@ enum Phase {
 }
 
 /// What has not ended yet.
-#[expect(clippy::struct_excessive_bools, reason = "three ends that come in any order")]
 struct Open {
     output: bool,
     status: bool,

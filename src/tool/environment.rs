@@ -97,10 +97,10 @@ mod tests {
                 .map(|name| (name.into(), "value".into()))
                 .into();
         let named = ["MY_VAR".to_owned(), "OPENAI_API_KEY".to_owned()];
-        let names: Vec<_> = for_commands(&full, &named).into_iter().map(|(name, _)| name).collect();
+        let kept: Vec<_> = for_commands(&full, &named).into_iter().map(|(name, _)| name).collect();
         let expected =
             ["PATH", "LC_ALL", "XDG_CACHE_HOME", "MY_VAR", "PIXIR", "GIT_TERMINAL_PROMPT", "PAGER"];
-        assert_eq!(names, expected);
+        assert_eq!(kept, expected);
     }
 
     #[test]

@@ -8,11 +8,18 @@ mod bash;
 mod bound;
 mod command;
 mod descendants;
+mod edit;
 mod environment;
 mod output;
 mod plain;
+mod read;
+mod rewrite;
+mod seen;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 mod toolbox;
+mod write;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -144,7 +151,8 @@ pub struct ToolOutput {
 #[error("{message}")]
 pub struct ToolError {
     pub kind: Kind,
-    pub message: String,
+    /// One sentence without a full stop; boxed, so that results stay small.
+    pub message: Box<str>,
     pub details: Value,
     pub next_actions: Vec<String>,
 }
@@ -152,7 +160,12 @@ pub struct ToolError {
 impl ToolError {
     /// A failure of a kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), details: Value::Null, next_actions: Vec::new() }
+        Self {
+            kind,
+            message: message.into().into(),
+            details: Value::Null,
+            next_actions: Vec::new(),
+        }
     }
     /// Bad arguments.
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -189,7 +202,12 @@ impl<E: Explain> From<&E> for ToolError {
     fn from(error: &E) -> Self {
         let report = Report::from(error);
         let next_actions = error.next_actions();
-        Self { kind: error.kind(), message: report.message, details: error.details(), next_actions }
+        Self {
+            kind: error.kind(),
+            message: report.message.into(),
+            details: error.details(),
+            next_actions,
+        }
     }
 }
 

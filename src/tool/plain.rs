@@ -106,17 +106,14 @@ impl Plain {
 
     fn character(&mut self, character: char, text: &mut String) {
         self.state = match (self.state, character) {
-            (State::Text, '\u{1b}') => State::Escape,
+            (_, '\u{1b}') => State::Escape,
             (State::Text, _) => return self.text(character, text),
-            (State::Escape, '[') => State::Control,
+            (State::Escape, '[') | (State::Control, ' '..='?') => State::Control,
             (State::Escape, ']' | 'P' | 'X' | '^' | '_') => State::String(0),
             (State::Escape, ' '..='/') => State::Charset,
-            (State::Control, ' '..='?') => State::Control,
-            (State::Escape | State::Charset, '0'..='~') | (State::Control, '@'..='~') => {
-                State::Text
-            }
-            (State::String(_), '\u{7}') => State::Text,
-            (_, '\u{1b}') => State::Escape,
+            (State::Escape | State::Charset, '0'..='~')
+            | (State::Control, '@'..='~')
+            | (State::String(_), '\u{7}') => State::Text,
             (State::String(length), other) if other != '\n' && length < ESCAPE_LIMIT => {
                 State::String(length + 1)
             }

@@ -243,7 +243,6 @@ fn read_exactly(mut buffer: &mut [u8]) -> io::Result<bool> {
 /// Starts the shell. Both outputs share one pipe, so their order is kept; std resets SIGPIPE and
 /// the signal mask for it.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-#[expect(clippy::zombie_processes, reason = "every child is reaped by pid in the watch")]
 fn start(order: &Order) -> io::Result<Pid> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     let child = Command::new(&order.shell)
@@ -288,7 +287,7 @@ impl Watch {
         let deadline = Instant::now() + drain;
         while self.reap() == Family::Alive {
             if self.fate == Fate::Kill || Instant::now() >= deadline {
-                self.report_leftovers();
+                report_leftovers();
                 self.sweep();
                 return;
             }
@@ -371,11 +370,11 @@ impl Watch {
             (None, None) => {}
         }
     }
+}
 
-    fn report_leftovers(&self) {
-        for process in descendants::of_this_process() {
-            report(format_args!("leftover {} {}", process.pid, process.name));
-        }
+fn report_leftovers() {
+    for process in descendants::of_this_process() {
+        report(format_args!("leftover {} {}", process.pid, process.name));
     }
 }
 

@@ -7,6 +7,11 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::bash::Bash;
+use super::edit::Edit;
+use super::read::Read;
+use super::rewrite::Rewriter;
+use super::seen::Seen;
+use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
 use crate::config::Config;
 use crate::error::Kind;
@@ -42,7 +47,14 @@ impl Toolbox {
 
     /// The tools that Pixir brings, for one Session.
     pub fn built_in(config: &Config, commands: Commands) -> Self {
-        let tools: [Arc<dyn AnyTool>; 1] = [Arc::new(Bash::new(commands, config.bash.clone()))];
+        let seen = Seen::default();
+        let rewriter = Rewriter::new(seen.clone());
+        let tools: [Arc<dyn AnyTool>; 4] = [
+            Arc::new(Bash::new(commands, config.bash.clone())),
+            Arc::new(Edit::new(rewriter.clone())),
+            Arc::new(Read::new(seen)),
+            Arc::new(Write::new(rewriter)),
+        ];
         Self::new(tools)
     }
 

@@ -54,7 +54,7 @@ impl Turn {
                 fastrand::f64(),
             )
             .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
-            let report = Report::from(&error);
+            let report = self.clean(Report::from(&error));
             let Some(delay) = delay else {
                 self.record_failure(self.bill(iteration, &progress), &progress, &report).await?;
                 return Err(End::Failed { status: terminal_status(&error), error: report });

@@ -236,8 +236,7 @@ impl Turn {
         let (ok, text, mut details, error) = match outcome {
             Ok(ToolOutput { ok, text, details }) => (ok, text, details, None),
             Err(error) => {
-                let mut report = Report::from(&error);
-                report.message = secrets.clean(&report.message).into_owned();
+                let report = self.clean(Report::from(&error));
                 (false, error_text(&report), Value::Null, Some(report))
             }
         };

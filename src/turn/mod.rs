@@ -68,6 +68,7 @@ pub struct Prompt {
 /// What the user said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
+    /// The prompt, as typed.
     pub text: String,
 }
 
@@ -227,6 +228,13 @@ impl Turn {
         let message = AssistantMessage { text, metadata: Some(metadata), ..Default::default() };
         self.context.record(message).await?;
         Ok(())
+    }
+
+    /// A server may echo what it was sent.
+    fn clean(&self, mut error: Report) -> Report {
+        error.message = self.settings.secrets.clean(&error.message).into_owned();
+        self.settings.secrets.clean_value(&mut error.details);
+        error
     }
 
     async fn fail(&self, end: End) -> Status {

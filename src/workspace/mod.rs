@@ -19,8 +19,6 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-pub use target::Target;
-
 use crate::error::{Explain, Kind};
 use crate::paths::STATE_FOLDER;
 
@@ -174,9 +172,9 @@ impl Workspace {
     /// Where an open descriptor really is, relative to where the root is by now.
     fn real_path(&self, descriptor: &impl AsFd, path: &Path) -> Result<PathBuf, WorkspaceError> {
         let read = |source| WorkspaceError::Read { path: path.to_owned(), source };
-        let real = descriptor_path(descriptor).map_err(read)?;
+        let place = descriptor_path(descriptor).map_err(read)?;
         let root = descriptor_path(&self.0.folder).map_err(read)?;
-        let inside = real.strip_prefix(&root);
+        let inside = place.strip_prefix(&root);
         inside.map(Path::to_owned).map_err(|_| WorkspaceError::Changed { path: path.to_owned() })
     }
 }
@@ -230,10 +228,12 @@ fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> 
     if protected { Err(WorkspaceError::Protected { path: path.to_owned() }) } else { Ok(()) }
 }
 
-/// Whether a name in a folder is still this file.
+/// Whether a name in a folder is still this file, with the content it had.
 fn is_still(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
+    let print =
+        |stat: &Stat| (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
+        .is_ok_and(|now| print(&now) == print(stat))
 }
 
 /// Why a path of the Workspace could not be used.

@@ -140,9 +140,9 @@ impl Target {
             return Err(Errno::STALE);
         }
         let file = File::from(descriptor);
-        file.write_all_at(content, 0).map_err(errno_of)?;
-        file.set_len(content.len() as u64).map_err(errno_of)?;
-        file.sync_all().map_err(errno_of)?;
+        file.write_all_at(content, 0).map_err(|error| errno_of(&error))?;
+        file.set_len(content.len() as u64).map_err(|error| errno_of(&error))?;
+        file.sync_all().map_err(|error| errno_of(&error))?;
         rustix::fs::fstat(&file)
     }
 
@@ -167,11 +167,11 @@ impl Target {
         temporary: &OsStr,
         content: &[u8],
     ) -> Result<Stat, Errno> {
-        file.write_all(content).map_err(errno_of)?;
+        file.write_all(content).map_err(|error| errno_of(&error))?;
         if let Some(existing) = &self.existing {
             carry_over(existing, &file)?;
         }
-        file.sync_all().map_err(errno_of)?;
+        file.sync_all().map_err(|error| errno_of(&error))?;
         match &self.existing {
             Some(existing) if !is_still(&self.folder, &self.name, &existing.stat) => {
                 return Err(Errno::STALE);
@@ -226,8 +226,8 @@ fn copy_attributes(old: &impl AsFd, new: &impl AsFd) {
     }
 }
 
-fn errno_of(error: io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn write_error(errno: Errno, path: &Path) -> WorkspaceError {

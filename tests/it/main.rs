@@ -10,6 +10,8 @@
 
 /// Processes that commands start, and that nothing survives.
 mod process;
+/// What crosses to the model.
+mod prompt;
 /// A house to live in, and a way to read its Log.
 mod support;
 /// The house rules.

@@ -303,7 +303,8 @@ fn long_output_is_spilled_whole_and_privately() {
     assert!(answer.text.contains("lines omitted") && answer.text.contains("\n100000\n"));
     let path = Path::new(answer.details["output_path"].as_str().unwrap());
     assert!(answer.text.contains(path.to_str().unwrap()));
-    let expected: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let lines: Vec<String> = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let expected = lines.concat();
     assert_eq!(fs::read_to_string(path).unwrap(), expected);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));

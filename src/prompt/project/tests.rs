@@ -59,7 +59,7 @@ fn the_nearest_word_is_the_last() {
 }
 
 #[test]
-fn a_worktree_has_a_root_too_and_no_repository_means_the_workspace() {
+fn a_worktree_has_a_root_too() {
     let tree = Tree::new()
         .with("repo/AGENTS.md", "root")
         .with("repo/a/AGENTS.md", "middle")

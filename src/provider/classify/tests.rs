@@ -157,3 +157,11 @@ fn the_server_has_the_last_word_on_retrying() {
     assert!(!http(500, hints("false"), b"x").retryable);
     assert!(http(400, hints("true"), b"x").retryable);
 }
+
+#[test]
+fn a_spent_plan_says_when_it_begins_anew() {
+    let body = br#"{"error":{"type":"usage_limit_reached","message":"spent","resets_at":1800000000,"resets_in_seconds":90}}"#;
+    let error = http(429, Hints::default(), body);
+    assert_eq!(error.retry_after, Some(Duration::from_secs(90)));
+    assert_eq!(error.details["resets_at"], 1_800_000_000);
+}

@@ -21,6 +21,9 @@ use crate::error::Kind;
 use crate::provider::ProviderError;
 use crate::provider::classify::{self, BODY_LIMIT, Hints};
 
+/// The longest wait that the clock can add to any moment without overflow.
+const A_YEAR: Duration = Duration::from_hours(365 * 24);
+
 /// The client of one endpoint; its connections are kept and used again.
 #[derive(Debug)]
 pub struct Sse {
@@ -83,7 +86,7 @@ fn build(credential: &Credential, limits: Stream) -> Result<Client, ProviderErro
         builder = builder.no_proxy();
     }
     if credential.base_url().starts_with("http:") {
-        // Root certificates take tens of milliseconds to load and are no use without TLS.
+        // Root certificates take milliseconds to load and are no use without TLS.
         builder = builder.tls_certs_only([]);
     }
     builder.build().map_err(|error| {
@@ -147,27 +150,27 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Two deadlines on one timer. The timer is not touched per chunk; when it rings, it looks at when
-/// the last byte came and may go back to sleep.
+/// Two deadlines on one timer. The timer is not touched per chunk; when it rings, it looks at how
+/// long we have been listening in vain and may go back to sleep. Time in which nobody listened is
+/// the reader's, not the server's.
 #[derive(Debug)]
 struct Clock {
     idle: Duration,
     total: Duration,
     deadline: Instant,
-    last_life: Instant,
     alarm: Pin<Box<Sleep>>,
 }
 
 impl Clock {
     fn start(limits: Stream) -> Self {
-        let now = Instant::now();
-        let alarm = Box::pin(tokio::time::sleep(limits.idle.min(limits.total)));
-        let Stream { idle, total, .. } = limits;
-        Self { idle, total, deadline: now + total, last_life: now, alarm }
+        let (idle, total) = (limits.idle.min(A_YEAR), limits.total.min(A_YEAR));
+        let alarm = Box::pin(tokio::time::sleep(idle.min(total)));
+        Self { idle, total, deadline: Instant::now() + total, alarm }
     }
 
     async fn watch<T>(&mut self, work: impl Future<Output = T>) -> Result<T, ProviderError> {
         let mut work = pin!(work);
+        let silent_until = Instant::now() + self.idle;
         loop {
             let done = tokio::select! {
                 biased;
@@ -181,10 +184,8 @@ impl Clock {
                 return Err(ProviderError::terminal(Kind::Timeout, message));
             }
             if let Some(done) = done {
-                self.last_life = now;
                 return Ok(done);
             }
-            let silent_until = self.last_life + self.idle;
             if now >= silent_until {
                 let message = format!("the Provider was silent for {} s", self.idle.as_secs_f64());
                 return Err(ProviderError::passing(Kind::StreamIdle, message));

@@ -1,5 +1,6 @@
 //! Frames in, words out.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -212,4 +213,20 @@ fn twenty_thousand_deltas_are_cheap() {
         reducer.take(b"response.output_text.delta", frame, &mut out);
     }
     assert_eq!(out.len(), 20_000);
+}
+
+proptest! {
+    #[test]
+    fn no_frame_makes_it_panic(
+        frames in proptest::collection::vec(("[a-z_.]{0,12}|response.output_item.done|response.completed|response.failed|error",
+            "(\\{|\\}|\\[|\\]|,|:|1|null|\"type\"|\"item\"|\"response\"|\"reasoning\"|\"id\"|\"output\"|\"error\"|\"usage\"){0,14}"), 0..8),
+    ) {
+        let mut reducer = Reducer::default();
+        let mut out = VecDeque::new();
+        for (event, data) in &frames {
+            reducer.take(event.as_bytes(), data.as_bytes(), &mut out);
+            reducer.take(b"", format!("{{\"type\":\"{event}\",\"item\":{data},\"response\":{data}}}").as_bytes(), &mut out);
+        }
+        prop_assert!(out.iter().filter(|event| event.is_err()).count() <= 1);
+    }
 }

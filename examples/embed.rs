@@ -1,0 +1,61 @@
+//! Drives a Conversation from another program: start, subscribe, send, listen, read the History.
+//!
+//! Runs against the scripted model, so it needs no key and no network:
+//! `cargo run --example embed`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use pixir::scripted::{Reply, Script, Server};
+use pixir::{
+    Config, Credential, Door, Ephemeral, EventKind, From, Harness, Heard, Home, Input, Start, Which,
+};
+
+fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    // An embedder's binary supervises its own host commands, exactly like `pixir` itself.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == pixir::SUPERVISE) {
+        return Ok(pixir::supervise(arguments));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(converse())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn converse() -> Result<(), Box<dyn std::error::Error>> {
+    let model = Server::start(Script::new([
+        Reply::calls("bash", serde_json::json!({ "command": "echo embedded" })),
+        Reply::says("The command said: embedded."),
+    ]))
+    .await?;
+    let folder = std::env::temp_dir().join(format!("pixir-embed-{}", std::process::id()));
+    let workspace = folder.join("work");
+    std::fs::create_dir_all(&workspace)?;
+
+    let harness = Harness::open(Door {
+        config: Config::new(Home::new(folder.join("home"))),
+        credential: Credential::new(None, &model.base_url())?,
+        environment: std::env::vars_os().collect(),
+        own_binary: std::env::current_exe()?,
+    });
+    let start = Start { workspace, session: Which::New, can_ask: false };
+    let conversation = harness.start(start).await?;
+
+    // Subscribe before sending, so that nothing is missed.
+    let mut listener = conversation.subscribe(From::Now);
+    conversation.send(Input { text: "Run something.".to_owned() }).await?;
+    let mut out = std::io::stdout();
+    while let Some(heard) = listener.next().await {
+        let Heard::Event(event) = heard else { continue };
+        match event.kind() {
+            EventKind::Ephemeral(Ephemeral::TextDelta(chunk)) => write!(out, "{chunk}")?,
+            EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => break,
+            EventKind::Canonical(fact) => writeln!(out, "[{}]", fact.type_name())?,
+            EventKind::Ephemeral(_) => {}
+        }
+    }
+    let events = conversation.history().await?.len();
+    writeln!(out, "{events} Events in {}", conversation.log_path().display())?;
+    std::fs::remove_dir_all(folder)?;
+    Ok(())
+}

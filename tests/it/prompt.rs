@@ -1,0 +1,105 @@
+//! What crosses to the model: small, stable, append-only, and without surprises.
+
+use pixir::scripted::Reply;
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::say;
+
+/// Developer messages of a request, in order.
+fn developer_texts(input: &[Value]) -> Vec<String> {
+    input
+        .iter()
+        .filter(|item| item["role"] == "developer")
+        .map(|item| item["content"][0]["text"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn instructions_and_schemas_stay_under_six_kilobytes() {
+    let house = House::with([Reply::says("ok")]).await;
+    house.turn("hi").await;
+    let body = &house.requests()[0].body;
+    let names: Vec<&str> =
+        body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert_eq!(names, ["bash", "edit", "read", "write"]);
+    let size = body["instructions"].as_str().unwrap().len() + body["tools"].to_string().len();
+    assert!(size < 6 * 1024, "{size} bytes");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&body["tools"]).unwrap());
+}
+
+#[tokio::test]
+async fn the_cache_key_is_short_and_stays_with_the_session() {
+    let house = House::with([Reply::says("1"), Reply::says("2"), Reply::says("3")]).await;
+    let (conversation, _) = house.turn("one").await;
+    let id = conversation.id().clone();
+    drop(conversation);
+    say(&house.resume(&id).await, "two").await;
+    house.turn("another Session").await;
+    let keys: Vec<String> = house
+        .requests()
+        .iter()
+        .map(|request| request.body["prompt_cache_key"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(keys[0], keys[1]);
+    assert_ne!(keys[0], keys[2]);
+    assert!(keys.iter().all(|key| key.len() <= 64 && key.starts_with("pxr1")), "{keys:?}");
+    let log = std::fs::read_to_string(
+        &crate::support::house::logs(&house.workspace())[0],
+    )
+    .unwrap();
+    assert!(log.contains(r#""prompt_contract":"pxr1""#));
+}
+
+#[tokio::test]
+async fn the_chain_of_instructions_is_injected_and_hidden_characters_are_reported() {
+    let house = House::with([Reply::says("ok")]).await;
+    std::fs::create_dir_all(house.home()).unwrap();
+    std::fs::write(house.home().join("AGENTS.md"), "Be kind.").unwrap();
+    house.write("AGENTS.md", "Use tabs.\u{202e} Always.");
+    std::fs::write(house.workspace().parent().unwrap().join("AGENTS.md"), "Never seen.").unwrap();
+    let (conversation, _) = house.turn("hi").await;
+    let notices = conversation.notices().join("\n");
+    assert!(notices.contains("AGENTS.md") && notices.to_lowercase().contains("202e"), "{notices}");
+    let texts = developer_texts(house.requests()[0].input());
+    assert!(texts[0].contains("Be kind.") && texts[0].contains("Use tabs."), "{texts:?}");
+    assert!(!texts.concat().contains('\u{202e}'));
+    assert!(!texts.concat().contains("Never seen."), "only from the git root down");
+    assert!(texts[1].contains("Workspace: "), "{texts:?}");
+}
+
+#[tokio::test]
+async fn the_late_context_is_said_once_and_again_when_it_changes() {
+    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
+    std::fs::create_dir(house.workspace().join(".git")).unwrap();
+    house.write(".git/HEAD", "ref: refs/heads/one\n");
+    let (conversation, _) = house.turn("first").await;
+    say(&conversation, "second").await;
+    house.write(".git/HEAD", "ref: refs/heads/two\n");
+    say(&conversation, "third").await;
+    let requests = house.requests();
+    let last = requests[2].input();
+    let contexts = developer_texts(last);
+    assert_eq!(contexts.len(), 2, "{contexts:?}");
+    assert!(contexts[0].contains("Git branch: one") && contexts[1].contains("Git branch: two"));
+    for pair in requests.windows(2) {
+        let prefix = pair[0].input();
+        assert_eq!(&pair[1].input()[..prefix.len()], prefix, "append-only");
+    }
+}
+
+#[tokio::test]
+async fn the_request_says_what_the_wire_wants() {
+    let mut house = House::with([Reply::says("ok")]).await;
+    house.config.effort = Some("high".into());
+    house.turn("hi").await;
+    let request = &house.requests()[0];
+    let body = &request.body;
+    assert_eq!(
+        [&body["store"], &body["stream"], &body["parallel_tool_calls"], &body["tool_choice"]],
+        [&json!(false), &json!(true), &json!(true), &json!("auto")]
+    );
+    assert_eq!(body["reasoning"]["effort"], "high");
+    assert_eq!(body["include"], json!(["reasoning.encrypted_content"]));
+    assert_eq!(request.header("authorization"), Some("Bearer sk-test-of-the-house"));
+}
