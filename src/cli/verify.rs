@@ -85,8 +85,10 @@ fn envelope(
 pub fn text(verification: &Verification) -> String {
     let Verification { session_id, lines, proven_lines, unproven_lines, turns, .. } = verification;
     let verdict = if verification.ok { "holds" } else { "is broken" };
-    let mut text =
-        format!("{session_id} {verdict}: {lines} lines, {proven_lines} proven, {turns} Turns\n");
+    let mut text = format!(
+        "{session_id} {verdict}: {lines} lines, {proven_lines} proven, {}\n",
+        super::sessions::count_of(*turns)
+    );
     if *unproven_lines > 0 {
         text.push_str(&format!("  {unproven_lines} lines of the first Pixir carry no proof\n"));
     }
