@@ -17,7 +17,7 @@ use crate::config::{Config, Loaded};
 use crate::error::{Kind, Report};
 use crate::event::Canonical;
 use crate::harness::Which;
-use crate::render::{Envelope, Mode, clean};
+use crate::render::{Envelope, Look, Mode, Surface, clean};
 use crate::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT};
 
 /// Watch a real Turn mend a small program, with no account and no network
@@ -34,6 +34,7 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
     in_runtime(async {
         let mut config = Config::new(context.home()?);
         config.model = DEMO_MODEL.to_owned();
+        config.dry_run = context.flags.dry_run;
         let loaded = Loaded { config, notices: Vec::new() };
         let opened = Opened { loaded, access: Access::Demo };
         let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
@@ -43,43 +44,58 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
         ));
         let driven = driver.turn(DEMO_PROMPT.to_owned()).await?;
         let Driven::Ended(ending) = driven else { return Ok(Exit::Interrupted) };
-        let told = evidence(&driver, context).await?;
-        match context.mode() {
-            Mode::Json(_) => {
-                let envelope = Envelope::turn(&ending, context.started.elapsed())
-                    .of_session(driver.conversation.id(), driver.resume_command());
-                driver.view.answer(&envelope.line()).ok();
-            }
-            Mode::Text(_) | Mode::Events => driver.view.notice(&told),
-        }
+        let told = match context.mode() {
+            Mode::Text(look) => evidence(&driver, look).await?,
+            Mode::Json(_) => Envelope::turn(&ending, context.started.elapsed())
+                .of_session(driver.conversation.id(), driver.resume_command())
+                .line(),
+            Mode::Events => String::new(),
+        };
+        driver.view.answer(&told).ok();
         Ok(exit::of_ending(&ending))
     })
 }
 
 /// What the Log says about what just happened, and how to go on.
-async fn evidence(driver: &Driver<'_>, context: &Context) -> Result<String, Report> {
+async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
     let conversation = &driver.conversation;
     let history = conversation.history().await.map_err(|error| Report::from(&error))?;
+    let results = history.facts().filter_map(|fact| match fact {
+        Canonical::ToolResult(result) => Some(result),
+        _ => None,
+    });
+    let tests: Vec<&str> = results
+        .clone()
+        .filter(|result| result.details.get("exit_code").is_some())
+        .filter_map(|result| result.output.as_deref())
+        .collect();
     let mut told = String::new();
-    for fact in history.facts() {
-        let Canonical::ToolResult(result) = fact else { continue };
-        if let Some(diff) = result.details.get("diff").and_then(serde_json::Value::as_str) {
-            told.push_str(&format!("\nThe change:\n{diff}"));
-        }
-        let ran = result.details.get("exit_code").is_some();
-        if let Some(output) = result.output.as_deref().filter(|_| ran) {
-            told.push_str(&format!("\nThe test now says:\n{}\n", output.trim_end()));
-        }
+    if let [before, ..] = tests.as_slice() {
+        told.push_str(&format!("\nThe test at first:\n{}\n", indented(before)));
+    }
+    // On one screen with the tool lines, the diff has been seen already.
+    let is_seen = look.answer == look.activity && look.answer == Surface::Terminal && !look.quiet;
+    let diffs = results.filter_map(|result| result.details.get("diff")?.as_str());
+    for diff in diffs.filter(|_| !is_seen) {
+        told.push_str(&format!("\nThe change:\n{}\n", indented(diff)));
+    }
+    if let [_, .., after] = tests.as_slice() {
+        told.push_str(&format!("\nThe test now:\n{}\n", indented(after)));
     }
     let verified = verify::verdict(conversation.workspace(), conversation.id())?;
     told.push_str(&format!(
-        "\nEverything that happened is in the Log:\n  {}\n{verified}\nGo on with this Session:\n  {} {}",
+        "\nEverything that happened is in the Log:\n  {}\n\nDoes the Log prove it?\n{}\n\n\
+         Go on with this Session:\n  {} {}\n",
         conversation.log_path().display(),
+        indented(&verified),
         driver.resume_command(),
         quoted("what did you change?"),
     ));
-    let _ = context;
     Ok(clean(&told))
+}
+
+fn indented(text: &str) -> String {
+    text.trim_end().lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// A fresh folder with the broken program in it; it is kept for the reader to look at.
