@@ -33,7 +33,7 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
     let workspace = scratch()?;
     in_runtime(async {
         let mut config = Config::new(context.home()?);
-        config.model = DEMO_MODEL.to_owned();
+        DEMO_MODEL.clone_into(&mut config.model);
         config.dry_run = context.flags.dry_run;
         let loaded = Loaded { config, notices: Vec::new() };
         let opened = Opened { loaded, access: Access::Demo };
@@ -42,8 +42,9 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
             "The Workspace is {}: total.sh is broken, and test.sh proves it.\n\n› {DEMO_PROMPT}\n",
             workspace.display()
         ));
-        let driven = driver.turn(DEMO_PROMPT.to_owned()).await?;
-        let Driven::Ended(ending) = driven else { return Ok(Exit::Interrupted) };
+        let Driven::Ended(ending) = driver.turn(DEMO_PROMPT.to_owned()).await? else {
+            return Ok(Exit::Interrupted);
+        };
         let told = match context.mode() {
             Mode::Text(look) => evidence(&driver, look).await?,
             Mode::Json(_) => Envelope::turn(&ending, context.started.elapsed())
@@ -69,29 +70,26 @@ async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
         .filter(|result| result.details.get("exit_code").is_some())
         .filter_map(|result| result.output.as_deref())
         .collect();
-    let mut told = String::new();
-    if let [before, ..] = tests.as_slice() {
-        told.push_str(&format!("\nThe test at first:\n{}\n", indented(before)));
-    }
     // On one screen with the tool lines, the diff has been seen already.
     let is_seen = look.answer == look.activity && look.answer == Surface::Terminal && !look.quiet;
     let diffs = results.filter_map(|result| result.details.get("diff")?.as_str());
+    let mut told = Vec::new();
+    if let [before, ..] = tests.as_slice() {
+        told.push(format!("\nThe test at first:\n{}", indented(before)));
+    }
     for diff in diffs.filter(|_| !is_seen) {
-        told.push_str(&format!("\nThe change:\n{}\n", indented(diff)));
+        told.push(format!("The change:\n{}", indented(diff)));
     }
     if let [_, .., after] = tests.as_slice() {
-        told.push_str(&format!("\nThe test now:\n{}\n", indented(after)));
+        told.push(format!("The test now:\n{}", indented(after)));
     }
-    let verified = verify::verdict(conversation.workspace(), conversation.id())?;
-    told.push_str(&format!(
-        "\nEverything that happened is in the Log:\n  {}\n\nDoes the Log prove it?\n{}\n\n\
-         Go on with this Session:\n  {} {}\n",
-        conversation.log_path().display(),
-        indented(&verified),
-        driver.resume_command(),
-        quoted("what did you change?"),
-    ));
-    Ok(clean(&told))
+    let log = conversation.log_path().display();
+    told.push(format!("Everything that happened is in the Log:\n  {log}"));
+    let verdict = verify::verdict(conversation.workspace(), conversation.id())?;
+    told.push(format!("Does the Log prove it?\n{}", indented(&verdict)));
+    let (resume, question) = (driver.resume_command(), quoted("what did you change?"));
+    told.push(format!("Go on with this Session:\n  {resume} {question}\n"));
+    Ok(clean(&told.join("\n\n")))
 }
 
 fn indented(text: &str) -> String {
