@@ -11,9 +11,7 @@ use crate::config::Config;
 use crate::conversation::Conversation;
 use crate::credential::Credential;
 use crate::error::{Explain, Kind};
-use crate::event::{
-    Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted,
-};
+use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
@@ -220,8 +218,7 @@ struct Posture {
 impl Posture {
     /// The posture at the end of a History; what a Log does not say is empty.
     fn of(history: &History) -> Self {
-        let mut posture =
-            Self { model: String::new(), effort: None, mode: PermissionMode::Auto };
+        let mut posture = Self { model: String::new(), effort: None, mode: PermissionMode::Auto };
         for fact in history.facts() {
             match fact {
                 Canonical::SessionStarted(started) => {

@@ -21,7 +21,8 @@ fn words(line: &str) -> Vec<String> {
 
 #[test]
 fn the_commands_of_the_readme_parse() {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let readme =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let mut fenced = false;
     let mut found = 0;
     for line in readme.lines() {
@@ -31,7 +32,8 @@ fn the_commands_of_the_readme_parse() {
         }
         let line = line.split(" #").next().unwrap_or_default();
         let Some(start) = line.find("pixir ").filter(|start| {
-            fenced && (*start == 0 || line[..*start].ends_with("| ") || line[..*start].contains('='))
+            fenced
+                && (*start == 0 || line[..*start].ends_with("| ") || line[..*start].contains('='))
         }) else {
             continue;
         };

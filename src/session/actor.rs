@@ -266,7 +266,8 @@ impl Actor {
             turn.task.abort();
             turn.ended = true;
         }
-        let error = Report::new(Kind::Interrupted, "the Turn did not stop by itself and was aborted");
+        let error =
+            Report::new(Kind::Interrupted, "the Turn did not stop by itself and was aborted");
         let status = self.bury(TerminalStatus::Interrupted, error).await;
         self.finish(status);
     }

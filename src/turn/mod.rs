@@ -89,7 +89,10 @@ pub(super) struct Turn {
 /// Why a Turn ends without an answer.
 #[derive(Debug)]
 pub(super) enum End {
-    Failed { status: TerminalStatus, error: Report },
+    Failed {
+        status: TerminalStatus,
+        error: Report,
+    },
     Interrupted,
     /// The Session cannot record: nothing more may happen.
     Session(SessionError),
@@ -207,7 +210,9 @@ impl Turn {
             metadata
         });
         let phase = Some(if is_final { Phase::Final } else { Phase::Commentary });
-        self.context.record(AssistantMessage { text, phase, metadata, extra: Extra::new() }).await?;
+        self.context
+            .record(AssistantMessage { text, phase, metadata, extra: Extra::new() })
+            .await?;
         Ok(())
     }
 
