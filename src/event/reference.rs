@@ -1,5 +1,7 @@
 //! `docs/events.md`: one sample of every Event, written by this test and compared with the page.
 
+use std::fmt::Write;
+
 use serde_json::json;
 
 use super::*;
@@ -173,16 +175,14 @@ fn the_events_page_is_true() {
     for (fact, says) in facts() {
         assert!(!matches!(fact, Canonical::Unknown(_)), "{}", fact.type_name());
         let data = serde_json::to_string_pretty(&fact).unwrap();
-        page.push_str(&format!("\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n", fact.type_name()));
+        write!(page, "\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n", fact.type_name()).unwrap();
     }
     page.push_str("\n## Ephemeral\n");
     assert_eq!(notices().len(), Ephemeral::TYPES.len());
     for (notice, says) in notices() {
         let data = serde_json::to_string_pretty(&notice.data()).unwrap();
-        page.push_str(&format!(
-            "\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n",
-            notice.type_name()
-        ));
+        let name = notice.type_name();
+        write!(page, "\n### `{name}`\n\n{says}\n\n```json\n{data}\n```\n").unwrap();
     }
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/events.md");
     if std::fs::read_to_string(&path).unwrap_or_default() != page {

@@ -53,7 +53,8 @@ impl Turn {
             let report = self.clean(Report::from(&error));
             let Some(delay) = delay else {
                 self.record_failure(self.bill(iteration, &progress), &progress, &report).await?;
-                return Err(End::Failed { status: terminal_status(&error), error: report });
+                let status = terminal_status(&error);
+                return Err(End::Failed { status, error: Box::new(report) });
             };
             self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
                 attempt: progress.attempts + 1,

@@ -91,22 +91,22 @@ pub(super) struct Turn {
 pub(super) enum End {
     Failed {
         status: TerminalStatus,
-        error: Report,
+        error: Box<Report>,
     },
     Interrupted,
     /// The Session cannot record: nothing more may happen.
-    Session(SessionError),
+    Session(Box<SessionError>),
 }
 
 impl From<SessionError> for End {
     fn from(error: SessionError) -> Self {
-        End::Session(error)
+        End::Session(Box::new(error))
     }
 }
 
 impl End {
     fn failed(status: TerminalStatus, kind: Kind, message: impl Into<String>) -> Self {
-        End::Failed { status, error: Report::new(kind, message) }
+        End::Failed { status, error: Box::new(Report::new(kind, message)) }
     }
 }
 
@@ -150,7 +150,7 @@ impl Turn {
                 let error = Report::new(Kind::IterationCap, message).with_next_actions(vec![
                     "go on with `pixir resume`, or raise --max-iterations".to_owned(),
                 ]);
-                Err(End::Failed { status: TerminalStatus::IterationCap, error })
+                Err(End::Failed { status: TerminalStatus::IterationCap, error: Box::new(error) })
             }
             _ => Ok(()),
         }
@@ -244,7 +244,7 @@ impl Turn {
 
     async fn fail(&self, end: End) -> Status {
         let (status, error) = match end {
-            End::Failed { status, error } => (status, error),
+            End::Failed { status, error } => (status, *error),
             End::Interrupted => (
                 TerminalStatus::Interrupted,
                 Report::new(Kind::Interrupted, "the Turn was interrupted"),
