@@ -223,13 +223,17 @@ impl Explain for CommandError {
     }
     fn next_actions(&self) -> Vec<String> {
         match self {
-            Self::Refused { .. } => {
+            Self::Refused { reason } if reason.contains("Argument list too long") => {
                 vec![
                     "a command over 128 KB must go to a file first; write it and run the file"
                         .into(),
                 ]
             }
-            Self::Unsayable | Self::Start(_) | Self::Unsupported { .. } | Self::Lost => Vec::new(),
+            Self::Unsayable
+            | Self::Start(_)
+            | Self::Unsupported { .. }
+            | Self::Refused { .. }
+            | Self::Lost => Vec::new(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
@@ -14,6 +14,8 @@ use super::supervisor::{KILL, TERMINATE};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
+/// How often the pipe is read once more at the end.
+const READS_OWED: usize = 16;
 /// How long a killed supervisor may take before Pixir goes on without it.
 const GIVE_UP: Duration = Duration::from_secs(3);
 /// How long output is waited for once the supervisor has ended; only a process that smuggled the
@@ -121,7 +123,27 @@ impl<'a> Running<'a> {
                 },
             }
         }
+        self.take_rest(&mut buffer, output).await;
         self.news.outcome(self.began.elapsed())
+    }
+
+    /// Takes what is already there when time is up, so that a slow disk costs no last words.
+    async fn take_rest(&mut self, buffer: &mut [u8], output: &mut Output<'_>) {
+        let Supervisor { output: pipe, status, .. } = &mut self.supervisor;
+        while self.open.status
+            && let Ok(Ok(Some(line))) = timeout(Duration::ZERO, status.next_line()).await
+        {
+            self.news.take(&line);
+        }
+        // A process that smuggled the pipe out may write for ever; a full pipe is all we owe.
+        for _ in 0..READS_OWED {
+            match timeout(Duration::ZERO, pipe.read(buffer)).await {
+                Ok(Ok(count)) if count > 0 && self.open.output => {
+                    output.push(&buffer[..count]).await;
+                }
+                _ => break,
+            }
+        }
     }
 
     async fn next(&mut self, buffer: &mut [u8], due: Option<Instant>) -> Wake {
