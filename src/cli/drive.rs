@@ -79,7 +79,7 @@ pub struct Driver<'a> {
 
 /// How a Turn that was driven came to an end.
 pub enum Driven {
-    Ended(Ending),
+    Ended(Box<Ending>),
     /// Nobody reads stdout any more; the Turn was stopped.
     Unread,
     /// A second signal: out, at once.
@@ -226,7 +226,7 @@ impl<'a> Driver<'a> {
             }
         }
         unread |= self.view.finish().is_err();
-        Ok(if unread { Driven::Unread } else { Driven::Ended(tally.ending()) })
+        Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
     }
 
     /// Says how to go on, and gives the exit code.

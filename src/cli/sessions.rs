@@ -110,16 +110,11 @@ fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> Stri
     let turns = count_of(summary.turns);
     let title = one_line(&summary.title, 60);
     let title = if title.is_empty() { "(no prompt yet)".to_owned() } else { title };
-    let place = if with_workspace { shown(&summary.workspace) } else { String::new() };
     let age = age(now.saturating_sub(summary.updated));
     let status = status(&summary.standing);
     let id = summary.session_id.as_str();
-    let mut row = format!("{id:<widest$}  {age:>9}  {turns:>9}  {status:<16}  {title}");
-    if !place.is_empty() {
-        row.push_str(&format!("  ({place})"));
-    }
-    row.push('\n');
-    row
+    let row = format!("{id:<widest$}  {age:>9}  {turns:>9}  {status:<16}  {title}");
+    if with_workspace { format!("{row}  ({})\n", shown(&summary.workspace)) } else { row + "\n" }
 }
 
 fn shown(workspace: &Path) -> String {

@@ -44,13 +44,14 @@ pub struct Look {
 }
 
 /// What has been shown of the Turn so far.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact about the screen of its own")]
 pub struct Line {
     look: Look,
     sanitiser: Sanitiser,
     /// Raw text of the current response that is already on the screen.
     shown: String,
     /// The cursor of stdout stands behind text.
-    mid_line: bool,
+    in_text: bool,
     /// Deltas were lost: later ones have no place to stand until the whole message comes.
     gap: bool,
     /// The next status is the one that follows a loss, and says nothing new.
@@ -67,7 +68,7 @@ impl Line {
             look,
             sanitiser: Sanitiser::default(),
             shown: String::new(),
-            mid_line: false,
+            in_text: false,
             gap: false,
             catching_up: false,
             behind_activity: false,
@@ -77,7 +78,7 @@ impl Line {
 
     /// Whether the cursor of a terminal stands in mid-line.
     pub fn is_mid_line(&self) -> bool {
-        self.mid_line && self.look.answer == Surface::Terminal
+        self.in_text && self.look.answer == Surface::Terminal
     }
 
     /// Writes what there is to show of it.
@@ -141,7 +142,7 @@ impl Line {
         let before = answer.len();
         self.sanitiser.push(chunk, answer);
         if answer.len() > before {
-            self.mid_line = !answer.ends_with('\n');
+            self.in_text = !answer.ends_with('\n');
         }
     }
 
@@ -188,7 +189,7 @@ impl Line {
         if self.is_mid_line() {
             sheet.answer().push('\n');
         }
-        self.mid_line = false;
+        self.in_text = false;
     }
 
     fn remember(&mut self, call: &ToolCall) {

@@ -132,13 +132,6 @@ impl View {
         self.write_sheet().ok();
     }
 
-    /// Says what went wrong and what to do; nothing hides it.
-    pub fn error(&mut self, report: &Report) {
-        self.erase_status();
-        self.paper.flush().ok();
-        self.paper.activity(error_text(report).as_bytes());
-    }
-
     /// Asks for a line of input.
     pub fn ask(&mut self, text: &str) {
         self.erase_status();
@@ -182,11 +175,9 @@ impl View {
 
 /// An error as a person reads it.
 pub fn error_text(report: &Report) -> String {
-    let mut text = format!("error: {}\n", clean(&report.message));
-    for action in report.next_actions() {
-        text.push_str(&format!("  try: {}\n", clean(&action)));
-    }
-    text
+    let mut lines = vec![format!("error: {}", clean(&report.message))];
+    lines.extend(report.next_actions().iter().map(|action| format!("  try: {}", clean(action))));
+    lines.join("\n") + "\n"
 }
 
 /// The cells of a line of the terminal on stderr; asked each time, because windows change.

@@ -4,6 +4,9 @@
 //! a Log, its standing in the tail, and Turns are counted as bytes. No lock is probed; the kernel's
 //! table is read once.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -295,7 +298,3 @@ fn model_named(line: &[u8]) -> Option<String> {
     }
     serde_json::from_str::<Posture>(envelope.data.get()).ok()?.model
 }
-
-#[cfg(test)]
-#[path = "sessions_tests.rs"]
-mod tests;
