@@ -99,7 +99,9 @@ fn copy_event(copy: &mut Log, event: &Event) -> Result<(), LogError> {
 /// Gives every call a result and the last Turn an end, and says in the copy what was lost.
 fn close_open_ends(copy: &mut Log, breaks: &[Break]) -> Result<(), LogError> {
     for call in copy.history().orphans() {
-        copy.append(history::orphan_result(&call, "its result is missing in the damaged Log").into())?;
+        copy.append(
+            history::orphan_result(&call, "its result is missing in the damaged Log").into(),
+        )?;
     }
     if copy.history().turns().open.is_some() {
         copy.append(history::cut_turn("the Log was repaired while this Turn was open").into())?;

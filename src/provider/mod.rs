@@ -162,9 +162,7 @@ impl Explain for ProviderError {
             }
             Kind::RateLimited | Kind::ProviderOverloaded | Kind::UsageLimitReached => &[&wait],
             Kind::QuotaExceeded => &["check the plan and billing of this account"],
-            Kind::ModelNotSupported => {
-                &["choose another model with `--model`"]
-            }
+            Kind::ModelNotSupported => &["choose another model with `--model`"],
             Kind::ProviderRefusal => &["rephrase the request"],
             Kind::Network => {
                 &["check the network, the proxy and OPENAI_BASE_URL, then resume the Session"]

@@ -35,11 +35,7 @@ struct Prepared {
 impl Turn {
     /// Carries out the calls of one response: those that only look together, the others alone and
     /// in order.
-    pub(super) async fn execute(
-        &self,
-        calls: Vec<Call>,
-        guard: &mut DoomGuard,
-    ) -> Result<(), End> {
+    pub(super) async fn execute(&self, calls: Vec<Call>, guard: &mut DoomGuard) -> Result<(), End> {
         let mut waiting = calls.into_iter().peekable();
         while let Some(call) = waiting.next() {
             let first = self.admit(&call, guard).await?;
@@ -58,11 +54,7 @@ impl Turn {
     }
 
     /// Records a call and takes it as far as permission; `None` when it already has its result.
-    async fn admit(
-        &self,
-        call: &Call,
-        guard: &mut DoomGuard,
-    ) -> Result<Option<Prepared>, End> {
+    async fn admit(&self, call: &Call, guard: &mut DoomGuard) -> Result<Option<Prepared>, End> {
         if self.context.cancel().is_cancelled() {
             return Err(End::Interrupted);
         }
@@ -99,11 +91,7 @@ impl Turn {
         Ok(None)
     }
 
-    fn prepare(
-        &self,
-        fact: ToolCall,
-        args: Result<Value, String>,
-    ) -> Result<Prepared, ToolError> {
+    fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
         let args = args.map_err(ToolError::invalid)?;
         let tool = self.settings.toolbox.find(&fact.name)?;
         self.settings.toolbox.validate(&fact.name, &args)?;
@@ -120,8 +108,11 @@ impl Turn {
             raw_args: None,
             extra: Extra::new(),
         };
-        self.prepare(ToolCall { args: arguments(call).unwrap_or_default(), ..fact }, arguments(call))
-            .is_ok_and(|prepared| is_reading(&prepared))
+        self.prepare(
+            ToolCall { args: arguments(call).unwrap_or_default(), ..fact },
+            arguments(call),
+        )
+        .is_ok_and(|prepared| is_reading(&prepared))
     }
 
     async fn permit(&self, prepared: &Prepared) -> Result<Result<(), ToolError>, End> {
@@ -322,7 +313,9 @@ fn sorted(value: &Value) -> Value {
         Value::Object(fields) => {
             let mut pairs: Vec<_> = fields.iter().collect();
             pairs.sort_by_key(|(key, _)| key.as_str());
-            Value::Object(pairs.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
+            Value::Object(
+                pairs.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect(),
+            )
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
         other => other.clone(),

@@ -1,5 +1,6 @@
 //! Pages that cannot lie: the command reference is written here.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ fn page(path: &str) -> std::path::PathBuf {
 fn describe(command: &mut Command, name: &str, page: &mut String) {
     let help = command.clone().term_width(100).render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-    page.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end()));
+    write!(page, "\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end()).unwrap();
     let inner: Vec<String> = command
         .get_subcommands()
         .filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
