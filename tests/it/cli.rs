@@ -341,6 +341,26 @@ async fn endings_have_their_exit_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_takes_no_more_ends_the_run_with_its_own_code() {
+    let house = House::with([Reply::says("never asked")]).await;
+    // Room for the first line and not for the second: writes beyond it fail as on a full disk.
+    let script = format!("trap '' XFSZ; ulimit -f 1; exec {PIXIR} hello there");
+    let command = pixir(&house, &[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env_clear().envs(
+        command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))),
+    );
+    let run = ran(shell
+        .current_dir(house.workspace())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped()))
+    .exits(7);
+    assert!(run.err.contains("cannot be written"), "{}", run.err);
+    assert_eq!(house.requests().len(), 0, "no request leaves");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_demo_works_with_nothing_and_can_be_resumed() {
     let home = tempfile::tempdir().unwrap();
     let run = ran(bare(home.path(), &["demo"]).current_dir(home.path())).exits(0);
