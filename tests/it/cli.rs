@@ -387,7 +387,7 @@ async fn tracing_is_off_unless_asked_for_and_never_on_stdout() {
     let house = House::with([Reply::says("ok"), Reply::says("ok")]).await;
     let run = ran(pixir(&house, &["-q", "hello there"]).env("PIXIR_LOG", "debug")).exits(0);
     assert_eq!(run.out, "ok\n");
-    let file = house.home().join("trace.log");
+    let file = house.workspace().join("trace.log");
     let path = file.to_str().unwrap();
     let run = ran(&mut pixir(&house, &["-q", "hello there", "--log-file", path])).exits(0);
     assert_eq!((run.out.as_str(), run.err.as_str()), ("ok\n", ""));
