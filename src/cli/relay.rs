@@ -29,7 +29,10 @@ impl Relay {
     /// Starts to listen; must be called inside a runtime.
     pub fn start(listener: Listener, wish: Wish) -> Self {
         let (inbox, queue) = mpsc::channel(QUEUE);
-        Self { queue, task: tokio::spawn(forward(listener, wish, inbox)) }
+        // Unconstrained: a relay that has to pause for fairness falls behind a fast Provider. It
+        // pauses by itself whenever the bus is empty.
+        let work = tokio::task::coop::unconstrained(forward(listener, wish, inbox));
+        Self { queue, task: tokio::spawn(work) }
     }
 
     /// The next thing to show; `None` when the Session has closed. Nothing is lost when the

@@ -152,6 +152,17 @@ async fn json_is_one_envelope_and_events_are_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_is_whole_or_says_that_it_is_not() {
+    let house = House::with([Reply::new().deltas(20_000, "x ")]).await;
+    let run = ran(&mut pixir(&house, &["--events", "say", "much"])).exits(0);
+    let deltas = run.out.lines().filter(|line| line.contains(r#""type":"text_delta""#)).count();
+    assert!(deltas == 20_000 || run.err.contains("live Events were dropped"), "{deltas}");
+    let answer = run.out.lines().find(|line| line.contains(r#""type":"assistant_message""#));
+    let answer: Value = serde_json::from_str(answer.unwrap()).unwrap();
+    assert_eq!(answer["data"]["text"], "x ".repeat(20_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_credential_the_first_run_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let work = folder.path().join("work");
