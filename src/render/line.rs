@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use super::diff;
 use super::sanitise::{Sanitiser, clean, one_line};
 use super::sheet::Sheet;
+use super::tally::truncation;
 use super::title::title;
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, EventKind, Heard, ProviderRetry, Status,
@@ -161,6 +162,9 @@ impl Line {
                 self.activity(clean(&message.text).trim_end(), sheet);
             }
             Surface::Plain | Surface::Hidden => {}
+        }
+        if let Some(reason) = truncation(message) {
+            self.activity(&format!("the answer was cut: {}", one_line(reason, 60)), sheet);
         }
     }
 

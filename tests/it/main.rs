@@ -8,6 +8,8 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// The command line through its own door.
+mod cli;
 /// Pages that cannot lie.
 mod docs;
 /// Processes that commands start, and that nothing survives.
