@@ -8,6 +8,8 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// A Log cut and flipped in every way.
+mod damage;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
