@@ -12,6 +12,8 @@
 mod cli;
 /// Pages that cannot lie.
 mod docs;
+/// A Log cut and flipped in every way.
+mod damage;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
