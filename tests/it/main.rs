@@ -10,10 +10,10 @@
 
 /// The command line through its own door.
 mod cli;
-/// Pages that cannot lie.
-mod docs;
 /// A Log cut and flipped in every way.
 mod damage;
+/// Pages that cannot lie.
+mod docs;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
