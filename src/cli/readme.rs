@@ -8,11 +8,10 @@ fn words(line: &str) -> Vec<String> {
     for letter in line.chars() {
         match (letter, quote) {
             (letter, Some(open)) if letter == open => quote = None,
-            (letter, Some(_)) => word.push(letter),
             ('"' | '\'', None) => quote = Some(letter),
             (' ', None) if word.is_empty() => {}
             (' ', None) => words.push(std::mem::take(&mut word)),
-            (letter, None) => word.push(letter),
+            (letter, _) => word.push(letter),
         }
     }
     words.extend((!word.is_empty()).then_some(word));

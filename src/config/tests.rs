@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::file::ConfigError;
 use super::*;
 use crate::error::{Explain, Kind};
 

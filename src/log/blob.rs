@@ -87,6 +87,12 @@ struct Carrier {
     reference: Reference,
 }
 
+/// A payload without its reference: what is left of it when the blob is lost.
+pub fn forget(mut data: Value) -> Option<Box<RawValue>> {
+    data.as_object_mut()?.remove(REFERENCE);
+    RawValue::from_string(data.to_string()).ok()
+}
+
 fn reference(data: &RawValue) -> Option<Reference> {
     // Almost no payload has one, so look for the key before parsing anything.
     memchr::memmem::find(data.get().as_bytes(), REFERENCE.as_bytes())?;

@@ -275,6 +275,23 @@ fn a_large_payload_goes_to_a_blob_and_comes_back() {
     assert_eq!(place.breaks(), [("blob", 9)]);
     fs::remove_file(blob).unwrap();
     assert_eq!(place.breaks(), [("blob", 9)], "calls and results still pair");
+    let repaired = repair(place.workspace(), &place.id).unwrap();
+    let copy = verify(place.workspace(), &repaired.session_id).unwrap();
+    assert!(copy.ok && repaired.events_dropped == 0, "{:?}", copy.breaks);
+}
+
+#[test]
+fn repair_drops_a_payload_that_cannot_be_read() {
+    let place = Desk::new();
+    let mut lines = place.lines();
+    let result = lines.iter().position(|line| line.contains("tool_result")).unwrap();
+    lines[result] = lines[result].replace("call_id", "cell_id");
+    place.rewrite_lines(&lines);
+    assert!(place.breaks().contains(&("payload", result as u64 + 1)), "{:?}", place.breaks());
+    let repaired = repair(place.workspace(), &place.id).unwrap();
+    assert_eq!((repaired.events_dropped, repaired.events_added), (1, 2));
+    let copy = verify(place.workspace(), &repaired.session_id).unwrap();
+    assert!(copy.ok, "{:?}", copy.breaks);
 }
 
 #[test]

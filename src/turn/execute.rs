@@ -28,6 +28,8 @@ const PARALLEL_READS: usize = 8;
 /// A call that may run.
 struct Prepared {
     fact: ToolCall,
+    /// The arguments without those that are null: models send null for "not given".
+    args: Value,
     tool: Arc<dyn AnyTool>,
     plan: Plan,
 }
@@ -92,11 +94,11 @@ impl Turn {
     }
 
     fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
-        let args = args.map_err(ToolError::invalid)?;
+        let args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.settings.toolbox.find(&fact.name)?;
         self.settings.toolbox.validate(&fact.name, &args)?;
         let plan = tool.plan(&args, &self.tool_context(&fact))?;
-        Ok(Prepared { fact, tool, plan })
+        Ok(Prepared { fact, args, tool, plan })
     }
 
     /// Whether a call would only look, as far as can be told before its turn.
@@ -176,7 +178,7 @@ impl Turn {
         &self,
         prepared: Prepared,
     ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
-        let Prepared { fact, tool, plan } = prepared;
+        let Prepared { fact, args, tool, plan } = prepared;
         if self.settings.dry_run && plan.effect.is_mutating() {
             return Ok((fact, Ok(rehearsal(&plan))));
         }
@@ -189,7 +191,7 @@ impl Turn {
             summary: self.settings.secrets.clean(&plan.summary).into_owned(),
         }));
         let started = std::time::Instant::now();
-        let running = tool.run(fact.args.clone(), self.tool_context(&fact));
+        let running = tool.run(args, self.tool_context(&fact));
         let patience = async {
             self.context.cancel().cancelled().await;
             tokio::time::sleep(self.settings.tool_grace).await;
@@ -258,6 +260,13 @@ impl Turn {
             output_limit: self.settings.output_limit,
         }
     }
+}
+
+fn without_nulls(mut args: Value) -> Value {
+    if let Value::Object(fields) = &mut args {
+        fields.retain(|_, value| !value.is_null());
+    }
+    args
 }
 
 fn is_reading(prepared: &Prepared) -> bool {

@@ -10,6 +10,8 @@
 
 /// The command line through its own door.
 mod cli;
+/// A Log cut and flipped in every way.
+mod damage;
 /// Pages that cannot lie.
 mod docs;
 /// Processes that commands start, and that nothing survives.

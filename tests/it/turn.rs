@@ -142,6 +142,17 @@ async fn calls_that_only_look_are_answered_in_order() {
 }
 
 #[tokio::test]
+async fn null_means_not_given() {
+    let house = House::with([
+        Reply::calls("bash", json!({"command": "echo fine", "timeout_ms": null})),
+        Reply::says("ok"),
+    ])
+    .await;
+    let (conversation, _) = house.turn("go").await;
+    assert!(house.transcript(&conversation).contains(r#"tool_result ok=true "fine"#));
+}
+
+#[tokio::test]
 async fn text_beside_calls_is_commentary_and_is_replayed() {
     let house = House::with([
         Reply::new().text("Let me see.").call("read", json!({"path": "a"})),
