@@ -156,7 +156,7 @@ impl<'a> Driver<'a> {
         };
         let envelope = envelope.of_session(self.conversation.id(), self.resume_command());
         let is_read = self.view.answer(&envelope.line()).is_ok();
-        Ok(if is_read { exit } else { Exit::Interrupted })
+        Ok(if is_read { exit } else { self.close(&Driven::Unread) })
     }
 
     /// Prompts from a person, line by line, until the end of input.
@@ -233,6 +233,7 @@ impl<'a> Driver<'a> {
                 self.hint();
                 exit::of_ending(ending)
             }
+            Driven::Unread if self.view.has_failed() => Exit::Error,
             Driven::Unread | Driven::Abandoned => Exit::Interrupted,
         }
     }

@@ -131,6 +131,11 @@ impl View {
         Ok(())
     }
 
+    /// Whether stdout failed for another reason than a reader that left.
+    pub fn has_failed(&self) -> bool {
+        self.paper.has_failed()
+    }
+
     /// Nothing more is shown.
     pub fn fall_silent(&mut self) {
         self.erase_status();

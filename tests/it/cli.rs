@@ -255,6 +255,16 @@ async fn a_reader_that_leaves_ends_the_run_quietly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_written_is_an_error() {
+    let house = House::with([Reply::says("lost"), Reply::says("lost")]).await;
+    for args in [&["hello", "there"][..], &["hello", "there", "--json"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let run = ran(pixir(&house, args).stdout(full)).exits(1);
+        assert!(run.err.contains("stdout cannot be written"), "{}", run.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_open_elsewhere_is_busy_and_says_where() {
     let house = House::with([Reply::new().text("half").stalls()]).await;
     let child = pixir(&house, &["go on"]).spawn().unwrap();
