@@ -209,5 +209,7 @@ pub fn error_text(report: &Report) -> String {
 /// The cells of a line of the terminal on stderr; asked each time, because windows change.
 pub fn terminal_width() -> usize {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
-    size.map_or(80, |size| usize::from(size.ws_col)).clamp(20, 400)
+    let width = size.map_or(0, |size| usize::from(size.ws_col));
+    // Some terminals do not know their size and say zero.
+    if width == 0 { 80 } else { width.clamp(20, 400) }
 }
