@@ -100,16 +100,15 @@ impl Turn {
             // What has already arrived is shown together: a burst of deltas is one Event.
             let heard = match stream.next().now_or_never() {
                 Some(heard) if text.len() < LARGEST_DELTA => heard,
-                ready => {
+                Some(heard) => {
                     self.show(&mut text);
-                    match ready {
-                        Some(heard) => heard,
-                        None => {
-                            let next = self.context.cancel().run_until_cancelled(stream.next());
-                            let Some(heard) = next.await else { return Err(Stop::Interrupted) };
-                            heard
-                        }
-                    }
+                    heard
+                }
+                None => {
+                    self.show(&mut text);
+                    let next = self.context.cancel().run_until_cancelled(stream.next());
+                    let Some(heard) = next.await else { return Err(Stop::Interrupted) };
+                    heard
                 }
             };
             if let Some(Ok(ModelEvent::TextDelta(delta))) = heard {
