@@ -10,6 +10,8 @@
 
 /// A Log cut and flipped in every way.
 mod damage;
+/// A Session killed at every append and at random.
+mod kill;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.

@@ -1,0 +1,172 @@
+//! Kill points: where in a Turn the process dies, and the watch that strikes there.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, prlimit};
+
+use super::scene::{Before, Habit, TURNS, count_lines};
+use crate::support::Stage;
+use crate::support::house::DEADLINE;
+use crate::support::stage::{Ended, Running};
+
+/// One death.
+#[derive(Debug, Clone)]
+pub struct Point {
+    /// From 0.
+    pub turn: usize,
+    pub when: When,
+    pub durability: &'static str,
+    /// Whether the run prints its Events, so that what was published can be compared.
+    pub events: bool,
+}
+
+/// The moment.
+#[derive(Debug, Clone, Copy)]
+pub enum When {
+    /// When the Turn's n-th line has appeared, and a little later.
+    Line { number: usize, later: Duration },
+    /// When the Log would grow beyond this offset: the kernel kills in the middle of the append.
+    Offset(u64),
+    /// So long after the start.
+    Delay(Duration),
+    /// When the model has received the n-th request, and a little later.
+    Request { number: usize, later: Duration, stalls: bool },
+}
+
+impl Point {
+    pub fn habit(&self) -> Habit {
+        match self.when {
+            When::Request { number, stalls: true, .. } => Habit::StallAt(number),
+            _ => Habit::Normal,
+        }
+    }
+}
+
+/// Every point of a run: each append `rounds` times, and as many of the others as asked for.
+pub fn choose(
+    states: &[Before],
+    rounds: usize,
+    others: usize,
+    random: &mut fastrand::Rng,
+) -> Vec<Point> {
+    let mut points = Vec::new();
+    let add = |points: &mut Vec<Point>, random: &mut fastrand::Rng, turn, when| {
+        let durability = ["none", "none", "turn", "event"][random.usize(0..4)];
+        points.push(Point { turn, when, durability, events: random.u8(0..3) == 0 });
+    };
+    let soon = |random: &mut fastrand::Rng| Duration::from_micros(random.u64(0..4000));
+    for (turn, state) in states.iter().enumerate() {
+        for number in 1..=state.lines {
+            for round in 0..rounds {
+                let later = if round == 0 { Duration::ZERO } else { soon(random) };
+                add(&mut points, random, turn, When::Line { number, later });
+            }
+        }
+    }
+    for round in 0..others {
+        let turn = random.usize(0..TURNS);
+        let state = &states[turn];
+        let when = match round % 3 {
+            0 => When::Offset(random.u64(state.log.len() as u64..state.end)),
+            1 => When::Delay(state.took.mul_f64(random.f64() * 1.1)),
+            _ => When::Request {
+                number: random.usize(1..=state.requests),
+                later: soon(random),
+                stalls: random.bool(),
+            },
+        };
+        add(&mut points, random, turn, when);
+    }
+    points
+}
+
+/// What was seen until the end.
+pub struct Death {
+    pub ended: Ended,
+    /// Every whole line that was in the Log before the strike.
+    pub durable: Vec<u8>,
+}
+
+/// Starts the Turn and strikes at the point.
+pub fn strike(stage: &Stage, point: &Point, words: &[&str], requests: &Arc<AtomicUsize>) -> Death {
+    let mut words = words.to_vec();
+    if point.events {
+        words.push("--events");
+    }
+    let mut running = match point.when {
+        When::Offset(limit) => start_limited(stage, &words, limit),
+        _ => stage.start(&words),
+    };
+    let began = Instant::now();
+    let mut watch = Watch::new(stage);
+    let before = watch.lines;
+    loop {
+        watch.look(stage);
+        let strikes = match point.when {
+            When::Line { number, .. } => watch.lines >= before + number,
+            When::Offset(_) => false,
+            When::Delay(delay) => began.elapsed() >= delay,
+            When::Request { number, .. } => requests.load(Ordering::SeqCst) >= number,
+        };
+        if strikes || running.child.try_wait().unwrap().is_some() {
+            break;
+        }
+        assert!(began.elapsed() < DEADLINE, "{point:?} never came");
+        std::thread::sleep(Duration::from_micros(60));
+    }
+    if let When::Line { later, .. } | When::Request { later, .. } = point.when {
+        std::thread::sleep(later);
+    }
+    watch.look(stage);
+    running.child.kill().ok();
+    Death { ended: running.end(), durable: watch.whole_lines() }
+}
+
+/// Starts the binary under a limit on the size of files that it may write.
+fn start_limited(stage: &Stage, words: &[&str], limit: u64) -> Running {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", r#"read go && exec "$@" </dev/null"#, "sh"]);
+    command.arg(stage.program()).args(words);
+    stage.dress(&mut command);
+    let mut running = Running::start(command.stdin(Stdio::piped()));
+    let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
+    prlimit(Some(running.pid()), Resource::Fsize, limits).unwrap();
+    running.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    running
+}
+
+/// The Log as it grows.
+struct Watch {
+    file: Option<File>,
+    bytes: Vec<u8>,
+    lines: usize,
+}
+
+impl Watch {
+    fn new(stage: &Stage) -> Self {
+        let mut watch = Self { file: None, bytes: Vec::new(), lines: 0 };
+        watch.look(stage);
+        watch
+    }
+
+    fn look(&mut self, stage: &Stage) {
+        if self.file.is_none() {
+            self.file = stage.session().and_then(|(_, path)| File::open(path).ok());
+        }
+        let Some(file) = &mut self.file else { return };
+        let known = self.bytes.len();
+        file.read_to_end(&mut self.bytes).unwrap();
+        self.lines += count_lines(&self.bytes[known..]);
+    }
+
+    fn whole_lines(mut self) -> Vec<u8> {
+        let end = memchr::memrchr(b'\n', &self.bytes).map_or(0, |place| place + 1);
+        self.bytes.truncate(end);
+        self.bytes
+    }
+}
