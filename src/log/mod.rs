@@ -145,8 +145,8 @@ impl Log {
         self.data.clear();
         serde_json::to_writer(&mut self.data, &fact).map_err(|error| self.encode_error(error))?;
         if self.data.len() > blob::LARGEST_INLINE {
-            self.data = blob::store(&self.folder, &self.data)
-                .map_err(|source| self.write_error(source))?;
+            self.data =
+                blob::store(&self.folder, &self.data).map_err(|source| self.write_error(source))?;
         }
         self.line.clear();
         if self.state == State::Torn {

@@ -40,7 +40,7 @@ pub fn repair(workspace: &Path, id: &SessionId) -> Result<Repaired, LogError> {
     let reading = Log::read(workspace, id)?;
     let total = reading.events.len();
     let sound = sound(reading, &verification.breaks);
-    let kept = paired(History::from_events(sound));
+    let kept = paired(&History::from_events(sound));
     let (mut copy, copy_id) = create_copy(workspace, id)?;
     for event in &kept {
         copy_event(&mut copy, event)?;
@@ -102,7 +102,7 @@ fn without_blob(event: &Event) -> Option<SharedEvent> {
 }
 
 /// Drops results that no call asked for, and second results.
-fn paired(history: History) -> Vec<SharedEvent> {
+fn paired(history: &History) -> Vec<SharedEvent> {
     let mut open: Vec<&ToolCall> = Vec::new();
     let mut kept = Vec::with_capacity(history.len());
     for event in history.iter() {

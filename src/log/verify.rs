@@ -166,14 +166,14 @@ impl Findings {
                     }
                 }
                 // A result may come after its Turn: an orphan is closed when the Log is opened.
-                Some(Canonical::ToolResult(result)) => {
-                    if open.remove(&result.call_id).is_none() {
-                        let message = format!("result {} has no call", result.call_id);
-                        self.breaks.push(at(*place, "result_without_call", message));
-                    }
+                Some(Canonical::ToolResult(result)) if open.remove(&result.call_id).is_none() => {
+                    let message = format!("result {} has no call", result.call_id);
+                    self.breaks.push(at(*place, "result_without_call", message));
                 }
                 Some(fact) if is_boundary(fact) => {
-                    open.values_mut().for_each(|call| call.turn_ended = true);
+                    for call in open.values_mut() {
+                        call.turn_ended = true;
+                    }
                 }
                 _ => {}
             }

@@ -27,7 +27,6 @@ struct RealLog {
 }
 
 struct Line {
-    start: usize,
     /// Behind its newline.
     end: usize,
     event: Value,
@@ -51,7 +50,7 @@ impl RealLog {
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             let start = lines.last().map_or(0, |line: &Line| line.end);
             let event = serde_json::from_slice(line).unwrap();
-            lines.push(Line { start, end: start + line.len(), event });
+            lines.push(Line { end: start + line.len(), event });
         }
         Self { id, bytes, lines }
     }

@@ -8,8 +8,12 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// The command line through its own door.
+mod cli;
 /// A Log cut and flipped in every way.
 mod damage;
+/// Pages that cannot lie.
+mod docs;
 /// A Session killed at every append and at random.
 mod kill;
 /// Processes that commands start, and that nothing survives.
