@@ -4,13 +4,14 @@ mod after;
 mod point;
 mod scene;
 
+use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use after::Found;
 use point::{Death, Point};
-use scene::Before;
+use scene::{Before, GO_ON};
 
 use crate::support::Stage;
 use crate::support::stage::copy_tree;
@@ -25,13 +26,16 @@ struct Tally {
     points: usize,
     killed: usize,
     finished: usize,
+    /// Killed again while the first death was dealt with.
+    twice: usize,
     no_session: usize,
     torn: usize,
 }
 
 impl Tally {
-    fn count(&mut self, death: &Death, found: Found) {
+    fn count(&mut self, point: &Point, death: &Death, found: Found) {
         self.points += 1;
+        self.twice += usize::from(point.again.is_some() && found != Found::NoSession);
         let was_killed = death.ended.status.code().is_none();
         *(if was_killed { &mut self.killed } else { &mut self.finished }) += 1;
         match found {
@@ -48,13 +52,26 @@ async fn die(state: &Before, point: &Point) -> (Death, Found) {
     let stage = Stage::new(mark, script).await;
     stage.configure(point.durability);
     copy_tree(state.folder.path(), &stage.workspace());
-    let words = scene::words(state.id.as_ref(), point.turn);
+    let mut words = scene::words(state.id.as_ref(), point.turn);
+    words.extend(point.events.then_some("--events"));
     tokio::task::block_in_place(|| {
-        let death = point::strike(&stage, point, &words, &requests);
-        let code = death.ended.status.code();
-        assert!(matches!(code, None | Some(0)), "{point:?}: {:?}", death.ended);
-        let found = after::check(&stage, state, point, &death);
-        (death, found)
+        let kill = |when, words: &[&str]| {
+            let death = point::strike(&stage, when, words, &requests);
+            let code = death.ended.status.code();
+            assert!(matches!(code, None | Some(0)), "{point:?}: {:?}", death.ended);
+            let found = after::check(&stage, state, point, &death);
+            (death, found)
+        };
+        let (death, mut found) = kill(point.when, &words);
+        let first = found;
+        if let (Some((id, path)), Some(again)) = (stage.session(), point.again) {
+            let length = fs::metadata(path).unwrap().len();
+            found = kill(again.when(length), &["resume", id.as_str(), GO_ON, "--events"]).1;
+        }
+        if found != Found::NoSession {
+            after::resume(&stage, point, found);
+        }
+        (death, first)
     })
 }
 
@@ -63,11 +80,8 @@ async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
     let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
     let mut random = fastrand::Rng::with_seed(seed);
     let states = Arc::new(scene::rehearse().await);
-    let mut points = point::choose(&states, size.of(1, 4), size.of(36, 240), &mut random);
+    let mut points = point::choose(&states, size.of(1, 4), size.of(24, 240), &mut random);
     random.shuffle(&mut points);
-    if size == Size::Sample {
-        points.truncate(48);
-    }
     let (points, next) = (Arc::new(points), Arc::new(AtomicUsize::new(0)));
     let tally = Arc::new(Mutex::new(Tally::default()));
     let workers = (0..WORKERS).map(|_| {
@@ -76,19 +90,19 @@ async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
         tokio::spawn(async move {
             while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let (death, found) = die(&states[point.turn], point).await;
-                tally.lock().unwrap().count(&death, found);
+                tally.lock().unwrap().count(point, &death, found);
             }
         })
     });
-    for worker in workers.collect::<Vec<_>>() {
-        worker.await.unwrap();
+    for ended in futures_util::future::join_all(workers).await {
+        ended.unwrap();
     }
-    let Tally { points: count, killed, finished, no_session, torn } = *tally.lock().unwrap();
+    let Tally { points: count, killed, finished, twice, no_session, torn } = *tally.lock().unwrap();
     assert_eq!(count, points.len());
     assert!(killed * 2 > count, "{killed} of {count} were killed in time");
     assert!(size == Size::Sample || killed >= 300, "{killed} kills");
     torture::say(&format!(
-        "kill: points={count} killed={killed} finished before the kill={finished} \
+        "kill: points={count} killed={killed} finished before the kill={finished} struck twice={twice} \
          before a Session={no_session} torn tails={torn} survivors=0 seed={seed}, {:.1} s",
         began.elapsed().as_secs_f64(),
     ));

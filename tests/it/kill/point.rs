@@ -20,6 +20,8 @@ pub struct Point {
     /// From 0.
     pub turn: usize,
     pub when: When,
+    /// The run that resumes is killed too, where this says.
+    pub again: Option<Again>,
     pub durability: &'static str,
     /// Whether the run prints its Events, so that what was published can be compared.
     pub events: bool,
@@ -36,6 +38,37 @@ pub enum When {
     Delay(Duration),
     /// When the model has received the n-th request, and a little later.
     Request { number: usize, later: Duration, stalls: bool },
+}
+
+/// The moment of a second death, while the first one is being dealt with.
+#[derive(Debug, Clone, Copy)]
+pub enum Again {
+    /// As `When::Line`.
+    Line(usize),
+    /// As `When::Offset`, counted from where the Log ended.
+    Offset(u64),
+    /// As `When::Delay`.
+    Delay(Duration),
+}
+
+impl Again {
+    /// The moment in a Log that is so long by now.
+    pub fn when(self, length: u64) -> When {
+        match self {
+            Self::Line(number) => When::Line { number, later: Duration::ZERO },
+            Self::Offset(offset) => When::Offset(length + offset),
+            Self::Delay(delay) => When::Delay(delay),
+        }
+    }
+
+    fn choose(random: &mut fastrand::Rng) -> Option<Self> {
+        match random.u8(0..9) {
+            0 => Some(Self::Line(random.usize(1..8))),
+            1 => Some(Self::Offset(random.u64(0..900))),
+            2 => Some(Self::Delay(Duration::from_micros(random.u64(0..100_000)))),
+            _ => None,
+        }
+    }
 }
 
 impl Point {
@@ -57,7 +90,8 @@ pub fn choose(
     let mut points = Vec::new();
     let add = |points: &mut Vec<Point>, random: &mut fastrand::Rng, turn, when| {
         let durability = ["none", "none", "turn", "event"][random.usize(0..4)];
-        points.push(Point { turn, when, durability, events: random.u8(0..3) == 0 });
+        let (again, events) = (Again::choose(random), random.u8(0..3) == 0);
+        points.push(Point { turn, when, again, durability, events });
     };
     let soon = |random: &mut fastrand::Rng| Duration::from_micros(random.u64(0..4000));
     for (turn, state) in states.iter().enumerate() {
@@ -93,21 +127,17 @@ pub struct Death {
 }
 
 /// Starts the Turn and strikes at the point.
-pub fn strike(stage: &Stage, point: &Point, words: &[&str], requests: &Arc<AtomicUsize>) -> Death {
-    let mut words = words.to_vec();
-    if point.events {
-        words.push("--events");
-    }
-    let mut running = match point.when {
-        When::Offset(limit) => start_limited(stage, &words, limit),
-        _ => stage.start(&words),
+pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUsize>) -> Death {
+    let mut running = match when {
+        When::Offset(limit) => start_limited(stage, words, limit),
+        _ => stage.start(words),
     };
     let began = Instant::now();
     let mut watch = Watch::new(stage);
     let before = watch.lines;
     loop {
         watch.look(stage);
-        let strikes = match point.when {
+        let strikes = match when {
             When::Line { number, .. } => watch.lines >= before + number,
             When::Offset(_) => false,
             When::Delay(delay) => began.elapsed() >= delay,
@@ -116,10 +146,10 @@ pub fn strike(stage: &Stage, point: &Point, words: &[&str], requests: &Arc<Atomi
         if strikes || running.child.try_wait().unwrap().is_some() {
             break;
         }
-        assert!(began.elapsed() < DEADLINE, "{point:?} never came");
+        assert!(began.elapsed() < DEADLINE, "{when:?} never came");
         std::thread::sleep(Duration::from_micros(60));
     }
-    if let When::Line { later, .. } | When::Request { later, .. } = point.when {
+    if let When::Line { later, .. } | When::Request { later, .. } = when {
         std::thread::sleep(later);
     }
     watch.look(stage);
