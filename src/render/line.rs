@@ -59,6 +59,8 @@ pub struct Line {
     catching_up: bool,
     /// Tool lines were written since the last text.
     behind_activity: bool,
+    /// The reason why this Turn failed is on the sheet.
+    failure_told: bool,
     titles: HashMap<CallId, String>,
 }
 
@@ -73,6 +75,7 @@ impl Line {
             gap: false,
             catching_up: false,
             behind_activity: false,
+            failure_told: false,
             titles: HashMap::new(),
         }
     }
@@ -225,20 +228,35 @@ impl Line {
     fn failure(&mut self, failed: &TurnFailed, sheet: &mut Sheet) {
         self.close_line(sheet);
         self.shown.clear();
+        self.failure_told = true;
         if failed.terminal_status == TerminalStatus::Interrupted {
             self.activity("interrupted", sheet);
             return;
         }
-        let message = clean(&failed.error_message);
-        let message = if message.is_empty() { failed.terminal_status.to_string() } else { message };
-        sheet.line(&format!("{} {message}", self.paint(RED, "error:")));
-        let actions = failed.details.get("next_actions").and_then(serde_json::Value::as_array);
+        let message = failed.error_message.as_str();
+        let message = if message.is_empty() { failed.terminal_status.as_str() } else { message };
+        self.error(message, &failed.details, sheet);
+    }
+
+    fn error(&mut self, message: &str, details: &serde_json::Value, sheet: &mut Sheet) {
+        sheet.line(&format!("{} {}", self.paint(RED, "error:"), clean(message)));
+        let actions = details.get("next_actions").and_then(serde_json::Value::as_array);
         for action in actions.into_iter().flatten().filter_map(serde_json::Value::as_str) {
             sheet.line(&format!("  try: {}", clean(action)));
         }
     }
 
     fn status(&mut self, status: &Status, sheet: &mut Sheet) {
+        match status {
+            // The Log could not take the Turn's end, so no fact tells why.
+            Status::Error { error, .. } if !self.failure_told => {
+                self.close_line(sheet);
+                self.failure_told = true;
+                self.error(&error.message, &error.details, sheet);
+            }
+            Status::Thinking { .. } => self.failure_told = false,
+            _ => {}
+        }
         if std::mem::take(&mut self.catching_up) {
             return;
         }

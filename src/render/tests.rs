@@ -216,6 +216,20 @@ fn retries_pressure_and_interrupts_are_told() {
 }
 
 #[test]
+fn a_failure_that_no_fact_tells_is_told_once() {
+    let error = Report::new(Kind::LogWriteFailed, "the Log cannot be written")
+        .with_next_actions(vec!["free some space".into()]);
+    let ended = || {
+        let terminal_status = "tool_error".to_owned();
+        live(Ephemeral::Status(Status::Error { terminal_status, error: error.clone() }))
+    };
+    let told = "[error: the Log cannot be written\n  try: free some space\n]";
+    assert_eq!(in_pipe(&[thinking(), ended()]), told);
+    let fact = failed(TerminalStatus::ToolError, "why", Value::Null);
+    assert_eq!(in_pipe(&[thinking(), fact, ended()]), "[error: why\n]");
+}
+
+#[test]
 fn escapes_cut_across_deltas_stay_harmless() {
     let heard =
         [delta("a\u{1b}"), delta("]0;evil"), delta("\u{7}b"), answer("a\u{1b}]0;evil\u{7}b")];
