@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use serde_json::json;
+
 use after::Found;
 use point::{Death, Point};
 use scene::{Before, GO_ON};
@@ -50,7 +52,7 @@ async fn die(state: &Before, point: &Point) -> (Death, Found) {
     let (mark, requests) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
     let script = scene::script(&mark, point.habit(), requests.clone());
     let stage = Stage::new(mark, script).await;
-    stage.configure(point.durability);
+    stage.configure(&json!({"durability": point.durability}));
     copy_tree(state.folder.path(), &stage.workspace());
     let mut words = scene::words(state.id.as_ref(), point.turn);
     words.extend(point.events.then_some("--events"));

@@ -1,18 +1,15 @@
 //! Kill points: where in a Turn the process dies, and the watch that strikes there.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, prlimit};
-
 use super::scene::{Before, Habit, TURNS, count_lines};
 use crate::support::Stage;
 use crate::support::house::DEADLINE;
-use crate::support::stage::{Ended, Running};
+use crate::support::stage::{Ended, Strike};
 
 /// One death.
 #[derive(Debug, Clone)]
@@ -129,7 +126,7 @@ pub struct Death {
 /// Starts the Turn and strikes at the point.
 pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUsize>) -> Death {
     let mut running = match when {
-        When::Offset(limit) => start_limited(stage, words, limit),
+        When::Offset(limit) => stage.start_limited(words, limit, Strike::Kill),
         _ => stage.start(words),
     };
     let began = Instant::now();
@@ -155,19 +152,6 @@ pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUs
     watch.look(stage);
     running.child.kill().ok();
     Death { ended: running.end(), durable: watch.whole_lines() }
-}
-
-/// Starts the binary under a limit on the size of files that it may write.
-fn start_limited(stage: &Stage, words: &[&str], limit: u64) -> Running {
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", r#"read go && exec "$@" </dev/null"#, "sh"]);
-    command.arg(stage.program()).args(words);
-    stage.dress(&mut command);
-    let mut running = Running::start(command.stdin(Stdio::piped()));
-    let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
-    prlimit(Some(running.pid()), Resource::Fsize, limits).unwrap();
-    running.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    running
 }
 
 /// The Log as it grows.

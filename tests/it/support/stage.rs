@@ -2,6 +2,7 @@
 //! findable by a mark that no other test shares.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use pixir::SessionId;
 use pixir::scripted::{Script, Server};
+use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
 use super::house::{DEADLINE, PIXIR, logs};
@@ -24,6 +26,13 @@ pub struct Stage {
     binary: tempfile::TempDir,
     pub server: Server,
     pub mark: String,
+}
+
+/// What the kernel does at a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strike {
+    Kill,
+    Refuse,
 }
 
 /// How a run ended and what it said.
@@ -64,17 +73,16 @@ impl Stage {
         }
         let server = Server::start(script).await.unwrap();
         let stage = Self { folder, binary, server, mark };
-        stage.configure("none");
+        stage.configure(&json!({"durability": "none"}));
         stage
     }
 
-    /// Writes the user's settings.
-    pub fn configure(&self, durability: &str) {
-        let config = json!({
-            "durability": durability,
-            "retry": {"base_ms": 1, "cap_ms": 4},
-            "bash": {"drain_ms": 20},
-        });
+    /// Writes the user's settings: what is given, and what makes tests quick.
+    pub fn configure(&self, settings: &Value) {
+        let mut config = json!({"retry": {"base_ms": 1, "cap_ms": 4}, "bash": {"drain_ms": 20}});
+        for (name, value) in settings.as_object().unwrap() {
+            config[name] = value.clone();
+        }
         let path = self.folder.path().join("home/.pixir/config.json");
         fs::write(path, config.to_string()).unwrap();
     }
@@ -107,6 +115,21 @@ impl Stage {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+    }
+
+    /// Starts the binary under a limit on the size of files that it may write. `Strike::Kill`
+    /// lets the kernel kill it there, in the middle of a write; `Strike::Refuse` fails the write.
+    pub fn start_limited(&self, args: &[&str], limit: u64, strike: Strike) -> Running {
+        let trap = if strike == Strike::Refuse { "trap '' XFSZ; " } else { "" };
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!(r#"{trap}read go && exec "$@" </dev/null"#), "sh"]);
+        command.arg(self.program()).args(args);
+        self.dress(&mut command);
+        let mut running = Running::start(command.stdin(Stdio::piped()));
+        let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
+        prlimit(Some(running.pid()), Resource::Fsize, limits).unwrap();
+        running.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        running
     }
 
     /// Starts the binary.
