@@ -20,6 +20,8 @@ mod kill;
 mod process;
 /// What crosses to the model.
 mod prompt;
+/// Sessions resumed after a move, over damage and across versions.
+mod resume;
 /// Signals, a second process and a full disk.
 mod stop;
 /// A house to live in, and a way to read its Log.
