@@ -159,6 +159,19 @@ fn text_of_a_broken_stream_is_not_the_answer() {
 }
 
 #[test]
+fn a_failure_is_told_once_even_when_the_log_could_not_take_it() {
+    let end = || {
+        live(Ephemeral::Status(Status::Error {
+            terminal_status: "tool_error".into(),
+            error: Report::new(Kind::LogWriteFailed, "the Log cannot be written"),
+        }))
+    };
+    assert_eq!(in_pipe(&[end()]), "[error: the Log cannot be written\n]");
+    let recorded = failed(TerminalStatus::ToolError, "gone", Value::Null);
+    assert_eq!(in_pipe(&[recorded, end()]), "[error: gone\n]");
+}
+
+#[test]
 fn tool_lines_say_how_it_went() {
     let table = [
         (
@@ -213,20 +226,6 @@ fn retries_pressure_and_interrupts_are_told() {
     let gauge = live(Ephemeral::ContextPressure(json!({"level": "warning", "percent": 82.4})));
     assert_eq!(in_pipe(&[gauge]), "[the model's context is 82 % full (warning)\n]");
     assert_eq!(in_pipe(&[failed(TerminalStatus::Interrupted, "", Value::Null)]), "[interrupted\n]");
-}
-
-#[test]
-fn a_failure_that_no_fact_tells_is_told_once() {
-    let error = Report::new(Kind::LogWriteFailed, "the Log cannot be written")
-        .with_next_actions(vec!["free some space".into()]);
-    let ended = || {
-        let terminal_status = "tool_error".to_owned();
-        live(Ephemeral::Status(Status::Error { terminal_status, error: error.clone() }))
-    };
-    let told = "[error: the Log cannot be written\n  try: free some space\n]";
-    assert_eq!(in_pipe(&[thinking(), ended()]), told);
-    let fact = failed(TerminalStatus::ToolError, "why", Value::Null);
-    assert_eq!(in_pipe(&[thinking(), fact, ended()]), "[error: why\n]");
 }
 
 #[test]
