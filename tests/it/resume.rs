@@ -64,7 +64,8 @@ fn assert_answered(ended: &Ended) {
 /// The proof of a line, computed as the contract describes it and not as the code does.
 fn proof(previous: &str, line: &str) -> String {
     let digest = Sha256::digest(format!("{previous}{line}"));
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    let start = u64::from_be_bytes(digest[..8].try_into().unwrap());
+    format!("{start:016x}")
 }
 
 /// A line with its proof, behind a Log's last one.

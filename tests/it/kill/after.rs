@@ -8,7 +8,7 @@ use pixir::verify;
 use serde_json::Value;
 
 use super::point::{Death, Point};
-use super::scene::{Before, FILE, GO_ON, WENT_ON, content, count_lines, read};
+use super::scene::{Before, FILE, GO_ON, WENT_ON, content, read};
 use crate::support::Stage;
 
 /// What was found, for the summary.
@@ -23,14 +23,14 @@ pub enum Found {
 }
 
 /// Checks the state that a death left.
-pub fn check(stage: &Stage, state: &Before, point: &Point, death: &Death) -> Found {
+pub fn check(stage: &Stage, before: &Before, point: &Point, death: &Death) -> Found {
     stage.assert_nothing_survives();
     let Some((_, path)) = stage.session() else {
-        assert!(state.id.is_none(), "{point:?}: the Log is gone");
+        assert!(before.id.is_none(), "{point:?}: the Log is gone");
         return Found::NoSession;
     };
     let log = fs::read(&path).unwrap();
-    for (what, earlier) in [("before the Turn", &state.log), ("before the kill", &death.durable)] {
+    for (what, earlier) in [("before the Turn", &before.log), ("before the kill", &death.durable)] {
         assert!(log.starts_with(earlier), "{point:?}: what was recorded {what} is not there");
     }
     let found = check_honesty(stage, point, &log);

@@ -48,20 +48,20 @@ impl Tally {
     }
 }
 
-async fn die(state: &Before, point: &Point) -> (Death, Found) {
+async fn die(before: &Before, point: &Point) -> (Death, Found) {
     let (mark, requests) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
     let script = scene::script(&mark, point.habit(), requests.clone());
     let stage = Stage::new(mark, script).await;
     stage.configure(&json!({"durability": point.durability}));
-    copy_tree(state.folder.path(), &stage.workspace());
-    let mut words = scene::words(state.id.as_ref(), point.turn);
+    copy_tree(before.folder.path(), &stage.workspace());
+    let mut words = scene::words(before.id.as_ref(), point.turn);
     words.extend(point.events.then_some("--events"));
     tokio::task::block_in_place(|| {
         let kill = |when, words: &[&str]| {
             let death = point::strike(&stage, when, words, &requests);
             let code = death.ended.status.code();
             assert!(matches!(code, None | Some(0)), "{point:?}: {:?}", death.ended);
-            let found = after::check(&stage, state, point, &death);
+            let found = after::check(&stage, before, point, &death);
             (death, found)
         };
         let (death, mut found) = kill(point.when, &words);
@@ -82,7 +82,7 @@ async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
     let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
     let mut random = fastrand::Rng::with_seed(seed);
     let states = Arc::new(scene::rehearse().await);
-    let mut points = point::choose(&states, size.of(1, 4), size.of(24, 240), &mut random);
+    let mut points = point::choose(&states, size.of(1, 6), size.of(24, 360), &mut random);
     random.shuffle(&mut points);
     let (points, next) = (Arc::new(points), Arc::new(AtomicUsize::new(0)));
     let tally = Arc::new(Mutex::new(Tally::default()));

@@ -32,9 +32,10 @@ pub const WENT_ON: &str = "I went on.";
 /// Its content stands in the call of the first Turn, so the Log is longer than the file before the
 /// file is written: a limit on file sizes strikes the Log, and nothing else.
 pub fn content(version: usize) -> String {
+    use std::fmt::Write;
     let mut text = format!("version {version}\n");
     for line in 0..6000 {
-        text.push_str(&format!("{line:05} the quick brown fox jumps\n"));
+        writeln!(text, "{line:05} the quick brown fox jumps").unwrap();
     }
     text
 }
@@ -117,7 +118,7 @@ pub async fn rehearse() -> Vec<Before> {
     let (mark, seen) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
     let stage = Stage::new(mark.clone(), script(&mark, Habit::Normal, seen.clone())).await;
     let mut states = Vec::new();
-    for turn in 0..TURNS {
+    for (turn, answer) in ANSWERS.into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
         copy_tree(&stage.workspace(), folder.path());
         let session = stage.session();
@@ -127,7 +128,7 @@ pub async fn rehearse() -> Vec<Before> {
         let ended = stage.run(&words(id.as_ref(), turn));
         let took = began.elapsed();
         ended.expect_code(0);
-        assert_eq!(ended.stdout.trim_end(), ANSWERS[turn]);
+        assert_eq!(ended.stdout.trim_end(), answer);
         let after = fs::read(stage.session().unwrap().1).unwrap();
         states.push(Before {
             folder,

@@ -208,7 +208,7 @@ impl Running {
     pub fn end(mut self) -> Ended {
         let status = wait_for(DEADLINE, || self.child.try_wait().unwrap(), Option::is_some);
         let status = status.expect("the run ends in time");
-        let mut text = |pipe: Option<JoinHandle<String>>| pipe.unwrap().join().unwrap();
+        let text = |pipe: Option<JoinHandle<String>>| pipe.unwrap().join().unwrap();
         Ended { status, stdout: text(self.stdout.take()), stderr: text(self.stderr.take()) }
     }
 }
