@@ -32,10 +32,15 @@ struct Tally {
     twice: usize,
     no_session: usize,
     torn: usize,
+    /// Files that were being written and never got their name.
+    temporaries: usize,
 }
 
 impl Tally {
-    fn count(&mut self, point: &Point, death: &Death, found: Found) {
+    fn count(&mut self, point: &Point, died: &Died) {
+        let Died { death, found, temporaries } = died;
+        let found = *found;
+        self.temporaries += temporaries;
         self.points += 1;
         self.twice += usize::from(point.again.is_some() && found != Found::NoSession);
         let was_killed = death.ended.status.code().is_none();
@@ -48,7 +53,14 @@ impl Tally {
     }
 }
 
-async fn die(before: &Before, point: &Point) -> (Death, Found) {
+/// One point, dealt with.
+struct Died {
+    death: Death,
+    found: Found,
+    temporaries: usize,
+}
+
+async fn die(before: &Before, point: &Point) -> Died {
     let (mark, requests) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
     let script = scene::script(&mark, point.habit(), requests.clone());
     let stage = Stage::new(mark, script).await;
@@ -66,6 +78,10 @@ async fn die(before: &Before, point: &Point) -> (Death, Found) {
         };
         let (death, mut found) = kill(point.when, &words);
         let first = found;
+        let temporaries = scene::traces(&stage.workspace())
+            .iter()
+            .filter(|(name, _)| ![scene::FILE, "notes.txt"].contains(&name.as_str()))
+            .count();
         if let (Some((id, path)), Some(again)) = (stage.session(), point.again) {
             let length = fs::metadata(path).unwrap().len();
             found = kill(again.when(length), &["resume", id.as_str(), GO_ON, "--events"]).1;
@@ -73,7 +89,7 @@ async fn die(before: &Before, point: &Point) -> (Death, Found) {
         if found != Found::NoSession {
             after::resume(&stage, point, found);
         }
-        (death, first)
+        Died { death, found: first, temporaries }
     })
 }
 
@@ -91,21 +107,22 @@ async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
         let (next, tally) = (next.clone(), tally.clone());
         tokio::spawn(async move {
             while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (death, found) = die(&states[point.turn], point).await;
-                tally.lock().unwrap().count(point, &death, found);
+                let died = die(&states[point.turn], point).await;
+                tally.lock().unwrap().count(point, &died);
             }
         })
     });
     for ended in futures_util::future::join_all(workers).await {
         ended.unwrap();
     }
-    let Tally { points: count, killed, finished, twice, no_session, torn } = *tally.lock().unwrap();
+    let Tally { points: count, killed, finished, twice, no_session, torn, temporaries } =
+        *tally.lock().unwrap();
     assert_eq!(count, points.len());
     assert!(killed * 2 > count, "{killed} of {count} were killed in time");
     assert!(size == Size::Sample || killed >= 300, "{killed} kills");
     torture::say(&format!(
         "kill: points={count} killed={killed} finished before the kill={finished} struck twice={twice} \
-         before a Session={no_session} torn tails={torn} survivors=0 seed={seed}, {:.1} s",
+         before a Session={no_session} torn tails={torn} temporaries left={temporaries} survivors=0 seed={seed}, {:.1} s",
         began.elapsed().as_secs_f64(),
     ));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::scene::{Before, Habit, TURNS, count_lines};
+use super::scene::{self, Before, Habit, TURNS, count_lines};
 use crate::support::Stage;
 use crate::support::house::DEADLINE;
 use crate::support::stage::{Ended, Strike};
@@ -33,6 +33,8 @@ pub enum When {
     Offset(u64),
     /// So long after the start.
     Delay(Duration),
+    /// When the first change is seen in the Workspace, and a little later.
+    Change { later: Duration },
     /// When the model has received the n-th request, and a little later.
     Request { number: usize, later: Duration, stalls: bool },
 }
@@ -102,9 +104,10 @@ pub fn choose(
     for round in 0..others {
         let turn = random.usize(0..TURNS);
         let state = &states[turn];
-        let when = match round % 3 {
+        let when = match round % 4 {
             0 => When::Offset(random.u64(state.log.len() as u64..state.end)),
             1 => When::Delay(state.took.mul_f64(random.f64() * 1.1)),
+            2 => When::Change { later: Duration::from_micros(random.u64(0..3000)) },
             _ => When::Request {
                 number: random.usize(1..=state.requests),
                 later: soon(random),
@@ -131,13 +134,14 @@ pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUs
     };
     let began = Instant::now();
     let mut watch = Watch::new(stage);
-    let before = watch.lines;
+    let (before, untouched) = (watch.lines, scene::traces(&stage.workspace()));
     loop {
         watch.look(stage);
         let strikes = match when {
             When::Line { number, .. } => watch.lines >= before + number,
             When::Offset(_) => false,
             When::Delay(delay) => began.elapsed() >= delay,
+            When::Change { .. } => scene::traces(&stage.workspace()) != untouched,
             When::Request { number, .. } => requests.load(Ordering::SeqCst) >= number,
         };
         if strikes || running.child.try_wait().unwrap().is_some() {
@@ -146,7 +150,7 @@ pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUs
         assert!(began.elapsed() < DEADLINE, "{when:?} never came");
         std::thread::sleep(Duration::from_micros(60));
     }
-    if let When::Line { later, .. } | When::Request { later, .. } = when {
+    if let When::Line { later, .. } | When::Change { later } | When::Request { later, .. } = when {
         std::thread::sleep(later);
     }
     watch.look(stage);

@@ -1,6 +1,7 @@
 //! The scene: a Session of three Turns that write, edit and run commands, and the states between.
 
 use std::fs;
+use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -157,6 +158,17 @@ pub fn words(id: Option<&SessionId>, turn: usize) -> Vec<&str> {
 pub fn read(workspace: &Path) -> Option<String> {
     let bytes = fs::read(workspace.join(FILE)).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Everything in the Workspace that a file tool may touch: names, and which files they are.
+pub fn traces(workspace: &Path) -> Vec<(String, u64)> {
+    let entries = fs::read_dir(workspace).unwrap().filter_map(Result::ok);
+    let mut traces: Vec<_> = entries
+        .filter(|entry| entry.file_name() != ".pixir")
+        .map(|entry| (entry.file_name().display().to_string(), entry.ino()))
+        .collect();
+    traces.sort();
+    traces
 }
 
 pub fn count_lines(bytes: &[u8]) -> usize {
