@@ -134,12 +134,29 @@ struct Envelope<'a> {
     extra: Extra,
 }
 
-/// Reads a line without its newline; the error is one sentence for a person.
-pub fn decode(line: &[u8], previous: Proof) -> Result<Decoded<'_>, String> {
-    let envelope: Envelope<'_> =
-        serde_json::from_slice(line).map_err(|error| format!("it is not an Event: {error}"))?;
+/// Why a line cannot be read.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// One sentence for a person.
+    pub reason: String,
+    /// It is the beginning of something and nothing more, as when its writer died.
+    pub stops_short: bool,
+}
+
+impl From<&str> for Unreadable {
+    fn from(reason: &str) -> Self {
+        Self { reason: reason.to_owned(), stops_short: false }
+    }
+}
+
+/// Reads a line without its newline.
+pub fn decode(line: &[u8], previous: Proof) -> Result<Decoded<'_>, Unreadable> {
+    let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| Unreadable {
+        reason: format!("it is not an Event: {error}"),
+        stops_short: error.is_eof(),
+    })?;
     if envelope.seq.is_some_and(|seq| seq > HIGHEST_SEQ) {
-        return Err("its seq is out of range".to_owned());
+        return Err("its seq is out of range".into());
     }
     let standing = match &envelope.h {
         None => Standing::Unproven,
@@ -157,7 +174,7 @@ pub fn decode(line: &[u8], previous: Proof) -> Result<Decoded<'_>, String> {
     })
 }
 
-fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, String> {
+fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, Unreadable> {
     let claimed = Proof::from_text(text).ok_or("its proof is not 16 characters")?;
     let Some(proven) = line.len().checked_sub(PROOF_SUFFIX) else {
         return Ok(Standing::Broken(claimed));

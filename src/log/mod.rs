@@ -91,8 +91,12 @@ impl Log {
         log.next_seq = reading.next_seq;
         log.proof = reading.proof;
         log.end = reading.end;
-        if let Some(torn) = &reading.torn {
-            log.close_torn_tail(torn)?;
+        if reading.torn.is_some() {
+            log.close_torn_tail()?;
+        }
+        let kept = reading.torn.iter().filter(|torn| torn.whole);
+        for torn in reading.unaccounted.iter().chain(kept) {
+            log.account_for(torn)?;
         }
         Ok((log, Opened { damage: reading.damage, torn: reading.torn }))
     }
@@ -192,9 +196,13 @@ impl Log {
         Ok(())
     }
 
-    fn close_torn_tail(&mut self, torn: &Torn) -> Result<(), LogError> {
+    fn close_torn_tail(&mut self) -> Result<(), LogError> {
         (&*self.file).write_all(b"\n").map_err(|source| self.write_error(source))?;
         self.end += 1;
+        Ok(())
+    }
+
+    fn account_for(&mut self, torn: &Torn) -> Result<(), LogError> {
         let repaired = LogRepaired {
             offset: torn.place.offset,
             length: torn.place.length,

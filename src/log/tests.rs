@@ -202,6 +202,27 @@ fn a_torn_tail_is_closed_skipped_recorded_and_reported() {
 }
 
 #[test]
+fn a_death_while_a_torn_tail_is_closed_is_made_good_by_the_next_open() {
+    let place = Desk::new();
+    let whole = place.bytes();
+    let torn = &whole[..whole.len() - 10];
+    place.rewrite(torn);
+    drop(Log::open(place.workspace(), &place.id).unwrap());
+    let closed = place.bytes();
+    for cut in torn.len()..closed.len() {
+        place.rewrite(&closed[..cut]);
+        drop(Log::open(place.workspace(), &place.id).unwrap());
+        let verification = place.verify();
+        assert!(verification.ok, "cut at {cut}: {:?}", verification.breaks);
+        assert!(!verification.repaired.is_empty(), "cut at {cut}");
+        let again = place.bytes();
+        place.rewrite(&again[..again.len() - 7]);
+        drop(Log::open(place.workspace(), &place.id).unwrap());
+        assert!(place.verify().ok, "cut at {cut}, then again: {:?}", place.breaks());
+    }
+}
+
+#[test]
 fn a_line_that_only_lost_its_newline_counts() {
     let place = Desk::new();
     let whole = place.bytes();
