@@ -15,6 +15,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -70,6 +71,8 @@ pub struct Received {
     /// Null when the body is not JSON.
     pub body: Value,
     pub body_text: String,
+    /// When its first byte came.
+    pub arrived: Instant,
 }
 
 impl Received {
