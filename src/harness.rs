@@ -11,9 +11,7 @@ use crate::config::Config;
 use crate::conversation::Conversation;
 use crate::credential::Credential;
 use crate::error::{Explain, Kind};
-use crate::event::{
-    Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted,
-};
+use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
@@ -104,7 +102,7 @@ impl Harness {
             effort: self.config.effort.clone(),
             mode: self.config.permission_mode.clone(),
         };
-        let first = self.first_event(&workspace, &posture);
+        let first = first_event(&workspace, &posture);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         Ok(self.converse(session, workspace, posture, can_ask, Vec::new()))
@@ -181,22 +179,6 @@ impl Harness {
         Conversation::new(session, settings, notices)
     }
 
-    fn first_event(&self, workspace: &Workspace, posture: &Posture) -> SessionStarted {
-        SessionStarted {
-            pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
-            log_version: LOG_VERSION,
-            workspace: workspace.root().to_string_lossy().into_owned(),
-            role: "build".to_owned(),
-            permission_mode: posture.mode.clone(),
-            sandbox_mode: "off".to_owned(),
-            model: Some(posture.model.clone()),
-            effort: posture.effort.clone(),
-            parent_session_id: None,
-            subagent_id: None,
-            extra: Extra::new(),
-        }
-    }
-
     fn manners(&self) -> Manners {
         Manners { durability: self.config.durability, grace: self.config.grace.turn }
     }
@@ -206,6 +188,23 @@ impl Harness {
         let (home, root) = (self.config.home.clone(), root.to_owned());
         // Best effort, and nobody waits for it: the cache can be deleted at any time.
         drop(tokio::task::spawn_blocking(move || projection::remember(&home, &root)));
+    }
+}
+
+/// Seq 0 of a new Log.
+fn first_event(workspace: &Workspace, posture: &Posture) -> SessionStarted {
+    SessionStarted {
+        pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
+        log_version: LOG_VERSION,
+        workspace: workspace.root().to_string_lossy().into_owned(),
+        role: "build".to_owned(),
+        permission_mode: posture.mode.clone(),
+        sandbox_mode: "off".to_owned(),
+        model: Some(posture.model.clone()),
+        effort: posture.effort.clone(),
+        parent_session_id: None,
+        subagent_id: None,
+        extra: Extra::new(),
     }
 }
 
@@ -220,8 +219,7 @@ struct Posture {
 impl Posture {
     /// The posture at the end of a History; what a Log does not say is empty.
     fn of(history: &History) -> Self {
-        let mut posture =
-            Self { model: String::new(), effort: None, mode: PermissionMode::Auto };
+        let mut posture = Self { model: String::new(), effort: None, mode: PermissionMode::Auto };
         for fact in history.facts() {
             match fact {
                 Canonical::SessionStarted(started) => {

@@ -63,5 +63,6 @@ pub use event::*;
 pub use harness::{Door, Harness, HarnessError, Start, Which};
 pub use history::History;
 pub use id::{CallId, EventId, SessionId};
+pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};
 pub use paths::Home;
 pub use tool::{SUPERVISE, supervise};

@@ -31,19 +31,19 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(mode: PermissionMode, effect: Effect, expected: Decision) {
+    fn check(mode: &PermissionMode, effect: Effect, expected: Decision) {
         let plan = Plan { effect, summary: String::new(), paths: Vec::new(), diff: None };
-        assert_eq!(decide(&mode, &plan), expected);
+        assert_eq!(decide(mode, &plan), expected);
     }
 
     #[test]
     fn reading_is_always_allowed_and_changing_depends_on_the_mode() {
         let strange = || PermissionMode::Other("from_the_future".to_owned());
-        check(PermissionMode::ReadOnly, Effect::Read, Decision::Allow { rule: "reading" });
-        check(strange(), Effect::Read, Decision::Allow { rule: "reading" });
-        check(PermissionMode::Auto, Effect::Execute, Decision::Allow { rule: "auto" });
-        check(PermissionMode::Ask, Effect::Write, Decision::Ask { rule: "ask" });
-        check(PermissionMode::ReadOnly, Effect::Write, Decision::Deny { rule: "read_only" });
-        check(strange(), Effect::Execute, Decision::Deny { rule: "read_only" });
+        check(&PermissionMode::ReadOnly, Effect::Read, Decision::Allow { rule: "reading" });
+        check(&strange(), Effect::Read, Decision::Allow { rule: "reading" });
+        check(&PermissionMode::Auto, Effect::Execute, Decision::Allow { rule: "auto" });
+        check(&PermissionMode::Ask, Effect::Write, Decision::Ask { rule: "ask" });
+        check(&PermissionMode::ReadOnly, Effect::Write, Decision::Deny { rule: "read_only" });
+        check(&strange(), Effect::Execute, Decision::Deny { rule: "read_only" });
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,10 @@ pub struct Setup<'a> {
     pub environment: Vec<(OsString, OsString)>,
     /// Whether to do without namespaces.
     pub subreaper: bool,
+    /// How long background processes may outlive the command.
+    pub drain: Duration,
+    /// How long a process may take from TERM to KILL.
+    pub grace: Duration,
 }
 
 /// What a call answered.
@@ -50,7 +55,9 @@ pub struct Answer {
 impl Workbench {
     /// Sets it up.
     pub fn new(setup: Setup<'_>) -> Result<Self, Report> {
-        let config = Config::new(Home::new(setup.folder.join(".home")));
+        let mut config = Config::new(Home::new(setup.folder.join(".home")));
+        config.bash.drain = setup.drain;
+        config.grace.process = setup.grace;
         let secrets = Arc::new(Secrets::from_environment(setup.environment.iter().cloned()));
         let containment = if setup.subreaper { Containment::Subreaper } else { Containment::Best };
         let Setup { own_binary, folder, environment, .. } = setup;

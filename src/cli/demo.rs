@@ -17,7 +17,7 @@ use crate::config::{Config, Loaded};
 use crate::error::{Kind, Report};
 use crate::event::Canonical;
 use crate::harness::Which;
-use crate::render::{Envelope, Mode, clean};
+use crate::render::{Envelope, Look, Mode, Surface, clean};
 use crate::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT};
 
 /// Watch a real Turn mend a small program, with no account and no network
@@ -33,7 +33,8 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
     let workspace = scratch()?;
     in_runtime(async {
         let mut config = Config::new(context.home()?);
-        config.model = DEMO_MODEL.to_owned();
+        DEMO_MODEL.clone_into(&mut config.model);
+        config.dry_run = context.flags.dry_run;
         let loaded = Loaded { config, notices: Vec::new() };
         let opened = Opened { loaded, access: Access::Demo };
         let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
@@ -41,45 +42,58 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
             "The Workspace is {}: total.sh is broken, and test.sh proves it.\n\n› {DEMO_PROMPT}\n",
             workspace.display()
         ));
-        let driven = driver.turn(DEMO_PROMPT.to_owned()).await?;
-        let Driven::Ended(ending) = driven else { return Ok(Exit::Interrupted) };
-        let told = evidence(&driver, context).await?;
-        match context.mode() {
-            Mode::Json(_) => {
-                let envelope = Envelope::turn(&ending, context.started.elapsed())
-                    .of_session(driver.conversation.id(), driver.resume_command());
-                driver.view.answer(&envelope.line()).ok();
-            }
-            Mode::Text(_) | Mode::Events => driver.view.notice(&told),
-        }
+        let Driven::Ended(ending) = driver.turn(DEMO_PROMPT.to_owned()).await? else {
+            return Ok(Exit::Interrupted);
+        };
+        let told = match context.mode() {
+            Mode::Text(look) => evidence(&driver, look).await?,
+            Mode::Json(_) => Envelope::turn(&ending, context.started.elapsed())
+                .of_session(driver.conversation.id(), driver.resume_command())
+                .line(),
+            Mode::Events => String::new(),
+        };
+        driver.view.answer(&told).ok();
         Ok(exit::of_ending(&ending))
     })
 }
 
 /// What the Log says about what just happened, and how to go on.
-async fn evidence(driver: &Driver<'_>, context: &Context) -> Result<String, Report> {
+async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
     let conversation = &driver.conversation;
     let history = conversation.history().await.map_err(|error| Report::from(&error))?;
-    let mut told = String::new();
-    for fact in history.facts() {
-        let Canonical::ToolResult(result) = fact else { continue };
-        if let Some(diff) = result.details.get("diff").and_then(serde_json::Value::as_str) {
-            told.push_str(&format!("\nThe change:\n{diff}"));
-        }
-        let ran = result.details.get("exit_code").is_some();
-        if let Some(output) = result.output.as_deref().filter(|_| ran) {
-            told.push_str(&format!("\nThe test now says:\n{}\n", output.trim_end()));
-        }
+    let results = history.facts().filter_map(|fact| match fact {
+        Canonical::ToolResult(result) => Some(result),
+        _ => None,
+    });
+    let tests: Vec<&str> = results
+        .clone()
+        .filter(|result| result.details.get("exit_code").is_some())
+        .filter_map(|result| result.output.as_deref())
+        .collect();
+    // On one screen with the tool lines, the diff has been seen already.
+    let is_seen = look.answer == look.activity && look.answer == Surface::Terminal && !look.quiet;
+    let diffs = results.filter_map(|result| result.details.get("diff")?.as_str());
+    let mut told = Vec::new();
+    if let [before, ..] = tests.as_slice() {
+        told.push(format!("\nThe test at first:\n{}", indented(before)));
     }
-    let verified = verify::verdict(conversation.workspace(), conversation.id())?;
-    told.push_str(&format!(
-        "\nEverything that happened is in the Log:\n  {}\n{verified}\nGo on with this Session:\n  {} {}",
-        conversation.log_path().display(),
-        driver.resume_command(),
-        quoted("what did you change?"),
-    ));
-    let _ = context;
-    Ok(clean(&told))
+    for diff in diffs.filter(|_| !is_seen) {
+        told.push(format!("The change:\n{}", indented(diff)));
+    }
+    if let [_, .., after] = tests.as_slice() {
+        told.push(format!("The test now:\n{}", indented(after)));
+    }
+    let log = conversation.log_path().display();
+    told.push(format!("Everything that happened is in the Log:\n  {log}"));
+    let verdict = verify::verdict(conversation.workspace(), conversation.id())?;
+    told.push(format!("Does the Log prove it?\n{}", indented(&verdict)));
+    let (resume, question) = (driver.resume_command(), quoted("what did you change?"));
+    told.push(format!("Go on with this Session:\n  {resume} {question}\n"));
+    Ok(clean(&told.join("\n\n")))
+}
+
+fn indented(text: &str) -> String {
+    text.trim_end().lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// A fresh folder with the broken program in it; it is kept for the reader to look at.

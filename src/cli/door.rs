@@ -81,12 +81,8 @@ impl Context {
             let folder = std::path::absolute(named).map_err(|error| no_home(&error.to_string()))?;
             return Ok(Home::new(folder));
         }
-        let user = self.user_home().ok_or_else(|| no_home("HOME is not set"))?;
+        let user = user_home().ok_or_else(|| no_home("HOME is not set"))?;
         Ok(Home::new(user.join(STATE_FOLDER)))
-    }
-
-    fn user_home(&self) -> Option<PathBuf> {
-        dirs::home_dir().filter(|home| home.is_absolute())
     }
 
     /// The directory that is meant, as it is; good for looking at Sessions.
@@ -98,7 +94,7 @@ impl Context {
     pub fn workspace(&self) -> Result<PathBuf, Report> {
         let workspace = self.open_workspace()?;
         let choice = if self.flags.cwd.is_some() { Choice::Named } else { Choice::Current };
-        Workspace::admit(workspace.root(), self.user_home().as_deref(), choice)
+        Workspace::admit(workspace.root(), user_home().as_deref(), choice)
             .map_err(|error| Report::from(&error))?;
         Ok(workspace.root().to_owned())
     }
@@ -204,14 +200,14 @@ impl Context {
 
     /// What to type to go on with a Session.
     pub fn resume_command(&self, id: &SessionId, workspace: &Path) -> String {
-        let mut command = format!("{} resume {id}", self.program());
+        let command = format!("{} resume {id}", self.program());
         let is_here = std::env::current_dir()
             .and_then(|here| here.canonicalize())
             .is_ok_and(|here| here == workspace);
-        if !is_here {
-            command.push_str(&format!(" --cwd {}", quoted(&workspace.to_string_lossy())));
+        if is_here {
+            return command;
         }
-        command
+        format!("{command} --cwd {}", quoted(&workspace.to_string_lossy()))
     }
 
     /// How this program is called: by name where the shell finds it, by path where it does not.
@@ -238,6 +234,10 @@ pub fn quoted(word: &str) -> String {
             byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b':')
         });
     if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+fn user_home() -> Option<PathBuf> {
+    dirs::home_dir().filter(|home| home.is_absolute())
 }
 
 fn no_home(reason: &str) -> Report {

@@ -29,6 +29,15 @@ pub struct Errand {
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
     in_runtime(async {
+        let mut first_line = None;
+        if errand.gathered.prompt == Prompt::Lines && errand.session == Which::New {
+            // A person who leaves without a word leaves no Session behind.
+            match first_words(context).await {
+                Said::Line(line) => first_line = Some(line),
+                Said::Nothing => return Ok(Exit::Answered),
+                Said::Signal => return Ok(Exit::Interrupted),
+            }
+        }
         let mut driver =
             Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
         for notice in &errand.gathered.notices {
@@ -36,7 +45,7 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
         }
         match errand.gathered.prompt {
             Prompt::Text(text) => driver.one_turn(text).await,
-            Prompt::Lines => driver.lines().await,
+            Prompt::Lines => driver.lines(first_line).await,
         }
     })
 }
@@ -70,7 +79,7 @@ pub struct Driver<'a> {
 
 /// How a Turn that was driven came to an end.
 pub enum Driven {
-    Ended(Ending),
+    Ended(Box<Ending>),
     /// Nobody reads stdout any more; the Turn was stopped.
     Unread,
     /// A second signal: out, at once.
@@ -131,40 +140,35 @@ impl<'a> Driver<'a> {
     async fn one_turn(&mut self, text: String) -> Result<Exit, Report> {
         let driven = self.turn(text).await?;
         let exit = self.close(&driven);
-        if let Driven::Ended(ending) = &driven
-            && let Mode::Json(_) = self.context.mode()
-        {
-            let envelope = Envelope::turn(ending, self.context.started.elapsed())
-                .of_session(self.conversation.id(), self.resume_command());
-            if self.view.answer(&envelope.line()).is_err() {
-                return Ok(Exit::Interrupted);
+        let Mode::Json(_) = self.context.mode() else { return Ok(exit) };
+        let took = self.context.started.elapsed();
+        let envelope = match &driven {
+            Driven::Ended(ending) => Envelope::turn(ending, took),
+            Driven::Abandoned => {
+                let report = Report::new(Kind::Interrupted, "stopped by a second signal");
+                Envelope::failure("turn", report, took)
             }
-        }
-        Ok(exit)
+            Driven::Unread => return Ok(exit),
+        };
+        let envelope = envelope.of_session(self.conversation.id(), self.resume_command());
+        let is_read = self.view.answer(&envelope.line()).is_ok();
+        Ok(if is_read { exit } else { Exit::Interrupted })
     }
 
     /// Prompts from a person, line by line, until the end of input.
-    async fn lines(&mut self) -> Result<Exit, Report> {
+    async fn lines(&mut self, first: Option<String>) -> Result<Exit, Report> {
+        let mut waiting = first;
         loop {
-            self.view.ask("› ");
-            let line = tokio::task::spawn_blocking(read_line);
-            let line = tokio::select! {
-                line = line => line.unwrap_or(None),
-                _ = self.signals.next() => {
-                    self.view.ask("\n");
-                    self.hint();
-                    return Ok(Exit::Interrupted);
-                }
+            let said = match waiting.take() {
+                Some(line) => Said::Line(line),
+                None => listen(&mut self.view, &mut self.signals).await,
             };
-            let Some(line) = line else {
-                self.view.ask("\n");
-                self.hint();
-                return Ok(Exit::Answered);
+            let line = match said {
+                Said::Line(line) => line,
+                Said::Nothing => return Ok(self.leave(Exit::Answered)),
+                Said::Signal => return Ok(self.leave(Exit::Interrupted)),
             };
-            if line.trim().is_empty() {
-                continue;
-            }
-            match self.turn(line.trim().to_owned()).await? {
+            match self.turn(line).await? {
                 Driven::Ended(ending) if self.must_leave(&ending) => {
                     return Ok(self.close(&Driven::Ended(ending)));
                 }
@@ -172,6 +176,11 @@ impl<'a> Driver<'a> {
                 driven => return Ok(self.close(&driven)),
             }
         }
+    }
+
+    fn leave(&mut self, exit: Exit) -> Exit {
+        self.hint();
+        exit
     }
 
     /// A Log that cannot be written makes every later prompt a waste.
@@ -184,18 +193,15 @@ impl<'a> Driver<'a> {
         let input = Input { text };
         self.conversation.send(input).await.map_err(|error| Report::from(&error))?;
         let mut tally = Tally::default();
-        let mut ticker = self.view.tick_every().map(|period| {
-            let mut ticker = tokio::time::interval(period);
-            ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
-            ticker
-        });
+        let mut ticker = tokio::time::interval(self.view.tick_every());
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut unread = false;
         let mut stopping: Option<JoinHandle<()>> = None;
         loop {
             // Kept until it answers: a listener that is asked again in mid-answer may lose the end.
             let mut heard = pin!(self.listener.next());
             let heard = loop {
-                match next(heard.as_mut(), &mut self.signals, ticker.as_mut()).await {
+                match next(heard.as_mut(), &mut self.signals, &mut ticker).await {
                     Wake::Heard(heard) => break heard,
                     Wake::Tick => unread |= self.view.tick().is_err(),
                     Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
@@ -205,6 +211,7 @@ impl<'a> Driver<'a> {
                     }
                 }
                 if unread && stopping.is_none() {
+                    self.view.fall_silent();
                     stopping = Some(stop(&self.conversation));
                 }
             };
@@ -214,11 +221,12 @@ impl<'a> Driver<'a> {
                 break;
             }
             if unread && stopping.is_none() {
+                self.view.fall_silent();
                 stopping = Some(stop(&self.conversation));
             }
         }
         unread |= self.view.finish().is_err();
-        Ok(if unread { Driven::Unread } else { Driven::Ended(tally.ending()) })
+        Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
     }
 
     /// Says how to go on, and gives the exit code.
@@ -246,19 +254,13 @@ impl<'a> Driver<'a> {
 async fn next(
     heard: Pin<&mut impl Future<Output = Option<Heard>>>,
     signals: &mut Signals,
-    ticker: Option<&mut Interval>,
+    ticker: &mut Interval,
 ) -> Wake {
-    let tick = async {
-        match ticker {
-            Some(ticker) => ticker.tick().await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         biased;
         asked = signals.next() => Wake::Signal(asked),
         heard = heard => Wake::Heard(heard),
-        _ = tick => Wake::Tick,
+        _ = ticker.tick() => Wake::Tick,
     }
 }
 
@@ -272,11 +274,46 @@ fn stop(conversation: &Conversation) -> JoinHandle<()> {
     })
 }
 
+/// What a person did at the prompt.
+enum Said {
+    Line(String),
+    /// The input is over.
+    Nothing,
+    Signal,
+}
+
+/// The first prompt of a Session that does not exist yet.
+async fn first_words(context: &Context) -> Said {
+    let mut signals = Signals::listen();
+    let mut view = View::new(context.mode(), Paper::standard(signals.count()));
+    listen(&mut view, &mut signals).await
+}
+
+/// Asks until there is a line with words in it.
+async fn listen(view: &mut View, signals: &mut Signals) -> Said {
+    loop {
+        view.ask("› ");
+        let line = tokio::task::spawn_blocking(read_line);
+        let said = tokio::select! {
+            line = line => line.ok().flatten().map_or(Said::Nothing, Said::Line),
+            _ = signals.next() => Said::Signal,
+        };
+        match said {
+            Said::Line(line) if line.is_empty() => {}
+            Said::Line(line) => return Said::Line(line),
+            over => {
+                view.ask("\n");
+                return over;
+            }
+        }
+    }
+}
+
 /// A line of stdin without its end; `None` when there are no more.
 fn read_line() -> Option<String> {
     let mut bytes = Vec::new();
     match io::BufRead::read_until(&mut io::stdin().lock(), b'\n', &mut bytes) {
         Ok(0) | Err(_) => None,
-        Ok(_) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        Ok(_) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
     }
 }

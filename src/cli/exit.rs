@@ -67,7 +67,11 @@ pub fn of_ending(ending: &Ending) -> Exit {
             | TerminalStatus::Crashed
             | TerminalStatus::Other(_),
         )
-        | None => by_kind,
+        | None => match by_kind {
+            // What went wrong inside a Turn is no fault of the arguments, and no deadline of ours.
+            Exit::Usage | Exit::TimedOut => Exit::Error,
+            exit => exit,
+        },
     }
 }
 

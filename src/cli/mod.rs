@@ -10,6 +10,8 @@ mod door;
 mod drive;
 mod exit;
 mod guard;
+#[cfg(test)]
+mod readme;
 mod repair;
 mod resume;
 mod run;
@@ -68,6 +70,7 @@ pub struct Cli {
 
 /// What may stand anywhere on the command line.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct Flags {
     /// Print one JSON envelope on stdout at the end
     #[arg(long, global = true, conflicts_with = "events")]

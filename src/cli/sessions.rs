@@ -82,7 +82,8 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
         context.notice("there are no Sessions yet");
     }
     let now = jiff::Timestamp::now().as_second();
-    say(&found.iter().map(|summary| row(summary, now, args.all)).collect::<String>());
+    let widest = found.iter().map(|summary| summary.session_id.as_str().len()).max().unwrap_or(0);
+    say(&found.iter().map(|summary| row(summary, widest, now, args.all)).collect::<String>());
     if found.len() == limit {
         context.notice(&format!("these are the last {limit}; `--limit 0` lists all"));
     }
@@ -105,22 +106,15 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     Ok(Exit::Answered)
 }
 
-fn row(summary: &Summary, now: i64, with_workspace: bool) -> String {
-    let turns = match summary.turns {
-        1 => "1 Turn".to_owned(),
-        many => format!("{many} Turns"),
-    };
+fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> String {
+    let turns = count_of(summary.turns);
     let title = one_line(&summary.title, 60);
     let title = if title.is_empty() { "(no prompt yet)".to_owned() } else { title };
-    let place = if with_workspace { shown(&summary.workspace) } else { String::new() };
     let age = age(now.saturating_sub(summary.updated));
     let status = status(&summary.standing);
-    let mut row = format!("{}  {age:>8}  {turns:>9}  {status:<16}  {title}", summary.session_id);
-    if !place.is_empty() {
-        row.push_str(&format!("  ({place})"));
-    }
-    row.push('\n');
-    row
+    let id = summary.session_id.as_str();
+    let row = format!("{id:<widest$}  {age:>9}  {turns:>9}  {status:<16}  {title}");
+    if with_workspace { format!("{row}  ({})\n", shown(&summary.workspace)) } else { row + "\n" }
 }
 
 fn shown(workspace: &Path) -> String {
@@ -141,13 +135,19 @@ fn status(standing: &Standing) -> String {
     }
 }
 
+/// So many Turns.
+pub fn count_of(turns: usize) -> String {
+    if turns == 1 { "1 Turn".to_owned() } else { format!("{turns} Turns") }
+}
+
 /// How long ago, in one unit.
 pub fn age(seconds: i64) -> String {
     match seconds {
         ..60 => "now".to_owned(),
         60..3_600 => format!("{} min", seconds / 60),
         3_600..86_400 => format!("{} h", seconds / 3_600),
-        86_400..5_184_000 => format!("{} days", seconds / 86_400),
+        86_400..172_800 => "1 day".to_owned(),
+        172_800..5_184_000 => format!("{} days", seconds / 86_400),
         _ => format!("{} months", seconds / 2_592_000),
     }
 }

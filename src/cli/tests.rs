@@ -160,7 +160,7 @@ fn kinds_have_the_exit_codes_of_the_contract() {
 #[test]
 fn an_age_has_one_unit() {
     let table =
-        [(-5, "now"), (61, "1 min"), (7200, "2 h"), (90_000, "1 days"), (6_000_000, "2 months")];
+        [(-5, "now"), (61, "1 min"), (7200, "2 h"), (90_000, "1 day"), (6_000_000, "2 months")];
     for (seconds, expected) in table {
         assert_eq!(sessions::age(seconds), expected);
     }

@@ -5,10 +5,11 @@ use std::path::Path;
 use clap::Args;
 
 use super::exit::Exit;
+use super::sessions::count_of;
 use super::{Context, bad_argument, say};
 use crate::error::Report;
 use crate::id::SessionId;
-use crate::log::{self, Verification};
+use crate::log::{self, Break, Verification};
 use crate::projection;
 use crate::render::Envelope;
 
@@ -32,16 +33,13 @@ pub struct VerifyArgs {
 }
 
 pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
-    let (workspace, ids) = match &args.id {
-        Some(id) => {
-            let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-            (context.workspace_of(&id)?, vec![id])
-        }
-        None => {
-            let workspace = context.folder()?;
-            let listed = projection::list(&workspace, usize::MAX);
-            (workspace, listed.into_iter().map(|summary| summary.session_id).collect())
-        }
+    let (workspace, ids) = if let Some(id) = &args.id {
+        let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
+        (context.workspace_of(&id)?, vec![id])
+    } else {
+        let workspace = context.folder()?;
+        let listed = projection::list(&workspace, usize::MAX);
+        (workspace, listed.into_iter().map(|summary| summary.session_id).collect())
     };
     let checked = ids
         .iter()
@@ -83,33 +81,28 @@ fn envelope(
 
 /// A verification as a person reads it.
 pub fn text(verification: &Verification) -> String {
-    let Verification { session_id, lines, proven_lines, unproven_lines, turns, .. } = verification;
+    let Verification { session_id, lines, proven_lines, unproven_lines, .. } = verification;
     let verdict = if verification.ok { "holds" } else { "is broken" };
+    let turns = count_of(verification.turns);
     let mut text =
-        format!("{session_id} {verdict}: {lines} lines, {proven_lines} proven, {turns} Turns\n");
+        vec![format!("{session_id} {verdict}: {lines} lines, {proven_lines} proven, {turns}")];
     if *unproven_lines > 0 {
-        text.push_str(&format!("  {unproven_lines} lines of the first Pixir carry no proof\n"));
+        text.push(format!("  {unproven_lines} lines of the first Pixir carry no proof"));
     }
     if let Some(open) = &verification.open_turn {
         let calls = open.pending_calls.len();
-        text.push_str(&format!("  Turn {} is open, {calls} calls without a result\n", open.number));
+        text.push(format!("  Turn {} is open, {calls} calls without a result", open.number));
     }
-    for found in &verification.breaks {
-        text.push_str(&format!(
-            "  line {}, offset {}: {} ({})\n",
-            found.line, found.offset, found.message, found.kind
+    for Break { line, offset, message, kind, .. } in &verification.breaks {
+        text.push(format!("  line {line}, offset {offset}: {message} ({kind})"));
+    }
+    for Break { line, offset, .. } in &verification.repaired {
+        text.push(format!(
+            "  line {line}, offset {offset}: torn, closed and skipped when the Log was next opened"
         ));
     }
-    for found in &verification.repaired {
-        text.push_str(&format!(
-            "  line {}, offset {}: torn, closed and skipped when the Log was next opened\n",
-            found.line, found.offset
-        ));
-    }
-    for note in &verification.notes {
-        text.push_str(&format!("  note: {note}\n"));
-    }
-    crate::render::clean(&text)
+    text.extend(verification.notes.iter().map(|note| format!("  note: {note}")));
+    crate::render::clean(&text.join("\n")) + "\n"
 }
 
 /// Whether a Log holds, in a few words.

@@ -5,7 +5,6 @@
 
 mod file;
 mod keys;
-mod models;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -14,8 +13,7 @@ mod tree;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use file::{ConfigError, Flags, Loaded, Sources, load};
-pub use models::{Model, ModelTable};
+pub use file::{Flags, Loaded, Sources, load};
 
 use crate::event::PermissionMode;
 use crate::paths::Home;
@@ -26,20 +24,29 @@ pub const DEFAULT_MODEL: &str = "gpt-5.5";
 /// Everything a run needs to know.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// The user's own folder.
     pub home: Home,
+    /// Which model is asked.
     pub model: String,
     /// A flag or the environment named the model, so a resumed Session switches to it.
     pub model_named: bool,
     /// `None` lets the model's own default decide.
     pub effort: Option<String>,
+    /// What may be done without asking.
     pub permission_mode: PermissionMode,
-    /// `None` means unlimited.
+    /// How many Provider calls a Turn may make; `None` means unlimited.
     pub max_iterations: Option<u32>,
+    /// When the Log is forced to the disk.
     pub durability: Durability,
+    /// Plan calls that change something instead of running them.
     pub dry_run: bool,
+    /// How failed Provider calls are tried again.
     pub retry: Retry,
+    /// How long a Provider may take.
     pub stream: Stream,
+    /// Limits of host commands.
     pub bash: Bash,
+    /// How politely things are stopped.
     pub grace: Grace,
     /// How much text of one tool result reaches the model, in bytes.
     pub output_limit: usize,
@@ -82,6 +89,7 @@ pub enum Durability {
 
 /// How often and how patiently a failed Provider call is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "Retry-After is a name of its own")]
 pub struct Retry {
     pub max_attempts: u32,
     pub base: Duration,
@@ -96,7 +104,7 @@ impl Default for Retry {
             max_attempts: 5,
             base: Duration::from_millis(500),
             cap: Duration::from_secs(8),
-            retry_after_cap: Duration::from_secs(60),
+            retry_after_cap: Duration::from_mins(1),
         }
     }
 }
@@ -112,8 +120,8 @@ pub struct Stream {
 impl Default for Stream {
     fn default() -> Self {
         Self {
-            idle: Duration::from_secs(180),
-            total: Duration::from_secs(600),
+            idle: Duration::from_mins(3),
+            total: Duration::from_mins(10),
             connect: Duration::from_secs(30),
         }
     }
@@ -135,8 +143,8 @@ pub struct Bash {
 impl Default for Bash {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_secs(120),
-            max_timeout: Duration::from_secs(600),
+            timeout: Duration::from_mins(2),
+            max_timeout: Duration::from_mins(10),
             drain: Duration::from_millis(100),
             env: Vec::new(),
             shell: None,

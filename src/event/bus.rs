@@ -3,8 +3,8 @@
 //! Nothing durable depends on the bus. A slow listener may lose deltas, and is told so; canonical
 //! Events it missed come again from the Session's History, in order, none lost and none doubled.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;

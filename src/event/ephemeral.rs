@@ -89,10 +89,7 @@ pub enum Status {
     /// The Turn ended with an answer.
     Done,
     /// The Turn ended without one.
-    Error {
-        terminal_status: String,
-        error: Report,
-    },
+    Error { terminal_status: String, error: Report },
     /// The Turn was stopped.
     Interrupted,
 }

@@ -55,6 +55,7 @@ impl Timestamp {
 
 /// What happened: a durable fact or a live notice.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "Events live behind an Arc, and most are facts")]
 pub enum EventKind {
     /// In the Log.
     Canonical(Canonical),
@@ -79,12 +80,17 @@ pub struct Event {
 
 /// What `log` knows about a canonical Event it wrote or read.
 pub struct Sequenced {
+    /// The Event's own id.
     pub id: EventId,
+    /// The Session it belongs to.
     pub session_id: SessionId,
     /// Absent only on odd lines of foreign Logs.
     pub seq: Option<Seq>,
+    /// When it happened.
     pub ts: Timestamp,
+    /// What happened.
     pub fact: Canonical,
+    /// Envelope keys this build does not know.
     pub extra: Extra,
 }
 

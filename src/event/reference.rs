@@ -1,5 +1,7 @@
 //! `docs/events.md`: one sample of every Event, written by this test and compared with the page.
 
+use std::fmt::Write;
+
 use serde_json::json;
 
 use super::*;
@@ -95,10 +97,13 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             json!({"from_seq": 1, "to_seq": 40, "strategy": "deterministic", "trigger": "manual", "summary": "…"}),
             "Older History is replaced by a checkpoint for the model; the Log keeps everything.",
         ),
-        "history_rewound" => (json!({"to_seq": 12}), "The conversation went back to before this seq."),
-        "posture_changed" => {
-            (json!({"model": "gpt-6-sol"}), "Mode, model, effort or role changed; absent fields stay.")
+        "history_rewound" => {
+            (json!({"to_seq": 12}), "The conversation went back to before this seq.")
         }
+        "posture_changed" => (
+            json!({"model": "gpt-6-sol"}),
+            "Mode, model, effort or role changed; absent fields stay.",
+        ),
         "log_repaired" => (
             json!({"offset": 4096, "length": 77, "sha256": "…", "kept": false}),
             "A torn last line was closed with a newline when the Log was opened.",
@@ -122,14 +127,28 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
     let samples = vec![
         Ephemeral::TextDelta("They ".into()),
         Ephemeral::ReasoningDelta("Looking at ".into()),
-        Ephemeral::ToolOutputDelta { call_id: CallId::new("call_1"), chunk: "running 3 tests\n".into() },
+        Ephemeral::ToolOutputDelta {
+            call_id: CallId::new("call_1"),
+            chunk: "running 3 tests\n".into(),
+        },
         Ephemeral::Status(Status::Thinking { iteration: 0 }),
         Ephemeral::ContextPressure(json!({"tier": "advisory", "ratio": 0.71})),
-        Ephemeral::ProviderRetry(ProviderRetry { attempt: 2, max_attempts: 5, delay_ms: 480, error: report() }),
+        Ephemeral::ProviderRetry(ProviderRetry {
+            attempt: 2,
+            max_attempts: 5,
+            delay_ms: 480,
+            error: report(),
+        }),
         Ephemeral::PermissionRequest(request()),
         Ephemeral::PermissionResolved { call_id: CallId::new("call_1"), answer: Answer::Once },
     ];
-    samples.into_iter().map(|notice| { let says = meaning(&notice); (notice, says) }).collect()
+    samples
+        .into_iter()
+        .map(|notice| {
+            let says = meaning(&notice);
+            (notice, says)
+        })
+        .collect()
 }
 
 fn meaning(notice: &Ephemeral) -> &'static str {
@@ -137,11 +156,15 @@ fn meaning(notice: &Ephemeral) -> &'static str {
         Ephemeral::TextDelta(_) => "A piece of the model's text.",
         Ephemeral::ReasoningDelta(_) => "A piece of the model's reasoning summary.",
         Ephemeral::ToolOutputDelta { .. } => "A piece of a running tool's output.",
-        Ephemeral::Status(_) => "idle, thinking, working, or the end of a Turn: done, error, interrupted.",
+        Ephemeral::Status(_) => {
+            "idle, thinking, working, or the end of a Turn: done, error, interrupted."
+        }
         Ephemeral::ContextPressure(_) => "How full the model's window is.",
         Ephemeral::ProviderRetry(_) => "A Provider call failed and will be tried again.",
         Ephemeral::PermissionRequest(_) => "The user is asked.",
-        Ephemeral::PermissionResolved { .. } => "The question is settled: once, session, project or no.",
+        Ephemeral::PermissionResolved { .. } => {
+            "The question is settled: once, session, project or no."
+        }
     }
 }
 
@@ -152,13 +175,14 @@ fn the_events_page_is_true() {
     for (fact, says) in facts() {
         assert!(!matches!(fact, Canonical::Unknown(_)), "{}", fact.type_name());
         let data = serde_json::to_string_pretty(&fact).unwrap();
-        page.push_str(&format!("\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n", fact.type_name()));
+        write!(page, "\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n", fact.type_name()).unwrap();
     }
     page.push_str("\n## Ephemeral\n");
     assert_eq!(notices().len(), Ephemeral::TYPES.len());
     for (notice, says) in notices() {
         let data = serde_json::to_string_pretty(&notice.data()).unwrap();
-        page.push_str(&format!("\n### `{}`\n\n{says}\n\n```json\n{data}\n```\n", notice.type_name()));
+        let name = notice.type_name();
+        write!(page, "\n### `{name}`\n\n{says}\n\n```json\n{data}\n```\n").unwrap();
     }
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/events.md");
     if std::fs::read_to_string(&path).unwrap_or_default() != page {

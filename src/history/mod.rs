@@ -4,9 +4,9 @@
 //! counts whatever its length, and appending never copies what came before.
 
 mod closing;
-mod turns;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::sync::Arc;
 

@@ -81,14 +81,21 @@ pub fn fetch(data: &RawValue, folder: &Path) -> Result<Option<Box<RawValue>>, St
     RawValue::from_string(text).map(Some).map_err(|_| "its blob is not JSON".to_owned())
 }
 
+#[derive(Deserialize)]
+struct Carrier {
+    #[serde(rename = "$blob")]
+    reference: Reference,
+}
+
+/// A payload without its reference: what is left of it when the blob is lost.
+pub fn forget(mut data: Value) -> Option<Box<RawValue>> {
+    data.as_object_mut()?.remove(REFERENCE);
+    RawValue::from_string(data.to_string()).ok()
+}
+
 fn reference(data: &RawValue) -> Option<Reference> {
     // Almost no payload has one, so look for the key before parsing anything.
     memchr::memmem::find(data.get().as_bytes(), REFERENCE.as_bytes())?;
-    #[derive(Deserialize)]
-    struct Carrier {
-        #[serde(rename = "$blob")]
-        reference: Reference,
-    }
     serde_json::from_str::<Carrier>(data.get()).ok().map(|carrier| carrier.reference)
 }
 

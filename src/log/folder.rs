@@ -118,9 +118,7 @@ fn step(parent: &impl AsFd, name: &str, path: &Path) -> Result<OwnedFd, LogError
 /// Keeps Pixir's own state out of the user's commits. Best effort: a Session without it works.
 fn write_gitignore(state: &impl AsFd) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    if let Ok(fd) =
-        rustix::fs::openat(state, ".gitignore", flags, Mode::from_raw_mode(0o644))
-    {
+    if let Ok(fd) = rustix::fs::openat(state, ".gitignore", flags, Mode::from_raw_mode(0o644)) {
         File::from(fd).write_all(paths::GITIGNORE.as_bytes()).ok();
     }
 }

@@ -14,9 +14,7 @@ pub fn take(file: &File, id: &SessionId, path: &Path) -> Result<(), LogError> {
         Err(TryLockError::WouldBlock) => {
             Err(LogError::Busy { id: id.clone(), holder: Locks::now().holder(file) })
         }
-        Err(TryLockError::Error(source)) => {
-            Err(LogError::Write { path: path.to_owned(), source })
-        }
+        Err(TryLockError::Error(source)) => Err(LogError::Write { path: path.to_owned(), source }),
     }
 }
 

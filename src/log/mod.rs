@@ -25,7 +25,7 @@ pub use folder::Folder;
 pub use lock::Locks;
 pub use read::{Damage, Flaw, Place, Reading, Torn};
 pub use repair::{Repaired, repair};
-pub use verify::{Break, Verification, verify};
+pub use verify::{Break, Open, Verification, verify};
 
 use crate::error::{Explain, Kind};
 use crate::event::{Canonical, Event, Extra, LogRepaired, Seq, Sequenced, SharedEvent, Timestamp};
@@ -145,8 +145,8 @@ impl Log {
         self.data.clear();
         serde_json::to_writer(&mut self.data, &fact).map_err(|error| self.encode_error(error))?;
         if self.data.len() > blob::LARGEST_INLINE {
-            self.data = blob::store(&self.folder, &self.data)
-                .map_err(|source| self.write_error(source))?;
+            self.data =
+                blob::store(&self.folder, &self.data).map_err(|source| self.write_error(source))?;
         }
         self.line.clear();
         if self.state == State::Torn {
@@ -265,23 +265,47 @@ impl Syncer {
 /// What can go wrong with a Log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
+    /// No such Log in this Workspace.
     #[error("there is no Session {id} in this Workspace")]
-    NotFound { id: SessionId },
+    NotFound {
+        /// The Session that was asked for.
+        id: SessionId,
+    },
+    /// A new Log would replace one.
     #[error("a Session {id} already exists")]
-    AlreadyExists { id: SessionId },
+    AlreadyExists {
+        /// The Session that is there.
+        id: SessionId,
+    },
+    /// Another process is its writer.
     #[error("Session {id} is open in {}", holder_text(*.holder))]
-    Busy { id: SessionId, holder: Option<u32> },
+    Busy {
+        /// The Session that was asked for.
+        id: SessionId,
+        /// The process that has it, where the kernel tells.
+        holder: Option<u32>,
+    },
+    /// Somebody put a link where Pixir keeps its state.
     #[error("{} is a link or not what Pixir keeps there", path.display())]
-    UnsafePath { path: PathBuf },
+    UnsafePath {
+        /// The link.
+        path: PathBuf,
+    },
+    /// An Event could not be recorded.
     #[error("the Log {} cannot be written", path.display())]
     Write {
+        /// The Log.
         path: PathBuf,
+        /// What the system said.
         #[source]
         source: std::io::Error,
     },
+    /// Something could not be looked at.
     #[error("{} cannot be read", path.display())]
     Io {
+        /// What could not be read.
         path: PathBuf,
+        /// What the system said.
         #[source]
         source: std::io::Error,
     },

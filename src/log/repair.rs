@@ -1,11 +1,12 @@
 //! Repair: a cleaned copy of a damaged Log, and a report; the original is never touched.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Break, Log, LogError, verify};
-use crate::event::{Canonical, Event, Extra, LogRepaired, SharedEvent, ToolCall};
+use super::{Break, Log, LogError, Reading, blob, verify};
+use crate::event::{Canonical, Event, Extra, LogRepaired, Sequenced, SharedEvent, ToolCall};
 use crate::history::{self, History};
 use crate::id::SessionId;
 use crate::paths;
@@ -13,13 +14,19 @@ use crate::paths;
 /// What a repair did.
 #[derive(Debug, Serialize)]
 pub struct Repaired {
+    /// The Session that was damaged.
     pub original: SessionId,
+    /// Its Log, which is as it was.
     pub original_path: PathBuf,
+    /// The copy, a Session of its own.
     pub session_id: SessionId,
+    /// The copy's Log.
     pub path: PathBuf,
+    /// Where this report was written.
     pub report_path: PathBuf,
+    /// Events that were copied.
     pub events_kept: usize,
-    /// Results without a call, and results that came twice.
+    /// Payloads that cannot be read, results without a call, and results that came twice.
     pub events_dropped: usize,
     /// Ends that were missing and were written.
     pub events_added: usize,
@@ -32,7 +39,8 @@ pub fn repair(workspace: &Path, id: &SessionId) -> Result<Repaired, LogError> {
     let verification = verify(workspace, id)?;
     let reading = Log::read(workspace, id)?;
     let total = reading.events.len();
-    let kept = paired(History::from_events(reading.events));
+    let sound = sound(reading, &verification.breaks);
+    let kept = paired(&History::from_events(sound));
     let (mut copy, copy_id) = create_copy(workspace, id)?;
     for event in &kept {
         copy_event(&mut copy, event)?;
@@ -57,8 +65,44 @@ pub fn repair(workspace: &Path, id: &SessionId) -> Result<Repaired, LogError> {
     Ok(repaired)
 }
 
+/// Drops payloads that cannot be read, and forgets blobs that are lost.
+fn sound(reading: Reading, breaks: &[Break]) -> Vec<SharedEvent> {
+    let lost_blobs: Vec<u64> =
+        breaks.iter().filter(|found| found.kind == "blob").map(|found| found.line).collect();
+    let placed = reading.events.into_iter().zip(reading.places);
+    placed
+        .filter_map(|(event, place)| {
+            if lost_blobs.contains(&place.line) {
+                return without_blob(&event);
+            }
+            match event.fact()? {
+                Canonical::Unknown(unknown) if unknown.problem.is_some() => None,
+                _ => Some(event),
+            }
+        })
+        .collect()
+}
+
+/// The Event with what its line still says; `None` when that is not enough for its type.
+fn without_blob(event: &Event) -> Option<SharedEvent> {
+    let fact = event.fact()?;
+    let data = blob::forget(serde_json::to_value(fact).ok()?)?;
+    let fact = Canonical::decode(fact.type_name(), &data);
+    if matches!(&fact, Canonical::Unknown(unknown) if unknown.problem.is_some()) {
+        return None;
+    }
+    Some(Arc::new(Event::sequenced(Sequenced {
+        id: event.id().clone(),
+        session_id: event.session_id().clone(),
+        seq: event.seq(),
+        ts: event.ts().clone(),
+        fact,
+        extra: event.extra().clone(),
+    })))
+}
+
 /// Drops results that no call asked for, and second results.
-fn paired(history: History) -> Vec<SharedEvent> {
+fn paired(history: &History) -> Vec<SharedEvent> {
     let mut open: Vec<&ToolCall> = Vec::new();
     let mut kept = Vec::with_capacity(history.len());
     for event in history.iter() {
@@ -99,12 +143,15 @@ fn copy_event(copy: &mut Log, event: &Event) -> Result<(), LogError> {
 /// Gives every call a result and the last Turn an end, and says in the copy what was lost.
 fn close_open_ends(copy: &mut Log, breaks: &[Break]) -> Result<(), LogError> {
     for call in copy.history().orphans() {
-        copy.append(history::orphan_result(&call, "its result is missing in the damaged Log").into())?;
+        copy.append(
+            history::orphan_result(&call, "its result is missing in the damaged Log").into(),
+        )?;
     }
     if copy.history().turns().open.is_some() {
         copy.append(history::cut_turn("the Log was repaired while this Turn was open").into())?;
     }
-    for found in breaks.iter().filter(|found| found.kind == "unreadable_line") {
+    let is_lost = |found: &&Break| matches!(found.kind, "unreadable_line" | "payload" | "blob");
+    for found in breaks.iter().filter(is_lost) {
         let mut extra = Extra::new();
         extra.insert("original_line".to_owned(), found.line.into());
         let (offset, length) = (found.offset, found.length);

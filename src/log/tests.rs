@@ -57,7 +57,8 @@ impl Desk {
     fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap(), id: SessionId::mint() };
         let mut log = Log::create(place.workspace(), &place.id).unwrap();
-        let facts = [says("one"), calls("a"), results("a", "x"), answers("1"), says("two"), answers("2")];
+        let facts =
+            [says("one"), calls("a"), results("a", "x"), answers("1"), says("two"), answers("2")];
         for fact in facts {
             log.append(fact).unwrap();
         }
@@ -97,7 +98,14 @@ fn a_log_comes_back_as_it_was_written() {
     let types: Vec<_> = log.history().iter().map(|event| event.type_name().to_owned()).collect();
     assert_eq!(
         types,
-        ["user_message", "tool_call", "tool_result", "assistant_message", "user_message", "assistant_message"]
+        [
+            "user_message",
+            "tool_call",
+            "tool_result",
+            "assistant_message",
+            "user_message",
+            "assistant_message"
+        ]
     );
     assert_eq!(log.next_seq(), 6);
     drop(log);
@@ -132,7 +140,9 @@ fn a_second_writer_is_refused_and_told_who_has_it() {
     let place = Desk::new();
     let held = Log::open(place.workspace(), &place.id).unwrap();
     let refused = Log::open(place.workspace(), &place.id).unwrap_err();
-    assert!(matches!(refused, LogError::Busy { holder: Some(pid), .. } if pid == std::process::id()));
+    assert!(
+        matches!(refused, LogError::Busy { holder: Some(pid), .. } if pid == std::process::id())
+    );
     drop(held);
     Log::open(place.workspace(), &place.id).unwrap();
 }
@@ -208,7 +218,9 @@ fn a_line_that_only_lost_its_newline_counts() {
 fn damage_in_the_middle_never_blocks_and_names_its_place() {
     let place = Desk::new();
     let lines = place.lines();
-    for rubbish in [&b"\0\0\0\0"[..], b"{\"half\":", b"\xff\xfe", "\u{2028}".as_bytes(), b"[]", b"7"] {
+    for rubbish in
+        [&b"\0\0\0\0"[..], b"{\"half\":", b"\xff\xfe", "\u{2028}".as_bytes(), b"[]", b"7"]
+    {
         let mut bytes = (lines[..2].join("\n") + "\n").into_bytes();
         let offset = bytes.len() as u64;
         bytes.extend_from_slice(rubbish);
@@ -263,6 +275,23 @@ fn a_large_payload_goes_to_a_blob_and_comes_back() {
     assert_eq!(place.breaks(), [("blob", 9)]);
     fs::remove_file(blob).unwrap();
     assert_eq!(place.breaks(), [("blob", 9)], "calls and results still pair");
+    let repaired = repair(place.workspace(), &place.id).unwrap();
+    let copy = verify(place.workspace(), &repaired.session_id).unwrap();
+    assert!(copy.ok && repaired.events_dropped == 0, "{:?}", copy.breaks);
+}
+
+#[test]
+fn repair_drops_a_payload_that_cannot_be_read() {
+    let place = Desk::new();
+    let mut lines = place.lines();
+    let result = lines.iter().position(|line| line.contains("tool_result")).unwrap();
+    lines[result] = lines[result].replace("call_id", "cell_id");
+    place.rewrite_lines(&lines);
+    assert!(place.breaks().contains(&("payload", result as u64 + 1)), "{:?}", place.breaks());
+    let repaired = repair(place.workspace(), &place.id).unwrap();
+    assert_eq!((repaired.events_dropped, repaired.events_added), (1, 2));
+    let copy = verify(place.workspace(), &repaired.session_id).unwrap();
+    assert!(copy.ok, "{:?}", copy.breaks);
 }
 
 #[test]

@@ -14,29 +14,39 @@ use crate::paths;
 /// The result of checking a Log; a promise to machines, so it serializes.
 #[derive(Debug, Serialize)]
 pub struct Verification {
+    /// Whose Log it is.
     pub session_id: SessionId,
+    /// Where the Log is.
     pub path: PathBuf,
     /// No break was found.
     pub ok: bool,
+    /// Everything between two newlines, damaged or not.
     pub lines: u64,
+    /// Lines that could be read.
     pub events: usize,
-    /// Lines that carry a proof, and lines of the first Pixir that carry none.
+    /// Lines that carry a proof.
     pub proven_lines: u64,
+    /// Lines of the first Pixir, which carry none.
     pub unproven_lines: u64,
+    /// How many Turns have begun.
     pub turns: usize,
     /// The last Turn, when it has no terminal event yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<Open>,
+    /// What does not hold, in the order of the file.
     pub breaks: Vec<Break>,
     /// Torn lines that a later `log_repaired` accounts for.
     pub repaired: Vec<Break>,
+    /// What a reader should know about the limits of this check.
     pub notes: Vec<String>,
 }
 
 /// A Turn that has begun and not ended.
 #[derive(Debug, Serialize)]
 pub struct Open {
+    /// Which Turn it is, from 1.
     pub number: usize,
+    /// Where it began.
     pub seq: Option<Seq>,
     /// Calls of it that have no result.
     pub pending_calls: Vec<CallId>,
@@ -45,12 +55,15 @@ pub struct Open {
 /// One thing that does not hold, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Break {
+    /// One word for machines, such as `unreadable_line` or `broken_proof`.
     pub kind: &'static str,
     /// From 1.
     pub line: u64,
     /// Of the line's first byte.
     pub offset: u64,
+    /// Of the line, without its newline.
     pub length: u64,
+    /// One sentence for people.
     pub message: String,
 }
 
@@ -153,14 +166,14 @@ impl Findings {
                     }
                 }
                 // A result may come after its Turn: an orphan is closed when the Log is opened.
-                Some(Canonical::ToolResult(result)) => {
-                    if open.remove(&result.call_id).is_none() {
-                        let message = format!("result {} has no call", result.call_id);
-                        self.breaks.push(at(*place, "result_without_call", message));
-                    }
+                Some(Canonical::ToolResult(result)) if open.remove(&result.call_id).is_none() => {
+                    let message = format!("result {} has no call", result.call_id);
+                    self.breaks.push(at(*place, "result_without_call", message));
                 }
                 Some(fact) if is_boundary(fact) => {
-                    open.values_mut().for_each(|call| call.turn_ended = true);
+                    for call in open.values_mut() {
+                        call.turn_ended = true;
+                    }
                 }
                 _ => {}
             }

@@ -91,7 +91,7 @@ mod tests {
         for bytes in ["", "[]", "{\"workspaces\":3}", "{\"workspaces\":[1,\"relative\"]}", "\0"] {
             assert_eq!(parse(bytes.as_bytes()), Vec::<PathBuf>::new(), "{bytes}");
         }
-        let home = Home::new("/nonexistent/pixir");
+        let home = Home::new("/proc/nowhere/pixir");
         remember(&home, Path::new("/tmp"));
         assert_eq!(known(&home), Vec::<PathBuf>::new());
     }

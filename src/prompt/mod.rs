@@ -12,7 +12,7 @@ mod project;
 
 use sha2::{Digest, Sha256};
 
-pub use context::{Context, git_branch};
+pub use context::Context;
 pub use project::{Project, Sources};
 
 use crate::id::SessionId;

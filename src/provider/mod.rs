@@ -159,19 +159,17 @@ impl Explain for ProviderError {
         let actions: &[&str] = match self.kind {
             Kind::AuthRefused => &["check OPENAI_API_KEY, or sign in again with `pixir login`"],
             Kind::ContextOverflow => {
-                &["shorten the conversation with `pixir compact`, or start a new Session"]
+                &["start a new Session and tell it what matters from this one"]
             }
             Kind::RateLimited | Kind::ProviderOverloaded | Kind::UsageLimitReached => &[&wait],
             Kind::QuotaExceeded => &["check the plan and billing of this account"],
-            Kind::ModelNotSupported => {
-                &["choose another model with `--model`; `pixir models` lists them"]
-            }
+            Kind::ModelNotSupported => &["choose another model with `--model`"],
             Kind::ProviderRefusal => &["rephrase the request"],
             Kind::Network => {
                 &["check the network, the proxy and OPENAI_BASE_URL, then resume the Session"]
             }
             Kind::StreamIdle | Kind::Timeout => &[
-                "resume the Session; raise `stream.idle` or `stream.total` in the config if the model is slow",
+                "resume the Session; raise `stream.idle_ms` or `stream.total_ms` in the config if the model is slow",
             ],
             Kind::NotFound => &["check OPENAI_BASE_URL: it usually ends in /v1"],
             Kind::InvalidResponse | Kind::ProviderError | Kind::Incomplete => {

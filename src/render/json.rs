@@ -85,7 +85,7 @@ impl Envelope {
 
 fn status_word(ending: &Ending) -> &'static str {
     if ending.status == Status::Done {
-        return "completed";
+        return if ending.truncated { "incomplete" } else { "completed" };
     }
     match ending.terminal_status() {
         Some(TerminalStatus::Interrupted) => "interrupted",

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use super::diff;
 use super::sanitise::{Sanitiser, clean, one_line};
 use super::sheet::Sheet;
+use super::tally::truncation;
 use super::title::title;
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, EventKind, Heard, ProviderRetry, Status,
@@ -44,13 +45,14 @@ pub struct Look {
 }
 
 /// What has been shown of the Turn so far.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact about the screen of its own")]
 pub struct Line {
     look: Look,
     sanitiser: Sanitiser,
     /// Raw text of the current response that is already on the screen.
     shown: String,
     /// The cursor of stdout stands behind text.
-    mid_line: bool,
+    in_text: bool,
     /// Deltas were lost: later ones have no place to stand until the whole message comes.
     gap: bool,
     /// The next status is the one that follows a loss, and says nothing new.
@@ -67,7 +69,7 @@ impl Line {
             look,
             sanitiser: Sanitiser::default(),
             shown: String::new(),
-            mid_line: false,
+            in_text: false,
             gap: false,
             catching_up: false,
             behind_activity: false,
@@ -77,7 +79,7 @@ impl Line {
 
     /// Whether the cursor of a terminal stands in mid-line.
     pub fn is_mid_line(&self) -> bool {
-        self.mid_line && self.look.answer == Surface::Terminal
+        self.in_text && self.look.answer == Surface::Terminal
     }
 
     /// Writes what there is to show of it.
@@ -141,7 +143,7 @@ impl Line {
         let before = answer.len();
         self.sanitiser.push(chunk, answer);
         if answer.len() > before {
-            self.mid_line = !answer.ends_with('\n');
+            self.in_text = !answer.ends_with('\n');
         }
     }
 
@@ -160,6 +162,9 @@ impl Line {
                 self.activity(clean(&message.text).trim_end(), sheet);
             }
             Surface::Plain | Surface::Hidden => {}
+        }
+        if let Some(reason) = truncation(message) {
+            self.activity(&format!("the answer was cut: {}", one_line(reason, 60)), sheet);
         }
     }
 
@@ -188,7 +193,7 @@ impl Line {
         if self.is_mid_line() {
             sheet.answer().push('\n');
         }
-        self.mid_line = false;
+        self.in_text = false;
     }
 
     fn remember(&mut self, call: &ToolCall) {

@@ -28,6 +28,9 @@ use status::StatusLine;
 use crate::error::Report;
 use crate::event::Heard;
 
+/// How often a pipe is asked whether anybody still reads it.
+const LOOK_FOR_READER: Duration = Duration::from_millis(500);
+
 /// How a Turn is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -46,6 +49,8 @@ pub struct View {
     line: Line,
     status: Option<StatusLine>,
     sheet: Sheet,
+    /// stdout's reader went away: whoever started the run has turned to other things.
+    silent: bool,
 }
 
 impl View {
@@ -68,16 +73,21 @@ impl View {
             line: Line::new(look),
             status: is_live.then(|| StatusLine::new(Instant::now())),
             sheet: Sheet::default(),
+            silent: false,
         }
     }
 
-    /// How often `tick` wants to be called while nothing is heard; `None` for never.
-    pub fn tick_every(&self) -> Option<Duration> {
-        (self.status.is_some() || self.mode == Mode::Events).then_some(status::TICK)
+    /// How often `tick` wants to be called while nothing is heard.
+    pub fn tick_every(&self) -> Duration {
+        let is_live = self.status.is_some() || self.mode == Mode::Events;
+        if is_live { status::TICK } else { LOOK_FOR_READER }
     }
 
     /// Shows what was heard.
     pub fn hear(&mut self, heard: &Heard) -> Result<(), Gone> {
+        if self.silent {
+            return Ok(());
+        }
         if self.mode == Mode::Events {
             return events::write(heard, &mut self.paper);
         }
@@ -91,6 +101,12 @@ impl View {
     /// Brings the live parts up to date.
     pub fn tick(&mut self) -> Result<(), Gone> {
         self.paper.flush()?;
+        if self.paper.is_unread() {
+            return Err(Gone);
+        }
+        if self.silent {
+            return Ok(());
+        }
         let Some(status) = &mut self.status else { return Ok(()) };
         if self.line.is_mid_line() {
             return Ok(());
@@ -100,18 +116,20 @@ impl View {
         Ok(())
     }
 
+    /// Nothing more is shown.
+    pub fn fall_silent(&mut self) {
+        self.erase_status();
+        self.silent = true;
+    }
+
     /// Says something beside the answer; `--quiet` hides it.
     pub fn notice(&mut self, text: &str) {
+        if self.silent {
+            return;
+        }
         self.line.activity(&clean(text), &mut self.sheet);
         // A lost stdout is found by whoever writes an answer.
         self.write_sheet().ok();
-    }
-
-    /// Says what went wrong and what to do; nothing hides it.
-    pub fn error(&mut self, report: &Report) {
-        self.erase_status();
-        self.paper.flush().ok();
-        self.paper.activity(error_text(report).as_bytes());
     }
 
     /// Asks for a line of input.
@@ -157,11 +175,9 @@ impl View {
 
 /// An error as a person reads it.
 pub fn error_text(report: &Report) -> String {
-    let mut text = format!("error: {}\n", clean(&report.message));
-    for action in report.next_actions() {
-        text.push_str(&format!("  try: {}\n", clean(&action)));
-    }
-    text
+    let mut lines = vec![format!("error: {}", clean(&report.message))];
+    lines.extend(report.next_actions().iter().map(|action| format!("  try: {}", clean(action))));
+    lines.join("\n") + "\n"
 }
 
 /// The cells of a line of the terminal on stderr; asked each time, because windows change.

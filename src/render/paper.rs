@@ -86,6 +86,15 @@ impl Paper {
         Ok(())
     }
 
+    /// Whether stdout's reader went away; a pipe can tell before anything is written.
+    pub fn is_unread(&self) -> bool {
+        let Some(file) = &self.answer else { return false };
+        let mut look = [PollFd::new(file, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let looked = poll(&mut look, Some(&now)).is_ok();
+        looked && look.iter().any(|found| found.revents().contains(PollFlags::ERR))
+    }
+
     /// Writes to stderr. Its loss is no reason to stop working.
     pub fn activity(&mut self, bytes: &[u8]) {
         let Some(file) = &mut self.activity else { return };

@@ -116,10 +116,9 @@ pub fn one_line(text: &str, width: usize) -> String {
 /// trail bytes of characters outside the ranges below.
 fn is_plainly_harmless(byte: u8) -> bool {
     match byte {
-        b'\n' | b'\t' | b' '..=b'~' => true,
         // C2: C1 controls. E2: bidi controls. EF: the byte order mark. F3: tags.
         0xC2 | 0xE2 | 0xEF | 0xF3 => false,
-        0x80.. => true,
+        b'\n' | b'\t' | b' '..=b'~' | 0x80.. => true,
         _ => false,
     }
 }
@@ -144,17 +143,12 @@ fn behind_escape(c: char) -> State {
 }
 
 fn is_forbidden(c: char) -> bool {
-    match c {
-        '\n' | '\t' => false,
-        '\0'..='\x1f' | '\x7f'..='\u{9f}' => true,
-        // Embeddings, overrides and isolates reorder what a reader sees.
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-        // The byte order mark and interlinear annotations are invisible.
-        '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
-        // Tags carry hidden text.
-        '\u{e0000}'..='\u{e007f}' => true,
-        _ => false,
-    }
+    let is_control = c.is_control() && c != '\n' && c != '\t';
+    // Embeddings, overrides and isolates reorder what a reader sees.
+    let is_reordering = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    // The byte order mark, interlinear annotations and tags carry what nobody sees.
+    let is_hidden = matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    is_control || is_reordering || is_hidden
 }
 
 #[cfg(test)]

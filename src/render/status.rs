@@ -86,14 +86,15 @@ impl StatusLine {
             return None;
         }
         let seconds = now.saturating_duration_since(self.since).as_secs();
-        let mut tail = format!(" · {}", span(seconds));
+        let mut facts = vec![span(seconds)];
         if self.tokens > 0 {
-            tail.push_str(&format!(" · {} tokens", thousands(self.tokens)));
+            facts.push(format!("{} tokens", thousands(self.tokens)));
         }
         let silence = now.saturating_duration_since(self.last_heard);
         if self.thinking && self.running.is_empty() && silence >= SILENCE {
-            tail.push_str(&format!(" · no data for {} s", silence.as_secs()));
+            facts.push(format!("no data for {} s", silence.as_secs()));
         }
+        let tail = format!(" · {}", facts.join(" · "));
         let what = match self.running.as_slice() {
             [] => "thinking".to_owned(),
             [(_, only)] => only.clone(),

@@ -12,6 +12,7 @@ use crate::event::{
 #[derive(Debug, Default)]
 pub struct Tally {
     answer: Option<String>,
+    truncated: bool,
     partial: Option<String>,
     failed: Option<TurnFailed>,
     usage: Usage,
@@ -40,6 +41,8 @@ pub struct Ending {
     pub output: Option<String>,
     pub failed: Option<TurnFailed>,
     pub usage: Usage,
+    /// There is an answer, but its end is missing.
+    pub truncated: bool,
     /// Somebody said no to a call.
     pub denied: bool,
 }
@@ -99,6 +102,7 @@ impl Tally {
             output: self.answer.or(self.partial),
             failed: self.failed,
             usage: self.usage,
+            truncated: self.truncated,
             denied: self.denied,
         }
     }
@@ -125,10 +129,16 @@ impl Tally {
     fn message(&mut self, message: &AssistantMessage) {
         if message.is_final() {
             self.answer = Some(message.text.clone());
+            self.truncated = truncation(message).is_some();
         } else if message.is_partial() {
             self.partial = Some(message.text.clone());
         }
     }
+}
+
+/// Why the Provider cut a message, if it did.
+pub fn truncation(message: &AssistantMessage) -> Option<&str> {
+    message.metadata.as_ref()?.get("truncated")?.as_str()
 }
 
 impl Usage {

@@ -39,20 +39,23 @@ fn answer(request: &Received) -> Reply {
     // Steps are counted by outputs, so that a failed tool moves the story on instead of looping it.
     let reply = match outputs.as_slice() {
         [] => Reply::new()
+            .commentary("First I'll see the test fail.")
+            .call("bash", json!({"command": "sh test.sh"})),
+        [_] => Reply::new()
             .reasoning(
                 "The test says the total is wrong. I should read the program before guessing.",
             )
-            .commentary("I'll read total.sh first.")
+            .commentary("Now the program itself.")
             .call("read", json!({"path": "total.sh"})),
-        [_] => Reply::new()
+        [_, _] => Reply::new()
             .reasoning("The loop overwrites the total with each number instead of adding it.")
             .commentary(
                 "Found it: the loop assigns each number instead of adding it. One line to change.",
             )
             .call("edit", edit_arguments(&request.body["tools"])),
-        [_, _] => {
-            Reply::new().commentary("Now the test.").call("bash", json!({"command": "sh test.sh"}))
-        }
+        [_, _, _] => Reply::new()
+            .commentary("And the test again.")
+            .call("bash", json!({"command": "sh test.sh"})),
         [.., last] => Reply::says(&summary(last)),
     };
     let seen = request.body_text.len() as u64 / 4;
@@ -130,9 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn the_trick_has_four_steps_even_when_tools_fail() {
+    fn the_trick_has_five_steps_even_when_tools_fail() {
         let mut input = vec![user(DEMO_PROMPT)];
         for (word, result) in [
+            ("\"bash\"", "2 of 4 checks failed"),
             ("\"read\"", "1: x"),
             ("\"edit\"", "error no_match"),
             ("\"bash\"", "1 of 4 checks failed"),

@@ -64,12 +64,15 @@ impl Script {
 /// A request as it arrived.
 #[derive(Debug, Clone)]
 pub struct Received {
+    /// Such as `POST`.
     pub method: String,
+    /// Such as `/responses`.
     pub path: String,
     /// Names are in lower case.
     pub headers: Vec<(String, String)>,
     /// Null when the body is not JSON.
     pub body: Value,
+    /// The bytes of the body.
     pub body_text: String,
     /// When its first byte came.
     pub arrived: Instant,

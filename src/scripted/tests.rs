@@ -199,7 +199,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
         }
     }
     let tools: Vec<&String> = story.iter().filter(|word| !word.contains(' ')).collect();
-    assert_eq!(tools, ["read", "edit", "bash"]);
+    assert_eq!(tools, ["bash", "read", "edit", "bash"]);
     assert!(story.last().unwrap().starts_with("Fixed."), "{story:?}");
     assert!(server.requests().last().unwrap().body_text.contains("encrypted_content"));
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::inbox::{Inbox, Reply, TurnId};
 use super::{Body, Manners, Session, SessionError, TurnContext};
 use crate::config::Durability;
-use crate::error::{Explain, Kind, Report};
+use crate::error::{Kind, Report};
 use crate::event::{
     Answer, Backlog, Bus, Canonical, Ephemeral, Extra, PermissionRequest, SharedEvent, Status,
     TerminalStatus, TurnFailed,
@@ -87,7 +87,7 @@ impl Actor {
 
     async fn next(&mut self, inbox: &mut mpsc::Receiver<Inbox>) -> Option<Wake> {
         let Some(turn) = &mut self.turn else { return inbox.recv().await.map(Wake::Message) };
-        let far_away = Instant::now() + std::time::Duration::from_secs(3600);
+        let far_away = Instant::now() + std::time::Duration::from_hours(1);
         let abort_at = turn.abort_at.unwrap_or(far_away);
         let grace_runs = turn.abort_at.is_some();
         tokio::select! {
@@ -177,9 +177,9 @@ impl Actor {
     }
 
     async fn force_to_disk(&mut self) -> Result<(), SessionError> {
-        let syncer = self.log.syncer();
-        let synced = tokio::task::spawn_blocking(move || syncer.sync()).await;
-        let synced = synced.unwrap_or_else(|error| {
+        let disk = self.log.syncer();
+        let joined = tokio::task::spawn_blocking(move || disk.sync()).await;
+        let synced = joined.unwrap_or_else(|error| {
             let path = self.log.path().to_owned();
             Err(LogError::Write { path, source: std::io::Error::other(error) })
         });
@@ -258,7 +258,7 @@ impl Actor {
                 self.bury(TerminalStatus::Crashed, error).await
             }
         };
-        self.finish(status);
+        self.finish(&status);
     }
 
     async fn abort_turn(&mut self) {
@@ -266,9 +266,10 @@ impl Actor {
             turn.task.abort();
             turn.ended = true;
         }
-        let error = Report::new(Kind::Interrupted, "the Turn did not stop by itself and was aborted");
+        let error =
+            Report::new(Kind::Interrupted, "the Turn did not stop by itself and was aborted");
         let status = self.bury(TerminalStatus::Interrupted, error).await;
-        self.finish(status);
+        self.finish(&status);
     }
 
     /// The survivor writes the evidence: a task that is gone can no longer record its own end.
@@ -298,7 +299,7 @@ impl Actor {
         }
     }
 
-    fn finish(&mut self, status: Status) {
+    fn finish(&mut self, status: &Status) {
         if let Some(turn) = self.turn.take() {
             turn.over.store(true, Ordering::Release);
             self.questions.clear();
@@ -337,7 +338,10 @@ fn ends_turn(fact: &Canonical) -> bool {
 }
 
 fn crash_message(error: JoinError) -> String {
-    let Ok(panic) = error.try_into_panic() else { return "the Turn was cancelled".to_owned() };
+    let panic = match error.try_into_panic() {
+        Ok(panic) => panic,
+        Err(cancelled) => return format!("the Turn was cancelled: {cancelled}"),
+    };
     let text = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())

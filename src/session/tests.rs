@@ -5,9 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::event::{
-    AssistantMessage, EventKind, Extra, Heard, Phase, ToolCall, UserMessage,
-};
+use crate::event::{AssistantMessage, EventKind, Extra, Heard, Phase, ToolCall, UserMessage};
 
 const MANNERS: Manners =
     Manners { durability: Durability::None, grace: Duration::from_millis(100) };
@@ -269,11 +267,16 @@ async fn a_turn_cut_by_the_death_of_its_process_is_closed_on_the_next_open() {
         let (session, _) = Session::open(folder.path(), &id, MANNERS).unwrap();
         assert_eq!(
             transcript(&session.history().await.unwrap()),
-            ["user_message", "tool_call", "tool_result orphan_tool_call", "turn_failed interrupted"],
+            [
+                "user_message",
+                "tool_call",
+                "tool_result orphan_tool_call",
+                "turn_failed interrupted"
+            ],
             "and only once"
         );
         drop(session);
-        while !matches!(Log::open(folder.path(), &id), Ok(_)) {
+        while Log::open(folder.path(), &id).is_err() {
             tokio::task::yield_now().await;
         }
     }

@@ -11,24 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
-use tokio::time::Instant;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::environment;
+use super::order::Order;
 use super::output::Output;
-use super::supervisor::{KILL, Order, SUBREAPER, SUPERVISE, TERMINATE};
+use super::running::{Running, Supervisor};
+use super::supervisor::{SUBREAPER, SUPERVISE};
 use crate::config::Config;
 use crate::error::{Explain, Kind};
-
-/// How much is read at once.
-const READ_SIZE: usize = 64 * 1024;
-/// How long a killed supervisor may take before Pixir goes on without it.
-const GIVE_UP: Duration = Duration::from_secs(3);
-/// How long output is waited for once the supervisor has ended; only a process that smuggled the
-/// pipe out of its namespace can hold it open then.
-const LAST_OUTPUT: Duration = Duration::from_millis(200);
 
 /// Starts commands; cheap to clone.
 #[derive(Clone)]
@@ -194,186 +187,13 @@ impl Commands {
             return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
         };
         let status = BufReader::new(status).lines();
-        Ok(Supervisor { process, lifeline: Some(lifeline), output, status })
+        Ok(Supervisor { process, lifeline, output, status })
     }
 }
 
 impl std::fmt::Debug for Commands {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Commands").field("shell", &self.0.shell).finish_non_exhaustive()
-    }
-}
-
-/// A supervisor process. Closing the lifeline, also by dropping it, kills what it watches; the
-/// process itself is never killed from here, because a subreaper must live to sweep.
-struct Supervisor {
-    process: Child,
-    lifeline: Option<ChildStdin>,
-    output: ChildStdout,
-    status: Lines<BufReader<ChildStderr>>,
-}
-
-impl Supervisor {
-    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.lifeline {
-            Some(lifeline) => lifeline.write_all(bytes).await,
-            None => Ok(()),
-        }
-    }
-}
-
-/// A command on its way.
-struct Running<'a> {
-    supervisor: Supervisor,
-    cancel: &'a CancellationToken,
-    grace: Duration,
-    began: Instant,
-    phase: Phase,
-    /// When the phase ends.
-    until: Instant,
-    open: Open,
-    news: News,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Running,
-    Terminating,
-    Killing,
-}
-
-/// What has not ended yet.
-struct Open {
-    output: bool,
-    status: bool,
-    process: bool,
-}
-
-/// What the status lines said.
-#[derive(Default)]
-struct News {
-    started: Option<String>,
-    end: Option<End>,
-    leftovers: Vec<Leftover>,
-    failure: Option<CommandError>,
-    stopped: Option<Stop>,
-}
-
-enum Wake {
-    Output(io::Result<usize>),
-    Status(Option<String>),
-    Ended,
-    PhaseOver,
-    Interrupted,
-    Tell,
-}
-
-impl<'a> Running<'a> {
-    fn new(supervisor: Supervisor, job: &Job<'a>, grace: Duration) -> Self {
-        let began = Instant::now();
-        Self {
-            supervisor,
-            cancel: job.cancel,
-            grace,
-            began,
-            phase: Phase::Running,
-            until: began + job.timeout,
-            open: Open { output: true, status: true, process: true },
-            news: News::default(),
-        }
-    }
-
-    async fn watch(mut self, output: &mut Output<'_>) -> Result<Outcome, CommandError> {
-        let mut buffer = vec![0; READ_SIZE];
-        while self.open.output || self.open.status || self.open.process {
-            match self.next(&mut buffer, output.due()).await {
-                Wake::Output(Ok(count)) if count > 0 => output.push(&buffer[..count]).await,
-                Wake::Output(_) => self.open.output = false,
-                Wake::Status(Some(line)) => self.news.take(&line),
-                Wake::Status(None) => self.open.status = false,
-                Wake::Ended => {
-                    self.open.process = false;
-                    self.phase = Phase::Killing;
-                    self.until = Instant::now() + LAST_OUTPUT;
-                }
-                Wake::Tell => output.tell(),
-                Wake::Interrupted => self.stop(Stop::Interrupted).await,
-                Wake::PhaseOver => match self.phase {
-                    Phase::Running => self.stop(Stop::TimedOut).await,
-                    Phase::Terminating => self.kill().await,
-                    Phase::Killing => break,
-                },
-            }
-        }
-        self.news.outcome(self.began.elapsed())
-    }
-
-    async fn next(&mut self, buffer: &mut [u8], due: Option<Instant>) -> Wake {
-        let Supervisor { process, output, status, .. } = &mut self.supervisor;
-        tokio::select! {
-            read = output.read(buffer), if self.open.output => Wake::Output(read),
-            line = status.next_line(), if self.open.status => Wake::Status(line.ok().flatten()),
-            _ = process.wait(), if self.open.process => Wake::Ended,
-            () = tokio::time::sleep_until(self.until) => Wake::PhaseOver,
-            () = self.cancel.cancelled(), if self.phase == Phase::Running => Wake::Interrupted,
-            () = tokio::time::sleep_until(due.unwrap_or(self.until)), if due.is_some() => Wake::Tell,
-        }
-    }
-
-    async fn stop(&mut self, why: Stop) {
-        self.news.stopped = Some(why);
-        self.phase = Phase::Terminating;
-        self.until = Instant::now() + self.grace;
-        // A supervisor that cannot hear has ended, or is about to be killed.
-        self.supervisor.send(&[TERMINATE]).await.ok();
-    }
-
-    async fn kill(&mut self) {
-        self.phase = Phase::Killing;
-        self.until = Instant::now() + GIVE_UP;
-        self.supervisor.send(&[KILL]).await.ok();
-    }
-}
-
-impl News {
-    fn take(&mut self, line: &str) {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match word {
-            "started" => {
-                self.started = Some(rest.split(' ').nth(1).unwrap_or_default().to_owned());
-            }
-            "exit" => self.end = rest.parse().ok().map(End::Code),
-            "signal" => self.end = rest.parse().ok().map(End::Signal),
-            "leftover" => {
-                let (pid, name) = rest.split_once(' ').unwrap_or((rest, ""));
-                let pid = pid.parse().unwrap_or_default();
-                self.leftovers.push(Leftover { pid, name: name.to_owned() });
-            }
-            "unsupported" => {
-                self.failure = Some(CommandError::Unsupported { reason: rest.to_owned() });
-            }
-            "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
-            _ => {
-                // Anything else is a supervisor's last word about a bug of ours.
-                tracing::warn!(line, "a supervisor said something unexpected");
-            }
-        }
-    }
-
-    fn outcome(self, duration: Duration) -> Result<Outcome, CommandError> {
-        if let Some(failure) = self.failure {
-            return Err(failure);
-        }
-        if self.started.is_none() && self.stopped.is_none() {
-            return Err(CommandError::Lost);
-        }
-        Ok(Outcome {
-            end: self.end.unwrap_or(End::Unknown),
-            stopped: self.stopped,
-            leftovers: self.leftovers,
-            duration,
-            containment: self.started.unwrap_or_default(),
-        })
     }
 }
 
@@ -403,13 +223,17 @@ impl Explain for CommandError {
     }
     fn next_actions(&self) -> Vec<String> {
         match self {
-            Self::Refused { .. } => {
+            Self::Refused { reason } if reason.contains("Argument list too long") => {
                 vec![
                     "a command over 128 KB must go to a file first; write it and run the file"
                         .into(),
                 ]
             }
-            Self::Unsayable | Self::Start(_) | Self::Unsupported { .. } | Self::Lost => Vec::new(),
+            Self::Unsayable
+            | Self::Start(_)
+            | Self::Unsupported { .. }
+            | Self::Refused { .. }
+            | Self::Lost => Vec::new(),
         }
     }
 }

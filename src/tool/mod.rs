@@ -10,10 +10,14 @@ mod command;
 mod descendants;
 mod edit;
 mod environment;
+mod namespace;
+mod order;
 mod output;
+mod page;
 mod plain;
 mod read;
 mod rewrite;
+mod running;
 mod seen;
 mod supervisor;
 #[cfg(test)]

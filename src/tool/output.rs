@@ -236,7 +236,74 @@ fn file_stem(call_id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::event::{Bus, Ephemeral, EventKind, From, Heard};
+    use crate::id::SessionId;
+    use crate::workspace::Workspace;
+
+    /// Pushes chunks and gives the live pieces that a listener heard, and the result.
+    fn heard(secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, Collected) {
+        let folder = tempfile::tempdir().unwrap();
+        let bus = Bus::new(SessionId::mint(), 0);
+        let mut listener = bus.listen(From::Now, Arc::new(|_| Box::pin(async { None })));
+        let context = ToolContext {
+            call_id: CallId::new("call"),
+            workspace: Workspace::open(folder.path()).unwrap(),
+            cancel: tokio_util::sync::CancellationToken::new(),
+            signals: Signals::to(bus),
+            secrets: Arc::default(),
+            session_folder: folder.path().join("session"),
+            output_limit: 16 * 1024,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut output = Output::new(&context, secrets, 16 * 1024);
+            for chunk in chunks {
+                output.push(chunk).await;
+            }
+            let collected = output.finish().await;
+            drop(context);
+            let mut pieces = Vec::new();
+            while let Some(Heard::Event(event)) = listener.next().await {
+                if let EventKind::Ephemeral(Ephemeral::ToolOutputDelta { chunk, .. }) = event.kind()
+                {
+                    pieces.push(chunk.clone());
+                }
+            }
+            (pieces, collected)
+        })
+    }
+
+    #[test]
+    fn live_pieces_are_plain_whole_characters_without_secrets() {
+        let secrets = Secrets::new([("KEY".to_owned(), "hidden-value".to_owned())]);
+        let chunks: [&[u8]; 4] = [b"\x1b[1mcaf\xc3", b"\xa9 hidden", b"-value", b" end"];
+        let (pieces, collected) = heard(&secrets, &chunks);
+        assert_eq!(pieces.concat(), "café [redacted:KEY] end");
+        assert_eq!(collected.bounded.text, "café [redacted:KEY] end");
+    }
+
+    #[test]
+    fn a_flood_is_cut_into_small_pieces_and_stops_with_a_word() {
+        let flood = vec![b'x'; 1 << 20];
+        let chunks = [&flood[..], &flood, &flood];
+        let (pieces, collected) = heard(&Secrets::default(), &chunks);
+        assert!(pieces.iter().all(|piece| piece.len() <= LIVE_CHUNK));
+        let told: usize = pieces.iter().map(String::len).sum();
+        assert!(told < LIVE_LIMIT + LIVE_CHUNK, "{told}");
+        assert!(pieces.last().unwrap().contains("no more live output"));
+        assert_eq!(collected.total_bytes, 3 << 20);
+    }
+
+    #[test]
+    fn many_small_writes_are_few_pieces() {
+        let chunks = vec![&b"x"[..]; 5000];
+        let (pieces, _) = heard(&Secrets::default(), &chunks);
+        assert_eq!(pieces.concat().len(), 5000);
+        assert!(pieces.len() < 500, "{} pieces", pieces.len());
+    }
 
     #[test]
     fn a_hostile_call_id_stays_in_its_folder() {

@@ -8,24 +8,23 @@
 //!
 //! Nothing here knows tokio: the outer process must stay single-threaded, and both must start fast.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::mount::MsFlags;
-use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open,
 };
 
-use super::descendants;
+use super::namespace::Entry;
+use super::order::{LARGEST_ORDER, Order};
+use super::{descendants, namespace};
 
 /// The hidden first argument that makes `pixir` a supervisor.
 pub const SUPERVISE: &str = "__supervise";
@@ -39,66 +38,12 @@ pub const TERMINATE: u8 = b'T';
 /// Ends everything.
 pub const KILL: u8 = b'K';
 
-/// An order larger than this is not one of ours.
-const LARGEST_ORDER: usize = 64 << 20;
-
 /// How often orphans are reaped while the command runs.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 /// How often it is looked whether the last process has gone.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 /// How long killing is tried; what survives this sits in the kernel.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
-
-/// What to run, sent once as a frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
-    pub directory: OsString,
-    pub shell: OsString,
-    pub command: OsString,
-    pub drain: Duration,
-    pub environment: Vec<(OsString, OsString)>,
-}
-
-impl Order {
-    /// Four length bytes and the fields, each ended by NUL. No field can hold a NUL: none of them
-    /// could be given to a process then.
-    pub fn encode(&self) -> io::Result<Vec<u8>> {
-        let drain = self.drain.as_millis().to_string();
-        let mut body = Vec::new();
-        let mut field = |bytes: &[u8]| {
-            body.extend_from_slice(bytes);
-            body.push(0);
-            !bytes.contains(&0)
-        };
-        let mut sound = field(self.directory.as_bytes());
-        sound &= field(self.shell.as_bytes());
-        sound &= field(self.command.as_bytes());
-        sound &= field(drain.as_bytes());
-        for (name, value) in &self.environment {
-            sound &= field(&[name.as_bytes(), b"=", value.as_bytes()].concat());
-        }
-        let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= LARGEST_ORDER);
-        let Some(length) = length.filter(|_| sound) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        Ok([&length.to_le_bytes()[..], &body].concat())
-    }
-
-    fn decode(body: &[u8]) -> Option<Self> {
-        let mut fields = body.strip_suffix(&[0])?.split(|byte| *byte == 0);
-        let mut field = || fields.next().map(|bytes| OsStr::from_bytes(bytes).to_owned());
-        let (directory, shell, command) = (field()?, field()?, field()?);
-        let drain = Duration::from_millis(field()?.to_str()?.parse().ok()?);
-        let environment = fields
-            .map(|pair| {
-                let equals = memchr::memchr(b'=', pair)?;
-                let (name, value) = (&pair[..equals], &pair[equals + 1..]);
-                Some((OsStr::from_bytes(name).to_owned(), OsStr::from_bytes(value).to_owned()))
-            })
-            .collect::<Option<_>>()?;
-        Some(Self { directory, shell, command, drain, environment })
-    }
-}
 
 /// Runs as a supervisor; `arguments` are those after [`SUPERVISE`].
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -109,7 +54,7 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     if role != SUBREAPER {
-        match enter_namespaces() {
+        match namespace::enter() {
             Ok(()) => return start_init(),
             Err(Entry::Refused) => {}
             Err(Entry::Stuck(error)) => {
@@ -123,29 +68,6 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     serve(Reach::Descendants)
-}
-
-enum Entry {
-    /// Nothing has happened; the other way is open.
-    Refused,
-    /// The process is half inside and of no use.
-    Stuck(io::Error),
-}
-
-fn enter_namespaces() -> Result<(), Entry> {
-    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
-    if !user.is_root() {
-        flags |= CloneFlags::CLONE_NEWUSER;
-    }
-    nix::sched::unshare(flags).map_err(|_| Entry::Refused)?;
-    if !user.is_root() {
-        let (user, group) = (user.as_raw(), group.as_raw());
-        std::fs::write("/proc/self/setgroups", "deny").map_err(Entry::Stuck)?;
-        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1")).map_err(Entry::Stuck)?;
-        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1")).map_err(Entry::Stuck)?;
-    }
-    Ok(())
 }
 
 /// Starts the first process of the namespace and stays until it has ended.
@@ -172,7 +94,13 @@ enum Reach {
 fn serve(reach: Reach) -> ExitCode {
     if reach == Reach::Namespace {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
-        show_own_processes();
+        namespace::show_own_processes();
+        if !rustix::process::geteuid().is_root()
+            && let Err(error) = namespace::give_up_mounting()
+        {
+            report(format_args!("unsupported {error}"));
+            return ExitCode::FAILURE;
+        }
     }
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
@@ -197,17 +125,6 @@ fn serve(reach: Reach) -> ExitCode {
             report(format_args!("failed {error}"));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Gives the namespace its own `/proc`, so that `ps` and `/proc/$$` tell the truth inside it.
-fn show_own_processes() {
-    let none: Option<&str> = None;
-    let private = MsFlags::MS_SLAVE | MsFlags::MS_REC;
-    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    // Only once mounts no longer spread outside; where it is refused, the outer `/proc` stays.
-    if nix::mount::mount(none, "/", none, private, none).is_ok() {
-        nix::mount::mount(Some("proc"), "/proc", Some("proc"), strict, none).ok();
     }
 }
 
@@ -395,27 +312,4 @@ fn nix_signal(signal: Signal) -> nix::sys::signal::Signal {
 /// Writes one status line, in one write; a reader that has gone is normal.
 fn report(line: impl Display) {
     io::stderr().write_all(format!("{line}\n").as_bytes()).ok();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_order_survives_the_pipe_with_odd_bytes() {
-        let odd = OsStr::from_bytes(b"caf\xe9 = \n").to_owned();
-        let order = Order {
-            directory: odd.clone(),
-            shell: "/bin/bash".into(),
-            command: "echo \"$X\"\n".into(),
-            drain: Duration::from_millis(100),
-            environment: vec![("X".into(), odd), ("EMPTY".into(), "".into())],
-        };
-        let frame = order.encode().unwrap();
-        let length = u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize;
-        assert_eq!(length, frame.len() - 4);
-        assert_eq!(Order::decode(&frame[4..]), Some(order.clone()));
-        let nul = Order { command: OsStr::from_bytes(b"a\0b").to_owned(), ..order };
-        assert!(nul.encode().is_err());
-    }
 }

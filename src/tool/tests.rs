@@ -101,6 +101,23 @@ fn bad_arguments_are_named_all_at_once() {
 }
 
 #[test]
+fn a_plan_says_what_would_happen() {
+    let bench = Bench::new();
+    let plan = bench.plan("bash", &json!({"command": "make\n  test"})).unwrap();
+    assert_eq!((plan.effect, plan.summary.as_str()), (Effect::Execute, "run make test"));
+    let path = bench.context.workspace.root().join("src/a.rs");
+    let plan = bench.plan("read", &json!({ "path": path })).unwrap();
+    assert_eq!((plan.effect, plan.summary.as_str()), (Effect::Read, "read src/a.rs"));
+    assert_eq!(plan.paths, [PathBuf::from("src/a.rs")]);
+    let plan = bench.plan("write", &json!({"path": "b", "content": "x\n"})).unwrap();
+    assert_eq!((plan.effect, plan.summary.as_str()), (Effect::Write, "create b (+1 -0)"));
+    let write = json!({"path": ".pixir/config.json", "content": ""});
+    assert_eq!(bench.plan("write", &write).unwrap_err().kind, Kind::ProtectedPath);
+    let error = bench.plan("bash", &json!({"command": 1})).unwrap_err();
+    assert_eq!(error.kind, Kind::InvalidArgs);
+}
+
+#[test]
 fn a_file_is_shown_with_line_numbers() {
     let bench = Bench::new();
     bench.put("a.txt", "one\ntwo\r\n\tthree");

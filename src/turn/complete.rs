@@ -47,17 +47,14 @@ impl Turn {
                 }
                 Err(Stop::End(end)) => return Err(end),
             };
-            let delay = next_delay(
-                &error,
-                progress.attempts,
-                &self.settings.retry,
-                fastrand::f64(),
-            )
-            .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
+            let delay =
+                next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
+                    .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
             let report = self.clean(Report::from(&error));
             let Some(delay) = delay else {
                 self.record_failure(self.bill(iteration, &progress), &progress, &report).await?;
-                return Err(End::Failed { status: terminal_status(&error), error: report });
+                let status = terminal_status(&error);
+                return Err(End::Failed { status, error: Box::new(report) });
             };
             self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
                 attempt: progress.attempts + 1,

@@ -66,8 +66,10 @@ mod tests {
                 guard.note("bash ls".into(), "same".into());
             }
         }
-        use Verdict::{End, Go, Refuse};
-        assert_eq!(verdicts, [Go, Go, Go, Refuse, Refuse, End]);
+        assert_eq!(
+            verdicts,
+            [Verdict::Go, Verdict::Go, Verdict::Go, Verdict::Refuse, Verdict::Refuse, Verdict::End]
+        );
     }
 
     #[test]

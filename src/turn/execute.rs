@@ -28,6 +28,8 @@ const PARALLEL_READS: usize = 8;
 /// A call that may run.
 struct Prepared {
     fact: ToolCall,
+    /// The arguments without those that are null: models send null for "not given".
+    args: Value,
     tool: Arc<dyn AnyTool>,
     plan: Plan,
 }
@@ -35,11 +37,7 @@ struct Prepared {
 impl Turn {
     /// Carries out the calls of one response: those that only look together, the others alone and
     /// in order.
-    pub(super) async fn execute(
-        &self,
-        calls: Vec<Call>,
-        guard: &mut DoomGuard,
-    ) -> Result<(), End> {
+    pub(super) async fn execute(&self, calls: Vec<Call>, guard: &mut DoomGuard) -> Result<(), End> {
         let mut waiting = calls.into_iter().peekable();
         while let Some(call) = waiting.next() {
             let first = self.admit(&call, guard).await?;
@@ -58,11 +56,7 @@ impl Turn {
     }
 
     /// Records a call and takes it as far as permission; `None` when it already has its result.
-    async fn admit(
-        &self,
-        call: &Call,
-        guard: &mut DoomGuard,
-    ) -> Result<Option<Prepared>, End> {
+    async fn admit(&self, call: &Call, guard: &mut DoomGuard) -> Result<Option<Prepared>, End> {
         if self.context.cancel().is_cancelled() {
             return Err(End::Interrupted);
         }
@@ -99,16 +93,12 @@ impl Turn {
         Ok(None)
     }
 
-    fn prepare(
-        &self,
-        fact: ToolCall,
-        args: Result<Value, String>,
-    ) -> Result<Prepared, ToolError> {
-        let args = args.map_err(ToolError::invalid)?;
+    fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
+        let args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.settings.toolbox.find(&fact.name)?;
         self.settings.toolbox.validate(&fact.name, &args)?;
         let plan = tool.plan(&args, &self.tool_context(&fact))?;
-        Ok(Prepared { fact, tool, plan })
+        Ok(Prepared { fact, args, tool, plan })
     }
 
     /// Whether a call would only look, as far as can be told before its turn.
@@ -120,8 +110,11 @@ impl Turn {
             raw_args: None,
             extra: Extra::new(),
         };
-        self.prepare(ToolCall { args: arguments(call).unwrap_or_default(), ..fact }, arguments(call))
-            .is_ok_and(|prepared| is_reading(&prepared))
+        self.prepare(
+            ToolCall { args: arguments(call).unwrap_or_default(), ..fact },
+            arguments(call),
+        )
+        .is_ok_and(|prepared| is_reading(&prepared))
     }
 
     async fn permit(&self, prepared: &Prepared) -> Result<Result<(), ToolError>, End> {
@@ -185,8 +178,8 @@ impl Turn {
         &self,
         prepared: Prepared,
     ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
-        let Prepared { fact, tool, plan } = prepared;
-        if self.settings.dry_run {
+        let Prepared { fact, args, tool, plan } = prepared;
+        if self.settings.dry_run && plan.effect.is_mutating() {
             return Ok((fact, Ok(rehearsal(&plan))));
         }
         if plan.effect.is_mutating() {
@@ -198,7 +191,7 @@ impl Turn {
             summary: self.settings.secrets.clean(&plan.summary).into_owned(),
         }));
         let started = std::time::Instant::now();
-        let running = tool.run(fact.args.clone(), self.tool_context(&fact));
+        let running = tool.run(args, self.tool_context(&fact));
         let patience = async {
             self.context.cancel().cancelled().await;
             tokio::time::sleep(self.settings.tool_grace).await;
@@ -269,6 +262,13 @@ impl Turn {
     }
 }
 
+fn without_nulls(mut args: Value) -> Value {
+    if let Value::Object(fields) = &mut args {
+        fields.retain(|_, value| !value.is_null());
+    }
+    args
+}
+
 fn is_reading(prepared: &Prepared) -> bool {
     prepared.plan.effect == Effect::Read
 }
@@ -322,7 +322,9 @@ fn sorted(value: &Value) -> Value {
         Value::Object(fields) => {
             let mut pairs: Vec<_> = fields.iter().collect();
             pairs.sort_by_key(|(key, _)| key.as_str());
-            Value::Object(pairs.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
+            Value::Object(
+                pairs.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect(),
+            )
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
         other => other.clone(),

@@ -89,21 +89,24 @@ pub(super) struct Turn {
 /// Why a Turn ends without an answer.
 #[derive(Debug)]
 pub(super) enum End {
-    Failed { status: TerminalStatus, error: Report },
+    Failed {
+        status: TerminalStatus,
+        error: Box<Report>,
+    },
     Interrupted,
     /// The Session cannot record: nothing more may happen.
-    Session(SessionError),
+    Session(Box<SessionError>),
 }
 
 impl From<SessionError> for End {
     fn from(error: SessionError) -> Self {
-        End::Session(error)
+        End::Session(Box::new(error))
     }
 }
 
 impl End {
     fn failed(status: TerminalStatus, kind: Kind, message: impl Into<String>) -> Self {
-        End::Failed { status, error: Report::new(kind, message) }
+        End::Failed { status, error: Box::new(Report::new(kind, message)) }
     }
 }
 
@@ -147,7 +150,7 @@ impl Turn {
                 let error = Report::new(Kind::IterationCap, message).with_next_actions(vec![
                     "go on with `pixir resume`, or raise --max-iterations".to_owned(),
                 ]);
-                Err(End::Failed { status: TerminalStatus::IterationCap, error })
+                Err(End::Failed { status: TerminalStatus::IterationCap, error: Box::new(error) })
             }
             _ => Ok(()),
         }
@@ -207,7 +210,9 @@ impl Turn {
             metadata
         });
         let phase = Some(if is_final { Phase::Final } else { Phase::Commentary });
-        self.context.record(AssistantMessage { text, phase, metadata, extra: Extra::new() }).await?;
+        self.context
+            .record(AssistantMessage { text, phase, metadata, extra: Extra::new() })
+            .await?;
         Ok(())
     }
 
@@ -239,7 +244,7 @@ impl Turn {
 
     async fn fail(&self, end: End) -> Status {
         let (status, error) = match end {
-            End::Failed { status, error } => (status, error),
+            End::Failed { status, error } => (status, *error),
             End::Interrupted => (
                 TerminalStatus::Interrupted,
                 Report::new(Kind::Interrupted, "the Turn was interrupted"),

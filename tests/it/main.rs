@@ -8,6 +8,12 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// The command line through its own door.
+mod cli;
+/// A Log cut and flipped in every way.
+mod damage;
+/// Pages that cannot lie.
+mod docs;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.

@@ -2,6 +2,7 @@
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
+use sha2::Digest;
 
 use crate::support::House;
 use crate::support::house::say;
@@ -25,7 +26,30 @@ async fn instructions_and_schemas_stay_under_six_kilobytes() {
     assert_eq!(names, ["bash", "edit", "read", "write"]);
     let size = body["instructions"].as_str().unwrap().len() + body["tools"].to_string().len();
     assert!(size < 6 * 1024, "{size} bytes");
-    insta::assert_snapshot!(serde_json::to_string_pretty(&body["tools"]).unwrap());
+    insta::assert_snapshot!("tools", serde_json::to_string_pretty(&body["tools"]).unwrap());
+}
+
+/// Every prompt contract that was ever released, and the bytes it stands for.
+const CONTRACTS: &[(&str, &str)] =
+    &[("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3")];
+
+#[tokio::test]
+async fn the_prompt_contract_names_its_bytes() {
+    let house = House::with([Reply::says("ok")]).await;
+    house.turn("hi").await;
+    let body = &house.requests()[0].body;
+    let bytes = format!("{}{}", body["instructions"], body["tools"]);
+    let digest = sha2::Sha256::digest(bytes)
+        .iter()
+        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    let key = body["prompt_cache_key"].as_str().unwrap();
+    let version = key.split(':').next().unwrap();
+    let known = CONTRACTS.iter().find(|(name, _)| *name == version).map(|(_, digest)| *digest);
+    assert_eq!(
+        known,
+        Some(digest.as_str()),
+        "instructions or schemas changed: name a new contract"
+    );
 }
 
 #[tokio::test]
@@ -44,10 +68,7 @@ async fn the_cache_key_is_short_and_stays_with_the_session() {
     assert_eq!(keys[0], keys[1]);
     assert_ne!(keys[0], keys[2]);
     assert!(keys.iter().all(|key| key.len() <= 64 && key.starts_with("pxr1")), "{keys:?}");
-    let log = std::fs::read_to_string(
-        &crate::support::house::logs(&house.workspace())[0],
-    )
-    .unwrap();
+    let log = std::fs::read_to_string(&crate::support::house::logs(&house.workspace())[0]).unwrap();
     assert!(log.contains(r#""prompt_contract":"pxr1""#));
 }
 

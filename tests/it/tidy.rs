@@ -62,7 +62,8 @@ fn room_of(path: &Path) -> Option<String> {
     let inside = path.strip_prefix(root().join("src")).unwrap();
     let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
     let room = first.trim_end_matches(".rs");
-    (!matches!(room, "lib" | "main")).then(|| room.to_owned())
+    // The workbench is a door for tests and benches, not a room.
+    (!matches!(room, "lib" | "main" | "workbench")).then(|| room.to_owned())
 }
 
 /// The code of a file without its unit tests, which may look anywhere.
@@ -173,7 +174,8 @@ fn rooms_are_words_of_the_glossary() {
         assert!(glossary.contains(room.trim_end_matches('s')), "{room} is not in CONTEXT.md");
     }
     for word in ["utils", "common", "helpers", "manager", "misc"] {
-        let offender = rust_files("src").into_iter().find(|path| path.ends_with(format!("{word}.rs")));
+        let offender =
+            rust_files("src").into_iter().find(|path| path.ends_with(format!("{word}.rs")));
         assert_eq!(offender, None);
     }
 }
@@ -181,7 +183,8 @@ fn rooms_are_words_of_the_glossary() {
 #[test]
 fn the_architecture_page_shows_these_floors() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
-    let table = page.split("<!-- floors -->").nth(1).and_then(|rest| rest.split("<!-- /floors -->").next());
+    let table =
+        page.split("<!-- floors -->").nth(1).and_then(|rest| rest.split("<!-- /floors -->").next());
     let shown: Vec<&str> = table
         .expect("the page has a floor table")
         .lines()
@@ -195,8 +198,18 @@ fn the_architecture_page_shows_these_floors() {
 #[test]
 fn the_top_level_holds_what_belongs_there() {
     let allowed = [
-        "Cargo.toml", "Cargo.lock", "src", "tests", "benches", "docs", "examples", "README.md",
-        "CONTEXT.md", "AGENTS.md", "LICENSE", "target",
+        "Cargo.toml",
+        "Cargo.lock",
+        "src",
+        "tests",
+        "benches",
+        "docs",
+        "examples",
+        "README.md",
+        "CONTEXT.md",
+        "AGENTS.md",
+        "LICENSE",
+        "target",
     ];
     for entry in fs::read_dir(root()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -214,8 +227,11 @@ fn the_dependency_budget_holds() {
         .unwrap();
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     let text = String::from_utf8(tree.stdout).unwrap();
-    let packages: BTreeSet<&str> =
-        text.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();
+    let packages: BTreeSet<&str> = text
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .filter(|line| !line.is_empty())
+        .collect();
     assert!(packages.len() > 50, "the tree was read");
     assert!(packages.len() <= PACKAGE_BUDGET, "{} packages", packages.len());
 }

@@ -29,8 +29,14 @@ async fn a_question_is_answered() {
 #[tokio::test]
 async fn a_file_is_read_edited_and_tested() {
     let house = House::with([
-        Reply::new().reasoning("Look first.").text("I will look.").call("read", json!({"path": "a.sh"})),
-        Reply::calls("edit", json!({"path": "a.sh", "edits": [{"old_string": "1", "new_string": "2"}]})),
+        Reply::new()
+            .reasoning("Look first.")
+            .text("I will look.")
+            .call("read", json!({"path": "a.sh"})),
+        Reply::calls(
+            "edit",
+            json!({"path": "a.sh", "edits": [{"old_string": "1", "new_string": "2"}]}),
+        ),
         Reply::calls("bash", json!({"command": "sh a.sh"})),
         Reply::says("Fixed."),
     ])
@@ -39,7 +45,23 @@ async fn a_file_is_read_edited_and_tested() {
     let (conversation, status) = house.turn("make it say 2").await;
     assert_eq!(status, Status::Done);
     assert_eq!(house.read("a.sh"), "echo 2\n");
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "make it say 2"
+    2 provider_usage completed retries=0
+    3 reasoning gpt-5.5
+    4 assistant_message commentary "I will look."
+    5 tool_call read {"path":"a.sh"}
+    6 tool_result ok=true "     1\techo 1\n"
+    7 provider_usage completed retries=0
+    8 tool_call edit {"path":"a.sh","edits":[{"old_string":"1","new_string":"2"}]}
+    9 tool_result ok=true "edited a.sh: 1 replaced (+1 -1)"
+    10 provider_usage completed retries=0
+    11 tool_call bash {"command":"sh a.sh"}
+    12 tool_result ok=true "2\n[exit code 0]"
+    13 provider_usage completed retries=0
+    14 assistant_message final "Fixed."
+    "#);
 }
 
 #[tokio::test]
@@ -56,9 +78,36 @@ async fn the_model_is_told_what_went_wrong_and_goes_on() {
     .await;
     let (conversation, status) = house.turn("try things").await;
     assert_eq!(status, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "try things"
+    2 provider_usage completed retries=0
+    3 tool_call no_such_tool {}
+    4 tool_result error unknown_tool
+    5 provider_usage completed retries=0
+    6 tool_call read {"path":7}
+    7 tool_result error invalid_args
+    8 provider_usage completed retries=0
+    9 tool_call read "{not json"
+    10 tool_result error invalid_args
+    11 provider_usage completed retries=0
+    12 tool_call read {"path":"../outside"}
+    13 tool_result error outside_workspace
+    14 provider_usage completed retries=0
+    15 tool_call write {"path":".pixir/config.json","content":"{}"}
+    16 tool_result error protected_path
+    17 provider_usage completed retries=0
+    18 tool_call bash {"command":"exit 3"}
+    19 tool_result ok=false "(no output)\n[exit code 3]"
+    20 provider_usage completed retries=0
+    21 assistant_message final "I give up."
+    "#);
     let last = house.requests().pop().unwrap();
-    assert!(last.outputs().iter().any(|output| output.contains("exit code 3")), "{:?}", last.outputs());
+    assert!(
+        last.outputs().iter().any(|output| output.contains("exit code 3")),
+        "{:?}",
+        last.outputs()
+    );
 }
 
 #[tokio::test]
@@ -75,7 +124,32 @@ async fn calls_that_only_look_are_answered_in_order() {
     house.write("a", "old a\n");
     house.write("b", "old b\n");
     let (conversation, _) = house.turn("look").await;
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "look"
+    2 provider_usage completed retries=0
+    3 tool_call read {"path":"a"}
+    4 tool_call read {"path":"b"}
+    5 tool_result ok=true "     1\told a\n"
+    6 tool_result ok=true "     1\told b\n"
+    7 tool_call write {"path":"a","content":"new"}
+    8 tool_result ok=true "wrote a, 3 bytes (+1 -1)"
+    9 tool_call read {"path":"a"}
+    10 tool_result ok=true "     1\tnew\n[no newline at the end]\n"
+    11 provider_usage completed retries=0
+    12 assistant_message final "ok"
+    "#);
+}
+
+#[tokio::test]
+async fn null_means_not_given() {
+    let house = House::with([
+        Reply::calls("bash", json!({"command": "echo fine", "timeout_ms": null})),
+        Reply::says("ok"),
+    ])
+    .await;
+    let (conversation, _) = house.turn("go").await;
+    assert!(house.transcript(&conversation).contains(r#"tool_result ok=true "fine"#));
 }
 
 #[tokio::test]
@@ -93,12 +167,15 @@ async fn text_beside_calls_is_commentary_and_is_replayed() {
     for text in ["Let me see.", "It is empty."] {
         assert!(last.body_text.contains(text), "{text} is replayed");
     }
-    assert!(house.transcript(&conversation).contains(r#"assistant_message commentary "Let me see.""#));
+    assert!(
+        house.transcript(&conversation).contains(r#"assistant_message commentary "Let me see.""#)
+    );
 }
 
 #[tokio::test]
 async fn an_interrupt_during_the_stream_keeps_the_partial_text() {
-    let house = House::with([Reply::new().text("Half an ans").stalls(), Reply::says("Whole.")]).await;
+    let house =
+        House::with([Reply::new().text("Half an ans").stalls(), Reply::says("Whole.")]).await;
     let conversation = house.start().await;
     let mut listener = listen(&conversation);
     conversation.send(Input { text: "go".into() }).await.unwrap();
@@ -113,7 +190,16 @@ async fn an_interrupt_during_the_stream_keeps_the_partial_text() {
     conversation.interrupt().await.unwrap();
     assert_eq!(finish(&conversation).await, Status::Interrupted);
     assert_eq!(say(&conversation, "again").await, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "go"
+    2 provider_usage failed interrupted retries=0
+    3 assistant_message partial "Half an ans"
+    4 turn_failed interrupted interrupted
+    5 user_message "again"
+    6 provider_usage completed retries=0
+    7 assistant_message final "Whole."
+    "#);
     let last = house.requests().pop().unwrap();
     assert!(!last.body_text.contains("Half an ans"), "partial text is not replayed");
 }
@@ -149,7 +235,10 @@ async fn an_interrupt_between_calls_stops_before_the_next_one() {
     let conversation = house.start().await;
     let mut listener = listen(&conversation);
     conversation.send(Input { text: "go".into() }).await.unwrap();
-    listen_until(&mut listener, |event| is_status(event, |status| matches!(status, Status::Working { .. }))).await;
+    listen_until(&mut listener, |event| {
+        is_status(event, |status| matches!(status, Status::Working { .. }))
+    })
+    .await;
     conversation.interrupt().await.unwrap();
     assert_eq!(finish(&conversation).await, Status::Interrupted);
     assert!(!house.workspace().join("second").exists());
@@ -191,7 +280,12 @@ async fn a_failed_attempt_is_tried_again_and_nothing_is_shown_twice() {
     assert_eq!(shown, "One two three.");
     let retries = heard.iter().filter(|event| event.type_name() == "provider_retry").count();
     assert_eq!(retries, 2);
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "count"
+    2 provider_usage completed retries=2
+    3 assistant_message final "One two three."
+    "#);
 }
 
 #[tokio::test]
@@ -200,7 +294,13 @@ async fn a_provider_that_keeps_failing_ends_the_turn_after_five_attempts() {
     let (conversation, status) = house.turn("go").await;
     assert!(matches!(status, Status::Error { .. }));
     assert_eq!(house.requests().len(), 5);
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "go"
+    2 provider_usage failed invalid_response retries=4
+    3 assistant_message partial "Half"
+    4 turn_failed provider_error invalid_response
+    "#);
 }
 
 #[tokio::test]
@@ -209,9 +309,17 @@ async fn a_definite_failure_is_not_repeated() {
     let house = House::with([Reply::status(401, body)]).await;
     let (conversation, status) = house.turn("go").await;
     let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
-    assert_eq!((terminal_status.as_str(), error.kind.as_str()), ("configuration_error", "auth_refused"));
+    assert_eq!(
+        (terminal_status.as_str(), error.kind.as_str()),
+        ("configuration_error", "auth_refused")
+    );
     assert_eq!(house.requests().len(), 1);
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "go"
+    2 provider_usage failed auth_refused retries=0
+    3 turn_failed configuration_error auth_refused
+    "#);
 }
 
 #[tokio::test]
@@ -233,7 +341,9 @@ async fn a_cut_answer_is_kept_and_says_so() {
 
 #[tokio::test]
 async fn the_iteration_cap_ends_the_turn() {
-    let mut house = House::with((0..5).map(|n| Reply::calls("bash", json!({"command": format!("echo {n}")})))).await;
+    let mut house =
+        House::with((0..5).map(|n| Reply::calls("bash", json!({"command": format!("echo {n}")}))))
+            .await;
     house.config.max_iterations = Some(2);
     let (conversation, status) = house.turn("go").await;
     let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
@@ -244,7 +354,8 @@ async fn the_iteration_cap_ends_the_turn() {
 
 #[tokio::test]
 async fn a_doom_loop_is_refused_and_then_ended() {
-    let house = House::with((0..9).map(|_| Reply::calls("bash", json!({"command": "echo same"})))).await;
+    let house =
+        House::with((0..9).map(|_| Reply::calls("bash", json!({"command": "echo same"})))).await;
     let (conversation, status) = house.turn("go").await;
     let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "doom_loop");
@@ -262,22 +373,35 @@ async fn a_denied_command_is_told_to_the_model() {
     let conversation = house.start().await;
     let mut listener = listen(&conversation);
     conversation.send(Input { text: "clean up".into() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
-    let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) = heard.last().map(|event| event.kind()) else {
+    let heard =
+        listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
+    let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) =
+        heard.last().map(|event| event.kind())
+    else {
         panic!()
     };
     assert!(request.summary.contains("rm x"));
     conversation.answer(&request.call_id, Answer::No).await.unwrap();
     assert_eq!(finish(&conversation).await, Status::Done);
     assert_eq!(house.read("x"), "precious");
-    insta::assert_snapshot!(house.transcript(&conversation), @"");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build ask
+    1 user_message "clean up"
+    2 provider_usage completed retries=0
+    3 tool_call bash {"command":"rm x"}
+    4 permission_decision deny ask by user
+    5 tool_result error permission_denied
+    6 provider_usage completed retries=0
+    7 assistant_message final "ok"
+    "#);
 }
 
 #[tokio::test]
 async fn a_question_that_nobody_can_answer_is_denied_at_once() {
-    let mut house = House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::says("ok")])
-        .await
-        .ask_mode();
+    let mut house =
+        House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::says("ok")])
+            .await
+            .ask_mode();
     house.can_ask = false;
     let (conversation, status) = house.turn("go").await;
     assert_eq!(status, Status::Done);
@@ -341,7 +465,19 @@ async fn a_session_resumes_with_its_whole_history_and_its_posture() {
     let prefix = before.input();
     assert_eq!(&after.input()[..prefix.len()], prefix, "the replayed prefix is the same");
     assert!(after.body_text.contains("encrypted_content"));
-    insta::assert_snapshot!(house.transcript(&resumed), @"");
+    insta::assert_snapshot!(house.transcript(&resumed), @r#"
+    0 session_started build auto
+    1 user_message "find the number"
+    2 provider_usage completed retries=0
+    3 reasoning gpt-5.5
+    4 tool_call bash {"command":"echo 4711"}
+    5 tool_result ok=true "4711\n[exit code 0]"
+    6 provider_usage completed retries=0
+    7 assistant_message final "It is 4711."
+    8 user_message "and now?"
+    9 provider_usage completed retries=0
+    10 assistant_message final "Still 4711."
+    "#);
 }
 
 #[tokio::test]

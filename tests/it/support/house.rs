@@ -16,7 +16,7 @@ use super::transcript;
 pub const PIXIR: &str = env!("CARGO_BIN_EXE_pixir");
 
 /// Longer than anything here takes, shorter than a person's patience.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Everything one story needs, gone when it ends.
 pub struct House {

@@ -4,6 +4,9 @@
 //! a Log, its standing in the tail, and Turns are counted as bytes. No lock is probed; the kernel's
 //! table is read once.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -66,7 +69,7 @@ pub enum Standing {
 /// The Sessions of a Workspace, the one written last first; at most `limit` of them are read.
 pub fn list(workspace: &Path, limit: usize) -> Vec<Summary> {
     let mut entries = entries(workspace);
-    entries.sort_by(|one, other| (other.updated, &other.id).cmp(&(one.updated, &one.id)));
+    entries.sort_by(|one, other| (other.written, &other.id).cmp(&(one.written, &one.id)));
     entries.truncate(limit);
     let Ok(Some(folder)) = Folder::open(workspace) else { return Vec::new() };
     let locks = Locks::now();
@@ -114,7 +117,8 @@ pub fn posture_model(workspace: &Path, id: &SessionId) -> Option<String> {
 
 struct Entry {
     id: SessionId,
-    updated: i64,
+    /// Seconds and nanoseconds of the last write.
+    written: (i64, i64),
     inode: u64,
     bytes: u64,
 }
@@ -125,7 +129,8 @@ fn entries(workspace: &Path) -> Vec<Entry> {
         let name = found.file_name();
         let id = SessionId::parse(name.to_str()?.strip_suffix(".ndjson")?).ok()?;
         let facts = found.metadata().ok().filter(fs::Metadata::is_file)?;
-        Some(Entry { id, updated: facts.mtime(), inode: facts.ino(), bytes: facts.len() })
+        let written = (facts.mtime(), facts.mtime_nsec());
+        Some(Entry { id, written, inode: facts.ino(), bytes: facts.len() })
     };
     folder.flatten().filter_map(entry).collect()
 }
@@ -151,7 +156,7 @@ fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Su
         workspace: workspace.to_owned(),
         path,
         title,
-        updated: entry.updated,
+        updated: entry.written.0,
         turns,
         standing,
         bytes: entry.bytes,
@@ -293,7 +298,3 @@ fn model_named(line: &[u8]) -> Option<String> {
     }
     serde_json::from_str::<Posture>(envelope.data.get()).ok()?.model
 }
-
-#[cfg(test)]
-#[path = "sessions_tests.rs"]
-mod tests;

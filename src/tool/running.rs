@@ -1,0 +1,216 @@
+//! A running command, seen from Pixir: its output, its status lines, its deadline and its end.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
+use super::output::Output;
+use super::supervisor::{KILL, TERMINATE};
+
+/// How much is read at once.
+const READ_SIZE: usize = 64 * 1024;
+/// How often the pipe is read once more at the end.
+const READS_OWED: usize = 16;
+/// How long a killed supervisor may take before Pixir goes on without it.
+const GIVE_UP: Duration = Duration::from_secs(3);
+/// How long output is waited for once the supervisor has ended; only a process that smuggled the
+/// pipe out of its namespace can hold it open then.
+const LAST_OUTPUT: Duration = Duration::from_millis(200);
+
+/// A supervisor process. Closing the lifeline, also by dropping it, kills what it watches; the
+/// process itself is never killed from here, because a subreaper must live to sweep.
+pub struct Supervisor {
+    pub process: Child,
+    pub lifeline: ChildStdin,
+    pub output: ChildStdout,
+    pub status: Lines<BufReader<ChildStderr>>,
+}
+
+impl Supervisor {
+    /// Says something on the lifeline.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.lifeline.write_all(bytes).await
+    }
+}
+
+/// A command on its way.
+pub struct Running<'a> {
+    supervisor: Supervisor,
+    cancel: &'a CancellationToken,
+    grace: Duration,
+    began: Instant,
+    phase: Phase,
+    /// When the phase ends.
+    until: Instant,
+    open: Open,
+    news: News,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Terminating,
+    Killing,
+}
+
+/// What has not ended yet.
+struct Open {
+    output: bool,
+    status: bool,
+    process: bool,
+}
+
+/// What the status lines said.
+#[derive(Default)]
+struct News {
+    started: Option<String>,
+    end: Option<End>,
+    leftovers: Vec<Leftover>,
+    failure: Option<CommandError>,
+    stopped: Option<Stop>,
+}
+
+enum Wake {
+    Output(io::Result<usize>),
+    Status(Option<String>),
+    Ended,
+    PhaseOver,
+    Interrupted,
+    Tell,
+}
+
+impl<'a> Running<'a> {
+    /// Begins to watch a supervisor that has its order.
+    pub fn new(supervisor: Supervisor, job: &Job<'a>, grace: Duration) -> Self {
+        let began = Instant::now();
+        Self {
+            supervisor,
+            cancel: job.cancel,
+            grace,
+            began,
+            phase: Phase::Running,
+            until: began + job.timeout,
+            open: Open { output: true, status: true, process: true },
+            news: News::default(),
+        }
+    }
+
+    /// Watches until everything has ended.
+    pub async fn watch(mut self, output: &mut Output<'_>) -> Result<Outcome, CommandError> {
+        let mut buffer = vec![0; READ_SIZE];
+        while self.open.output || self.open.status || self.open.process {
+            match self.next(&mut buffer, output.due()).await {
+                Wake::Output(Ok(count)) if count > 0 => output.push(&buffer[..count]).await,
+                Wake::Output(_) => self.open.output = false,
+                Wake::Status(Some(line)) => self.news.take(&line),
+                Wake::Status(None) => self.open.status = false,
+                Wake::Ended => {
+                    self.open.process = false;
+                    self.phase = Phase::Killing;
+                    self.until = Instant::now() + LAST_OUTPUT;
+                }
+                Wake::Tell => output.tell(),
+                Wake::Interrupted => self.stop(Stop::Interrupted).await,
+                Wake::PhaseOver => match self.phase {
+                    Phase::Running => self.stop(Stop::TimedOut).await,
+                    Phase::Terminating => self.kill().await,
+                    Phase::Killing => break,
+                },
+            }
+        }
+        self.take_rest(&mut buffer, output).await;
+        self.news.outcome(self.began.elapsed())
+    }
+
+    /// Takes what is already there when time is up, so that a slow disk costs no last words.
+    async fn take_rest(&mut self, buffer: &mut [u8], output: &mut Output<'_>) {
+        let Supervisor { output: pipe, status, .. } = &mut self.supervisor;
+        while self.open.status
+            && let Ok(Ok(Some(line))) = timeout(Duration::ZERO, status.next_line()).await
+        {
+            self.news.take(&line);
+        }
+        // A process that smuggled the pipe out may write for ever; a full pipe is all we owe.
+        for _ in 0..READS_OWED {
+            match timeout(Duration::ZERO, pipe.read(buffer)).await {
+                Ok(Ok(count)) if count > 0 && self.open.output => {
+                    output.push(&buffer[..count]).await;
+                }
+                _ => break,
+            }
+        }
+    }
+
+    async fn next(&mut self, buffer: &mut [u8], due: Option<Instant>) -> Wake {
+        let Supervisor { process, output, status, .. } = &mut self.supervisor;
+        tokio::select! {
+            read = output.read(buffer), if self.open.output => Wake::Output(read),
+            line = status.next_line(), if self.open.status => Wake::Status(line.ok().flatten()),
+            _ = process.wait(), if self.open.process => Wake::Ended,
+            () = tokio::time::sleep_until(self.until) => Wake::PhaseOver,
+            () = self.cancel.cancelled(), if self.phase == Phase::Running => Wake::Interrupted,
+            () = tokio::time::sleep_until(due.unwrap_or(self.until)), if due.is_some() => Wake::Tell,
+        }
+    }
+
+    async fn stop(&mut self, why: Stop) {
+        self.news.stopped = Some(why);
+        self.phase = Phase::Terminating;
+        self.until = Instant::now() + self.grace;
+        // A supervisor that cannot hear has ended, or is about to be killed.
+        self.supervisor.send(&[TERMINATE]).await.ok();
+    }
+
+    async fn kill(&mut self) {
+        self.phase = Phase::Killing;
+        self.until = Instant::now() + GIVE_UP;
+        self.supervisor.send(&[KILL]).await.ok();
+    }
+}
+
+impl News {
+    fn take(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "started" => {
+                self.started = Some(rest.split(' ').nth(1).unwrap_or_default().to_owned());
+            }
+            "exit" => self.end = rest.parse().ok().map(End::Code),
+            "signal" => self.end = rest.parse().ok().map(End::Signal),
+            "leftover" => {
+                let (pid, name) = rest.split_once(' ').unwrap_or((rest, ""));
+                let pid = pid.parse().unwrap_or_default();
+                self.leftovers.push(Leftover { pid, name: name.to_owned() });
+            }
+            "unsupported" => {
+                self.failure = Some(CommandError::Unsupported { reason: rest.to_owned() });
+            }
+            "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
+            _ => {
+                // Anything else is a supervisor's last word about a bug of ours.
+                tracing::warn!(line, "a supervisor said something unexpected");
+            }
+        }
+    }
+
+    fn outcome(self, duration: Duration) -> Result<Outcome, CommandError> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        if self.started.is_none() && self.stopped.is_none() {
+            return Err(CommandError::Lost);
+        }
+        Ok(Outcome {
+            end: self.end.unwrap_or(End::Unknown),
+            stopped: self.stopped,
+            leftovers: self.leftovers,
+            duration,
+            containment: self.started.unwrap_or_default(),
+        })
+    }
+}

@@ -1,0 +1,387 @@
+//! The command line through its own door: the real binary, cleared environment, exit codes.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pixir::scripted::Reply;
+use serde_json::Value;
+
+use super::support::house::{DEADLINE, House, PIXIR};
+
+/// What a run left behind.
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    #[track_caller]
+    fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    fn envelope(&self) -> Value {
+        assert_eq!(self.out.lines().count(), 1, "one line: {}", self.out);
+        serde_json::from_str(&self.out).unwrap()
+    }
+}
+
+/// `pixir` in the house's Workspace, with nothing of this machine's environment.
+fn pixir(house: &House, args: &[&str]) -> Command {
+    let mut command = bare(&house.home(), args);
+    command
+        .current_dir(house.workspace())
+        .env("OPENAI_BASE_URL", house.server.base_url())
+        .env("OPENAI_API_KEY", "sk-test-of-the-house")
+        .env("PIXIR_DURABILITY", "none")
+        .env("PIXIR_RETRY_BASE_MS", "1");
+    command
+}
+
+fn bare(home: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(PIXIR);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", home)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[must_use = "a run is looked at, or its exit code is"]
+fn ran(command: &mut Command) -> Ran {
+    finish(command.spawn().unwrap())
+}
+
+#[must_use = "a run is looked at, or its exit code is"]
+fn finish(child: Child) -> Ran {
+    let output = child.wait_with_output().unwrap();
+    Ran {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Runs with something on stdin.
+#[must_use = "a run is looked at, or its exit code is"]
+fn fed(command: &mut Command, input: &[u8]) -> Ran {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    // A run that refuses its arguments does not read; that is not this test's failure.
+    child.stdin.take().unwrap().write_all(input).ok();
+    finish(child)
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+}
+
+async fn asked(house: &House, requests: usize) {
+    let start = Instant::now();
+    while house.requests().len() < requests {
+        assert!(start.elapsed() < DEADLINE, "the model was never asked");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn only_log(house: &House) -> std::path::PathBuf {
+    let folder = std::fs::read_dir(house.workspace().join(".pixir/sessions")).unwrap();
+    let mut logs: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+    logs.retain(|path| path.extension().is_some_and(|extension| extension == "ndjson"));
+    assert_eq!(logs.len(), 1);
+    logs.remove(0)
+}
+
+fn only_id(house: &House) -> String {
+    only_log(house).file_stem().unwrap().to_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stdout_is_the_answer_alone() {
+    let house = House::with([
+        Reply::new().commentary("Looking.").call("bash", serde_json::json!({"command": "exit 3"})),
+        Reply::says("It \u{1b}[31mworks\u{1b}[0m."),
+    ])
+    .await;
+    let run = ran(&mut pixir(&house, &["does", "it", "work?"])).exits(0);
+    assert_eq!(run.out, "It works.\n");
+    let id = only_id(&house);
+    assert!(run.err.starts_with("Looking.\nbash exit 3: exit 3\nresume: "), "{}", run.err);
+    assert!(run.err.trim_end().ends_with(&format!("resume {id}")), "{}", run.err);
+    assert_eq!(house.requests()[0].user_texts(), ["does it work?"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_means_quiet() {
+    let house = House::with([Reply::says("yes")]).await;
+    let run = ran(&mut pixir(&house, &["--quiet", "is it?"])).exits(0);
+    assert_eq!((run.out.as_str(), run.err.as_str()), ("yes\n", ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_is_one_envelope_and_events_are_the_stream() {
+    let house = House::with([Reply::says("one").usage(10, 4, 2), Reply::says("two")]).await;
+    let envelope = ran(&mut pixir(&house, &["first one", "--json"])).exits(0).envelope();
+    assert_eq!(envelope["ok"], true);
+    assert_eq!(envelope["status"], "completed");
+    assert_eq!(envelope["kind"], "turn");
+    assert_eq!(envelope["output"], "one");
+    assert_eq!(envelope["usage"]["input_tokens"], 10);
+    let id = only_id(&house);
+    assert_eq!(envelope["session_id"], id);
+    assert!(envelope["resume_command"].as_str().unwrap().ends_with(&format!("resume {id}")));
+    assert!(envelope["error"].is_null() && envelope["duration_ms"].is_u64());
+
+    let run = ran(&mut pixir(&house, &["--events", "resume", &id, "second"])).exits(0);
+    let events: Vec<Value> =
+        run.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(types.first(), Some(&"user_message"));
+    assert!(types.contains(&"text_delta") && types.contains(&"assistant_message"), "{types:?}");
+    assert_eq!(events.last().unwrap()["data"]["status"], "done");
+    assert!(events.iter().all(|event| event["session_id"] == id.as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_credential_the_first_run_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let work = folder.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    let run = ran(bare(folder.path(), &["hello there"]).current_dir(&work)).exits(4);
+    for words in ["pixir login", "OPENAI_API_KEY", "pixir demo"] {
+        assert!(run.err.contains(words), "{words}: {}", run.err);
+    }
+    assert_eq!(run.out, "");
+    let run = ran(bare(folder.path(), &["hello there", "--json"]).current_dir(&work)).exits(4);
+    let envelope = run.envelope();
+    assert_eq!(envelope["error"]["kind"], "not_authenticated");
+    assert!(envelope.get("session_id").is_none());
+    assert!(!work.join(".pixir").exists(), "nothing was started");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slip_of_the_finger_costs_nothing() {
+    let house = House::with([]).await;
+    for (args, words) in [
+        (&["sesions"][..], "did you mean `sessions`"),
+        (&["login"], "not in this version"),
+        (&["--frobnicate", "x"], "`--`"),
+        (&["--max-iterations", "none", "x"], "max-iterations"),
+        (&["resume"], "--last"),
+        (&["resume", "20200101T000000-abcdef", "x"], "there is no Session"),
+        (&["resume", "../../etc/passwd", "x"], "not a Session id"),
+        (&["--cwd", "/does/not/exist", "x y"], "does not exist"),
+    ] {
+        let run = ran(&mut pixir(&house, args)).exits(2);
+        assert!(run.err.contains(words), "{args:?}: {}", run.err);
+        assert_eq!(run.out, "", "{args:?}");
+    }
+    let run = ran(&mut pixir(&house, &["sesions", "--json"])).exits(2);
+    assert_eq!(run.envelope()["error"]["kind"], "invalid_args");
+    assert_eq!(house.requests().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stdin_is_the_prompt_or_is_appended_to_it() {
+    let house = House::with((0..5).map(|_| Reply::says("ok"))).await;
+    fed(&mut pixir(&house, &[]), b"all of it\n").exits(0);
+    fed(&mut pixir(&house, &["review"]), b"the diff\n").exits(0);
+    fed(&mut pixir(&house, &["bytes", "-"]), b"caf\xff").exits(0);
+    let last = fed(&mut pixir(&house, &["no", "more"]), b"").exits(0);
+    assert!(!last.err.contains("silent"), "{}", last.err);
+    fed(&mut pixir(&house, &[]), b" \n").exits(2);
+    ran(&mut pixir(&house, &[])).exits(2);
+    fed(&mut pixir(&house, &["x", "y"]), &vec![b'a'; 9 << 20]).exits(2);
+    let texts: Vec<String> =
+        house.requests().iter().map(|request| request.user_texts()[0].to_owned()).collect();
+    assert_eq!(texts, ["all of it", "review\n\nthe diff", "bytes\n\ncaf\u{fffd}", "no more"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_but_silent_pipe_does_not_hang_a_run_with_a_prompt() {
+    let house = House::with([Reply::says("ok")]).await;
+    let mut child = pixir(&house, &["quick", "one"]).stdin(Stdio::piped()).spawn().unwrap();
+    let pipe = child.stdin.take();
+    let run = finish(child).exits(0);
+    assert!(run.err.contains("open but silent"), "{}", run.err);
+    drop(pipe);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_signal_stops_the_turn_and_leaves_evidence() {
+    for name in ["INT", "TERM", "HUP"] {
+        let house =
+            House::with([Reply::new().text("half of ").stalls(), Reply::says("whole")]).await;
+        let child = pixir(&house, &["go on", "--json"]).spawn().unwrap();
+        asked(&house, 1).await;
+        signal(&child, name);
+        let run = finish(child).exits(130);
+        assert_eq!(run.envelope()["status"], "interrupted", "{name}");
+        let log = std::fs::read_to_string(only_log(&house)).unwrap();
+        let last = log.lines().last().unwrap();
+        assert!(last.contains("turn_failed") && last.contains("interrupted"), "{name}: {last}");
+        ran(&mut pixir(&house, &["resume", "--last", "again"])).exits(0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_leaves_ends_the_run_quietly() {
+    let house = House::with([Reply::new().text("half").stalls()]).await;
+    let mut child = pixir(&house, &["go on"]).spawn().unwrap();
+    asked(&house, 1).await;
+    drop(child.stdout.take());
+    let run = finish(child).exits(130);
+    assert_eq!(run.err, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_open_elsewhere_is_busy_and_says_where() {
+    let house = House::with([Reply::new().text("half").stalls()]).await;
+    let child = pixir(&house, &["go on"]).spawn().unwrap();
+    asked(&house, 1).await;
+    let (id, pid) = (only_id(&house), child.id());
+    let run = ran(&mut pixir(&house, &["resume", &id, "me too"])).exits(5);
+    assert!(run.err.contains(&pid.to_string()), "{}", run.err);
+    ran(&mut pixir(&house, &["sessions", "delete", &id])).exits(5);
+    let listed = ran(&mut pixir(&house, &["sessions"])).exits(0);
+    assert!(listed.out.contains(&format!("running ({pid})")), "{}", listed.out);
+    signal(&child, "INT");
+    finish(child).exits(130);
+    let listed = ran(&mut pixir(&house, &["sessions"])).exits(0);
+    assert!(listed.out.contains("interrupted") && listed.out.contains("go on"), "{}", listed.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_found_from_elsewhere_and_deleted_by_name() {
+    let house = House::with([Reply::says("one"), Reply::says("two")]).await;
+    ran(&mut pixir(&house, &["first", "prompt"])).exits(0);
+    let id = only_id(&house);
+    let elsewhere = house.home().join("elsewhere");
+    std::fs::create_dir_all(&elsewhere).unwrap();
+    let run = ran(pixir(&house, &["resume", &id, "more"]).current_dir(&elsewhere)).exits(0);
+    assert_eq!(run.out, "two\n");
+    assert!(run.err.contains(house.workspace().to_str().unwrap()), "{}", run.err);
+    let all = ran(pixir(&house, &["sessions", "--all", "--json"]).current_dir(&elsewhere)).exits(0);
+    let listed = &all.envelope()["output"][0];
+    assert_eq!((&listed["title"], &listed["turns"]), (&"first prompt".into(), &2.into()));
+    assert_eq!(listed["status"], "answered");
+    let here = ran(pixir(&house, &["sessions", "--json"]).current_dir(&elsewhere)).exits(0);
+    assert_eq!(here.envelope()["output"], serde_json::json!([]));
+    let gone = ran(&mut pixir(&house, &["sessions", "delete", &id])).exits(0);
+    assert!(gone.out.contains(&id), "{}", gone.out);
+    ran(&mut pixir(&house, &["resume", &id, "more"])).exits(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_log_is_found_and_repaired_as_a_copy() {
+    let house = House::with([Reply::says("the truth"), Reply::says("on")]).await;
+    ran(&mut pixir(&house, &["what", "is"])).exits(0);
+    let (log, id) = (only_log(&house), only_id(&house));
+    ran(&mut pixir(&house, &["verify", &id])).exits(0);
+    let forged = std::fs::read_to_string(&log).unwrap().replace("the truth", "the fruit");
+    std::fs::write(&log, &forged).unwrap();
+    let run = ran(&mut pixir(&house, &["verify", &id])).exits(1);
+    assert!(run.out.contains("line 4, offset") && run.out.contains("broken_proof"), "{}", run.out);
+    let all = ran(&mut pixir(&house, &["verify", "--all", "--json"])).exits(1).envelope();
+    assert_eq!((&all["ok"], &all["error"]["kind"]), (&false.into(), &"log_damaged".into()));
+    let repaired = ran(&mut pixir(&house, &["repair", &id, "--json"])).exits(0).envelope();
+    let copy = repaired["session_id"].as_str().unwrap();
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), forged, "the original is untouched");
+    ran(&mut pixir(&house, &["verify", copy])).exits(0);
+    ran(&mut pixir(&house, &["resume", copy, "go on"])).exits(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_setting_is_named_and_a_workspace_cannot_break_a_run() {
+    let house = House::with([Reply::says("ok")]).await;
+    let config = house.home().join(".pixir/config.json");
+    std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+    std::fs::write(&config, r#"{"retry": {"max_atempts": 3}}"#).unwrap();
+    let run = ran(&mut pixir(&house, &["hello there"])).exits(2);
+    for words in ["retry.max_atempts", "retry.max_attempts", config.to_str().unwrap()] {
+        assert!(run.err.contains(words), "{words}: {}", run.err);
+    }
+    std::fs::write(&config, r#"{"model": "of-the-user"}"#).unwrap();
+    std::fs::create_dir_all(house.workspace().join(".pixir")).unwrap();
+    house.write(".pixir/config.json", r#"{"model": "of-the-work", "bash": {"env": ["X"]}}"#);
+    let run = ran(&mut pixir(&house, &["hello there"])).exits(0);
+    assert!(run.err.contains("`bash.env` is ignored"), "{}", run.err);
+    assert_eq!(house.requests()[0].body["model"], "of-the-work");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endings_have_their_exit_codes() {
+    let refused = r#"{"error":{"code":"invalid_api_key","message":"no"}}"#;
+    for (reply, code) in [
+        (Reply::status(401, refused), 4),
+        (Reply::new().incomplete("max_output_tokens"), 6),
+        (Reply::new().refusal("I will not."), 6),
+        (Reply::status(400, r#"{"error":{"message":"bad"}}"#), 1),
+    ] {
+        let house = House::with([reply]).await;
+        let run = ran(&mut pixir(&house, &["hello there"])).exits(code);
+        assert_eq!(run.out, "", "no answer, no stdout");
+        assert!(run.err.contains("error: "), "{}", run.err);
+    }
+    let house = House::with([Reply::new().text("half").incomplete("max_output_tokens")]).await;
+    let run = ran(&mut pixir(&house, &["hello there", "--json"])).exits(0);
+    let envelope = run.envelope();
+    assert_eq!((&envelope["ok"], &envelope["status"]), (&true.into(), &"incomplete".into()));
+    assert!(run.err.contains("the answer was cut: max_output_tokens"), "{}", run.err);
+    ran(&mut pixir(&house, &["--cwd", "/proc", "hello there"])).exits(7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_works_with_nothing_and_can_be_resumed() {
+    let home = tempfile::tempdir().unwrap();
+    let run = ran(bare(home.path(), &["demo"]).current_dir(home.path())).exits(0);
+    for words in ["2 of 4 checks failed", "all 4 checks passed", "+    total=", " holds: "] {
+        assert!(run.out.contains(words), "{words}: {}", run.out);
+    }
+    let resume = run.out.lines().find(|line| line.contains(" resume ")).unwrap();
+    let again = Command::new("sh")
+        .args(["-c", resume])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", home.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let answer = String::from_utf8(again.stdout).unwrap();
+    assert!(again.status.success() && answer.contains("1 earlier turn"), "{answer}");
+    let (_, place) = resume.split_once("--cwd ").unwrap();
+    std::fs::remove_dir_all(place.split(' ').next().unwrap()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tracing_is_off_unless_asked_for_and_never_on_stdout() {
+    let house = House::with([Reply::says("ok"), Reply::says("ok")]).await;
+    let run = ran(pixir(&house, &["-q", "hello there"]).env("PIXIR_LOG", "debug")).exits(0);
+    assert_eq!(run.out, "ok\n");
+    let file = house.home().join("trace.log");
+    let path = file.to_str().unwrap();
+    let run = ran(&mut pixir(&house, &["-q", "hello there", "--log-file", path])).exits(0);
+    assert_eq!((run.out.as_str(), run.err.as_str()), ("ok\n", ""));
+    assert!(file.exists());
+    ran(pixir(&house, &["hello there"]).env("PIXIR_LOG", "no=such=level")).exits(2);
+}
+
+#[test]
+fn help_version_and_completions_need_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    for args in
+        [&["--help"][..], &["-h"], &["--version"], &["help", "resume"], &["completions", "bash"]]
+    {
+        let run = ran(&mut bare(home.path(), args)).exits(0);
+        assert!(!run.out.is_empty() && run.err.is_empty(), "{args:?}");
+    }
+}

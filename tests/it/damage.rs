@@ -1,0 +1,350 @@
+//! Damage: every cut of a Log's end and flips all over it are reported, survived and repaired.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use pixir::scripted::{Received, Reply, Script};
+use pixir::{Break, Conversation, SessionId, Start, Status, Verification, Which, repair, verify};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::say;
+use crate::support::torture::{self, Size};
+
+/// How much of the Log's end is cut at every byte.
+const CUT_BYTES: usize = 20 * 1024;
+
+/// What the model answers when a damaged Session is resumed.
+const RESUMED: &str = "I know where we were.";
+
+/// A Log that was made by real Turns, and what an independent reader finds in it.
+struct RealLog {
+    id: SessionId,
+    bytes: Vec<u8>,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    /// Behind its newline.
+    end: usize,
+    event: Value,
+}
+
+impl RealLog {
+    /// Seven Turns with everything that a Log usually holds.
+    async fn make() -> Self {
+        let house = House::scripted(Script::answering(reply)).await;
+        house.write("poem.txt", "roses are red\nviolets are blue\n");
+        let conversation = house.start().await;
+        for turn in ["long", "look", "change", "look", "several", "fail", "look"] {
+            let status = say(&conversation, turn).await;
+            assert_eq!(status == Status::Done, turn != "fail", "{turn}: {status:?}");
+        }
+        Self::of(conversation.id().clone(), fs::read(conversation.log_path()).unwrap())
+    }
+
+    fn of(id: SessionId, bytes: Vec<u8>) -> Self {
+        let mut lines = Vec::new();
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let start = lines.last().map_or(0, |line: &Line| line.end);
+            let event = serde_json::from_slice(line).unwrap();
+            lines.push(Line { end: start + line.len(), event });
+        }
+        Self { id, bytes, lines }
+    }
+
+    /// The line that holds a byte, from 1.
+    fn line_of(&self, place: usize) -> u64 {
+        self.lines.partition_point(|line| line.end <= place) as u64 + 1
+    }
+
+    /// How many Turns the first lines hold, and the seq and calls of the one they leave open.
+    fn turns(&self, count: usize) -> (usize, Option<(u64, Vec<String>)>) {
+        let (mut turns, mut open) = (0, None);
+        for Line { event, .. } in &self.lines[..count] {
+            let data = &event["data"];
+            let call_id = || data["call_id"].as_str().unwrap().to_owned();
+            match (event["type"].as_str().unwrap(), &mut open) {
+                ("user_message", _) => {
+                    turns += 1;
+                    open = Some((event["seq"].as_u64().unwrap(), Vec::new()));
+                }
+                ("turn_failed", _) => open = None,
+                ("assistant_message", _) if data["phase"] == "final" => open = None,
+                ("tool_call", Some((_, calls))) => calls.push(call_id()),
+                ("tool_result", Some((_, calls))) => calls.retain(|call| *call != call_id()),
+                _ => {}
+            }
+        }
+        (turns, open)
+    }
+}
+
+/// The model of all these stories: what the user says decides what it does.
+fn reply(request: &Received) -> Reply {
+    let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
+    let step = request.outputs().len();
+    let read = json!({"path": "poem.txt"});
+    match (said.as_str(), step) {
+        ("long", 0) => Reply::new()
+            .reasoning("A long look first.")
+            .text("I will count.")
+            .call("bash", json!({"command": "seq 1 2400"})),
+        ("look", 0) => Reply::new().reasoning("Hm.").text("Let me see.").call("read", read),
+        ("change", 0) => Reply::calls("read", read),
+        ("change", 1) => Reply::new().text("Now I change it.").call(
+            "edit",
+            json!({"path": "poem.txt", "edits": [{"old_string": "red", "new_string": "grün\u{2028}"}]}),
+        ),
+        ("change", 2) => Reply::calls("bash", json!({"command": "cat poem.txt; exit 3"})),
+        ("several", 0) => Reply::new()
+            .reasoning("Three at once.")
+            .call("read", read.clone())
+            .call("read", json!({"path": "nowhere"}))
+            .call("write", json!({"path": "copy.txt", "content": "a\r\nb\0c\n".repeat(40)})),
+        ("fail", 0) => Reply::calls("bash", json!({"command": "echo \"quoted\" 'and' \\\\"})),
+        ("fail", _) => Reply::status(403, r#"{"error":{"message":"not for you"}}"#),
+        ("go on", _) => Reply::says(RESUMED),
+        _ => Reply::says("That is all there is to say about it, in a sentence of some length."),
+    }
+}
+
+/// One thing done to the Log.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    /// Only so many bytes are left.
+    Cut(usize),
+    Flip {
+        place: usize,
+        bit: u8,
+    },
+}
+
+impl Damage {
+    fn apply(self, bytes: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Cut(length) => bytes[..length].to_vec(),
+            Self::Flip { place, bit } => {
+                let mut bytes = bytes.to_vec();
+                bytes[place] ^= 1 << bit;
+                bytes
+            }
+        }
+    }
+}
+
+/// A Workspace that holds one Log and nothing else.
+struct Scratch {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn holding(log: &RealLog, bytes: &[u8]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sessions = folder.path().join(".pixir/sessions");
+        fs::create_dir_all(&sessions).unwrap();
+        let path = sessions.join(format!("{}.ndjson", log.id));
+        fs::write(&path, bytes).unwrap();
+        Self { folder, path }
+    }
+
+    fn workspace(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn file(&self) -> File {
+        File::options().write(true).open(&self.path).unwrap()
+    }
+}
+
+fn places(breaks: &[Break]) -> Vec<(&'static str, u64)> {
+    breaks.iter().map(|found| (found.kind, found.line)).collect()
+}
+
+/// What must be said about a Log that ends at `cut`.
+#[track_caller]
+fn check_cut(log: &RealLog, cut: usize, seen: &Verification) {
+    let whole = log.lines.partition_point(|line| line.end <= cut);
+    let start = log.lines[..whole].last().map_or(0, |line| line.end);
+    let (turns, open) = log.turns(whole);
+    let told: Vec<_> = seen.breaks.iter().map(|b| (b.kind, b.line, b.offset, b.length)).collect();
+    if cut == start {
+        assert!(seen.ok && told.is_empty(), "cut {cut}: {told:?}");
+        let told_open = seen.open_turn.as_ref().map(|open| {
+            (open.seq.unwrap(), open.pending_calls.iter().map(ToString::to_string).collect())
+        });
+        assert_eq!((seen.lines, seen.turns), (whole as u64, turns), "cut {cut}");
+        assert_eq!(told_open, open, "cut {cut}");
+        assert_eq!(seen.open_turn.as_ref().map_or(turns, |open| open.number), turns);
+    } else {
+        // Only the newline is missing, or more than that.
+        let kind = if cut + 1 == log.lines[whole].end { "torn_tail" } else { "unreadable_line" };
+        let torn = (kind, whole as u64 + 1, start as u64, (cut - start) as u64);
+        assert_eq!((seen.ok, told), (false, vec![torn]), "cut {cut}");
+    }
+}
+
+/// What must be said about a Log with one wrong bit.
+#[track_caller]
+fn check_flip(log: &RealLog, damage: Damage, seen: &Verification) {
+    let Damage::Flip { place, .. } = damage else { panic!("{damage:?}") };
+    let line = log.line_of(place);
+    assert!(!seen.ok, "{damage:?} in line {line} is not reported");
+    // A first line that lost its proof looks like the first Pixir's; the second line tells.
+    let expected = if line == 1 { 1..=2 } else { line..=line };
+    let is_named = seen.breaks.iter().any(|found| expected.contains(&found.line));
+    assert!(is_named, "{damage:?} in line {line}: {:?}", seen.breaks);
+}
+
+/// The cuts to make, the longest Log first, so that a file need only shrink.
+fn cuts(log: &RealLog, size: Size, random: &mut fastrand::Rng) -> Vec<usize> {
+    let first = log.bytes.len() - CUT_BYTES;
+    let ends = log.lines.iter().map(|line| line.end).filter(|end| *end > first);
+    // Boundaries are few and matter most: every sample has them all, and their neighbours.
+    let mut cuts: Vec<usize> = match size {
+        Size::Full => (first..log.bytes.len()).collect(),
+        Size::Sample => {
+            let mut cuts: Vec<usize> = ends.flat_map(|end| [end - 1, end, end + 1]).collect();
+            cuts.extend((0..CUT_BYTES / 10).map(|_| random.usize(first..log.bytes.len())));
+            cuts
+        }
+    };
+    cuts.retain(|cut| *cut < log.bytes.len());
+    cuts.sort_unstable_by(|one, other| other.cmp(one));
+    cuts.dedup();
+    cuts
+}
+
+fn flips(log: &RealLog, count: usize, random: &mut fastrand::Rng) -> Vec<Damage> {
+    let flip = |place, bit| Damage::Flip { place, bit };
+    let mut flips: Vec<Damage> =
+        (0..count).map(|_| flip(random.usize(0..log.bytes.len()), random.u8(0..8))).collect();
+    // Newlines hold everything together, and proofs stand before them.
+    for line in &log.lines {
+        flips.push(flip(line.end - 1, random.u8(0..8)));
+        flips.push(flip(line.end - 2 - random.usize(0..24), random.u8(0..8)));
+    }
+    flips
+}
+
+/// Cuts and flips one after the other, on two threads with a file each.
+fn verify_all(log: &RealLog, cuts: &[usize], flips: &[Damage]) {
+    let share = |count: usize| count.div_ceil(2).max(1);
+    std::thread::scope(|scope| {
+        for cuts in cuts.chunks(share(cuts.len())) {
+            scope.spawn(move || {
+                let scratch = Scratch::holding(log, &log.bytes);
+                let file = scratch.file();
+                for cut in cuts {
+                    file.set_len(*cut as u64).unwrap();
+                    check_cut(log, *cut, &verify(scratch.workspace(), &log.id).unwrap());
+                }
+            });
+        }
+        for flips in flips.chunks(share(flips.len())) {
+            scope.spawn(move || {
+                let scratch = Scratch::holding(log, &log.bytes);
+                let file = scratch.file();
+                for damage in flips {
+                    let Damage::Flip { place, bit } = *damage else { panic!("{damage:?}") };
+                    let byte = log.bytes[place];
+                    file.write_all_at(&[byte ^ (1 << bit)], place as u64).unwrap();
+                    check_flip(log, *damage, &verify(scratch.workspace(), &log.id).unwrap());
+                    file.write_all_at(&[byte], place as u64).unwrap();
+                }
+            });
+        }
+    });
+}
+
+async fn open(house: &House, scratch: &Scratch, id: &SessionId) -> Conversation {
+    let workspace = scratch.workspace().to_owned();
+    let session = Which::Resume(id.clone());
+    house.harness().start(Start { workspace, session, can_ask: false }).await.unwrap()
+}
+
+/// The damaged Log opens, takes one more Turn, and is afterwards no worse than it was.
+async fn resume(house: &House, log: &RealLog, damage: Damage) {
+    let damaged = damage.apply(&log.bytes);
+    let scratch = Scratch::holding(log, &damaged);
+    let before = verify(scratch.workspace(), &log.id).unwrap();
+    let conversation = open(house, &scratch, &log.id).await;
+    let notices = conversation.notices().join("\n");
+    for found in before.breaks.iter().filter(|found| found.kind == "unreadable_line") {
+        let line = format!("line {}", found.line);
+        assert!(notices.contains(&line), "{damage:?}: {line} is not told: {notices}");
+    }
+    assert_eq!(before.ok, notices.is_empty(), "{damage:?}: {notices}");
+    // The scripted server refuses calls and outputs that do not pair, as the real one does.
+    assert_eq!(say(&conversation, "go on").await, Status::Done, "{damage:?}");
+    let history = conversation.history().await.unwrap();
+    assert!(history.turns().open.is_none(), "{damage:?}");
+    let after = verify(scratch.workspace(), &log.id).unwrap();
+    assert!(after.open_turn.is_none(), "{damage:?}");
+    let (known, left) = (places(&before.breaks), places(&after.breaks));
+    let news: Vec<_> = left.iter().filter(|found| !known.contains(found)).collect();
+    assert!(news.is_empty(), "{damage:?} left {news:?}");
+    let bytes = fs::read(&scratch.path).unwrap();
+    assert!(bytes.starts_with(&damaged), "{damage:?}: nothing that was there is touched");
+    if let Damage::Cut(cut) = damage {
+        assert!(after.ok, "{damage:?}: a closed tail is accounted for: {:?}", after.breaks);
+        let is_torn = log.lines.iter().all(|line| line.end != cut && line.end != cut + 1);
+        assert_eq!(after.repaired.len(), usize::from(is_torn), "{damage:?}");
+    }
+}
+
+/// A cleaned copy holds, and the damaged original is as it was.
+async fn repair_copy(house: &House, log: &RealLog, damage: Damage) {
+    let damaged = damage.apply(&log.bytes);
+    let scratch = Scratch::holding(log, &damaged);
+    let before = verify(scratch.workspace(), &log.id).unwrap();
+    let repaired = repair(scratch.workspace(), &log.id).unwrap();
+    assert_eq!(fs::read(&scratch.path).unwrap(), damaged, "{damage:?}: the original is untouched");
+    assert_eq!(repaired.breaks, before.breaks, "{damage:?}");
+    let copy = verify(scratch.workspace(), &repaired.session_id).unwrap();
+    assert!(copy.ok && copy.open_turn.is_none(), "{damage:?}: {:?}", copy.breaks);
+    assert_eq!(copy.events, repaired.events_kept + repaired.events_added, "{damage:?}");
+    let conversation = open(house, &scratch, &repaired.session_id).await;
+    assert_eq!(conversation.notices().len(), 0, "{damage:?}: {:?}", conversation.notices());
+    assert_eq!(say(&conversation, "go on").await, Status::Done, "{damage:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_cut_and_every_flip_is_reported_survived_and_repaired() {
+    let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
+    let mut random = fastrand::Rng::with_seed(seed);
+    let log = RealLog::make().await;
+    assert!(log.bytes.len() >= 30 * 1024, "{} bytes", log.bytes.len());
+    let cuts = cuts(&log, size, &mut random);
+    let flips = flips(&log, size.of(200, 2000), &mut random);
+    verify_all(&log, &cuts, &flips);
+    let house = House::scripted(Script::answering(reply)).await;
+    let mut resumes: Vec<Damage> =
+        (0..size.of(10, 100)).map(|_| Damage::Cut(cuts[random.usize(0..cuts.len())])).collect();
+    // Some cuts at boundaries: their Turns are open and nothing else is wrong.
+    resumes.extend((0..size.of(4, 20)).map(|_| {
+        let line = &log.lines[random.usize(1..log.lines.len())];
+        Damage::Cut(line.end - random.usize(0..2))
+    }));
+    resumes.extend((0..size.of(12, 100)).map(|_| flips[random.usize(0..flips.len())]));
+    for damage in &resumes {
+        resume(&house, &log, *damage).await;
+    }
+    let repairs = size.of(8, 60);
+    for _ in 0..repairs {
+        repair_copy(&house, &log, flips[random.usize(0..flips.len())]).await;
+    }
+    torture::say(&format!(
+        "damage: {} bytes in {} lines, {} cuts, {} flips, {} resumes, {repairs} repairs, \
+         seed={seed}, {:.1} s",
+        log.bytes.len(),
+        log.lines.len(),
+        cuts.len(),
+        flips.len(),
+        resumes.len(),
+        began.elapsed().as_secs_f64(),
+    ));
+}
