@@ -52,6 +52,7 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
                 .line(),
             Mode::Events => String::new(),
         };
+        driver.remember();
         driver.view.answer(&told).ok();
         Ok(exit::of_ending(&ending))
     })

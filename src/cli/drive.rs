@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
 
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -10,12 +9,14 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::Context;
 use super::door::Opened;
 use super::exit::{self, Exit};
+use super::relay::{Relay, Wish};
 use super::signals::{Asked, Signals};
 use super::stdin::{Gathered, Prompt};
 use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
-use crate::event::{From as ListenFrom, Heard, Listener};
+use crate::event::{From as ListenFrom, Heard};
 use crate::harness::{Door, Harness, Start, Which};
+use crate::projection;
 use crate::render::{Ending, Envelope, Mode, Paper, Tally, View};
 
 /// What a run is to do.
@@ -43,10 +44,12 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
         for notice in &errand.gathered.notices {
             driver.view.notice(notice);
         }
-        match errand.gathered.prompt {
+        let exit = match errand.gathered.prompt {
             Prompt::Text(text) => driver.one_turn(text).await,
             Prompt::Lines => driver.lines(first_line).await,
-        }
+        };
+        driver.remember();
+        exit
     })
 }
 
@@ -71,7 +74,7 @@ pub fn in_runtime<T>(work: impl Future<Output = Result<T, Report>>) -> Result<T,
 pub struct Driver<'a> {
     context: &'a Context,
     pub conversation: Conversation,
-    listener: Listener,
+    relay: Relay,
     pub view: View,
     signals: Signals,
     /// A signal asked not only the Turn but Pixir to end.
@@ -127,11 +130,12 @@ impl<'a> Driver<'a> {
         for notice in conversation.notices() {
             view.notice(notice);
         }
-        let listener = conversation.subscribe(from);
+        let wish = if view.wants_pieces() { Wish::Everything } else { Wish::Wholes };
+        let relay = Relay::start(conversation.subscribe(from), wish);
         Ok(Self {
             context,
             conversation,
-            listener,
+            relay,
             view,
             signals,
             leaving: false,
@@ -156,7 +160,7 @@ impl<'a> Driver<'a> {
         };
         let envelope = envelope.of_session(self.conversation.id(), self.resume_command());
         let is_read = self.view.answer(&envelope.line()).is_ok();
-        Ok(if is_read { exit } else { Exit::Interrupted })
+        Ok(if is_read { exit } else { self.close(&Driven::Unread) })
     }
 
     /// Prompts from a person, line by line, until the end of input.
@@ -202,27 +206,20 @@ impl<'a> Driver<'a> {
         let mut unread = false;
         let mut stopping: Option<JoinHandle<()>> = None;
         loop {
-            // Kept until it answers: a listener that is asked again in mid-answer may lose the end.
-            let mut heard = pin!(self.listener.next());
-            let heard = loop {
-                match next(heard.as_mut(), &mut self.signals, &mut ticker).await {
-                    Wake::Heard(heard) => break heard,
-                    Wake::Tick => unread |= self.view.tick().is_err(),
-                    Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
-                    Wake::Signal(asked) => {
-                        self.leaving = asked == Asked::Leave;
-                        stopping = Some(stop(&self.conversation));
+            match next(&mut self.relay, &mut self.signals, &mut ticker).await {
+                Wake::Heard(None) => break,
+                Wake::Heard(Some(heard)) => {
+                    unread |= self.view.hear(&heard).is_err();
+                    if tally.hear(&heard) {
+                        break;
                     }
                 }
-                if unread && stopping.is_none() {
-                    self.view.fall_silent();
+                Wake::Tick => unread |= self.view.tick().is_err(),
+                Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
+                Wake::Signal(asked) => {
+                    self.leaving = asked == Asked::Leave;
                     stopping = Some(stop(&self.conversation));
                 }
-            };
-            let Some(heard) = heard else { break };
-            unread |= self.view.hear(&heard).is_err();
-            if tally.hear(&heard) {
-                break;
             }
             if unread && stopping.is_none() {
                 self.view.fall_silent();
@@ -240,7 +237,16 @@ impl<'a> Driver<'a> {
                 self.hint();
                 exit::of_ending(ending)
             }
+            Driven::Unread if self.view.has_failed() => Exit::Error,
             Driven::Unread | Driven::Abandoned => Exit::Interrupted,
+        }
+    }
+
+    /// Notes the Workspace for `resume` from elsewhere. The harness does so in the background; a
+    /// short run may be over before that.
+    pub fn remember(&self) {
+        if let Ok(home) = self.context.home() {
+            projection::remember(&home, self.conversation.workspace());
         }
     }
 
@@ -255,15 +261,11 @@ impl<'a> Driver<'a> {
     }
 }
 
-async fn next(
-    heard: Pin<&mut impl Future<Output = Option<Heard>>>,
-    signals: &mut Signals,
-    ticker: &mut Interval,
-) -> Wake {
+async fn next(relay: &mut Relay, signals: &mut Signals, ticker: &mut Interval) -> Wake {
     tokio::select! {
         biased;
         asked = signals.next() => Wake::Signal(asked),
-        heard = heard => Wake::Heard(heard),
+        heard = relay.next() => Wake::Heard(heard),
         _ = ticker.tick() => Wake::Tick,
     }
 }

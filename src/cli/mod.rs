@@ -12,6 +12,7 @@ mod exit;
 mod guard;
 #[cfg(test)]
 mod readme;
+mod relay;
 mod repair;
 mod resume;
 mod run;

@@ -13,6 +13,7 @@ use super::sanitise::{Sanitiser, clean, one_line};
 use super::sheet::Sheet;
 use super::tally::truncation;
 use super::title::title;
+use crate::error::Report;
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, EventKind, Heard, ProviderRetry, Status,
     TerminalStatus, ToolCall, ToolResult, TurnFailed,
@@ -59,6 +60,8 @@ pub struct Line {
     catching_up: bool,
     /// Tool lines were written since the last text.
     behind_activity: bool,
+    /// The Turn's failure has been told.
+    told: bool,
     titles: HashMap<CallId, String>,
 }
 
@@ -73,6 +76,7 @@ impl Line {
             gap: false,
             catching_up: false,
             behind_activity: false,
+            told: false,
             titles: HashMap::new(),
         }
     }
@@ -229,23 +233,47 @@ impl Line {
             self.activity("interrupted", sheet);
             return;
         }
-        let message = clean(&failed.error_message);
-        let message = if message.is_empty() { failed.terminal_status.to_string() } else { message };
+        let report = Report {
+            kind: failed.error_kind.clone(),
+            message: failed.error_message.clone(),
+            details: failed.details.clone(),
+        };
+        self.error(&report, failed.terminal_status.as_str(), sheet);
+    }
+
+    fn error(&mut self, report: &Report, otherwise: &str, sheet: &mut Sheet) {
+        self.told = true;
+        self.close_line(sheet);
+        let message = clean(&report.message);
+        let message = if message.is_empty() { otherwise } else { &message };
         sheet.line(&format!("{} {message}", self.paint(RED, "error:")));
-        let actions = failed.details.get("next_actions").and_then(serde_json::Value::as_array);
-        for action in actions.into_iter().flatten().filter_map(serde_json::Value::as_str) {
-            sheet.line(&format!("  try: {}", clean(action)));
+        for action in report.next_actions() {
+            sheet.line(&format!("  try: {}", clean(&action)));
         }
     }
 
     fn status(&mut self, status: &Status, sheet: &mut Sheet) {
-        if std::mem::take(&mut self.catching_up) {
+        if std::mem::take(&mut self.catching_up) && !status.is_terminal() {
             return;
         }
-        if matches!(status, Status::Thinking { .. }) {
-            self.gap = false;
-            self.shown.clear();
-            self.close_line(sheet);
+        match status {
+            Status::Thinking { .. } => {
+                self.gap = false;
+                self.shown.clear();
+                self.close_line(sheet);
+            }
+            // A failure that could not be written into the Log has no other voice than this.
+            Status::Error { terminal_status, error } if !self.told => {
+                self.error(error, terminal_status, sheet);
+            }
+            Status::Idle
+            | Status::Working { .. }
+            | Status::Done
+            | Status::Error { .. }
+            | Status::Interrupted => {}
+        }
+        if status.is_terminal() {
+            self.told = false;
         }
     }
 

@@ -51,6 +51,8 @@ pub struct View {
     sheet: Sheet,
     /// stdout's reader went away: whoever started the run has turned to other things.
     silent: bool,
+    /// Live Events that `--events` could not show.
+    missed: u64,
 }
 
 impl View {
@@ -74,6 +76,7 @@ impl View {
             status: is_live.then(|| StatusLine::new(Instant::now())),
             sheet: Sheet::default(),
             silent: false,
+            missed: 0,
         }
     }
 
@@ -83,13 +86,25 @@ impl View {
         if is_live { status::TICK } else { LOOK_FOR_READER }
     }
 
+    /// Whether pieces of text are shown, or taken as signs of life.
+    pub fn wants_pieces(&self) -> bool {
+        let streams = matches!(self.mode, Mode::Text(look) if look.answer == Surface::Terminal);
+        streams || self.mode == Mode::Events || self.status.is_some()
+    }
+
     /// Shows what was heard.
     pub fn hear(&mut self, heard: &Heard) -> Result<(), Gone> {
         if self.silent {
             return Ok(());
         }
         if self.mode == Mode::Events {
-            return events::write(heard, &mut self.paper);
+            return match heard {
+                Heard::Event(event) => events::write(event, &mut self.paper),
+                Heard::Missed(count) => {
+                    self.missed += count;
+                    Ok(())
+                }
+            };
         }
         self.line.hear(heard, &mut self.sheet);
         if let Some(status) = &mut self.status {
@@ -114,6 +129,11 @@ impl View {
         let strokes = status.draw(Instant::now(), terminal_width());
         self.paper.activity(strokes.as_bytes());
         Ok(())
+    }
+
+    /// Whether stdout failed for another reason than a reader that left.
+    pub fn has_failed(&self) -> bool {
+        self.paper.has_failed()
     }
 
     /// Nothing more is shown.
@@ -149,6 +169,12 @@ impl View {
     /// Leaves the screen tidy.
     pub fn finish(&mut self) -> Result<(), Gone> {
         self.erase_status();
+        let missed = std::mem::take(&mut self.missed);
+        if missed > 0 && !self.silent {
+            // Everything durable was written; but whoever reads the stream should know.
+            let words = format!("{missed} live Events were dropped; nothing durable is missing\n");
+            self.paper.activity(words.as_bytes());
+        }
         self.paper.flush()
     }
 
@@ -183,5 +209,7 @@ pub fn error_text(report: &Report) -> String {
 /// The cells of a line of the terminal on stderr; asked each time, because windows change.
 pub fn terminal_width() -> usize {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
-    size.map_or(80, |size| usize::from(size.ws_col)).clamp(20, 400)
+    let width = size.map_or(0, |size| usize::from(size.ws_col));
+    // Some terminals do not know their size and say zero.
+    if width == 0 { 80 } else { width.clamp(20, 400) }
 }

@@ -34,6 +34,8 @@ pub struct Paper {
     activity: Option<File>,
     buffer: Vec<u8>,
     signalled: Signalled,
+    /// stdout was lost for another reason than a reader that left.
+    failed: bool,
 }
 
 impl Paper {
@@ -45,6 +47,7 @@ impl Paper {
             activity: own(io::stderr().as_fd()),
             buffer: Vec::new(),
             signalled,
+            failed: false,
         }
     }
 
@@ -78,12 +81,19 @@ impl Paper {
             None => Ok(()),
         };
         self.buffer.clear();
-        if written.is_err() {
-            // One report is enough; whatever comes later goes nowhere.
-            self.answer = None;
-            return Err(Gone);
+        let Err(error) = written else { return Ok(()) };
+        // One report is enough; whatever comes later goes nowhere.
+        self.answer = None;
+        if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::TimedOut) {
+            self.failed = true;
+            self.activity(format!("error: stdout cannot be written: {error}\n").as_bytes());
         }
-        Ok(())
+        Err(Gone)
+    }
+
+    /// Whether an answer was lost that somebody waits for, as on a full disk.
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Whether stdout's reader went away; a pipe can tell before anything is written.

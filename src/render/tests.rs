@@ -159,6 +159,19 @@ fn text_of_a_broken_stream_is_not_the_answer() {
 }
 
 #[test]
+fn a_failure_is_told_once_even_when_the_log_could_not_take_it() {
+    let end = || {
+        live(Ephemeral::Status(Status::Error {
+            terminal_status: "tool_error".into(),
+            error: Report::new(Kind::LogWriteFailed, "the Log cannot be written"),
+        }))
+    };
+    assert_eq!(in_pipe(&[end()]), "[error: the Log cannot be written\n]");
+    let recorded = failed(TerminalStatus::ToolError, "gone", Value::Null);
+    assert_eq!(in_pipe(&[recorded, end()]), "[error: gone\n]");
+}
+
+#[test]
 fn tool_lines_say_how_it_went() {
     let table = [
         (

@@ -152,6 +152,17 @@ async fn json_is_one_envelope_and_events_are_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_is_whole_or_says_that_it_is_not() {
+    let house = House::with([Reply::new().deltas(20_000, "x ")]).await;
+    let run = ran(&mut pixir(&house, &["--events", "say", "much"])).exits(0);
+    let deltas = run.out.lines().filter(|line| line.contains(r#""type":"text_delta""#)).count();
+    assert!(deltas == 20_000 || run.err.contains("live Events were dropped"), "{deltas}");
+    let answer = run.out.lines().find(|line| line.contains(r#""type":"assistant_message""#));
+    let answer: Value = serde_json::from_str(answer.unwrap()).unwrap();
+    assert_eq!(answer["data"]["text"], "x ".repeat(20_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_credential_the_first_run_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let work = folder.path().join("work");
@@ -241,6 +252,16 @@ async fn a_reader_that_leaves_ends_the_run_quietly() {
     drop(child.stdout.take());
     let run = finish(child).exits(130);
     assert_eq!(run.err, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_written_is_an_error() {
+    let house = House::with([Reply::says("lost"), Reply::says("lost")]).await;
+    for args in [&["hello", "there"][..], &["hello", "there", "--json"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let run = ran(pixir(&house, args).stdout(full)).exits(1);
+        assert!(run.err.contains("stdout cannot be written"), "{}", run.err);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -341,6 +362,26 @@ async fn endings_have_their_exit_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_takes_no_more_ends_the_run_with_its_own_code() {
+    let house = House::with([Reply::says("never asked")]).await;
+    // Room for the first line and not for the second: writes beyond it fail as on a full disk.
+    let script = format!("trap '' XFSZ; ulimit -f 1; exec {PIXIR} hello there");
+    let command = pixir(&house, &[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env_clear().envs(
+        command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))),
+    );
+    let run = ran(shell
+        .current_dir(house.workspace())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped()))
+    .exits(7);
+    assert!(run.err.contains("cannot be written"), "{}", run.err);
+    assert_eq!(house.requests().len(), 0, "no request leaves");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_demo_works_with_nothing_and_can_be_resumed() {
     let home = tempfile::tempdir().unwrap();
     let run = ran(bare(home.path(), &["demo"]).current_dir(home.path())).exits(0);
@@ -367,7 +408,7 @@ async fn tracing_is_off_unless_asked_for_and_never_on_stdout() {
     let house = House::with([Reply::says("ok"), Reply::says("ok")]).await;
     let run = ran(pixir(&house, &["-q", "hello there"]).env("PIXIR_LOG", "debug")).exits(0);
     assert_eq!(run.out, "ok\n");
-    let file = house.home().join("trace.log");
+    let file = house.workspace().join("trace.log");
     let path = file.to_str().unwrap();
     let run = ran(&mut pixir(&house, &["-q", "hello there", "--log-file", path])).exits(0);
     assert_eq!((run.out.as_str(), run.err.as_str()), ("ok\n", ""));

@@ -20,6 +20,8 @@ mod process;
 mod prompt;
 /// A house to live in, and a way to read its Log.
 mod support;
+/// What a person sees on a terminal.
+mod terminal;
 /// The house rules.
 mod tidy;
 /// Stories of a Turn, each ending in the Log.

@@ -30,6 +30,9 @@ const LARGEST_WINDOW: usize = 4 * 1024 * 1024;
 /// are escaped, so text cannot imitate it.
 const USER_MESSAGE: &[u8] = br#","type":"user_message","data":"#;
 
+const SESSION_STARTED: &[u8] = br#","type":"session_started","data":"#;
+const POSTURE_CHANGED: &[u8] = br#","type":"posture_changed","data":"#;
+
 /// A Session as a list shows it; a promise to machines, so it serializes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
@@ -106,13 +109,22 @@ pub fn delete(workspace: &Path, id: &SessionId) -> Result<Vec<PathBuf>, LogError
     Ok(deleted)
 }
 
-/// The model a Session last ran with, found without reading the middle of its Log.
+/// The model a Session is set to: the last one named, found without folding the Log.
 pub fn posture_model(workspace: &Path, id: &SessionId) -> Option<String> {
     let mut file = Folder::open(workspace).ok()??.read_log(id).ok()?;
-    let length = file.metadata().ok()?.len();
-    let tail = window_at_end(&mut file, length, WINDOW).ok()?;
-    let head = window_at_start(&mut file, WINDOW).ok()?;
-    lines(&tail).rev().find_map(model_named).or_else(|| lines(&head).find_map(model_named))
+    for needle in [POSTURE_CHANGED, SESSION_STARTED] {
+        let places = occurrences(&mut file, needle).ok()?;
+        let model = places.into_iter().rev().find_map(|place| {
+            file.seek(SeekFrom::Start(place + needle.len() as u64)).ok()?;
+            let mut data = Vec::new();
+            file.by_ref().take(WINDOW as u64).read_to_end(&mut data).ok()?;
+            model_of(&data)
+        });
+        if model.is_some() {
+            return model;
+        }
+    }
+    None
 }
 
 struct Entry {
@@ -145,7 +157,11 @@ fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Su
             }
             found => found,
         };
-        Ok((title.unwrap_or_default(), count_turns(&mut file)?, standing(&mut file, entry.bytes)?))
+        Ok((
+            title.unwrap_or_default(),
+            occurrences(&mut file, USER_MESSAGE)?.len(),
+            standing(&mut file, entry.bytes)?,
+        ))
     });
     let (title, turns, standing) = read.unwrap_or_else(|error| {
         (String::new(), 0, Standing::Unreadable { message: error.to_string() })
@@ -191,23 +207,25 @@ fn standing(file: &mut File, length: u64) -> io::Result<Standing> {
     }
 }
 
-/// Counts Turns in pieces, so that a large Log costs time and no memory.
-fn count_turns(file: &mut impl ReadSeek) -> io::Result<usize> {
+/// Where a text stands in a Log; read in pieces, so that a large Log costs time and no memory.
+fn occurrences(file: &mut impl ReadSeek, needle: &[u8]) -> io::Result<Vec<u64>> {
     const PIECE: usize = 256 * 1024;
     file.seek(SeekFrom::Start(0))?;
-    let finder = memmem::Finder::new(USER_MESSAGE);
-    let (mut buffer, mut kept, mut turns) = (vec![0; PIECE], 0, 0);
+    let finder = memmem::Finder::new(needle);
+    let (mut buffer, mut kept, mut offset) = (vec![0; PIECE], 0, 0);
+    let mut places = Vec::new();
     loop {
         let free = buffer.get_mut(kept..).unwrap_or_default();
         let count = file.read(free)?;
         if count == 0 {
-            return Ok(turns);
+            return Ok(places);
         }
         let filled = kept + count;
         let bytes = buffer.get(..filled).unwrap_or_default();
-        turns += finder.find_iter(bytes).count();
-        // A hit may be cut by the end of the piece; one that was counted is longer than what stays.
-        kept = (USER_MESSAGE.len() - 1).min(filled);
+        places.extend(finder.find_iter(bytes).map(|place| offset + place as u64));
+        // A hit may be cut by the end of the piece; one that was found is longer than what stays.
+        kept = (needle.len() - 1).min(filled);
+        offset += (filled - kept) as u64;
         buffer.copy_within(filled - kept..filled, 0);
     }
 }
@@ -283,18 +301,11 @@ fn failure(data: &str) -> Standing {
     }
 }
 
-fn model_named(line: &[u8]) -> Option<String> {
+/// The model that a posture names; what follows the payload is not looked at.
+fn model_of(data: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Posture {
         model: Option<String>,
     }
-    let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
-    let names_one = matches!(
-        envelope.type_name.as_ref(),
-        "session_started" | "session_fork" | "posture_changed"
-    );
-    if !names_one {
-        return None;
-    }
-    serde_json::from_str::<Posture>(envelope.data.get()).ok()?.model
+    serde_json::Deserializer::from_slice(data).into_iter::<Posture>().next()?.ok()?.model
 }

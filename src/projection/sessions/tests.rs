@@ -50,12 +50,12 @@ fn turns_are_counted_across_pieces_and_not_in_quoted_text() {
     for padding in [0, 100, 262_130, 262_144, 262_150, 600_000] {
         let filler = line("reasoning", &format!("\"{}\"", "y".repeat(padding)));
         let log = format!("{one}{quoted}{filler}{one}{one}");
-        assert_eq!(count_turns(&mut Cursor::new(log)).unwrap(), 3, "{padding}");
+        assert_eq!(occurrences(&mut Cursor::new(log), USER_MESSAGE).unwrap().len(), 3, "{padding}");
     }
     for cut in 0..120 {
         let filler = "y".repeat(262_144 - cut);
         let log = format!("{filler}{one}");
-        assert_eq!(count_turns(&mut Cursor::new(log)).unwrap(), 1, "{cut}");
+        assert_eq!(occurrences(&mut Cursor::new(log), USER_MESSAGE).unwrap().len(), 1, "{cut}");
     }
 }
 
@@ -91,8 +91,22 @@ fn the_list_is_newest_first_names_a_holder_and_leaves_strangers_out() {
 }
 
 #[test]
-fn the_last_named_model_is_found() {
-    let start = line("session_started", r#"{"model":"pixir-demo"}"#);
-    assert_eq!(model_named(start.trim().as_bytes()).as_deref(), Some("pixir-demo"));
-    assert_eq!(model_named(line("user_message", r#"{"model":"x"}"#).trim().as_bytes()), None);
+fn the_last_named_model_is_found_wherever_it_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = SessionId::parse("20260101T000000-aaaaaa").unwrap();
+    let log = paths::log(folder.path(), &id);
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    let filler = line("reasoning", &format!("\"{}\"", "y".repeat(300_000)));
+    let start = line("session_started", r#"{"model":"one"}"#);
+    let named = line("posture_changed", r#"{"model":"two"}"#);
+    let unnamed = line("posture_changed", r#"{"effort":"low"}"#);
+    for (text, expected) in [
+        (format!("{start}{filler}"), Some("one")),
+        (format!("{start}{filler}{named}{unnamed}{filler}"), Some("two")),
+        (format!("{start}{unnamed}"), Some("one")),
+        (filler.clone(), None),
+    ] {
+        fs::write(&log, text).unwrap();
+        assert_eq!(posture_model(folder.path(), &id).as_deref(), expected);
+    }
 }
