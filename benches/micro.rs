@@ -51,7 +51,7 @@ fn main() {
     for deltas in [2_000, 20_000] {
         measure_reduction(deltas, &mut rows);
     }
-    show(rows);
+    show(&rows);
     println!("\n{} in all", time(began.elapsed()));
 }
 
@@ -132,9 +132,7 @@ fn measure_reduction(deltas: usize, rows: &mut Vec<Row>) {
         let mut out = VecDeque::new();
         let mut seen = 0;
         for chunk in stream.chunks(16 * 1024) {
-            splitter
-                .feed(chunk, |frame| reducer.take(frame.event, frame.data, &mut out))
-                .unwrap();
+            splitter.feed(chunk, |frame| reducer.take(frame.event, frame.data, &mut out)).unwrap();
             seen += out.drain(..).count();
         }
         assert!(seen >= deltas);
@@ -146,7 +144,7 @@ fn measure_reduction(deltas: usize, rows: &mut Vec<Row>) {
 
 /// A row that worked on all items; its time is that of one part of `size` items.
 fn row(name: &'static str, size: usize, all: Duration) -> Row {
-    let part = all.mul_f64(size as f64 / TOTAL as f64);
+    let part = all * u32::try_from(size).unwrap() / u32::try_from(TOTAL).unwrap();
     Row { name, size, time: part, per_item: all / u32::try_from(TOTAL).unwrap() }
 }
 
@@ -236,8 +234,16 @@ fn usage(serial: usize) -> ProviderUsage {
 
 /// Words with a newline and a quote now and then, as code has them.
 fn text(seed: usize, length: usize) -> String {
-    const WORDS: [&str; 8] =
-        ["let ", "the answer ", "= \"quoted\";\n", "src/main.rs:12 ", "über ", "42 ", "ok\n", "fn "];
+    const WORDS: [&str; 8] = [
+        "let ",
+        "the answer ",
+        "= \"quoted\";\n",
+        "src/main.rs:12 ",
+        "über ",
+        "42 ",
+        "ok\n",
+        "fn ",
+    ];
     let words = (seed..).map(|place| WORDS[(place * 7 + place / 8) % WORDS.len()]);
     let mut text = String::with_capacity(length + 16);
     for word in words {
@@ -262,10 +268,9 @@ fn sse(deltas: usize) -> Vec<u8> {
     stream
 }
 
-fn show(rows: Vec<Row>) {
-    let cells = |row: &Row| {
-        [row.name.to_owned(), row.size.to_string(), time(row.time), time(row.per_item)]
-    };
+fn show(rows: &[Row]) {
+    let cells =
+        |row: &Row| [row.name.to_owned(), row.size.to_string(), time(row.time), time(row.per_item)];
     let mut sorted: Vec<&Row> = rows.iter().collect();
     sorted.sort_by_key(|row| rows.iter().position(|first| first.name == row.name));
     let lines: Vec<_> = sorted.into_iter().map(cells).collect();

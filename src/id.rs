@@ -78,8 +78,8 @@ impl EventId {
 
     /// Keeps the text of a Log line as it is.
     pub fn from_text(text: &str) -> Self {
-        let is_ours = text.len() == 16
-            && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_ours =
+            text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match u64::from_str_radix(text, 16) {
             Ok(number) if is_ours => Self(Name::Minted(number)),
             _ => Self(Name::Text(text.into())),

@@ -47,7 +47,11 @@ fn measure() {
     memory(&mut report);
     report.show();
     println!("\nOne fdatasync of a small append, in this run: {}.", time(sync));
-    println!("{} in all, at most 300 s: {}", time(began.elapsed()), verdict(began.elapsed().as_secs() < 300));
+    println!(
+        "{} in all, at most 300 s: {}",
+        time(began.elapsed()),
+        verdict(began.elapsed().as_secs() < 300)
+    );
 }
 
 fn version(report: &mut Report) {

@@ -91,9 +91,18 @@ pub struct Event {
     kind: EventKind,
     /// Unknown keys of the envelope, kept for the round trip.
     extra: Extra,
-    /// For live Events: the next canonical seq when they were emitted. It lets a subscriber that
-    /// caught up from History drop deltas older than what it has already seen.
+    /// Zero for durable Events.
+    moment: Emitted,
+}
+
+/// When a live Event was emitted. It lets a subscriber that caught up from History drop what is
+/// older than what it has already heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Emitted {
+    /// The next canonical seq at that time.
     before: Seq,
+    /// How many live Events the bus had emitted before.
+    tick: u64,
 }
 
 /// What `log` knows about a canonical Event it wrote or read.
@@ -116,11 +125,19 @@ impl Event {
     /// Makes a durable Event. Only `log` calls this, after the line is on disk.
     pub fn sequenced(parts: Sequenced) -> Self {
         let Sequenced { id, session_id, seq, ts, fact, extra } = parts;
-        Self { id, session_id, seq, ts, kind: EventKind::Canonical(fact), extra, before: 0 }
+        Self {
+            id,
+            session_id,
+            seq,
+            ts,
+            kind: EventKind::Canonical(fact),
+            extra,
+            moment: Emitted::default(),
+        }
     }
 
     /// Makes a live Event. Only the bus calls this, when it publishes.
-    pub fn live(session_id: SessionId, notice: Ephemeral, before: Seq) -> Self {
+    pub fn live(session_id: SessionId, notice: Ephemeral, moment: Emitted) -> Self {
         Self {
             id: EventId::mint(),
             session_id,
@@ -128,7 +145,7 @@ impl Event {
             ts: Timestamp::now(),
             kind: EventKind::Ephemeral(notice),
             extra: Extra::new(),
-            before,
+            moment,
         }
     }
 
@@ -169,9 +186,6 @@ impl Event {
             EventKind::Canonical(fact) => fact.type_name(),
             EventKind::Ephemeral(notice) => notice.type_name(),
         }
-    }
-    fn is_older_than(&self, seq: Seq) -> bool {
-        self.seq.is_none() && self.before < seq
     }
 }
 

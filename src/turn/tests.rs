@@ -112,7 +112,9 @@ mod fakes {
         fn run(&self, _: Value, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
             Box::pin(async move {
                 match self {
-                    Fake::Pair(barrier) => drop(barrier.wait().await),
+                    Fake::Pair(barrier) => {
+                        barrier.wait().await;
+                    }
                     Fake::Panics => panic!("with very-hidden-value inside"),
                     Fake::Deaf => std::future::pending().await,
                 }
