@@ -85,6 +85,7 @@ impl Bus {
             next_seq,
             // The receiver already holds everything that comes from now on.
             catching_up: from != From::Now,
+            has_lagged: false,
             dropped: 0,
             ready: std::collections::VecDeque::new(),
         }
@@ -153,27 +154,33 @@ pub struct Listener {
     source: BacklogSource,
     next_seq: Seq,
     catching_up: bool,
+    has_lagged: bool,
+    /// Live notices that were lost and not told yet; Events that come again may be among them.
     dropped: u64,
     ready: std::collections::VecDeque<Heard>,
 }
 
 impl Listener {
     /// The next thing to hear; `None` when the Session has closed.
+    ///
+    /// Cancel-safe: what was not returned comes with the next call.
     pub async fn next(&mut self) -> Option<Heard> {
         loop {
             if let Some(heard) = self.ready.pop_front() {
                 return Some(heard);
             }
             if self.catching_up {
-                self.catch_up().await?;
+                let backlog = (self.source)(self.next_seq).await?;
+                self.catch_up(backlog);
                 continue;
             }
             match self.receiver.recv().await {
                 Ok(event) => self.take(event),
+                // What is still in the channel stays there: History first, then whatever of it
+                // is newer than History.
                 Err(broadcast::error::RecvError::Lagged(count)) => {
                     self.dropped += count;
-                    // Start again from now: everything durable in between comes from History.
-                    self.receiver = self.receiver.resubscribe();
+                    self.has_lagged = true;
                     self.catching_up = true;
                 }
                 Err(broadcast::error::RecvError::Closed) => return None,
@@ -184,23 +191,26 @@ impl Listener {
     fn take(&mut self, event: SharedEvent) {
         match event.seq() {
             Some(seq) if seq < self.next_seq => {}
-            Some(seq) => {
-                self.next_seq = seq + 1;
+            // Older than what History already told: showing it now would be out of order.
+            None if event.is_older_than(self.next_seq) => self.dropped += 1,
+            seq => {
+                self.next_seq = seq.map_or(self.next_seq, |seq| seq + 1);
+                self.confess();
                 self.ready.push_back(Heard::Event(event));
             }
-            // Older than what History already told: showing it now would be out of order.
-            None if event.is_older_than(self.next_seq) => {}
-            None => self.ready.push_back(Heard::Event(event)),
         }
     }
 
-    async fn catch_up(&mut self) -> Option<()> {
-        let first_time = self.dropped == 0;
-        if !first_time {
+    /// Tells how much was lost before anything newer is told.
+    fn confess(&mut self) {
+        if self.dropped > 0 {
             self.ready.push_back(Heard::Missed(std::mem::take(&mut self.dropped)));
         }
-        let backlog = (self.source)(self.next_seq).await?;
+    }
+
+    fn catch_up(&mut self, backlog: Backlog) {
         self.catching_up = false;
+        self.confess();
         for event in backlog.events {
             self.take(event);
         }
@@ -209,12 +219,11 @@ impl Listener {
         };
         // To a newcomer the end of an earlier Turn is not news; to one that fell behind it may be.
         let is_over = backlog.status == Status::Idle || backlog.status.is_terminal();
-        if !(first_time && is_over) {
+        if self.has_lagged || !is_over {
             self.ready.push_back(live(Ephemeral::Status(backlog.status)));
         }
         for question in backlog.questions {
             self.ready.push_back(live(Ephemeral::PermissionRequest(question)));
         }
-        Some(())
     }
 }

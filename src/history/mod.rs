@@ -10,7 +10,7 @@ mod turns;
 
 use std::sync::Arc;
 
-pub use closing::{cut_turn, orphan_result};
+pub use closing::{cut_turn, orphan_result, partial};
 pub use turns::{OpenTurn, Turns};
 
 use crate::event::{Canonical, Seq, SharedEvent, ToolCall};
@@ -28,16 +28,21 @@ pub struct History {
 
 impl History {
     /// Orders Events by seq, then by position; an Event without a seq keeps its neighbours' place.
-    pub fn from_events(mut events: Vec<SharedEvent>) -> Self {
-        let in_order = events.windows(2).all(|pair| match pair {
-            [earlier, later] => earlier.seq() <= later.seq() || later.seq().is_none(),
-            _ => true,
-        });
+    pub fn from_events(events: Vec<SharedEvent>) -> Self {
+        let mut seq = 0;
+        let mut in_order = true;
+        let mut placed = Vec::with_capacity(events.len());
+        for event in events {
+            let own = event.seq().unwrap_or(seq);
+            in_order &= own >= seq;
+            seq = own;
+            placed.push((own, event));
+        }
         if !in_order {
-            events.sort_by_key(|event| event.seq().unwrap_or(Seq::MAX));
+            placed.sort_by_key(|(seq, _)| *seq);
         }
         let mut history = Self::default();
-        for event in events {
+        for (_, event) in placed {
             history.push(event);
         }
         history

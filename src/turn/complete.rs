@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 
 use super::{End, Turn};
 use crate::error::{Kind, Report};
 use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
 use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, next_delay};
+
+/// How much text one Event carries at most, when more has arrived at once.
+const LARGEST_DELTA: usize = 4096;
 
 /// What a call brought.
 pub(super) struct Completion {
@@ -33,7 +36,14 @@ impl Turn {
         };
         loop {
             progress.attempts += 1;
-            let error = match self.attempt(&mut progress).await {
+            let left = self.settings.total.saturating_sub(progress.started.elapsed());
+            let attempt = tokio::time::timeout(left, self.attempt(&mut progress)).await;
+            let attempt = attempt.unwrap_or_else(|_| {
+                let message =
+                    format!("the model took longer than {:?} in all", self.settings.total);
+                Err(Stop::Failed(ProviderError::terminal(Kind::Timeout, message)))
+            });
+            let error = match attempt {
                 Ok(completion) => {
                     let usage = self.bill(iteration, &progress);
                     self.record_success(usage, &completion.end).await?;
@@ -85,17 +95,30 @@ impl Turn {
             cache_key: prompt.cache_key.clone(),
         });
         let mut items = Vec::new();
+        let mut text = String::new();
         loop {
-            let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
-            let Some(heard) = heard else { return Err(Stop::Interrupted) };
+            // What has already arrived is shown together: a burst of deltas is one Event.
+            let heard = match stream.next().now_or_never() {
+                Some(heard) if text.len() < LARGEST_DELTA => heard,
+                Some(heard) => {
+                    self.show(&mut text);
+                    heard
+                }
+                None => {
+                    self.show(&mut text);
+                    let next = self.context.cancel().run_until_cancelled(stream.next());
+                    let Some(heard) = next.await else { return Err(Stop::Interrupted) };
+                    heard
+                }
+            };
+            if let Some(Ok(ModelEvent::TextDelta(delta))) = heard {
+                text.push_str(&progress.shown.text(delta).unwrap_or_default());
+                continue;
+            }
+            self.show(&mut text);
             match heard {
                 Some(Ok(ModelEvent::Alive)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
-                }
-                Some(Ok(ModelEvent::TextDelta(delta))) => {
-                    if let Some(news) = progress.shown.text(delta) {
-                        self.context.emit(Ephemeral::TextDelta(news));
-                    }
                 }
                 Some(Ok(ModelEvent::ReasoningDelta(delta))) => {
                     if progress.shown.may_show_reasoning() {
@@ -104,6 +127,7 @@ impl Turn {
                 }
                 Some(Ok(ModelEvent::Item(item))) => items.push(item),
                 Some(Ok(ModelEvent::Completed(end))) => return Ok(Completion { items, end }),
+                Some(Ok(ModelEvent::TextDelta(_))) => {}
                 Some(Err(error)) => return Err(Stop::Failed(error)),
                 None => {
                     let message = "the stream ended without its last word";
@@ -113,6 +137,12 @@ impl Turn {
                     )));
                 }
             }
+        }
+    }
+
+    fn show(&self, text: &mut String) {
+        if !text.is_empty() {
+            self.context.emit(Ephemeral::TextDelta(std::mem::take(text)));
         }
     }
 
@@ -185,13 +215,17 @@ pub(super) struct Shown {
     now: String,
     /// This attempt says something else: it is not streamed, and comes whole at its end.
     diverged: bool,
-    reasoning: bool,
+    /// The attempt whose reasoning is on the screen.
+    reasoning: Option<u32>,
     attempts: u32,
 }
 
 impl Shown {
     /// Takes a delta and gives what of it is news.
     pub(super) fn text(&mut self, delta: String) -> Option<String> {
+        let known = self.before.as_bytes().get(self.now.len()..).unwrap_or_default();
+        let shared = known.len().min(delta.len());
+        let repeats = known[..shared] == delta.as_bytes()[..shared];
         self.now.push_str(&delta);
         if self.diverged {
             return None;
@@ -199,22 +233,21 @@ impl Shown {
         if self.before.is_empty() {
             return Some(delta);
         }
-        if self.before.starts_with(&self.now) {
-            return None;
-        }
-        let Some(news) = self.now.strip_prefix(&self.before) else {
+        if !repeats {
             self.diverged = true;
             return None;
-        };
-        let news = news.to_owned();
+        }
+        if self.now.len() <= self.before.len() {
+            return None;
+        }
+        // It has overtaken what is on the screen: from here on everything is news.
+        let news = self.now.get(self.before.len()..).unwrap_or_default().to_owned();
         self.before.clear();
         Some(news)
     }
 
     fn may_show_reasoning(&mut self) -> bool {
-        let first_attempt = self.attempts == 0;
-        self.reasoning |= first_attempt;
-        first_attempt || !self.reasoning
+        *self.reasoning.get_or_insert(self.attempts) == self.attempts
     }
 
     /// A new attempt begins.

@@ -243,7 +243,10 @@ fn tokens(usage: &Value) -> Option<Tokens> {
         cached_tokens: detail("input_tokens_details", "cached_tokens"),
         output_tokens: output,
         reasoning_tokens: detail("output_tokens_details", "reasoning_tokens"),
-        total_tokens: usage.get("total_tokens").and_then(Value::as_u64).unwrap_or(input + output),
+        total_tokens: usage
+            .get("total_tokens")
+            .and_then(Value::as_u64)
+            .unwrap_or(input.saturating_add(output)),
         extra,
     })
 }
