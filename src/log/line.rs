@@ -16,8 +16,9 @@ use crate::id::{EventId, SessionId};
 /// How many bytes `,"h":"…"}` takes.
 const PROOF_SUFFIX: usize = 24;
 
-/// No sane Session gets here; a larger seq is damage, and would leave no room to go on.
-const HIGHEST_SEQ: Seq = 1 << 53;
+/// A seq never outruns its line by more than the lines that were lost; one that does is damage,
+/// and following it would leave no room to go on.
+const FURTHEST_SEQ: Seq = 1 << 32;
 
 /// The proof of a line: 16 hex digits, or nothing before the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -149,13 +150,13 @@ impl From<&str> for Unreadable {
     }
 }
 
-/// Reads a line without its newline.
-pub fn decode(line: &[u8], previous: Proof) -> Result<Decoded<'_>, Unreadable> {
+/// Reads a line without its newline, the `number`-th of its Log.
+pub fn decode(line: &[u8], number: u64, previous: Proof) -> Result<Decoded<'_>, Unreadable> {
     let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| Unreadable {
         reason: format!("it is not an Event: {error}"),
         stops_short: error.is_eof(),
     })?;
-    if envelope.seq.is_some_and(|seq| seq > HIGHEST_SEQ) {
+    if envelope.seq.is_some_and(|seq| seq > number.saturating_add(FURTHEST_SEQ)) {
         return Err("its seq is out of range".into());
     }
     let standing = match &envelope.h {

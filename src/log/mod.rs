@@ -188,6 +188,8 @@ impl Log {
             let taken_back = self.state == State::Sound && self.file.set_len(self.end).is_ok();
             if !taken_back {
                 self.state = State::Torn;
+                let length = self.file.metadata().map(|metadata| metadata.len());
+                self.end = length.unwrap_or(self.end);
             }
             return Err(self.write_error(source));
         }

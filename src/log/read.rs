@@ -35,6 +35,8 @@ pub struct Reading {
     pub lines: u64,
     /// How many lines carry a proof.
     pub proven: u64,
+    /// The first line that does.
+    pub first_proven: Option<u64>,
     /// The last line, when its newline is missing.
     pub torn: Option<Torn>,
     /// Torn lines at the end that no record accounts for. More than one when a process died while
@@ -103,7 +105,7 @@ impl Reading {
         let decoded = if found.too_long {
             Err("it is longer than 64 MiB".into())
         } else {
-            line::decode(bytes, self.proof)
+            line::decode(bytes, place.line, self.proof)
         };
         self.note_torn(found, bytes, decoded.is_ok());
         let decoded = match decoded {
@@ -117,6 +119,9 @@ impl Reading {
                 return;
             }
         };
+        if decoded.standing != Standing::Unproven {
+            self.first_proven.get_or_insert(place.line);
+        }
         match decoded.standing {
             Standing::Proven(proof) => {
                 self.proof = proof;
