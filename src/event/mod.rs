@@ -11,6 +11,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::ser::SerializeMap;
@@ -33,23 +34,40 @@ pub type Extra = serde_json::Map<String, Value>;
 pub type Seq = u64;
 
 /// Wall-clock time as RFC 3339 UTC text with microseconds; Events are never ordered by it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Timestamp(Box<str>);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timestamp(Moment);
+
+/// Most Events are deltas whose time nobody asks for, so it becomes text only when needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Moment {
+    Clock(jiff::Timestamp),
+    Text(Box<str>),
+}
 
 impl Timestamp {
     /// The current time.
     pub fn now() -> Self {
-        Self(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string().into())
+        Self(Moment::Clock(jiff::Timestamp::now()))
     }
 
     /// Keeps the text of a Log line as it is, so that it round-trips.
     pub fn from_text(text: &str) -> Self {
-        Self(text.into())
+        Self(Moment::Text(text.into()))
     }
+}
 
-    /// The time as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Moment::Clock(time) => write!(f, "{}", time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")),
+            Moment::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

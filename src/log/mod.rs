@@ -47,6 +47,8 @@ pub struct Log {
     proof: Proof,
     end: u64,
     state: State,
+    /// Where the file's name still has to be made durable.
+    newborn: Option<Folder>,
     line: Vec<u8>,
     data: Vec<u8>,
 }
@@ -75,8 +77,7 @@ impl Log {
         let folder = Folder::create(workspace)?;
         let file = folder.create_log(id)?;
         let log = Self::over(workspace, id, file)?;
-        folder.sync()?;
-        Ok(log)
+        Ok(Self { newborn: Some(folder), ..log })
     }
 
     /// Opens an existing Log for writing: takes the lock, reads everything, closes a torn tail.
@@ -124,6 +125,7 @@ impl Log {
             proof: Proof::default(),
             end: 0,
             state: State::Sound,
+            newborn: None,
             line: Vec::new(),
             data: Vec::new(),
         })
@@ -216,8 +218,9 @@ impl Log {
     }
 
     /// A handle that forces the Log to the disk; it may run on another thread.
-    pub fn syncer(&self) -> Syncer {
-        Syncer { file: Arc::clone(&self.file), path: self.path.clone() }
+    pub fn syncer(&mut self) -> Syncer {
+        let newborn = self.newborn.take();
+        Syncer { file: Arc::clone(&self.file), path: self.path.clone(), newborn }
     }
 
     /// After a failed sync nothing more is written through this handle.
@@ -258,6 +261,7 @@ impl Log {
 pub struct Syncer {
     file: Arc<File>,
     path: PathBuf,
+    newborn: Option<Folder>,
 }
 
 impl Syncer {
@@ -265,6 +269,9 @@ impl Syncer {
     pub fn sync(&self) -> Result<(), LogError> {
         let failed = |source| LogError::Write { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;
+        if let Some(folder) = &self.newborn {
+            folder.sync()?;
+        }
         if self.file.metadata().map_err(failed)?.nlink() == 0 {
             return Err(failed(std::io::Error::other("the file was deleted under us")));
         }

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 pub use input::write as write_input;
 pub use responses::{Reducer, Responses, body};
 pub use retry::next_delay;
+pub use wire::frames::Splitter;
 
 use crate::error::{Explain, Kind};
 use crate::event::Tokens;

@@ -14,6 +14,8 @@ mod cli;
 mod damage;
 /// Pages that cannot lie.
 mod docs;
+/// Every Turn ends once.
+mod ends;
 /// A Session killed at every append and at random.
 mod kill;
 /// Processes that commands start, and that nothing survives.
