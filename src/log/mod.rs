@@ -76,8 +76,9 @@ impl Log {
     pub fn create(workspace: &Path, id: &SessionId) -> Result<Self, LogError> {
         let folder = Folder::create(workspace)?;
         let file = folder.create_log(id)?;
-        let log = Self::over(workspace, id, file)?;
-        Ok(Self { newborn: Some(folder), ..log })
+        let mut log = Self::over(workspace, id, file)?;
+        log.newborn = Some(folder);
+        Ok(log)
     }
 
     /// Opens an existing Log for writing: takes the lock, reads everything, closes a torn tail.
@@ -254,6 +255,14 @@ impl Log {
 
     fn encode_error(&self, error: serde_json::Error) -> LogError {
         self.write_error(error.into())
+    }
+}
+
+impl Drop for Log {
+    /// Lets go of the lock at once. Closing alone would not: a child that is just being started
+    /// holds a copy of every descriptor until it has become its program.
+    fn drop(&mut self) {
+        self.file.unlock().ok();
     }
 }
 

@@ -338,6 +338,17 @@ fn a_log_of_the_first_pixir_opens_and_goes_on() {
 }
 
 #[test]
+fn a_closed_log_can_be_opened_even_while_a_child_is_being_started() {
+    let place = Desk::new();
+    let (log, _) = Log::open(place.workspace(), &place.id).unwrap();
+    // What a fork leaves in the child, for the moment before it becomes another program.
+    let copy = log.file.try_clone().unwrap();
+    drop(log);
+    assert!(Log::open(place.workspace(), &place.id).is_ok());
+    drop(copy);
+}
+
+#[test]
 fn links_where_state_should_be_are_refused() {
     let elsewhere = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -80,7 +80,7 @@ async fn die(before: &Before, point: &Point) -> Died {
         let first = found;
         let temporaries = scene::traces(&stage.workspace())
             .iter()
-            .filter(|(name, _)| ![scene::FILE, "notes.txt"].contains(&name.as_str()))
+            .filter(|(name, ..)| ![scene::FILE, "notes.txt"].contains(&name.as_str()))
             .count();
         if let (Some((id, path)), Some(again)) = (stage.session(), point.again) {
             let length = fs::metadata(path).unwrap().len();

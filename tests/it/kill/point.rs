@@ -35,6 +35,8 @@ pub enum When {
     Delay(Duration),
     /// When the first change is seen in the Workspace, and a little later.
     Change { later: Duration },
+    /// When so many processes of a command that does not end are there, and a little later.
+    Command { processes: usize, later: Duration },
     /// When the model has received the n-th request, and a little later.
     Request { number: usize, later: Duration, stalls: bool },
 }
@@ -74,6 +76,7 @@ impl Point {
     pub fn habit(&self) -> Habit {
         match self.when {
             When::Request { number, stalls: true, .. } => Habit::StallAt(number),
+            When::Command { .. } => Habit::Hang,
             _ => Habit::Normal,
         }
     }
@@ -104,10 +107,17 @@ pub fn choose(
     for round in 0..others {
         let turn = random.usize(0..TURNS);
         let state = &states[turn];
-        let when = match round % 4 {
+        let when = match round % 5 {
             0 => When::Offset(random.u64(state.log.len() as u64..state.end)),
             1 => When::Delay(state.took.mul_f64(random.f64() * 1.1)),
-            2 => When::Change { later: Duration::from_micros(random.u64(0..3000)) },
+            // Half of them at once: what is half done at that moment is soon whole.
+            2 => When::Change {
+                later: Duration::from_micros(random.u64(0..3000)) * u32::from(random.bool()),
+            },
+            // The last Turn runs no command.
+            3 if turn + 1 < TURNS => {
+                When::Command { processes: random.usize(1..=3), later: soon(random) }
+            }
             _ => When::Request {
                 number: random.usize(1..=state.requests),
                 later: soon(random),
@@ -142,6 +152,9 @@ pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUs
             When::Offset(_) => false,
             When::Delay(delay) => began.elapsed() >= delay,
             When::Change { .. } => scene::traces(&stage.workspace()) != untouched,
+            When::Command { processes, .. } => {
+                stage.survivors().iter().filter(|line| line.ends_with(" 300 ")).count() >= processes
+            }
             When::Request { number, .. } => requests.load(Ordering::SeqCst) >= number,
         };
         if strikes || running.child.try_wait().unwrap().is_some() {
@@ -150,8 +163,12 @@ pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUs
         assert!(began.elapsed() < DEADLINE, "{when:?} never came");
         std::thread::sleep(Duration::from_micros(60));
     }
-    if let When::Line { later, .. } | When::Change { later } | When::Request { later, .. } = when {
-        std::thread::sleep(later);
+    match when {
+        When::Line { later, .. }
+        | When::Change { later }
+        | When::Command { later, .. }
+        | When::Request { later, .. } => std::thread::sleep(later),
+        When::Offset(_) | When::Delay(_) => {}
     }
     watch.look(stage);
     running.child.kill().ok();

@@ -1,7 +1,7 @@
 //! The scene: a Session of three Turns that write, edit and run commands, and the states between.
 
 use std::fs;
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +47,13 @@ pub enum Habit {
     Normal,
     /// Says half a word at this request, from 1, and nothing more.
     StallAt(usize),
+    /// Runs commands that do not end by themselves.
+    Hang,
 }
+
+/// Three processes, one of them in a session of its own.
+const HANG: &str =
+    "setsid bash -c 'exec -a MARK sleep 300' & (exec -a MARK sleep 300) & exec -a MARK sleep 300";
 
 /// The model of the scene; it counts the requests it sees.
 pub fn script(mark: &str, habit: Habit, seen: Arc<AtomicUsize>) -> Script {
@@ -58,12 +64,19 @@ pub fn script(mark: &str, habit: Habit, seen: Arc<AtomicUsize>) -> Script {
         if said != GO_ON && habit == Habit::StallAt(number) {
             return Reply::new().reasoning("Hm.").text("Half an ans").stalls();
         }
-        reply(request, &said, &mark)
+        let hangs = said != GO_ON && habit == Habit::Hang;
+        reply(request, &said, &|command| {
+            let command = if hangs { HANG } else { command };
+            ("bash", json!({"command": command.replace("MARK", &mark)}))
+        })
     })
 }
 
-fn reply(request: &Received, said: &str, mark: &str) -> Reply {
-    let run = |command: &str| ("bash", json!({"command": command.replace("MARK", mark)}));
+fn reply(
+    request: &Received,
+    said: &str,
+    run: &dyn Fn(&str) -> (&'static str, serde_json::Value),
+) -> Reply {
     let edit = |version: usize| {
         let (old, new) = (format!("version {version}\n"), format!("version {}\n", version + 1));
         json!({"path": FILE, "edits": [{"old_string": old, "new_string": new}]})
@@ -160,12 +173,16 @@ pub fn read(workspace: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Everything in the Workspace that a file tool may touch: names, and which files they are.
-pub fn traces(workspace: &Path) -> Vec<(String, u64)> {
+/// Everything in the Workspace that a file tool may touch: names, and what they are.
+pub fn traces(workspace: &Path) -> Vec<(String, u64, u64, i64)> {
     let entries = fs::read_dir(workspace).unwrap().filter_map(Result::ok);
     let mut traces: Vec<_> = entries
         .filter(|entry| entry.file_name() != ".pixir")
-        .map(|entry| (entry.file_name().display().to_string(), entry.ino()))
+        .filter_map(|entry| {
+            let now = entry.metadata().ok()?;
+            let name = entry.file_name().display().to_string();
+            Some((name, now.ino(), now.len(), now.mtime_nsec()))
+        })
         .collect();
     traces.sort();
     traces
