@@ -157,6 +157,8 @@ fn request(history: History) -> Request {
         tools: Vec::new().into(),
         history,
         cache_key: "bench".to_owned(),
+        session: SessionId::parse("bench").unwrap(),
+        resends: 0,
     }
 }
 

@@ -112,6 +112,8 @@ kinds! {
     ProviderOverloaded = "provider_overloaded",
     /// The Provider could not be reached.
     Network = "network",
+    /// The Provider's certificate is not trusted.
+    Tls = "tls",
     /// The stream was silent for too long.
     StreamIdle = "stream_idle_timeout",
     /// The stream broke the protocol, or ended without its last word.

@@ -18,7 +18,7 @@ use crate::log::{Flaw, Opened};
 use crate::paths;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
-use crate::provider::{Provider, Responses};
+use crate::provider::{Network, Provider, Responses, Travel};
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Commands, Containment, Host, Toolbox};
@@ -79,9 +79,18 @@ impl Harness {
         let key = credential.key().map(|key| key.expose_secret().to_owned());
         let secrets = Secrets::from_environment(environment.iter().cloned())
             .and(key.map(|key| ("provider key".to_owned(), key)));
+        let lookup = |name: &str| {
+            let found = environment.iter().find(|(own, _)| own == name);
+            found.and_then(|(_, value)| value.to_str()).map(str::to_owned)
+        };
+        let travel = Travel {
+            transport: config.transport,
+            network: Network::from_environment(lookup).trusting(config.extra_roots.clone()),
+            ..Travel::default()
+        };
         let host = Host { own_binary, environment, containment: Containment::Best };
         let commands = Commands::new(host, &config);
-        let provider = Arc::new(Responses::new(credential, config.stream));
+        let provider = Arc::new(Responses::new(credential, config.stream, travel));
         let sessions = Sessions::default();
         Self { config, provider, secrets: Arc::new(secrets), commands, sessions, shell }
     }

@@ -55,7 +55,7 @@ pub mod bench {
 }
 
 pub use cli::{command, run};
-pub use config::{Config, Durability};
+pub use config::{Config, Durability, Transport};
 pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError};
 pub use error::{Explain, Kind, Report};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Config, Durability};
+use super::{Config, Durability, Transport};
 
 /// One setting.
 pub struct Key {
@@ -88,6 +88,12 @@ pub const KEYS: &[Key] = &[
     user("stream.connect_ms", Shape::Number, |config, value| {
         put(&mut config.stream.connect, millis(value, 1..=HOUR)?)
     }),
+    user("transport", Shape::Text, |config, value| {
+        put(&mut config.transport, Some(transport(value)?))
+    }),
+    user("tls.extra_roots", Shape::List, |config, value| {
+        put(&mut config.extra_roots, files(value)?)
+    }),
     workspace("bash.timeout_ms", Shape::Number, |config, value| {
         put(&mut config.bash.timeout, millis(value, 1..=24 * HOUR)?)
     }),
@@ -161,6 +167,22 @@ fn durability(value: &Value) -> Result<Durability, String> {
         Some("none") => Ok(Durability::None),
         _ => Err(expected("must be \"turn\", \"event\" or \"none\"", value)),
     }
+}
+
+fn transport(value: &Value) -> Result<Transport, String> {
+    match value.as_str() {
+        Some("auto") => Ok(Transport::Auto),
+        Some("websocket") => Ok(Transport::WebSocket),
+        Some("sse") => Ok(Transport::Sse),
+        _ => Err(expected("must be \"auto\", \"websocket\" or \"sse\"", value)),
+    }
+}
+
+fn files(value: &Value) -> Result<Vec<PathBuf>, String> {
+    let wanted = || expected("must be a list of absolute paths", value);
+    let path = |item: &Value| item.as_str().map(PathBuf::from).filter(|path| path.is_absolute());
+    let list = value.as_array().ok_or_else(wanted)?;
+    list.iter().map(|item| path(item).ok_or_else(wanted)).collect()
 }
 
 fn variables(value: &Value) -> Result<Vec<String>, String> {

@@ -44,6 +44,10 @@ pub struct Config {
     pub retry: Retry,
     /// How long a Provider may take.
     pub stream: Stream,
+    /// Which wire is preferred; `None` leaves it to the endpoint.
+    pub transport: Option<Transport>,
+    /// Certificates that are trusted beside the system's.
+    pub extra_roots: Vec<PathBuf>,
     /// Limits of host commands.
     pub bash: Bash,
     /// How politely things are stopped.
@@ -68,6 +72,8 @@ impl Config {
             dry_run: false,
             retry: Retry::default(),
             stream: Stream::default(),
+            transport: None,
+            extra_roots: Vec::new(),
             bash: Bash::default(),
             grace: Grace::default(),
             output_limit: 16 * 1024,
@@ -125,6 +131,15 @@ impl Default for Stream {
             connect: Duration::from_secs(30),
         }
     }
+}
+
+/// Which wire calls to a Provider take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// WebSocket, and SSE for a while when that fails.
+    Auto,
+    WebSocket,
+    Sse,
 }
 
 /// Limits of host commands.

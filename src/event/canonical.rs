@@ -382,6 +382,14 @@ pub struct ProviderUsage {
     pub usage: Option<Tokens>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
+    /// Why it was not the transport that is preferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback_reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continuation: Option<Continuation>,
+    /// Reasoning was left out, because the server could not read it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reasoning_dropped: bool,
     #[serde(default)]
     pub retries: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -399,6 +407,16 @@ pub struct ProviderUsage {
     pub estimated_cost_usd: Option<f64>,
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+/// Whether a call went on from the one before it, or why it was sent whole.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Continuation {
+    #[serde(default)]
+    pub used: bool,
+    /// Absent when there was nothing to go on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_reason: Option<String>,
 }
 
 /// The end of a Turn that has no final answer.

@@ -73,7 +73,18 @@ pub fn http(status: u16, hints: Hints, body: &[u8]) -> ProviderError {
 /// What an error inside the stream means: a top-level `error` event or a failed response.
 pub fn in_band(frame: &Value) -> ProviderError {
     let holder = frame.get("response").unwrap_or(frame);
-    let mut error = Complaint::from_json(holder).judge();
+    let complaint = Complaint::from_json(holder);
+    let status = complaint.status;
+    let mut error = complaint.judge();
+    if let Some(status) = status {
+        error = error.with("status", status);
+    }
+    // Over a WebSocket, what would be headers comes with the error.
+    if let Some(headers) = frame.get("headers") {
+        let hints = Hints::read(|name| headers.get(name)?.as_str(), SystemTime::now());
+        error.retry_after = hints.retry_after.or(error.retry_after);
+        error.retryable = hints.should_retry.unwrap_or(error.retryable);
+    }
     if error.message.is_empty() {
         "the Provider ended the answer with an error and gave no reason"
             .clone_into(&mut error.message);
@@ -155,6 +166,11 @@ fn by_code(code: &str, prose: &str) -> Option<(Kind, bool)> {
         | "misalignment_policy_violation" => (Kind::ProviderRefusal, false),
         "model_not_found" | "model_not_supported" => (Kind::ModelNotSupported, false),
         "invalid_api_key" | "invalid_token" | "token_expired" => (Kind::AuthRefused, false),
+        // Sent anew without what the server lost, or on a new connection.
+        "previous_response_not_found" | "websocket_connection_limit_reached" => {
+            (Kind::ProviderError, true)
+        }
+        "invalid_encrypted_content" => (Kind::ProviderError, false),
         "server_error" | "internal_error" => match by_prose(prose) {
             Some(better) => better,
             None => (Kind::ProviderError, true),

@@ -13,9 +13,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::event::{
-    Canonical, HistoryCompaction, Reasoning, Seq, ToolCall, ToolResult, UserMessage,
+    AssistantMessage, Canonical, Extra, HistoryCompaction, Reasoning, Seq, ToolCall, ToolResult,
+    UserMessage,
 };
 use crate::history::History;
+use crate::provider::Item;
 
 /// Shown to the model where a tool said nothing; the wire refuses empty outputs.
 const NO_OUTPUT: &str = "(no output)";
@@ -23,14 +25,40 @@ const NO_OUTPUT: &str = "(no output)";
 const ORPHAN: &str = "error orphan_tool_call: this call was interrupted and its result is not known; \
     check what it did before relying on it";
 
+/// Who will read the input: encrypted reasoning is for the one that made it, and for no other.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
+    pub model: &'a str,
+    /// Who pays, and where; `None` when nobody knows.
+    pub account: Option<&'a str>,
+    /// Reasoning up to here was refused as unreadable.
+    pub unreadable_to: Option<Seq>,
+}
+
+impl<'a> Reader<'a> {
+    /// A model of which nothing else is known.
+    pub fn of(model: &'a str) -> Self {
+        Self { model, account: None, unreadable_to: None }
+    }
+
+    fn can_read(&self, reasoning: &Reasoning) -> bool {
+        let text = |name: &str| reasoning.item.get(name).and_then(Value::as_str);
+        let maker = reasoning.extra.get("account").and_then(Value::as_str);
+        reasoning.model == self.model
+            && (maker.is_none() || self.account.is_none() || maker == self.account)
+            && text("type") == Some("reasoning")
+            && text("encrypted_content").is_some_and(|content| !content.is_empty())
+    }
+}
+
 /// Writes the `input` array: the project's developer message first, then the fold of History.
-pub fn write(out: &mut Vec<u8>, history: &History, model: &str, project: Option<&str>) {
-    let mut fold = Fold::new(out, model);
+pub fn write(out: &mut Vec<u8>, history: &History, reader: &Reader<'_>, project: Option<&str>) {
+    let mut fold = Fold::new(out, *reader);
     fold.out.push(b'[');
     if let Some(project) = project {
         fold.message(Role::Developer, project);
     }
-    let visible = Visible::of(history);
+    let visible = Visible::of(history, reader.unreadable_to);
     if let Some(checkpoint) = visible.checkpoint {
         fold.message(Role::User, &checkpoint_text(checkpoint));
     }
@@ -42,6 +70,37 @@ pub fn write(out: &mut Vec<u8>, history: &History, model: &str, project: Option<
     fold.out.push(b']');
 }
 
+/// Writes an answer as the fold will write it once the Turn has recorded it, as an array. Outputs
+/// are not part of it: they come from us.
+pub fn write_answer(items: &[Item], reader: &Reader<'_>) -> Vec<u8> {
+    let facts: Vec<Canonical> = items.iter().filter_map(|item| recorded(item, reader)).collect();
+    let facts: Vec<&Canonical> = facts.iter().collect();
+    let links = vec![None; facts.len()];
+    let mut out = vec![b'['];
+    let mut fold = Fold::new(&mut out, *reader);
+    for (place, fact) in facts.iter().enumerate() {
+        fold.batch.clear();
+        fold.take(place, fact, &facts, &links);
+    }
+    out.push(b']');
+    out
+}
+
+/// The fact that the Turn records for an item.
+fn recorded(item: &Item, reader: &Reader<'_>) -> Option<Canonical> {
+    let extra = Extra::new();
+    Some(match item {
+        Item::Message { text, .. } if !text.trim().is_empty() => {
+            AssistantMessage { text: text.clone(), phase: None, metadata: None, extra }.into()
+        }
+        Item::Reasoning { item } => {
+            Reasoning { item: item.clone(), model: reader.model.to_owned(), extra }.into()
+        }
+        Item::Call(call) => call.recorded(&call.args()).into(),
+        Item::Message { .. } | Item::Other { .. } => return None,
+    })
+}
+
 /// The facts that still count after rewinds and the last checkpoint, in order.
 struct Visible<'a> {
     facts: Vec<&'a Canonical>,
@@ -51,7 +110,7 @@ struct Visible<'a> {
 impl<'a> Visible<'a> {
     /// Walks backwards, because the last rewind and the last checkpoint decide about the rest;
     /// nothing before the checkpoint's range is even looked at.
-    fn of(history: &'a History) -> Self {
+    fn of(history: &'a History, unreadable_to: Option<Seq>) -> Self {
         let mut facts = Vec::new();
         let mut checkpoint: Option<&HistoryCompaction> = None;
         let mut rewound_to = Seq::MAX;
@@ -71,6 +130,7 @@ impl<'a> Visible<'a> {
                 Canonical::HistoryCompaction(compaction) => {
                     checkpoint = checkpoint.or(Some(compaction));
                 }
+                Canonical::Reasoning(_) if unreadable_to.is_some_and(|last| seq <= last) => {}
                 _ => facts.push(fact),
             }
         }
@@ -112,7 +172,7 @@ enum Role {
 /// The state of the walk: the open batch of calls, and what must wait for its outputs.
 struct Fold<'a> {
     out: &'a mut Vec<u8>,
-    model: &'a str,
+    reader: Reader<'a>,
     is_first: bool,
     /// Calls that are written and whose outputs are not.
     batch: Vec<(&'a ToolCall, Option<&'a ToolResult>)>,
@@ -126,10 +186,10 @@ struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    fn new(out: &'a mut Vec<u8>, model: &'a str) -> Self {
+    fn new(out: &'a mut Vec<u8>, reader: Reader<'a>) -> Self {
         Self {
             out,
-            model,
+            reader,
             is_first: true,
             batch: Vec::new(),
             batch_start: 0,
@@ -157,7 +217,7 @@ impl<'a> Fold<'a> {
                 self.assistant(&message.text);
             }
             Canonical::Reasoning(reasoning) => {
-                if is_replayable(reasoning, self.model) {
+                if self.reader.can_read(reasoning) {
                     self.held.push(reasoning);
                 }
             }
@@ -336,14 +396,6 @@ impl<'a> Fold<'a> {
         }
         self.out.extend_from_slice(opening.as_bytes());
     }
-}
-
-/// Encrypted reasoning can be read by the model that made it, and by no other.
-fn is_replayable(reasoning: &Reasoning, model: &str) -> bool {
-    let text = |name: &str| reasoning.item.get(name).and_then(Value::as_str);
-    reasoning.model == model
-        && text("type") == Some("reasoning")
-        && text("encrypted_content").is_some_and(|content| !content.is_empty())
 }
 
 fn checkpoint_text(checkpoint: &HistoryCompaction) -> String {

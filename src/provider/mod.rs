@@ -19,13 +19,15 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 
-pub use responses::{Reducer, Responses, body};
+pub use responses::{Reducer, Responses, Travel, body};
 pub use retry::next_delay;
 pub use wire::frames::Splitter;
+pub use wire::network::Network;
 
 use crate::error::{Explain, Kind};
-use crate::event::Tokens;
+use crate::event::{Continuation, Extra, Tokens, ToolCall};
 use crate::history::History;
+use crate::id::{CallId, SessionId};
 use crate::tool::ToolSpec;
 
 /// A model behind a wire.
@@ -33,8 +35,10 @@ pub trait Provider: Send + Sync + Debug {
     /// Starts one call. The stream yields until `Completed` or an error, each of which is its last
     /// item; it never retries by itself, and ends at once when the wire says its last word.
     fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>>;
-    /// The name in `provider_usage.transport`.
-    fn transport(&self) -> &'static str;
+    /// Who pays, and where, as a short mark; `None` when there is nothing to tell apart.
+    fn account(&self) -> Option<Arc<str>> {
+        None
+    }
 }
 
 /// One call: everything the model sees.
@@ -54,11 +58,18 @@ pub struct Request {
     pub history: History,
     /// The Provider's cache key.
     pub cache_key: String,
+    /// The Session it belongs to; its calls share a connection.
+    pub session: SessionId,
+    /// How often the Provider may send it anew by itself, on another wire or without what the
+    /// server refused, as long as nothing was said.
+    pub resends: u32,
 }
 
 /// What a model says while it answers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelEvent {
+    /// The request is about to leave; more than once when it is sent anew.
+    Sent(Sent),
     /// The first byte of the answer arrived.
     Alive,
     TextDelta(String),
@@ -67,6 +78,20 @@ pub enum ModelEvent {
     Item(Item),
     /// The end, with the bill.
     Completed(Completed),
+}
+
+/// How a request travels.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Sent {
+    pub transport: &'static str,
+    /// Why this is not the transport that was preferred.
+    pub fallback_reason: Option<String>,
+    /// `None` where a transport has no memory.
+    pub continuation: Option<Continuation>,
+    /// Reasoning was left out, because the server could not read it.
+    pub is_without_reasoning: bool,
+    /// What became of the same request before.
+    pub after: Option<Box<ProviderError>>,
 }
 
 /// A finished piece of the model's output.
@@ -94,6 +119,31 @@ pub struct Call {
     pub call_id: String,
     pub name: String,
     pub arguments: String,
+}
+
+impl Call {
+    /// The arguments: an object, or why they are none.
+    pub fn args(&self) -> Result<Value, String> {
+        if self.arguments.trim().is_empty() {
+            return Ok(json!({}));
+        }
+        match serde_json::from_str::<Value>(&self.arguments) {
+            Ok(args @ Value::Object(_)) => Ok(args),
+            Ok(_) => Err("the arguments are not a JSON object".to_owned()),
+            Err(error) => Err(format!("the arguments are not JSON: {error}")),
+        }
+    }
+
+    /// The fact that is recorded of it.
+    pub fn recorded(&self, args: &Result<Value, String>) -> ToolCall {
+        ToolCall {
+            call_id: CallId::new(&self.call_id),
+            name: self.name.clone(),
+            args: args.clone().unwrap_or(Value::Null),
+            raw_args: args.is_err().then(|| self.arguments.clone()),
+            extra: Extra::new(),
+        }
+    }
 }
 
 /// How a call ended well.
@@ -172,6 +222,9 @@ impl Explain for ProviderError {
             Kind::Network => {
                 &["check the network, the proxy and OPENAI_BASE_URL, then resume the Session"]
             }
+            Kind::Tls => &[
+                "if a proxy signs connections anew, add its root certificate to `tls.extra_roots` in your config, or set SSL_CERT_FILE",
+            ],
             Kind::StreamIdle | Kind::Timeout => &[
                 "resume the Session; raise `stream.idle_ms` or `stream.total_ms` in the config if the model is slow",
             ],

@@ -1,5 +1,7 @@
 //! The Provider against the scripted model: what streams, and what each fault becomes.
 
+mod socket;
+
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -39,11 +41,14 @@ fn request() -> Request {
         tools: Arc::from([]),
         history: History::from_events(vec![Arc::new(event)]),
         cache_key: "k".into(),
+        session: SessionId::parse("s").unwrap(),
+        resends: 1,
     }
 }
 
 fn client(server: &Server, limits: Stream) -> Responses {
-    Responses::new(Credential::new(Some("sk-test"), &server.base_url()).unwrap(), limits)
+    let credential = Credential::new(Some("sk-test"), &server.base_url()).unwrap();
+    Responses::new(credential, limits, Travel::default())
 }
 
 async fn hear(reply: Reply, limits: Stream) -> Heard {
@@ -65,7 +70,8 @@ fn text_of(heard: &Heard) -> String {
 
 #[track_caller]
 fn check_whole(heard: &Heard) {
-    assert_eq!(heard[0], Ok(ModelEvent::Alive));
+    assert!(matches!(heard[0], Ok(ModelEvent::Sent(_))), "{heard:?}");
+    assert_eq!(heard[1], Ok(ModelEvent::Alive));
     assert!(matches!(heard.last(), Some(Ok(ModelEvent::Completed(_)))), "{heard:?}");
 }
 
@@ -96,7 +102,8 @@ async fn the_request_carries_the_credential_and_the_contract() {
     let server = Server::start(Script::new([Reply::says("ok")])).await.unwrap();
     let mut credential = Credential::new(Some("sk-test"), &server.base_url()).unwrap();
     credential.project = Some("p1".into());
-    let heard: Heard = Responses::new(credential, PATIENT).stream(request()).collect().await;
+    let heard: Heard =
+        Responses::new(credential, PATIENT, Travel::default()).stream(request()).collect().await;
     check_whole(&heard);
     let received = &server.requests()[0];
     assert_eq!(received.path, "/v1/responses");
@@ -112,7 +119,8 @@ async fn the_request_carries_the_credential_and_the_contract() {
 async fn without_a_key_no_bearer_is_sent() {
     let server = Server::start(Script::new([Reply::says("ok")])).await.unwrap();
     let credential = Credential::new(None, &server.base_url()).unwrap();
-    let heard: Heard = Responses::new(credential, PATIENT).stream(request()).collect().await;
+    let heard: Heard =
+        Responses::new(credential, PATIENT, Travel::default()).stream(request()).collect().await;
     check_whole(&heard);
     assert_eq!(server.requests()[0].header("authorization"), None);
 }
@@ -185,7 +193,8 @@ async fn nobody_at_home_is_a_network_error() {
 #[tokio::test]
 async fn tls_neither_panics_nor_trusts_nobody() {
     let credential = Credential::new(Some("sk-test"), "https://127.0.0.1:1/v1").unwrap();
-    let heard: Heard = Responses::new(credential, PATIENT).stream(request()).collect().await;
+    let heard: Heard =
+        Responses::new(credential, PATIENT, Travel::default()).stream(request()).collect().await;
     assert_eq!(error_of(&heard).kind, Kind::Network);
 }
 
@@ -224,7 +233,8 @@ async fn silence_is_noticed_and_comments_are_no_silence() {
 async fn a_server_that_never_answers_is_silent_too() {
     let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let base_url = format!("http://{}/v1", silent.local_addr().unwrap());
-    let provider = Responses::new(Credential::new(None, &base_url).unwrap(), HASTY);
+    let provider =
+        Responses::new(Credential::new(None, &base_url).unwrap(), HASTY, Travel::default());
     let heard: Heard = provider.stream(request()).collect().await;
     assert_eq!(error_of(&heard).kind, Kind::StreamIdle);
 }

@@ -29,7 +29,9 @@ fn fault(body: &Value) -> Option<Fault> {
     if body["store"] != false {
         return plain("Store must be set to false");
     }
-    if body["stream"] != true {
+    // A WebSocket always streams, and so says nothing about it.
+    let is_frame = body["type"] == "response.create";
+    if body["stream"] != true && !is_frame {
         return plain("Stream must be set to true");
     }
     let key_length = body["prompt_cache_key"].as_str().map_or(0, |key| key.chars().count());
@@ -40,7 +42,12 @@ fn fault(body: &Value) -> Option<Fault> {
         );
         return Some((message, Some("string_above_max_length")));
     }
+    let is_continued = body.get("previous_response_id").is_some();
+    if is_continued && !is_frame {
+        return plain("Unsupported parameter: previous_response_id");
+    }
     match body["input"].as_array() {
+        Some(items) if items.is_empty() && is_continued => None,
         None => plain("Missing required parameter: 'input'."),
         Some(items) if items.is_empty() => plain("Invalid 'input': expected a non-empty array."),
         Some(items) => pairing(items).or_else(|| reasoning(items)),

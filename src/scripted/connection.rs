@@ -1,6 +1,7 @@
 //! Connections: HTTP/1.1 by hand, so that every fault can be made exactly where it should be.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -8,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::render::{self, Piece};
-use super::reply::{After, Delivery, Head, Reply};
-use super::{Received, Requests, Script, check};
+use super::reply::{After, Delivery, Head, Reply, Torn};
+use super::{Received, Requests, Script, check, socket};
 
 /// The largest request that is read.
 const LIMIT: usize = 256 * 1024 * 1024;
@@ -28,6 +29,20 @@ pub async fn run(mut socket: TcpStream, script: Arc<Script>, requests: Arc<Reque
     let mut buffer = Vec::new();
     loop {
         let Ok(Some(request)) = read(&mut socket, &mut buffer).await else { return };
+        if socket::is_wanted(&request) {
+            let number = requests.upgrades.fetch_add(1, Ordering::Relaxed);
+            let refusal = script.refusal.as_ref().and_then(|refusal| refusal(number));
+            let Some(status) = refusal else {
+                // The client may leave in the middle of an answer.
+                socket::run(socket, request, &script, &requests).await.ok();
+                return;
+            };
+            let body = json!({"error": {"message": "no WebSocket here"}}).to_string();
+            if plain(&mut socket, status, &[], &body).await.is_err() {
+                return;
+            }
+            continue;
+        }
         match answer(&mut socket, &script, &requests, request).await {
             Ok(Next::Listen) => {}
             // The client may leave in the middle of an answer.
@@ -93,6 +108,8 @@ async fn stream(
                 socket.write_all(&std::mem::take(&mut packet)).await?;
                 tokio::time::sleep(time).await;
             }
+            // What only a WebSocket can say is, here, an abrupt end.
+            Piece::Binary | Piece::Close(_) => left = 0,
             Piece::Bytes(bytes) => {
                 let kept = &bytes[..bytes.len().min(left)];
                 left -= kept.len();
@@ -113,7 +130,10 @@ async fn stream(
     }
     socket.write_all(&packet).await?;
     if left == 0 {
-        socket.shutdown().await?;
+        match reply.torn {
+            Torn::Closed => socket.shutdown().await?,
+            Torn::Reset => socket.set_zero_linger()?,
+        }
         return Ok(Next::Close);
     }
     if reply.after == After::HoldOpen {
@@ -123,6 +143,11 @@ async fn stream(
     }
     socket.write_all(b"0\r\n\r\n").await?;
     Ok(Next::Listen)
+}
+
+/// The input of a body.
+pub fn items(body: &Value) -> Vec<Value> {
+    body["input"].as_array().cloned().unwrap_or_default()
 }
 
 fn chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
@@ -168,5 +193,7 @@ async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<O
     let body_text = String::from_utf8_lossy(&buffer[head_end..end]).into_owned();
     buffer.drain(..end);
     let body = serde_json::from_str(&body_text).unwrap_or_default();
-    Ok(Some(Received { method, path, headers, body, body_text, arrived }))
+    let context = items(&body);
+    let transport = "sse";
+    Ok(Some(Received { method, path, headers, body, body_text, arrived, transport, context }))
 }

@@ -115,6 +115,8 @@ mod tests {
             path: "/v1/responses".to_owned(),
             headers: Vec::new(),
             body_text: body.to_string(),
+            context: input.as_array().cloned().unwrap_or_default(),
+            transport: "sse",
             body,
             arrived: std::time::Instant::now(),
         }

@@ -9,6 +9,7 @@ mod connection;
 mod demo;
 mod render;
 mod reply;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,11 @@ pub use demo::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, demo_model};
 pub use reply::Reply;
 
 /// What the model will say, request by request.
-pub struct Script(Source);
+pub struct Script {
+    source: Source,
+    /// Answers the n-th request to become a WebSocket, from 0, with a status instead.
+    refusal: Option<Box<dyn Fn(usize) -> Option<u16> + Send + Sync>>,
+}
 
 enum Source {
     Listed(Vec<Reply>),
@@ -35,16 +40,27 @@ enum Source {
 impl Script {
     /// The n-th request gets the n-th reply; when they run out, an HTTP 500 that says so.
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
-        Self(Source::Listed(replies.into_iter().collect()))
+        Self { source: Source::Listed(replies.into_iter().collect()), refusal: None }
     }
 
     /// Every request is answered by a function of what it says.
     pub fn answering(answer: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
-        Self(Source::Answering(Box::new(answer)))
+        Self { source: Source::Answering(Box::new(answer)), refusal: None }
+    }
+
+    /// Answers requests to become a WebSocket with a status, where the function names one for the
+    /// n-th of them, from 0.
+    #[must_use]
+    pub fn refusing_sockets(
+        mut self,
+        refusal: impl Fn(usize) -> Option<u16> + Send + Sync + 'static,
+    ) -> Self {
+        self.refusal = Some(Box::new(refusal));
+        self
     }
 
     fn reply(&self, number: usize, request: &Received) -> Reply {
-        match &self.0 {
+        match &self.source {
             Source::Answering(answer) => answer(request),
             Source::Listed(replies) => replies.get(number).cloned().unwrap_or_else(|| {
                 let message = format!(
@@ -74,6 +90,10 @@ pub struct Received {
     pub body: Value,
     /// The bytes of the body.
     pub body_text: String,
+    /// What carried it: `sse` or `websocket`.
+    pub transport: &'static str,
+    /// All that the model sees: the input, behind what a continued response has seen.
+    context: Vec<Value>,
     /// When its first byte came.
     pub arrived: Instant,
 }
@@ -84,9 +104,19 @@ impl Received {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// The replayed items.
+    /// The items that the model sees, whether they were sent now or before.
     pub fn input(&self) -> &[Value] {
+        &self.context
+    }
+
+    /// The items that were sent.
+    pub fn sent_input(&self) -> &[Value] {
         self.body["input"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether it continues a response instead of replaying everything.
+    pub fn is_continued(&self) -> bool {
+        self.body.get("previous_response_id").is_some()
     }
 
     /// What the user said, first to last.
@@ -138,6 +168,11 @@ impl Server {
         self.requests.connections.load(Ordering::Relaxed)
     }
 
+    /// How many connections were asked to become a WebSocket.
+    pub fn upgrades(&self) -> usize {
+        self.requests.upgrades.load(Ordering::Relaxed)
+    }
+
     /// Every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<Received> {
         self.requests.lock().clone()
@@ -155,6 +190,7 @@ impl Drop for Server {
 struct Requests {
     received: Mutex<Vec<Received>>,
     connections: AtomicUsize,
+    upgrades: AtomicUsize,
 }
 
 impl Requests {

@@ -12,6 +12,10 @@ pub enum Piece {
     /// One event, or bytes that are sent as they are.
     Bytes(Vec<u8>),
     Pause(Duration),
+    /// A frame that is not text; only a WebSocket has it.
+    Binary,
+    /// A farewell with a code; only a WebSocket has it.
+    Close(u16),
 }
 
 /// The body of a streamed reply. `serial` makes ids that differ from request to request.
@@ -44,6 +48,8 @@ impl Stream {
         let index = self.output.len();
         match step {
             Step::Pause(time) => self.pieces.push(Piece::Pause(*time)),
+            Step::Binary => self.pieces.push(Piece::Binary),
+            Step::Close(code) => self.pieces.push(Piece::Close(*code)),
             Step::Raw(text) => self.pieces.push(Piece::Bytes(text.clone().into_bytes())),
             Step::Text { chunks, phase } => {
                 let part =

@@ -15,6 +15,7 @@ pub struct Reply {
     pub(super) after: After,
     /// How many bytes of the body are sent before the connection is torn down.
     pub(super) cut: Option<usize>,
+    pub(super) torn: Torn,
 }
 
 /// The status line and what belongs to it.
@@ -46,6 +47,8 @@ pub(super) enum Step {
     Pause(Duration),
     /// Bytes between two events, sent as they are.
     Raw(String),
+    Binary,
+    Close(u16),
 }
 
 /// Where a reasoning item's encrypted content is sent.
@@ -81,6 +84,15 @@ pub(super) enum Delivery {
     ByteByByte,
 }
 
+/// How a connection is torn down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Torn {
+    /// As if the process had ended.
+    Closed,
+    /// As if the machine had forgotten it.
+    Reset,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
     /// The body ends and the connection can be used again.
@@ -100,6 +112,7 @@ impl Reply {
             delivery: Delivery::AsOne,
             after: After::End,
             cut: None,
+            torn: Torn::Closed,
         }
     }
 
@@ -270,6 +283,25 @@ impl Reply {
     pub fn cut_at(mut self, bytes: usize) -> Self {
         self.cut = Some(bytes);
         self
+    }
+
+    /// Resets the connection behind so many bytes of the body.
+    #[must_use]
+    pub fn reset_at(mut self, bytes: usize) -> Self {
+        self.torn = Torn::Reset;
+        self.cut_at(bytes)
+    }
+
+    /// A frame that is not text; over SSE, the end of the connection.
+    #[must_use]
+    pub fn binary(self) -> Self {
+        self.step(Step::Binary)
+    }
+
+    /// Closes the WebSocket with a code; over SSE, the end of the connection.
+    #[must_use]
+    pub fn closes(self, code: u16) -> Self {
+        self.step(Step::Close(code))
     }
 
     /// Sends every byte alone.

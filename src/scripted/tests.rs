@@ -14,7 +14,7 @@ use crate::event::{
 };
 use crate::history::History;
 use crate::id::{CallId, EventId, SessionId};
-use crate::provider::{Item, ModelEvent, Provider, Request, Responses};
+use crate::provider::{Item, ModelEvent, Provider, Request, Responses, Travel};
 
 fn post(body: &Value) -> String {
     let body = body.to_string();
@@ -153,7 +153,7 @@ fn result_of(call_id: &str, tool: &str) -> ToolResult {
 async fn the_demo_plays_to_its_end_over_the_real_wire() {
     let server = Server::start(demo_model()).await.unwrap();
     let credential = Credential::new(None, &server.base_url()).unwrap();
-    let provider = Responses::new(credential, Stream::default());
+    let provider = Responses::new(credential, Stream::default(), Travel::default());
     let mut history = History::default();
     record(&mut history, UserMessage { text: DEMO_PROMPT.to_owned(), ..UserMessage::default() });
     let mut story = Vec::new();
@@ -166,6 +166,8 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
             tools: Arc::from([]),
             history: history.clone(),
             cache_key: "k".to_owned(),
+            session: SessionId::parse("s").unwrap(),
+            resends: 0,
         });
         let mut wants_more = false;
         while let Some(event) = call.next().await {

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use super::{End, Turn};
 use crate::error::{Kind, Report};
 use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
-use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, next_delay};
+use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, Sent, next_delay};
 
 /// What a call brought.
 pub(super) struct Completion {
@@ -21,6 +21,8 @@ struct Progress {
     first_byte: Option<Duration>,
     attempts: u32,
     shown: Shown,
+    /// How the last request travelled.
+    sent: Sent,
 }
 
 impl Turn {
@@ -30,6 +32,7 @@ impl Turn {
             first_byte: None,
             attempts: 0,
             shown: Shown::default(),
+            sent: Sent::default(),
         };
         loop {
             progress.attempts += 1;
@@ -90,12 +93,15 @@ impl Turn {
             tools: self.settings.toolbox.specs(),
             history,
             cache_key: prompt.cache_key.clone(),
+            session: self.context.session_id().clone(),
+            resends: self.resends(progress.attempts),
         });
         let mut items = Vec::new();
         loop {
             let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
             let Some(heard) = heard else { return Err(Stop::Interrupted) };
             match heard {
+                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress),
                 Some(Ok(ModelEvent::Alive)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
                 }
@@ -123,12 +129,40 @@ impl Turn {
         }
     }
 
+    /// How often a request may be sent anew below us; a first one always once.
+    fn resends(&self, attempts: u32) -> u32 {
+        let left = self.settings.retry.max_attempts.saturating_sub(attempts);
+        if attempts == 1 { left.max(1) } else { left }
+    }
+
+    /// A request that is sent anew is an attempt like any other, and is shown like one.
+    fn note_sent(&self, mut sent: Sent, progress: &mut Progress) {
+        if let Some(error) = sent.after.take() {
+            progress.attempts += 1;
+            self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
+                attempt: progress.attempts,
+                max_attempts: self.settings.retry.max_attempts,
+                delay_ms: 0,
+                error: self.clean(Report::from(&*error)),
+            }));
+            progress.shown.start_over();
+        }
+        progress.sent = sent;
+    }
+
     fn bill(&self, iteration: u32, progress: &Progress) -> ProviderUsage {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         ProviderUsage {
             model: self.settings.model.clone(),
             iteration,
-            transport: Some(self.settings.provider.transport().to_owned()),
+            transport: Some(progress.sent.transport.to_owned()).filter(|name| !name.is_empty()),
+            fallback_reason: progress
+                .sent
+                .fallback_reason
+                .clone()
+                .map(|reason| self.cleaned(reason)),
+            continuation: progress.sent.continuation.clone(),
+            reasoning_dropped: progress.sent.is_without_reasoning,
             retries: progress.attempts.saturating_sub(1),
             first_byte_ms: progress.first_byte.map(millis),
             duration_ms: Some(millis(progress.started.elapsed())),

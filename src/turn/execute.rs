@@ -10,14 +10,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::doom::{DoomGuard, Verdict};
-use super::{End, Turn, arguments};
+use super::{End, Turn};
 use crate::error::{Kind, Report};
 use crate::event::{
     Answer, Ephemeral, Extra, PermissionDecision, PermissionRequest, Status, TerminalStatus,
     ToolCall, ToolResult,
 };
 use crate::history;
-use crate::id::CallId;
 use crate::permission::{self, Decision};
 use crate::provider::Call;
 use crate::tool::{AnyTool, Effect, Plan, Signals, ToolContext, ToolError, ToolOutput, bound};
@@ -67,8 +66,8 @@ impl Turn {
         if self.context.cancel().is_cancelled() {
             return Err(End::Interrupted);
         }
-        let args = arguments(call);
-        let fact = fact_of(call, &args);
+        let args = call.args();
+        let fact = call.recorded(&args);
         self.context.record(fact.clone()).await?;
         match guard.judge(&fact.name, &signature(&fact)) {
             Verdict::Go => {}
@@ -105,8 +104,8 @@ impl Turn {
     /// Whether a call may run beside others: it only looks, as far as can be told before its
     /// turn, and is none that the guard would have to count first.
     fn may_join(&self, call: &Call, together: &[Prepared], guard: &DoomGuard) -> bool {
-        let args = arguments(call);
-        let fact = fact_of(call, &args);
+        let args = call.args();
+        let fact = call.recorded(&args);
         let own = signature(&fact);
         let is_repeated =
             guard.is_last(&own) || together.iter().any(|prepared| signature(&prepared.fact) == own);
@@ -259,16 +258,6 @@ impl Turn {
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,
         }
-    }
-}
-
-fn fact_of(call: &Call, args: &Result<Value, String>) -> ToolCall {
-    ToolCall {
-        call_id: CallId::new(&call.call_id),
-        name: call.name.clone(),
-        args: args.clone().unwrap_or(Value::Null),
-        raw_args: args.is_err().then(|| call.arguments.clone()),
-        extra: Extra::new(),
     }
 }
 

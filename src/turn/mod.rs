@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config::Retry;
 use crate::error::{Explain, Kind, Report};
@@ -23,7 +23,7 @@ use crate::event::{
 };
 use crate::history;
 use crate::prompt::Context;
-use crate::provider::{Call, Item, Provider};
+use crate::provider::{Item, Provider};
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
 use crate::tool::Toolbox;
@@ -171,7 +171,10 @@ impl Turn {
             match item {
                 Item::Reasoning { item } => {
                     let model = self.settings.model.clone();
-                    self.context.record(Reasoning { item, model, extra: Extra::new() }).await?;
+                    let account = self.settings.provider.account();
+                    let extra = account.map(|mark| ("account".to_owned(), json!(&*mark)));
+                    let extra = extra.into_iter().collect();
+                    self.context.record(Reasoning { item, model, extra }).await?;
                 }
                 Item::Message { text, is_refusal } if !text.trim().is_empty() => {
                     if !goes_on && Some(place) == last_text {
@@ -241,6 +244,10 @@ impl Turn {
         Ok(())
     }
 
+    fn cleaned(&self, text: String) -> String {
+        self.settings.secrets.clean(&text).into_owned()
+    }
+
     /// A server may echo what it was sent.
     fn clean(&self, mut error: Report) -> Report {
         error.message = self.settings.secrets.clean(&error.message).into_owned();
@@ -283,16 +290,4 @@ enum Next {
 
 fn is_text(item: &Item) -> bool {
     matches!(item, Item::Message { text, .. } if !text.trim().is_empty())
-}
-
-/// The arguments of a call: an object, or the text that is not one.
-pub(super) fn arguments(call: &Call) -> Result<Value, String> {
-    if call.arguments.trim().is_empty() {
-        return Ok(json!({}));
-    }
-    match serde_json::from_str::<Value>(&call.arguments) {
-        Ok(args @ Value::Object(_)) => Ok(args),
-        Ok(_) => Err("the arguments are not a JSON object".to_owned()),
-        Err(error) => Err(format!("the arguments are not JSON: {error}")),
-    }
 }

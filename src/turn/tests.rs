@@ -82,9 +82,6 @@ mod fakes {
             let events = items.into_iter().map(ModelEvent::Item).chain([end]).map(Ok);
             stream::iter(events.collect::<Vec<_>>()).boxed()
         }
-        fn transport(&self) -> &'static str {
-            "none"
-        }
     }
 
     enum Fake {

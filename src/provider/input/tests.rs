@@ -36,7 +36,7 @@ fn numbered(facts: impl IntoIterator<Item = Canonical>) -> History {
 
 fn bytes(history: &History) -> Vec<u8> {
     let mut out = Vec::new();
-    write(&mut out, history, MODEL, None);
+    write(&mut out, history, &Reader::of(MODEL), None);
     out
 }
 
@@ -161,7 +161,7 @@ fn the_bytes_are_the_wire_form() {
     let history =
         numbered([context.into(), why("r"), call("c"), result("c", Some("x")), said("ok")]);
     let mut out = Vec::new();
-    write(&mut out, &history, MODEL, Some("project"));
+    write(&mut out, &history, &Reader::of(MODEL), Some("project"));
     insta::assert_snapshot!(String::from_utf8(out).unwrap().replace("},{\"type\"", "},\n{\"type\""), @r#"
     [{"type":"message","role":"developer","content":[{"type":"input_text","text":"project"}]},
     {"type":"message","role":"developer","content":[{"type":"input_text","text":"late"}]},

@@ -1,10 +1,13 @@
 //! Bodies: one Request as the JSON that `/responses` accepts. Pure; the same Request always gives
 //! the same bytes, because the Provider's cache matches prefixes byte by byte.
 
+use std::ops::Range;
+
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::provider::{Request, input};
+use crate::provider::Request;
+use crate::provider::input::{self, Reader};
 use crate::tool::ToolSpec;
 
 /// The longest cache key that the server accepts, in characters.
@@ -14,7 +17,8 @@ const CACHE_KEY_LIMIT: usize = 64;
 #[derive(Serialize)]
 struct Head<'a> {
     model: &'a str,
-    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<bool>,
     /// The Log is the truth; the server keeps nothing.
     store: bool,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -50,39 +54,113 @@ struct Reasoning<'a> {
     summary: &'static str,
 }
 
-/// The body of one call.
-pub fn body(request: &Request) -> Vec<u8> {
-    let head = Head {
-        model: &request.model,
-        stream: true,
-        store: false,
-        instructions: request.instructions.trim(),
-    };
-    let tail = Tail {
-        tools: tools(&request.tools),
-        tool_choice: "auto",
-        parallel_tool_calls: true,
-        reasoning: Reasoning {
-            effort: request.effort.as_deref().map(wire_effort),
-            summary: "auto",
-        },
-        // Without it the reasoning of a stored-nowhere response could never be replayed.
-        include: ["reasoning.encrypted_content"],
-        prompt_cache_key: cut(&request.cache_key),
-    };
-    let mut out = Vec::with_capacity(16 * 1024);
-    object(&mut out, &head);
-    out.pop();
-    out.extend_from_slice(b",\"input\":");
-    input::write(&mut out, &request.history, &request.model, request.project.as_deref());
-    out.push(b',');
-    let tail_start = out.len();
-    object(&mut out, &tail);
-    out.remove(tail_start);
-    out
+/// How a frame of a WebSocket begins; `stream` has no meaning there.
+const FRAME: &[u8] = b"{\"type\":\"response.create\",";
+
+/// What carries the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Http,
+    Frame,
 }
 
-fn object(out: &mut Vec<u8>, value: &impl Serialize) {
+/// A body, and where in it the input is.
+#[derive(Debug)]
+pub struct Parts {
+    bytes: Vec<u8>,
+    input: Range<usize>,
+}
+
+impl Parts {
+    /// Writes one call.
+    pub fn write(request: &Request, reader: &Reader<'_>, form: Form) -> Self {
+        let head = Head {
+            model: &request.model,
+            stream: (form == Form::Http).then_some(true),
+            store: false,
+            instructions: request.instructions.trim(),
+        };
+        let tail = Tail {
+            tools: tools(&request.tools),
+            tool_choice: "auto",
+            parallel_tool_calls: true,
+            reasoning: Reasoning {
+                effort: request.effort.as_deref().map(wire_effort),
+                summary: "auto",
+            },
+            // Without it the reasoning of a stored-nowhere response could never be replayed.
+            include: ["reasoning.encrypted_content"],
+            prompt_cache_key: cut(&request.cache_key),
+        };
+        let mut out = Vec::with_capacity(16 * 1024);
+        if form == Form::Frame {
+            out.extend_from_slice(FRAME);
+        }
+        let head_start = out.len();
+        object(&mut out, &head);
+        if form == Form::Frame {
+            out.remove(head_start);
+        }
+        out.pop();
+        out.extend_from_slice(b",\"input\":");
+        let input_start = out.len();
+        input::write(&mut out, &request.history, reader, request.project.as_deref());
+        let input = input_start..out.len();
+        let tail_start = out.len();
+        object(&mut out, &tail);
+        out[tail_start] = b',';
+        Self { bytes: out, input }
+    }
+
+    /// The whole of it.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// What stands before the input.
+    pub fn head(&self) -> &[u8] {
+        &self.bytes[..self.input.start]
+    }
+
+    /// The replayed items, as an array.
+    pub fn input(&self) -> &[u8] {
+        &self.bytes[self.input.clone()]
+    }
+
+    /// What stands behind it.
+    pub fn tail(&self) -> &[u8] {
+        &self.bytes[self.input.end..]
+    }
+
+    /// The frame: whole, or only `items` behind what a response has seen.
+    pub fn frame(&self, previous: Option<&str>, items: &[u8]) -> Vec<u8> {
+        let Some(previous) = previous else { return self.bytes.clone() };
+        let mut out = Vec::with_capacity(self.bytes.len() - self.input.len() + items.len() + 100);
+        out.extend_from_slice(FRAME);
+        out.extend_from_slice(b"\"previous_response_id\":");
+        object(&mut out, &previous);
+        out.push(b',');
+        out.extend_from_slice(self.head().strip_prefix(FRAME).unwrap_or_default());
+        out.push(b'[');
+        out.extend_from_slice(items);
+        out.push(b']');
+        out.extend_from_slice(self.tail());
+        out
+    }
+
+    #[cfg(test)]
+    pub fn from_text(head: &str, input: &str, tail: &str) -> Self {
+        let input_range = head.len()..head.len() + input.len();
+        Self { bytes: format!("{head}{input}{tail}").into_bytes(), input: input_range }
+    }
+}
+
+/// The body of one call over HTTP.
+pub fn body(request: &Request) -> Vec<u8> {
+    Parts::write(request, &Reader::of(&request.model), Form::Http).into_bytes()
+}
+
+fn object(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     // Plain structs always have a JSON form, and a vector never refuses bytes.
     if let Err(error) = serde_json::to_writer(&mut *out, value) {
         tracing::error!(%error, "a request has no JSON form");
@@ -122,6 +200,7 @@ mod tests {
 
     use super::*;
     use crate::history::History;
+    use crate::id::SessionId;
 
     fn spec(name: &str) -> ToolSpec {
         let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
@@ -137,6 +216,8 @@ mod tests {
             tools: tools.into(),
             history: History::default(),
             cache_key: "pxr1:key".to_owned(),
+            session: SessionId::parse("s").unwrap(),
+            resends: 1,
         }
     }
 
@@ -191,6 +272,24 @@ mod tests {
         "reasoning":{"summary":"auto"},
         "include":["reasoning.encrypted_content"]}
         "#);
+    }
+
+    #[test]
+    fn a_frame_says_the_same_without_what_only_http_needs() {
+        let request = request(vec![spec("read")]);
+        let parts = Parts::write(&request, &Reader::of(&request.model), Form::Frame);
+        let mut frame: Value = serde_json::from_slice(&parts.frame(None, b"")).unwrap();
+        let mut http: Value = serde_json::from_slice(&body(&request)).unwrap();
+        assert_eq!(
+            frame.as_object_mut().unwrap().shift_remove("type"),
+            Some("response.create".into())
+        );
+        assert_eq!(http.as_object_mut().unwrap().shift_remove("stream"), Some(true.into()));
+        assert_eq!(frame, http);
+        let next: Value = serde_json::from_slice(&parts.frame(Some("r\"1"), b"{}")).unwrap();
+        assert_eq!(next["previous_response_id"], "r\"1");
+        assert_eq!(next["input"], json!([{}]));
+        assert_eq!(next["tools"], frame["tools"]);
     }
 
     #[test]

@@ -1,109 +1,152 @@
-//! Responses: the dialect of OpenAI and of every server that speaks it, over SSE.
+//! Responses: the dialect of OpenAI and of every server that speaks it, over WebSocket or SSE.
 
 mod body;
+mod call;
+mod continuation;
 mod reduce;
+mod transport;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::fmt::Write;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use reqwest::Client;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use secrecy::ExposeSecret;
+use sha2::{Digest, Sha256};
 
 pub use body::body;
 pub use reduce::Reducer;
 
-use super::wire::sse::{Answer, Read, Sse};
+use super::wire::network::{Network, Protocol};
+use super::wire::sse::{Answer, Sse};
+use super::wire::websocket::{Pace, Socket};
 use super::{ModelEvent, Provider, ProviderError, Request};
-use crate::config::Stream;
+use crate::config::{Stream, Transport};
 use crate::credential::Credential;
 use crate::error::Kind;
+use crate::id::SessionId;
+use call::Call;
+use transport::Lines;
+
+/// The endpoints that are known to speak WebSocket.
+const SOCKETS: [&str; 2] = ["https://api.openai.com/", "https://chatgpt.com/"];
 
 /// A model behind `/responses`.
 #[derive(Debug, Clone)]
 pub struct Responses {
-    sse: Arc<Sse>,
+    shared: Arc<Shared>,
+}
+
+/// What all calls share.
+#[derive(Debug)]
+struct Shared {
+    credential: Credential,
+    account: Arc<str>,
+    limits: Stream,
+    policy: Transport,
+    pace: Pace,
+    network: Network,
+    sse: Sse,
+    /// The client whose connections become sockets.
+    upgradable: OnceLock<Result<Client, ProviderError>>,
+    lines: Lines,
+}
+
+/// How calls travel.
+#[derive(Debug, Clone, Default)]
+pub struct Travel {
+    /// `None` leaves it to the endpoint: sockets where they are known to work.
+    pub transport: Option<Transport>,
+    pub network: Network,
+    pub pace: Pace,
 }
 
 impl Responses {
     /// Cheap: nothing is loaded or connected before the first call.
-    pub fn new(credential: Credential, limits: Stream) -> Self {
-        Self { sse: Arc::new(Sse::new(credential, limits)) }
+    pub fn new(credential: Credential, limits: Stream, travel: Travel) -> Self {
+        let base_url = credential.base_url();
+        let speaks_sockets = SOCKETS.iter().any(|known| base_url.starts_with(known));
+        let usual = if speaks_sockets { Transport::Auto } else { Transport::Sse };
+        let policy = travel.transport.unwrap_or(usual);
+        let network = travel.network.to(base_url, credential.is_loopback(), limits.connect);
+        let shared = Shared {
+            account: account(&credential),
+            credential,
+            limits,
+            policy,
+            pace: Pace { connect: travel.pace.connect.min(limits.connect), ..travel.pace },
+            sse: Sse::new(network.clone(), limits),
+            network,
+            upgradable: OnceLock::new(),
+            lines: Lines::default(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 }
 
 impl Provider for Responses {
     fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
-        let call = Call {
-            sse: self.sse.clone(),
-            body: Some(body(&request)),
-            answer: None,
-            reducer: Reducer::default(),
-            ready: VecDeque::new(),
-            is_over: false,
-        };
+        let call = Call::new(self.shared.clone(), request);
         stream::unfold(call, |mut call| async move { call.next().await.map(|event| (event, call)) })
             .boxed()
     }
 
-    fn transport(&self) -> &'static str {
-        "sse"
+    fn account(&self) -> Option<Arc<str>> {
+        Some(self.shared.account.clone())
     }
 }
 
-/// One call under way.
-struct Call {
-    sse: Arc<Sse>,
-    /// What is still to be sent.
-    body: Option<Vec<u8>>,
-    answer: Option<Answer>,
-    reducer: Reducer,
-    ready: VecDeque<Result<ModelEvent, ProviderError>>,
-    is_over: bool,
+impl Shared {
+    async fn post(&self, _session: &SessionId, body: Vec<u8>) -> Result<Answer, ProviderError> {
+        self.sse.post(self.url(), self.headers()?, body).await
+    }
+
+    async fn connect(&self, _session: &SessionId) -> Result<Socket, ProviderError> {
+        let client = self.upgradable.get_or_init(|| self.network.client(Protocol::Upgradable));
+        let client = client.as_ref().map_err(Clone::clone)?;
+        Socket::open(client, self.url(), self.headers()?, self.pace).await
+    }
+
+    fn url(&self) -> String {
+        format!("{}/responses", self.credential.base_url())
+    }
+
+    fn headers(&self) -> Result<HeaderMap, ProviderError> {
+        let odd =
+            |_| ProviderError::terminal(Kind::NotAuthenticated, "the credential is not a header");
+        let mut headers = HeaderMap::new();
+        if let Some(key) = self.credential.key() {
+            let mut bearer =
+                HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(odd)?;
+            bearer.set_sensitive(true);
+            headers.insert(AUTHORIZATION, bearer);
+        }
+        let billed = [
+            ("openai-organization", &self.credential.organization),
+            ("openai-project", &self.credential.project),
+        ];
+        for (name, value) in billed {
+            if let Some(value) = value {
+                headers.insert(name, HeaderValue::from_str(value).map_err(odd)?);
+            }
+        }
+        Ok(headers)
+    }
 }
 
-impl Call {
-    async fn next(&mut self) -> Option<Result<ModelEvent, ProviderError>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Some(event);
-            }
-            if self.is_over {
-                if let Some(mut answer) = self.answer.take() {
-                    answer.finish();
-                }
-                return None;
-            }
-            if let Err(error) = self.advance().await {
-                self.ready.push_back(Err(error));
-                self.is_over = true;
-                self.answer = None;
-            }
-        }
-    }
-
-    async fn advance(&mut self) -> Result<(), ProviderError> {
-        if let Some(body) = self.body.take() {
-            self.answer = Some(self.sse.post("/responses", body).await?);
-        }
-        let Some(answer) = &mut self.answer else {
-            return Err(ProviderError::terminal(Kind::Internal, "a call that is over was read"));
-        };
-        let Self { reducer, ready, .. } = self;
-        let had_life = reducer.is_alive();
-        let read = answer.read(|frame| reducer.take(frame.event, frame.data, ready)).await?;
-        if read == Read::End {
-            let message = "the stream ended without its last word";
-            let error = ProviderError::passing(Kind::InvalidResponse, message);
-            return Err(error.with("content_type", answer.content_type()));
-        }
-        if !had_life {
-            reducer.come_alive();
-            ready.push_front(Ok(ModelEvent::Alive));
-        }
-        if reducer.is_over() {
-            answer.finish();
-            self.is_over = true;
-        }
-        Ok(())
-    }
+/// A mark that tells endpoints and payers apart without naming them.
+fn account(credential: &Credential) -> Arc<str> {
+    let parts = [
+        Some(credential.base_url()),
+        credential.organization.as_deref(),
+        credential.project.as_deref(),
+    ];
+    let digest = Sha256::digest(parts.map(Option::unwrap_or_default).join("\n"));
+    let mark = digest.iter().take(6).fold(String::new(), |mut mark, byte| {
+        write!(mark, "{byte:02x}").ok();
+        mark
+    });
+    mark.into()
 }

@@ -107,6 +107,15 @@ impl Reducer {
         }
     }
 
+    /// Takes one message of a wire that loses nothing: what cannot be read there is a broken promise.
+    pub fn take_whole(&mut self, data: &[u8], out: &mut Out) -> Result<(), ProviderError> {
+        if !self.is_over && serde_json::from_slice::<Head<'_>>(data).is_err() {
+            return Err(broken("the Provider sent a message that could not be read"));
+        }
+        self.take(b"", data, out);
+        Ok(())
+    }
+
     /// Garbage is skipped unless something the Turn depends on is lost with it.
     fn unreadable(&mut self, event: &[u8], data: &[u8], out: &mut Out) {
         let is_needed = matches!(

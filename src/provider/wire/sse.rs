@@ -5,26 +5,20 @@
 //! own endpoint or nowhere.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::OnceLock;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use futures_util::FutureExt;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Response};
-use secrecy::ExposeSecret;
-use tokio::time::{Instant, Sleep};
 
+use super::clock::Clock;
 use super::frames::{Frame, Splitter};
+use super::network::{Network, Protocol, unreachable};
 use crate::config::Stream;
-use crate::credential::Credential;
-use crate::error::Kind;
 use crate::provider::ProviderError;
 use crate::provider::classify::{self, BODY_LIMIT, Hints};
-
-/// The longest wait that the clock can add to any moment without overflow.
-const A_YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// How much of a burst is taken in one step; more would keep the screen waiting.
 const BURST: usize = 64 * 1024;
@@ -32,71 +26,34 @@ const BURST: usize = 64 * 1024;
 /// The client of one endpoint; its connections are kept and used again.
 #[derive(Debug)]
 pub struct Sse {
-    credential: Credential,
+    network: Network,
     limits: Stream,
     client: OnceLock<Result<Client, ProviderError>>,
 }
 
 impl Sse {
     /// Nothing is loaded or connected before the first call.
-    pub fn new(credential: Credential, limits: Stream) -> Self {
-        Self { credential, limits, client: OnceLock::new() }
+    pub fn new(network: Network, limits: Stream) -> Self {
+        Self { network, limits, client: OnceLock::new() }
     }
 
-    /// Sends a JSON body and waits for the head of the answer.
-    pub async fn post(&self, path: &str, body: Vec<u8>) -> Result<Answer, ProviderError> {
-        let client = self.client.get_or_init(|| build(&self.credential, self.limits)).as_ref();
-        let request = client
-            .map_err(Clone::clone)?
-            .post(format!("{}{path}", self.credential.base_url()))
-            .headers(self.headers()?)
-            .body(body);
+    /// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.
+    pub async fn post(
+        &self,
+        url: String,
+        mut headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<Answer, ProviderError> {
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let client = self.client.get_or_init(|| self.network.client(Protocol::Any));
+        let client = client.as_ref().map_err(Clone::clone)?;
+        let request = client.post(url).headers(headers).body(body);
         let mut clock = Clock::start(self.limits);
         let response = clock.watch(request.send()).await?.map_err(unreachable)?;
         let mut answer = Answer { response, clock, splitter: Splitter::default(), end: None };
         if answer.response.status().is_success() { Ok(answer) } else { Err(answer.refusal().await) }
     }
-
-    fn headers(&self) -> Result<HeaderMap, ProviderError> {
-        let odd =
-            |_| ProviderError::terminal(Kind::NotAuthenticated, "the credential is not a header");
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(key) = self.credential.key() {
-            let mut bearer =
-                HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(odd)?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
-        let billed = [
-            ("openai-organization", &self.credential.organization),
-            ("openai-project", &self.credential.project),
-        ];
-        for (name, value) in billed {
-            if let Some(value) = value {
-                headers.insert(name, HeaderValue::from_str(value).map_err(odd)?);
-            }
-        }
-        Ok(headers)
-    }
-}
-
-fn build(credential: &Credential, limits: Stream) -> Result<Client, ProviderError> {
-    let mut builder = Client::builder()
-        .user_agent(concat!("pixir/", env!("CARGO_PKG_VERSION")))
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(limits.connect);
-    if credential.is_loopback() {
-        builder = builder.no_proxy();
-    }
-    if credential.base_url().starts_with("http:") {
-        // Root certificates take milliseconds to load and are no use without TLS.
-        builder = builder.tls_certs_only([]);
-    }
-    builder.build().map_err(|error| {
-        ProviderError::terminal(Kind::Network, format!("no HTTP client: {}", told(error)))
-    })
 }
 
 /// An answer under way; dropping it abandons the call.
@@ -157,21 +114,25 @@ impl Answer {
         while let Some(Ok(Some(_))) = self.response.chunk().now_or_never() {}
     }
 
-    /// Reads an error body, as much of it as is worth reading.
     async fn refusal(&mut self) -> ProviderError {
-        let mut body = Vec::new();
-        while body.len() < BODY_LIMIT {
-            // A broken error body is still an error answer: the status is known.
-            match self.clock.watch(self.response.chunk()).await {
-                Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
-                _ => break,
-            }
-        }
-        body.truncate(BODY_LIMIT);
-        let headers = self.response.headers();
-        let hints = Hints::read(|name| header(headers, name), SystemTime::now());
-        classify::http(self.response.status().as_u16(), hints, &body)
+        refusal(&mut self.response, &mut self.clock).await
     }
+}
+
+/// Reads an error body, as much of it as is worth reading.
+pub async fn refusal(response: &mut Response, clock: &mut Clock) -> ProviderError {
+    let mut body = Vec::new();
+    while body.len() < BODY_LIMIT {
+        // A broken error body is still an error answer: the status is known.
+        match clock.watch(response.chunk()).await {
+            Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+            _ => break,
+        }
+    }
+    body.truncate(BODY_LIMIT);
+    let headers = response.headers();
+    let hints = Hints::read(|name| header(headers, name), SystemTime::now());
+    classify::http(response.status().as_u16(), hints, &body)
 }
 
 /// Steps back once, so that tasks that are ready run first. Unlike tokio's own way this does not
@@ -190,76 +151,4 @@ async fn let_others_run() {
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
-}
-
-/// Two deadlines on one timer. The timer is not touched per chunk; when it rings, it looks at how
-/// long we have been listening in vain and may go back to sleep. Time in which nobody listened is
-/// the reader's, not the server's.
-#[derive(Debug)]
-struct Clock {
-    idle: Duration,
-    total: Duration,
-    deadline: Instant,
-    alarm: Pin<Box<Sleep>>,
-}
-
-impl Clock {
-    fn start(limits: Stream) -> Self {
-        let (idle, total) = (limits.idle.min(A_YEAR), limits.total.min(A_YEAR));
-        let alarm = Box::pin(tokio::time::sleep(idle.min(total)));
-        Self { idle, total, deadline: Instant::now() + total, alarm }
-    }
-
-    async fn watch<T>(&mut self, work: impl Future<Output = T>) -> Result<T, ProviderError> {
-        let mut work = pin!(work);
-        let silent_until = Instant::now() + self.idle;
-        loop {
-            let done = tokio::select! {
-                biased;
-                done = &mut work => Some(done),
-                () = &mut self.alarm => None,
-            };
-            let now = Instant::now();
-            if now >= self.deadline {
-                let message =
-                    format!("the call took longer than {} s in all", self.total.as_secs_f64());
-                return Err(ProviderError::terminal(Kind::Timeout, message));
-            }
-            if let Some(done) = done {
-                return Ok(done);
-            }
-            if now >= silent_until {
-                let message = format!("the Provider was silent for {} s", self.idle.as_secs_f64());
-                return Err(ProviderError::passing(Kind::StreamIdle, message));
-            }
-            self.alarm.as_mut().reset(silent_until.min(self.deadline));
-        }
-    }
-}
-
-fn unreachable(error: reqwest::Error) -> ProviderError {
-    let what = if error.is_connect() {
-        "the Provider could not be reached"
-    } else {
-        "the connection broke"
-    };
-    let is_ours = error.is_builder();
-    let message = format!("{what}: {}", told(error));
-    if is_ours {
-        ProviderError::terminal(Kind::Network, message)
-    } else {
-        ProviderError::passing(Kind::Network, message)
-    }
-}
-
-/// The error and its causes in one line, without the URL.
-fn told(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }

@@ -1,0 +1,363 @@
+//! One call: sent over one wire or the other, read to its last word, and sent anew where that
+//! costs nothing that the user has seen.
+//!
+//! As long as the model has said nothing, a request may leave a second time: on a fresh socket, over
+//! SSE, or without reasoning that the server cannot read. Each time is announced by `Sent`, so that
+//! whoever counts attempts counts them all. Once the model has spoken, failing is the caller's
+//! business.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+
+use super::Shared;
+use super::body::{Form, Parts};
+use super::continuation::Continuation;
+use super::reduce::Reducer;
+use super::transport::{self, Waiting, Way};
+use crate::config::Transport;
+use crate::error::Kind;
+use crate::event;
+use crate::provider::input::Reader;
+use crate::provider::wire::clock::Clock;
+use crate::provider::wire::sse::{Answer, Read};
+use crate::provider::wire::websocket::{Heard, Socket};
+use crate::provider::{Item, ModelEvent, ProviderError, Request, Sent};
+
+/// A call under way; dropping it abandons the call and closes its socket.
+pub struct Call {
+    shared: Arc<Shared>,
+    request: Request,
+    wire: Option<Wire>,
+    reducer: Reducer,
+    ready: VecDeque<Result<ModelEvent, ProviderError>>,
+    is_over: bool,
+    /// The model has spoken: nothing is sent anew.
+    has_output: bool,
+    /// Why this request must not take the socket.
+    kept_off: Option<String>,
+    /// Why there is nothing to continue from, although there was.
+    reset: Option<String>,
+    /// What became of the request before.
+    after: Option<Box<ProviderError>>,
+}
+
+enum Wire {
+    Sse(Answer),
+    Socket(Box<Talk>),
+}
+
+/// A socket that can be written to.
+struct Open {
+    socket: Socket,
+    continuation: Option<Continuation>,
+    /// Whether it has served before, and so may have died unseen.
+    is_reused: bool,
+}
+
+/// A request on a socket.
+struct Talk {
+    socket: Socket,
+    clock: Clock,
+    parts: Parts,
+    items: Vec<Item>,
+    is_reused: bool,
+    is_continued: bool,
+}
+
+/// Why a call cannot go on.
+enum Trouble {
+    /// The wire failed.
+    Wire(ProviderError),
+    /// The server said so.
+    Said(ProviderError),
+}
+
+impl Call {
+    pub fn new(shared: Arc<Shared>, request: Request) -> Self {
+        Self {
+            shared,
+            request,
+            wire: None,
+            reducer: Reducer::default(),
+            ready: VecDeque::new(),
+            is_over: false,
+            has_output: false,
+            kept_off: None,
+            reset: None,
+            after: None,
+        }
+    }
+
+    pub async fn next(&mut self) -> Option<Result<ModelEvent, ProviderError>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.is_over {
+                if let Some(Wire::Sse(mut answer)) = self.wire.take() {
+                    answer.finish();
+                }
+                return None;
+            }
+            let Err(trouble) = self.advance().await else { continue };
+            if let Err(error) = self.rescue(trouble) {
+                self.ready.push_back(Err(error));
+                self.is_over = true;
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), Trouble> {
+        let Some(wire) = &mut self.wire else { return self.send().await };
+        let Self { reducer, ready, .. } = self;
+        let known = ready.len();
+        let had_life = reducer.is_alive();
+        match wire {
+            Wire::Sse(answer) => {
+                let read = answer.read(|frame| reducer.take(frame.event, frame.data, ready)).await;
+                if read.map_err(Trouble::Wire)? == Read::End {
+                    let message = "the stream ended without its last word";
+                    let error = ProviderError::passing(Kind::InvalidResponse, message);
+                    return Err(Trouble::Wire(error.with("content_type", answer.content_type())));
+                }
+            }
+            Wire::Socket(talk) => talk.read(reducer, ready).await.map_err(Trouble::Wire)?,
+        }
+        if !had_life {
+            reducer.come_alive();
+            ready.insert(known, Ok(ModelEvent::Alive));
+        }
+        self.notice(known);
+        if !self.reducer.is_over() {
+            return Ok(());
+        }
+        if let Some(Err(_)) = self.ready.back()
+            && let Some(Err(error)) = self.ready.pop_back()
+        {
+            return Err(Trouble::Said(error));
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// Notes what the model has said in the events that just came.
+    fn notice(&mut self, known: usize) {
+        for event in self.ready.iter().skip(known).flatten() {
+            let is_output = match event {
+                ModelEvent::Item(item) => {
+                    if let Some(Wire::Socket(talk)) = &mut self.wire {
+                        talk.items.push(item.clone());
+                    }
+                    true
+                }
+                ModelEvent::TextDelta(_) | ModelEvent::ReasoningDelta(_) => true,
+                ModelEvent::Sent(_) | ModelEvent::Alive | ModelEvent::Completed(_) => false,
+            };
+            self.has_output |= is_output;
+        }
+    }
+
+    /// The last word was said: the connection waits for the next call.
+    fn finish(&mut self) {
+        self.is_over = true;
+        match self.wire.take() {
+            Some(Wire::Sse(mut answer)) => {
+                answer.finish();
+                self.wire = Some(Wire::Sse(answer));
+            }
+            Some(Wire::Socket(talk)) => {
+                let Talk { socket, parts, items, .. } = *talk;
+                let Some(Ok(ModelEvent::Completed(end))) = self.ready.back() else { return };
+                let continuation = Continuation::after(parts, &self.reader(), &items, end);
+                let waiting = Waiting { socket: socket.park(), continuation };
+                self.shared.lines.of(&self.request.session, |line| line.went_well(waiting));
+            }
+            None => {}
+        }
+    }
+
+    async fn send(&mut self) -> Result<(), Trouble> {
+        let policy = self.shared.policy;
+        let way = match self.kept_off.take() {
+            Some(reason) => Way::Sse { fallback_reason: Some(reason) },
+            None => {
+                let now = Instant::now();
+                self.shared.lines.of(&self.request.session, |line| line.way(policy, now))
+            }
+        };
+        let fallback_reason = match way {
+            Way::Sse { fallback_reason } => fallback_reason,
+            Way::Socket => match self.socket().await {
+                Ok(line) => return self.send_on(line).await,
+                Err(error) if policy == Transport::Auto && transport::may_fall_back(&error) => {
+                    Some(self.note_failure(&error))
+                }
+                // A handshake is an HTTP request: what it was told is the server's word.
+                Err(error) => return Err(Trouble::Said(error)),
+            },
+        };
+        self.announce("sse", fallback_reason, None);
+        let body = Parts::write(&self.request, &self.reader(), Form::Http).into_bytes();
+        let answer = self.shared.post(&self.request.session, body).await;
+        let answer = answer.map_err(|error| match error.details.get("status") {
+            Some(_) => Trouble::Said(error),
+            None => Trouble::Wire(error),
+        })?;
+        self.wire = Some(Wire::Sse(answer));
+        Ok(())
+    }
+
+    /// The Session's socket with what its server knows, or a new one.
+    async fn socket(&mut self) -> Result<Open, ProviderError> {
+        let session = self.request.session.clone();
+        if let Some(waiting) = self.shared.lines.of(&session, transport::Line::take) {
+            match waiting.socket.take().await {
+                Ok(socket) => {
+                    let continuation = waiting.continuation;
+                    return Ok(Open { socket, continuation, is_reused: true });
+                }
+                Err(reason) => self.reset = Some(reason.to_owned()),
+            }
+        }
+        let socket = self.shared.connect(&session).await?;
+        Ok(Open { socket, continuation: None, is_reused: false })
+    }
+
+    async fn send_on(&mut self, open: Open) -> Result<(), Trouble> {
+        let Open { mut socket, continuation, is_reused } = open;
+        let parts = Parts::write(&self.request, &self.reader(), Form::Frame);
+        let continued = continuation.map(|known| known.frame(&parts, &self.request.model));
+        let (frame, is_continued) = match continued {
+            Some(Ok(frame)) => (frame, true),
+            Some(Err(reason)) => {
+                self.reset = Some(reason.to_owned());
+                (parts.frame(None, b""), false)
+            }
+            None => (parts.frame(None, b""), false),
+        };
+        let reset_reason = self.reset.take();
+        let facts = event::Continuation { used: is_continued, reset_reason };
+        self.announce("websocket", None, Some(facts));
+        let mut clock = Clock::start(self.shared.limits);
+        let odd = |_| ProviderError::terminal(Kind::Internal, "a request that is not text");
+        let text = Utf8Bytes::try_from(frame).map_err(odd).map_err(Trouble::Said)?;
+        let sent = clock.watch(socket.send(text)).await.and_then(|sent| sent);
+        // Even a failed send leaves its socket here, so that what became of it is judged in one place.
+        let items = Vec::new();
+        let talk = Talk { socket, clock, parts, items, is_reused, is_continued };
+        self.wire = Some(Wire::Socket(Box::new(talk)));
+        sent.map_err(Trouble::Wire)
+    }
+
+    fn announce(
+        &mut self,
+        transport: &'static str,
+        fallback_reason: Option<String>,
+        continuation: Option<event::Continuation>,
+    ) {
+        let is_without_reasoning = self.reader().unreadable_to.is_some();
+        let after = self.after.take();
+        let sent = Sent { transport, fallback_reason, continuation, is_without_reasoning, after };
+        self.ready.push_back(Ok(ModelEvent::Sent(sent)));
+    }
+
+    /// Prepares the call to be sent anew, or gives the error back.
+    fn rescue(&mut self, trouble: Trouble) -> Result<(), ProviderError> {
+        let wire = self.wire.take();
+        let talk = match &wire {
+            Some(Wire::Socket(talk)) => Some(talk),
+            Some(Wire::Sse(_)) | None => None,
+        };
+        let error = match &trouble {
+            Trouble::Wire(error) | Trouble::Said(error) => error,
+        };
+        let may_resend = !self.has_output && self.request.resends > 0;
+        let code = error.details["code"].as_str().unwrap_or_default();
+        let can_help = match (&trouble, talk) {
+            (Trouble::Said(_), _) if code == "invalid_encrypted_content" => {
+                may_resend && self.drop_reasoning()
+            }
+            (Trouble::Said(_), Some(talk)) => {
+                let is_ours = match code {
+                    "previous_response_not_found" => talk.is_continued,
+                    "websocket_connection_limit_reached" => talk.is_reused,
+                    _ => false,
+                };
+                self.reset = is_ours.then(|| code.to_owned());
+                may_resend && is_ours
+            }
+            (Trouble::Wire(error), Some(talk)) => {
+                let is_stale = talk.is_reused && !self.reducer.is_alive();
+                self.lost_socket(&error.clone(), is_stale, may_resend)
+            }
+            (Trouble::Said(_) | Trouble::Wire(_), _) => false,
+        };
+        if !can_help {
+            let (Trouble::Wire(error) | Trouble::Said(error)) = trouble;
+            return Err(error);
+        }
+        self.after = Some(Box::new(error.clone()));
+        self.request.resends -= 1;
+        self.reducer = Reducer::default();
+        Ok(())
+    }
+
+    /// Judges the end of a socket; says whether the request may go another way.
+    fn lost_socket(&mut self, error: &ProviderError, is_stale: bool, may_resend: bool) -> bool {
+        if matches!(error.kind, Kind::Timeout | Kind::Internal) {
+            return false;
+        }
+        if self.has_output {
+            let (pace, now) = (self.shared.pace, Instant::now());
+            let session = &self.request.session;
+            self.shared.lines.of(session, |line| line.broke(error, &pace, now));
+            return false;
+        }
+        if is_stale && error.kind == Kind::Network && error.details["close_code"] != 1009 {
+            // It died while nobody looked, which is no fault of sockets.
+            self.reset = Some("socket_closed".to_owned());
+            return may_resend;
+        }
+        if self.shared.policy != Transport::Auto {
+            return false;
+        }
+        self.kept_off = Some(self.note_failure(error));
+        may_resend
+    }
+
+    fn note_failure(&self, error: &ProviderError) -> String {
+        let (pace, now) = (self.shared.pace, Instant::now());
+        self.shared.lines.of(&self.request.session, |line| line.failed(error, &pace, now))
+    }
+
+    /// Leaves out all reasoning so far; says whether there was any to leave out.
+    fn drop_reasoning(&mut self) -> bool {
+        let before = self.reader().unreadable_to;
+        let last = self.request.history.last_seq();
+        self.shared.lines.of(&self.request.session, |line| line.cannot_read(last));
+        self.reset = Some("reasoning_dropped".to_owned());
+        before < last
+    }
+
+    fn reader(&self) -> Reader<'_> {
+        let unreadable_to =
+            self.shared.lines.of(&self.request.session, |line| line.unreadable_to());
+        Reader { model: &self.request.model, account: Some(&self.shared.account), unreadable_to }
+    }
+}
+
+impl Talk {
+    async fn read(
+        &mut self,
+        reducer: &mut Reducer,
+        ready: &mut VecDeque<Result<ModelEvent, ProviderError>>,
+    ) -> Result<(), ProviderError> {
+        match self.clock.watch(self.socket.read()).await?? {
+            Heard::Life => Ok(()),
+            Heard::Event(text) => reducer.take_whole(text.as_bytes(), ready),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Transport: which wire a call takes, and what a Session's calls remember of each other.
+//!
+//! A WebSocket is preferred because it can continue; SSE works everywhere. Falling back is never
+//! for ever: after a wait that grows with every failure the socket gets another chance.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use super::continuation::Continuation;
+use crate::config::Transport;
+use crate::error::Kind;
+use crate::event::Seq;
+use crate::id::SessionId;
+use crate::provider::ProviderError;
+use crate::provider::wire::websocket::{Pace, Parked};
+
+/// How many sockets may break in the middle of an answer before SSE is tried.
+const BREAKS: u32 = 2;
+
+/// The wire for one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    Socket,
+    Sse { fallback_reason: Option<String> },
+}
+
+/// A socket that waits, and what its server knows.
+#[derive(Debug)]
+pub struct Waiting {
+    pub socket: Parked,
+    pub continuation: Option<Continuation>,
+}
+
+/// What is remembered of each Session; a leaf, never locked across an await.
+#[derive(Debug, Default)]
+pub struct Lines(Mutex<HashMap<SessionId, Line>>);
+
+/// What is remembered of one Session.
+#[derive(Debug, Default)]
+pub struct Line {
+    waiting: Option<Waiting>,
+    /// Failures in a row that sent a request to SSE.
+    failures: u32,
+    /// Sockets in a row that broke in the middle of an answer.
+    breaks: u32,
+    /// When the socket gets another chance, and why it must wait.
+    banned: Option<(Instant, String)>,
+    /// Reasoning up to here cannot be read by the server.
+    unreadable_to: Option<Seq>,
+}
+
+impl Lines {
+    /// Looks at or changes what is remembered of a Session.
+    pub fn of<T>(&self, session: &SessionId, with: impl FnOnce(&mut Line) -> T) -> T {
+        let mut lines = self.lock();
+        if !lines.contains_key(session) {
+            // Sessions come and go in a long-lived process; what says nothing is forgotten.
+            lines.retain(|_, line| line.is_worth_keeping());
+        }
+        with(lines.entry(session.clone()).or_default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Line>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    /// The wire for the next request.
+    pub fn way(&self, policy: Transport, now: Instant) -> Way {
+        match (policy, &self.banned) {
+            (Transport::Sse, _) => Way::Sse { fallback_reason: None },
+            (Transport::Auto, Some((until, reason))) if now < *until => {
+                Way::Sse { fallback_reason: Some(reason.clone()) }
+            }
+            (Transport::Auto | Transport::WebSocket, _) => Way::Socket,
+        }
+    }
+
+    /// Takes the waiting socket; a call owns it alone.
+    pub fn take(&mut self) -> Option<Waiting> {
+        self.waiting.take()
+    }
+
+    /// A call over the socket went well.
+    pub fn went_well(&mut self, waiting: Waiting) {
+        let unreadable_to = self.unreadable_to;
+        *self = Self { waiting: Some(waiting), unreadable_to, ..Self::default() };
+    }
+
+    /// The socket failed before anything was said; gives the reason that goes on record.
+    pub fn failed(&mut self, error: &ProviderError, pace: &Pace, now: Instant) -> String {
+        let reason = reason(error);
+        // Too much for one frame is about this request and not about the wire.
+        if error.details["close_code"] == 1009 {
+            return reason;
+        }
+        self.failures += 1;
+        let doublings = self.failures.saturating_sub(1).min(16);
+        let wait = pace.again.saturating_mul(1 << doublings).min(pace.again_cap);
+        // A server that asks for another protocol will do so for a while.
+        let wait = if error.details["status"] == 426 { pace.again_cap } else { wait };
+        self.banned = Some((now + wait, reason.clone()));
+        reason
+    }
+
+    /// The socket broke while the model spoke. Once is an accident; a wire that never lasts is none.
+    pub fn broke(&mut self, error: &ProviderError, pace: &Pace, now: Instant) {
+        self.breaks += 1;
+        if self.breaks >= BREAKS {
+            self.failed(error, pace, now);
+        }
+    }
+
+    /// Reasoning up to here is not replayed again.
+    pub fn cannot_read(&mut self, to: Option<Seq>) {
+        self.unreadable_to = self.unreadable_to.max(to);
+    }
+
+    /// Up to where reasoning is left out.
+    pub fn unreadable_to(&self) -> Option<Seq> {
+        self.unreadable_to
+    }
+
+    fn is_worth_keeping(&self) -> bool {
+        self.banned.is_some()
+            || self.unreadable_to.is_some()
+            || self.waiting.as_ref().is_some_and(|waiting| waiting.socket.is_alive())
+    }
+}
+
+/// Whether a handshake that failed says something about sockets, and not about us.
+pub fn may_fall_back(error: &ProviderError) -> bool {
+    match error.details["status"].as_u64() {
+        Some(status) => !matches!(status, 401 | 402 | 403 | 407 | 429),
+        None => matches!(
+            error.kind,
+            Kind::Network | Kind::StreamIdle | Kind::InvalidResponse | Kind::Timeout
+        ),
+    }
+}
+
+fn reason(error: &ProviderError) -> String {
+    if let Some(status) = error.details["status"].as_u64() {
+        return format!("the WebSocket was refused with status {status}");
+    }
+    match error.details["close_code"].as_u64() {
+        Some(1009) => "the request is too large for a WebSocket".to_owned(),
+        _ => error.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn gone() -> ProviderError {
+        ProviderError::passing(Kind::Network, "gone")
+    }
+
+    #[test]
+    fn a_failure_sends_calls_to_sse_for_a_while_and_not_for_ever() {
+        let (mut line, pace) = (Line::default(), Pace::default());
+        let mut waited = Vec::new();
+        let mut now = Instant::now();
+        for _ in 0..10 {
+            assert_eq!(line.way(Transport::Auto, now), Way::Socket);
+            line.failed(&gone(), &pace, now);
+            let Way::Sse { fallback_reason } = line.way(Transport::Auto, now) else { panic!() };
+            assert_eq!(fallback_reason.as_deref(), Some("gone"));
+            assert_eq!(line.way(Transport::WebSocket, now), Way::Socket);
+            let (until, _) = line.banned.clone().unwrap();
+            waited.push(until.duration_since(now));
+            now = until;
+        }
+        assert_eq!(waited[..3], [5, 10, 20].map(Duration::from_secs));
+        assert_eq!(waited[9], pace.again_cap);
+    }
+
+    #[test]
+    fn each_refusal_has_its_own_patience() {
+        let (pace, now) = (Pace::default(), Instant::now());
+        let mut line = Line::default();
+        line.failed(&gone().with("status", 426), &pace, now);
+        assert_eq!(line.banned.as_ref().unwrap().0, now + pace.again_cap);
+        let mut line = Line::default();
+        line.failed(&gone().with("close_code", 1009), &pace, now);
+        assert_eq!(line.way(Transport::Auto, now), Way::Socket);
+        line.broke(&gone(), &pace, now);
+        assert_eq!(line.way(Transport::Auto, now), Way::Socket);
+        line.broke(&gone(), &pace, now);
+        assert!(matches!(line.way(Transport::Auto, now), Way::Sse { .. }));
+    }
+
+    #[test]
+    fn what_the_server_thinks_of_us_is_no_reason() {
+        for (status, expected) in [
+            (401, false),
+            (403, false),
+            (429, false),
+            (426, true),
+            (404, true),
+            (400, true),
+            (502, true),
+        ] {
+            assert_eq!(may_fall_back(&gone().with("status", status)), expected, "{status}");
+        }
+        assert!(may_fall_back(&gone()));
+        assert!(!may_fall_back(&ProviderError::terminal(Kind::Tls, "certificate")));
+        assert!(!may_fall_back(&ProviderError::terminal(Kind::InvalidConfig, "proxy")));
+    }
+}

@@ -1,0 +1,224 @@
+//! WebSocket: one connection, one request in flight, kept alive between calls.
+//!
+//! The handshake is an HTTP request of the same kind of client that SSE uses, so proxies and
+//! certificates behave alike; only the frames are another crate's. A socket is read directly by its
+//! call. Between calls a task of its own reads it, because pings must be answered and a close must
+//! be noticed; that task hands the socket back when the next call asks.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use reqwest::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use reqwest::{Client, StatusCode, Upgraded};
+use tokio::time::{Instant, Sleep};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::{Bytes, Error, Message, Utf8Bytes};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::clock::Clock;
+use super::network::unreachable;
+use super::sse::refusal;
+use crate::config::Stream;
+use crate::error::Kind;
+use crate::provider::ProviderError;
+
+/// The form of the protocol that the handshake asks for.
+const BETA: (HeaderName, HeaderValue) = (
+    HeaderName::from_static("openai-beta"),
+    HeaderValue::from_static("responses_websockets=2026-02-06"),
+);
+
+/// The rhythm of a socket's life.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// How long a handshake may take.
+    pub connect: Duration,
+    /// How often a silent server is asked whether it is there.
+    pub ping: Duration,
+    /// How long an unused socket is kept.
+    pub idle: Duration,
+    /// How old a socket may get; the server ends it at an hour.
+    pub age: Duration,
+    /// How long SSE is used after a first failure, doubling with each one that follows.
+    pub again: Duration,
+    /// The longest that SSE is used before the socket gets another chance.
+    pub again_cap: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(15),
+            ping: Duration::from_secs(25),
+            idle: Duration::from_mins(5),
+            age: Duration::from_mins(55),
+            again: Duration::from_secs(5),
+            again_cap: Duration::from_mins(10),
+        }
+    }
+}
+
+/// An open connection; dropping it closes it without a farewell.
+#[derive(Debug)]
+pub struct Socket {
+    frames: Box<WebSocketStream<Upgraded>>,
+    opened: Instant,
+    pace: Pace,
+    next_ping: Pin<Box<Sleep>>,
+}
+
+/// What a server sent.
+#[derive(Debug)]
+pub enum Heard {
+    Event(Utf8Bytes),
+    /// A frame without content, which shows that somebody is there.
+    Life,
+}
+
+impl Socket {
+    /// Opens a connection; `headers` are the credential's. A refusal keeps its HTTP status.
+    pub async fn open(
+        client: &Client,
+        url: String,
+        mut headers: HeaderMap,
+        pace: Pace,
+    ) -> Result<Self, ProviderError> {
+        let key = generate_key();
+        let odd = |_| ProviderError::terminal(Kind::Internal, "a key that is not a header");
+        headers.insert(BETA.0, BETA.1);
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert("sec-websocket-version", HeaderValue::from_static("13"));
+        headers.insert("sec-websocket-key", HeaderValue::from_str(&key).map_err(odd)?);
+        let limits = Stream { idle: pace.connect, total: pace.connect, connect: pace.connect };
+        let mut clock = Clock::start(limits);
+        let handshake = async {
+            let request = client.get(url).headers(headers);
+            let mut response = request.send().await.map_err(unreachable)?;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return Err(refusal(&mut response, &mut clock).await);
+            }
+            let accepted = response.headers().get("sec-websocket-accept");
+            if accepted.is_none_or(|value| {
+                value.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()
+            }) {
+                return Err(broken("the handshake was not answered as a WebSocket"));
+            }
+            response.upgrade().await.map_err(unreachable)
+        };
+        let upgraded = tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
+            let message = format!("no WebSocket within {} s", pace.connect.as_secs_f64());
+            ProviderError::passing(Kind::Network, message)
+        })??;
+        let frames = WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await;
+        let next_ping = Box::pin(tokio::time::sleep(pace.ping));
+        Ok(Self { frames: Box::new(frames), opened: Instant::now(), pace, next_ping })
+    }
+
+    /// Sends one text frame.
+    pub async fn send(&mut self, text: Utf8Bytes) -> Result<(), ProviderError> {
+        self.frames.send(Message::Text(text)).await.map_err(failed)
+    }
+
+    /// Waits for a sign of life. The echo of our own ping is none: it shows that the wire holds,
+    /// not that the model is at work.
+    pub async fn read(&mut self) -> Result<Heard, ProviderError> {
+        loop {
+            let frame = tokio::select! {
+                biased;
+                frame = self.frames.next() => frame,
+                () = &mut self.next_ping => {
+                    self.next_ping.as_mut().reset(Instant::now() + self.pace.ping);
+                    self.frames.send(Message::Ping(Bytes::new())).await.map_err(failed)?;
+                    continue;
+                }
+            };
+            match frame {
+                Some(Ok(Message::Text(text))) => return Ok(Heard::Event(text)),
+                Some(Ok(Message::Ping(_))) => return Ok(Heard::Life),
+                Some(Ok(Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Binary(_))) => {
+                    return Err(broken("the Provider sent a binary frame"));
+                }
+                Some(Ok(Message::Close(frame))) => {
+                    let Some(frame) = frame else { return Err(closed()) };
+                    let code = u16::from(frame.code);
+                    let mut error = closed().with("close_code", code);
+                    error.message = format!("{} (code {code})", error.message);
+                    return Err(error);
+                }
+                Some(Err(error)) => return Err(failed(error)),
+                None => return Err(closed()),
+            }
+        }
+    }
+
+    /// Leaves the socket to a task that keeps it alive until the next call.
+    pub fn park(self) -> Parked {
+        let wanted = CancellationToken::new();
+        let task = AbortOnDropHandle::new(tokio::spawn(keep(self, wanted.clone())));
+        Parked { task, wanted }
+    }
+}
+
+/// A socket that waits for the next call; dropping it closes the socket.
+#[derive(Debug)]
+pub struct Parked {
+    task: AbortOnDropHandle<Result<Socket, &'static str>>,
+    wanted: CancellationToken,
+}
+
+impl Parked {
+    /// The socket, or why it is no more.
+    pub async fn take(self) -> Result<Socket, &'static str> {
+        self.wanted.cancel();
+        self.task.await.unwrap_or(Err("socket_closed"))
+    }
+
+    /// Whether its task still runs.
+    pub fn is_alive(&self) -> bool {
+        !self.task.is_finished()
+    }
+}
+
+async fn keep(mut socket: Socket, wanted: CancellationToken) -> Result<Socket, &'static str> {
+    let unused_until = Instant::now() + socket.pace.idle;
+    let retired_at = socket.opened + socket.pace.age;
+    loop {
+        tokio::select! {
+            biased;
+            // What has come is looked at first: it may be a farewell.
+            heard = socket.read() => if heard.is_err() {
+                return Err("socket_closed");
+            },
+            () = tokio::time::sleep_until(retired_at) => return Err("socket_retired"),
+            () = wanted.cancelled() => return Ok(socket),
+            () = tokio::time::sleep_until(unused_until) => return Err("socket_idle"),
+        }
+    }
+}
+
+fn closed() -> ProviderError {
+    ProviderError::passing(Kind::Network, "the WebSocket was closed before the last word")
+}
+
+fn broken(message: &str) -> ProviderError {
+    ProviderError::passing(Kind::InvalidResponse, message)
+}
+
+fn failed(error: Error) -> ProviderError {
+    match error {
+        Error::ConnectionClosed | Error::AlreadyClosed => closed(),
+        Error::Capacity(error) => ProviderError::terminal(
+            Kind::InvalidResponse,
+            format!("the Provider sent an event without end: {error}"),
+        ),
+        Error::Protocol(_) | Error::Utf8(_) => broken(&format!("the WebSocket broke: {error}")),
+        other => ProviderError::passing(Kind::Network, format!("the WebSocket broke: {other}")),
+    }
+}
