@@ -138,7 +138,9 @@ impl Default for Stream {
 pub enum Transport {
     /// WebSocket, and SSE for a while when that fails.
     Auto,
+    /// Only WebSocket.
     WebSocket,
+    /// Only SSE.
     Sse,
 }
 

@@ -195,5 +195,5 @@ async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<O
     let body = serde_json::from_str(&body_text).unwrap_or_default();
     let context = items(&body);
     let transport = "sse";
-    Ok(Some(Received { method, path, headers, body, body_text, arrived, transport, context }))
+    Ok(Some(Received { method, path, headers, body, body_text, transport, context, arrived }))
 }

@@ -1,4 +1,4 @@
-//! WebSockets: the same scripts over frames, made by hand so that a fault falls on its byte.
+//! Sockets: the same scripts over frames, made by hand so that a fault falls on its byte.
 //!
 //! Like the real service, each connection knows the responses it gave and no others: a request may
 //! go on from one of them, and is refused when it does not pair with what that response has seen.

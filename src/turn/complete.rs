@@ -159,8 +159,8 @@ impl Turn {
             fallback_reason: progress
                 .sent
                 .fallback_reason
-                .clone()
-                .map(|reason| self.cleaned(reason)),
+                .as_deref()
+                .map(|text| self.cleaned(text)),
             continuation: progress.sent.continuation.clone(),
             reasoning_dropped: progress.sent.is_without_reasoning,
             retries: progress.attempts.saturating_sub(1),

@@ -244,8 +244,8 @@ impl Turn {
         Ok(())
     }
 
-    fn cleaned(&self, text: String) -> String {
-        self.settings.secrets.clean(&text).into_owned()
+    fn cleaned(&self, text: &str) -> String {
+        self.settings.secrets.clean(text).into_owned()
     }
 
     /// A server may echo what it was sent.

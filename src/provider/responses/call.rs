@@ -45,7 +45,7 @@ pub struct Call {
 }
 
 enum Wire {
-    Sse(Answer),
+    Sse(Box<Answer>),
     Socket(Box<Talk>),
 }
 
@@ -181,13 +181,10 @@ impl Call {
 
     async fn send(&mut self) -> Result<(), Trouble> {
         let policy = self.shared.policy;
-        let way = match self.kept_off.take() {
-            Some(reason) => Way::Sse { fallback_reason: Some(reason) },
-            None => {
-                let now = Instant::now();
-                self.shared.lines.of(&self.request.session, |line| line.way(policy, now))
-            }
-        };
+        let session = &self.request.session;
+        let way = || self.shared.lines.of(session, |line| line.way(policy, Instant::now()));
+        let kept_off = self.kept_off.take();
+        let way = kept_off.map_or_else(way, |reason| Way::Sse { fallback_reason: Some(reason) });
         let fallback_reason = match way {
             Way::Sse { fallback_reason } => fallback_reason,
             Way::Socket => match self.socket().await {
@@ -206,7 +203,7 @@ impl Call {
             Some(_) => Trouble::Said(error),
             None => Trouble::Wire(error),
         })?;
-        self.wire = Some(Wire::Sse(answer));
+        self.wire = Some(Wire::Sse(Box::new(answer)));
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hasher};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,6 +25,10 @@ pub struct Reducer {
     is_over: bool,
     /// Whether the current message was shown while it came.
     was_shown: bool,
+    /// A mark of each frame by its number, as long as the server numbers them without a gap.
+    numbered: Vec<u64>,
+    /// Names of finished items.
+    finished: Vec<String>,
     /// Items behind a reasoning item whose encrypted content only the last frame may bring.
     waiting: Vec<Item>,
 }
@@ -35,6 +40,8 @@ struct Head<'a> {
     type_name: Cow<'a, str>,
     #[serde(borrow, default)]
     delta: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    sequence_number: Option<&'a RawValue>,
 }
 
 impl Reducer {
@@ -61,6 +68,9 @@ impl Reducer {
         let Ok(head) = serde_json::from_slice::<Head<'_>>(data) else {
             return self.unreadable(event, data, out);
         };
+        if self.is_repeated(head.sequence_number, data) {
+            return;
+        }
         let type_name = match head.type_name.as_ref() {
             "" => &String::from_utf8_lossy(event),
             name => name,
@@ -107,6 +117,21 @@ impl Reducer {
         }
     }
 
+    /// Whether a numbered frame came before, byte for byte; gateways that reconnect repeat some.
+    fn is_repeated(&mut self, number: Option<&RawValue>, data: &[u8]) -> bool {
+        let Some(number) = number.and_then(|number| number.get().parse::<usize>().ok()) else {
+            return false;
+        };
+        let mut hasher = DefaultHasher::new();
+        hasher.write(data);
+        let mark = hasher.finish();
+        if number == self.numbered.len() {
+            self.numbered.push(mark);
+            return false;
+        }
+        self.numbered.get(number) == Some(&mark)
+    }
+
     /// Takes one message of a wire that loses nothing: what cannot be read there is a broken promise.
     pub fn take_whole(&mut self, data: &[u8], out: &mut Out) -> Result<(), ProviderError> {
         if !self.is_over && serde_json::from_slice::<Head<'_>>(data).is_err() {
@@ -135,6 +160,12 @@ impl Reducer {
     fn item(&mut self, mut frame: Value, out: &mut Out) {
         let item = frame.get_mut("item").map(Value::take).unwrap_or_default();
         let type_name = item.get("type").and_then(Value::as_str).unwrap_or_default();
+        if let Some(id) = item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
+            if self.finished.iter().any(|finished| finished == id) {
+                return;
+            }
+            self.finished.push(id.to_owned());
+        }
         let item = match type_name {
             "message" => {
                 let (text, is_refusal) = message_text(&item);

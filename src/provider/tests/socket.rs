@@ -159,7 +159,9 @@ async fn what_the_server_sees_is_the_same_on_both_transports() {
         seen.push(talk.requests().iter().map(plain).collect());
     }
     let sorted = |mut items: Vec<Vec<Value>>| {
-        items.iter_mut().for_each(|items| items.sort_by_key(ToString::to_string));
+        for items in &mut items {
+            items.sort_by_key(ToString::to_string);
+        }
         items
     };
     assert_eq!(sorted(seen[0].clone()), sorted(seen[1].clone()));
@@ -304,8 +306,9 @@ async fn what_the_server_says_is_no_reason_to_fall_back() {
 
 #[tokio::test]
 async fn silence_before_the_first_word_falls_back_and_after_it_does_not() {
-    let faults: [(&str, fn(Reply) -> Reply); 6] = [
-        ("silent", Reply::ends_silently as fn(Reply) -> Reply),
+    type Fault = fn(Reply) -> Reply;
+    let faults: [(&str, Fault); 6] = [
+        ("silent", Reply::ends_silently),
         ("closed", |reply| reply.closes(1011).ends_silently()),
         ("binary", |reply| reply.binary().ends_silently()),
         ("garbage", |reply| reply.garbage("no json")),
