@@ -105,7 +105,8 @@ impl Harness {
         let first = first_event(&workspace, &posture);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
-        Ok(self.converse(session, workspace, posture, can_ask, Vec::new()))
+        let history = History::default();
+        Ok(self.converse(session, workspace, posture, &history, can_ask, Vec::new()))
     }
 
     async fn resume(
@@ -115,13 +116,14 @@ impl Harness {
         can_ask: bool,
     ) -> Result<Conversation, HarnessError> {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
-        let stored = Posture::of(&session.history().await?);
+        let history = session.history().await?;
+        let stored = Posture::of(&history);
         let posture = self.resumed_posture(&stored);
         if posture != stored {
             session.record(posture.change_from(&stored).into()).await?;
         }
         self.remember_workspace(workspace.root());
-        Ok(self.converse(session, workspace, posture, can_ask, notices(&opened)))
+        Ok(self.converse(session, workspace, posture, &history, can_ask, notices(&opened)))
     }
 
     /// A resumed Session keeps its posture unless this run names another; a mode only narrows.
@@ -140,6 +142,7 @@ impl Harness {
         session: Session,
         workspace: Workspace,
         posture: Posture,
+        history: &History,
         can_ask: bool,
         mut notices: Vec<String>,
     ) -> Conversation {
@@ -154,7 +157,7 @@ impl Harness {
         let clean = |text: Arc<str>| -> Arc<str> { self.secrets.clean(&text).as_ref().into() };
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(&self.config, self.commands.clone()),
+            toolbox: Toolbox::built_in(&self.config, self.commands.clone(), history),
             secrets: Arc::clone(&self.secrets),
             mode: posture.mode,
             can_ask,
