@@ -64,8 +64,7 @@ pub fn for_commands(full: &[(OsString, OsString)], named: &[String]) -> Vec<(OsS
     let passes = |name: &OsStr| {
         let allowed = ALLOWED.iter().any(|allowed| name == *allowed);
         let prefix = |prefix: &&str| name.as_bytes().starts_with(prefix.as_bytes());
-        let by_prefix =
-            ALLOWED_PREFIXES.iter().any(prefix) && !is_telling(&name.to_string_lossy());
+        let by_prefix = ALLOWED_PREFIXES.iter().any(prefix) && !is_telling(&name.to_string_lossy());
         let named = named.iter().any(|named| name == named.as_str());
         (allowed || by_prefix || named)
             && !PROVIDER_KEYS.iter().any(|key| name.eq_ignore_ascii_case(key))

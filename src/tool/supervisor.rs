@@ -2,7 +2,8 @@
 //!
 //! `pixir __supervise` enters a new pid namespace and starts `pixir __supervise init` as its first
 //! process; when that one ends, for whatever reason, the kernel kills everything inside. Where
-//! namespaces are not allowed, the first process becomes a subreaper and sweeps its descendants.
+//! namespaces are not allowed, both are subreapers: the second one watches the command and sweeps
+//! its descendants, and the first one does when the second is gone or stopped.
 //! Pixir holds the other end of standard input: when it closes, by will or by death, all is killed.
 //! Standard output carries the command's output and standard error the status lines.
 //!
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open,
+    DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group,
+    pidfd_open,
 };
 
 use super::namespace::Entry;
@@ -32,6 +34,8 @@ pub const SUPERVISE: &str = "__supervise";
 const INIT: &str = "init";
 /// The hidden second argument that asks not to try namespaces.
 pub const SUBREAPER: &str = "subreaper";
+/// The hidden second argument of the inner process without a namespace.
+const INNER: &str = "inner";
 
 /// Asks everything to end.
 pub const TERMINATE: u8 = b'T';
@@ -44,6 +48,10 @@ const REAP_INTERVAL: Duration = Duration::from_millis(500);
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 /// How long killing is tried; what survives this sits in the kernel.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
+/// How long the inner process may take to sweep once Pixir has let go, before the outer one does.
+const INNER_PATIENCE: Duration = Duration::from_millis(500);
+/// Descriptors up to this one are closed where `/proc` does not list them.
+const GUESSED_DESCRIPTORS: i32 = 256;
 
 /// Runs as a supervisor; `arguments` are those after [`SUPERVISE`].
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -51,6 +59,10 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if role == INIT {
         return serve(Reach::Namespace);
     }
+    if role == INNER {
+        return serve(Reach::Descendants);
+    }
+    close_inherited();
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     if role != SUBREAPER {
@@ -63,11 +75,25 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
             }
         }
     }
-    if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
-        report(format_args!("failed cannot adopt orphans: {error}"));
+    if !descendants::are_known() {
+        report("blind");
         return ExitCode::FAILURE;
     }
-    serve(Reach::Descendants)
+    start_inner()
+}
+
+/// Closes what Pixir was started with: a command has its three standard descriptors and no other.
+fn close_inherited() {
+    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        numbers.collect::<Vec<i32>>()
+    });
+    for descriptor in listed.unwrap_or_else(|_| (0..GUESSED_DESCRIPTORS).collect()) {
+        // Nothing in this process owns a descriptor yet.
+        if descriptor > 2 {
+            nix::unistd::close(descriptor).ok();
+        }
+    }
 }
 
 /// Starts the first process of the namespace and stays until it has ended.
@@ -81,6 +107,46 @@ fn start_init() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts the process that watches the command, and takes its place when it is gone: a command can
+/// see it here, and kill or stop it.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+fn start_inner() -> ExitCode {
+    let started = adopt_orphans()
+        .and_then(|()| Command::new("/proc/self/exe").args([SUPERVISE, INNER]).spawn())
+        .and_then(|inner| {
+            let pid = Pid::from_child(&inner);
+            Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
+        });
+    let (pid, inner) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            report(format_args!("failed {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
+    // Nothing is asked of standard input, so it wakes this process only when Pixir lets go.
+    let mut polled = [
+        PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::empty()),
+        PollFd::new(&inner, PollFlags::IN),
+    ];
+    while polled.iter().all(|polled| polled.revents().is_empty()) {
+        rustix::event::poll(&mut polled, None).ok();
+    }
+    let patience = Timespec::try_from(INNER_PATIENCE).ok();
+    rustix::event::poll(&mut [PollFd::new(&inner, PollFlags::IN)], patience.as_ref()).ok();
+    let mut watch = Watch::new(Reach::Descendants, pid);
+    if watch.reap() == Family::Alive {
+        report_leftovers();
+        watch.sweep();
+    }
+    ExitCode::SUCCESS
+}
+
+fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
 /// How far this process can see and kill.
@@ -101,6 +167,9 @@ fn serve(reach: Reach) -> ExitCode {
             report(format_args!("unsupported {error}"));
             return ExitCode::FAILURE;
         }
+    } else if let Err(error) = adopt_orphans() {
+        report(format_args!("failed cannot adopt orphans: {error}"));
+        return ExitCode::FAILURE;
     }
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
@@ -113,12 +182,20 @@ fn serve(reach: Reach) -> ExitCode {
         }
     };
     let drain = order.drain;
+    // Said beforehand: the first thing a command does may be to kill this process.
+    let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
+    report(format_args!("starting {reach_name}"));
     match start(&order).and_then(|command| Ok((command, pidfd_open(command, PidfdFlags::empty())?)))
     {
         Ok((command, descriptor)) => {
-            let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-            report(format_args!("started {} {reach_name}", command.as_raw_nonzero()));
-            Watch { reach, command, status: None, fate: Fate::Open }.run(&descriptor, drain);
+            let mut watch = Watch::new(reach, command);
+            if reach == Reach::Descendants && !descendants::has_child(command) {
+                // Who does not see the command cannot see what it starts.
+                watch.sweep();
+                report("blind");
+                return ExitCode::FAILURE;
+            }
+            watch.run(&descriptor, drain);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -188,9 +265,17 @@ struct Watch {
     command: Pid,
     status: Option<WaitStatus>,
     fate: Fate,
+    /// The outer process, where it can be killed; then this one ends everything.
+    outer: Option<OwnedFd>,
 }
 
 impl Watch {
+    fn new(reach: Reach, command: Pid) -> Self {
+        let parent = rustix::process::getppid().filter(|_| reach == Reach::Descendants);
+        let outer = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
+        Self { reach, command, status: None, fate: Fate::Open, outer }
+    }
+
     fn run(mut self, command: &OwnedFd, drain: Duration) {
         while self.status.is_none() {
             self.listen(Some(command), REAP_INTERVAL);
@@ -215,11 +300,17 @@ impl Watch {
     /// Waits for a word from Pixir, the end of the command, or the time to look around.
     fn listen(&mut self, command: Option<&OwnedFd>, patience: Duration) {
         let mut polled = vec![PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
+        polled.extend(self.outer.as_ref().map(|outer| PollFd::new(outer, PollFlags::IN)));
+        let outer_place = polled.len() - 1;
         polled.extend(command.map(|command| PollFd::new(command, PollFlags::IN)));
         let timeout = Timespec::try_from(patience).ok();
-        if rustix::event::poll(&mut polled, timeout.as_ref()).is_err()
-            || polled.first().is_none_or(|control| control.revents().is_empty())
-        {
+        let polled_well = rustix::event::poll(&mut polled, timeout.as_ref()).is_ok();
+        let has_news = |place: usize| polled_well && !polled[place].revents().is_empty();
+        if outer_place > 0 && has_news(outer_place) {
+            self.fate = Fate::Kill;
+            return;
+        }
+        if !has_news(0) {
             return;
         }
         let mut words = [0; 16];
@@ -272,11 +363,12 @@ impl Watch {
             nix::sys::signal::kill(everyone, nix_signal(signal)).ok();
             return;
         }
-        for process in descendants::of_this_process() {
-            if let Some(pid) = Pid::from_raw(process.pid) {
-                kill_process(pid, signal).ok();
-            }
+        // The number of the group is taken as long as the command has not been reaped. To be asked
+        // to end, once is enough.
+        if self.status.is_none() && signal == Signal::KILL {
+            kill_process_group(self.command, signal).ok();
         }
+        descendants::signal(&descendants::of_this_process(), signal);
     }
 
     fn report_status(&self) {
