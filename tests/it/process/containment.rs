@@ -281,6 +281,14 @@ async fn kill_outer(house: &House) {
     let (answer, ()) = tokio::join!(house.bash(command), look);
     assert!(!answer.ok, "{}", answer.text);
     house.assert_nothing_survives();
+    // Of an idle pair Pixir watches neither; the inner one must go with the outer one by itself.
+    house.bash("true").await;
+    let pair: Vec<i32> =
+        beneath(std::process::id()).into_iter().map(|(pid, _)| pid.cast_signed()).collect();
+    let [outer, inner] = pair[..] else { panic!("{pair:?}") };
+    kill_process(rustix::process::Pid::from_raw(outer).unwrap(), Signal::KILL).unwrap();
+    let is_there = || Path::new(&format!("/proc/{inner}/exe")).read_link().is_ok();
+    assert!(!wait_for(is_there, |is_there| !is_there), "the inner process is left");
 }
 
 async fn ordinary_user(house: &House, mode: Mode) {
