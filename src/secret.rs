@@ -114,10 +114,9 @@ impl Secrets {
     pub fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         match &self.matcher {
             Some(matcher) if matcher.is_match(bytes) => {
-                let mut cleaner = Cleaner::of_file(self);
-                let mut cleaned = cleaner.push(bytes).into_owned();
-                cleaned.extend(cleaner.finish());
-                Cow::Owned(cleaned)
+                let replacements: Vec<&str> =
+                    self.known.iter().map(|known| known.in_lines.as_str()).collect();
+                Cow::Owned(matcher.replace_all_bytes(bytes, &replacements))
             }
             _ => Cow::Borrowed(bytes),
         }

@@ -1,7 +1,8 @@
 //! History: the fold of a Log, held in memory by its Session; never a second store.
 //!
-//! Events sit in shared chunks, so that handing out a History costs a few hundred reference
-//! counts whatever its length, and appending never copies what came before.
+//! Events sit in shared chunks behind one shared list, so that handing out a History costs at most
+//! a chunk of reference counts whatever its length. Appending never copies an Event; now and then
+//! it copies the list, a reference count for every chunk.
 
 mod closing;
 #[cfg(test)]
@@ -22,7 +23,7 @@ const CHUNK: usize = 256;
 /// A Session's Events in order, cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    full: Vec<Arc<[SharedEvent]>>,
+    full: Arc<Vec<Arc<[SharedEvent]>>>,
     tail: Vec<SharedEvent>,
 }
 
@@ -52,7 +53,7 @@ impl History {
     pub fn push(&mut self, event: SharedEvent) {
         self.tail.push(event);
         if self.tail.len() == CHUNK {
-            self.full.push(std::mem::take(&mut self.tail).into());
+            Arc::make_mut(&mut self.full).push(std::mem::take(&mut self.tail).into());
         }
     }
 

@@ -1,6 +1,7 @@
 //! Connections: HTTP/1.1 by hand, so that every fault can be made exactly where it should be.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -135,6 +136,7 @@ fn chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Reads one request; bytes behind it stay in the buffer. `None` when the client has left.
 async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Received>> {
+    let mut arrived = None;
     let head_end = loop {
         if let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") {
             break end + 4;
@@ -142,7 +144,9 @@ async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<O
         if buffer.len() > LIMIT || socket.read_buf(buffer).await? == 0 {
             return Ok(None);
         }
+        arrived = arrived.or_else(|| Some(Instant::now()));
     };
+    let arrived = arrived.unwrap_or_else(Instant::now);
     let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
@@ -164,5 +168,5 @@ async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<O
     let body_text = String::from_utf8_lossy(&buffer[head_end..end]).into_owned();
     buffer.drain(..end);
     let body = serde_json::from_str(&body_text).unwrap_or_default();
-    Ok(Some(Received { method, path, headers, body, body_text }))
+    Ok(Some(Received { method, path, headers, body, body_text, arrived }))
 }

@@ -200,9 +200,11 @@ impl Actor {
     }
 
     fn backlog(&self, seq: u64) -> Backlog {
+        let (status, tick) = self.bus.now();
         Backlog {
             events: self.log.history().since(seq),
-            status: self.bus.status(),
+            status,
+            tick,
             questions: self.questions.values().map(|open| open.request.clone()).collect(),
         }
     }

@@ -205,6 +205,7 @@ async fn a_subscriber_that_lags_gets_every_canonical_event_once_and_in_order() {
         }
     }
     assert!(missed > 0, "it is told that deltas were lost");
+    assert!(listener.next().now_or_never().is_none(), "the end is told once");
     assert_eq!(seqs, (0..=62).collect::<Vec<_>>(), "32 Events and the ends of 30 calls");
 }
 

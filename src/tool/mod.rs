@@ -26,6 +26,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 mod toolbox;
+mod watch;
 mod write;
 
 use std::path::PathBuf;

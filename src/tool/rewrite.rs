@@ -215,7 +215,7 @@ impl Rewritten {
 
     /// The notes, as the end of a sentence.
     pub fn told_notes(&self) -> String {
-        self.notes.iter().map(|note| format!("; {note}")).collect()
+        self.notes.iter().flat_map(|note| ["; ", note]).collect()
     }
 }
 

@@ -7,25 +7,25 @@
 //! Pixir holds the other end of standard input: when it closes, by will or by death, all is killed.
 //! Standard output carries the command's output and standard error the status lines.
 //!
+//! A namespace serves one command after the other as long as each leaves it as it was: nobody in
+//! it, nothing mounted. Making a new one costs more than most commands.
+//!
 //! Nothing here knows tokio: the outer process must stay single-threaded, and both must start fast.
 
 use std::ffi::OsString;
-use std::fmt::Display;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group,
-    pidfd_open,
-};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
-use super::namespace::Entry;
+use super::namespace::{Entry, Mounts};
 use super::order::{LARGEST_ORDER, Order};
+use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, namespace};
 
 /// The hidden first argument that makes `pixir` a supervisor.
@@ -42,12 +42,12 @@ pub const TERMINATE: u8 = b'T';
 /// Ends everything.
 pub const KILL: u8 = b'K';
 
-/// How often orphans are reaped while the command runs.
-const REAP_INTERVAL: Duration = Duration::from_millis(500);
-/// How often it is looked whether the last process has gone.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
-/// How long killing is tried; what survives this sits in the kernel.
-const SWEEP_LIMIT: Duration = Duration::from_secs(5);
+/// The status line that says: nobody is left, and another order is welcome.
+pub const FREE: &str = "free";
+
+/// The status line that says: this `/proc` does not show what would have to be watched.
+pub const BLIND: &str = "blind";
+
 /// How long the inner process may take to sweep once Pixir has let go, before the outer one does.
 const INNER_PATIENCE: Duration = Duration::from_millis(500);
 /// Descriptors up to this one are closed where `/proc` does not list them.
@@ -76,7 +76,7 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
     }
     if !descendants::are_known() {
-        report("blind");
+        report(BLIND);
         return ExitCode::FAILURE;
     }
     start_inner()
@@ -149,14 +149,7 @@ fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// How far this process can see and kill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    Namespace,
-    Descendants,
-}
-
-/// Waits for an order, runs it, and leaves nothing behind.
+/// Waits for orders, runs them one by one, and leaves nothing behind.
 fn serve(reach: Reach) -> ExitCode {
     if reach == Reach::Namespace {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
@@ -173,36 +166,44 @@ fn serve(reach: Reach) -> ExitCode {
     }
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
-    let order = match read_order() {
-        Ok(Some(order)) => order,
-        Ok(None) => return ExitCode::SUCCESS,
-        Err(error) => {
-            report(format_args!("failed {error}"));
-            return ExitCode::FAILURE;
+    let mounts = Mounts::watch();
+    loop {
+        let order = match read_order() {
+            Ok(Some(order)) => order,
+            Ok(None) => return ExitCode::SUCCESS,
+            Err(error) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        };
+        let peace = match carry_out(&order, reach) {
+            Ok(peace) => peace,
+            Err(error) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        };
+        if peace == Peace::Broken || reach != Reach::Namespace || mounts.have_changed() {
+            return ExitCode::SUCCESS;
         }
-    };
-    let drain = order.drain;
+        report(FREE);
+    }
+}
+
+fn carry_out(order: &Order, reach: Reach) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
     report(format_args!("starting {reach_name}"));
-    match start(&order).and_then(|command| Ok((command, pidfd_open(command, PidfdFlags::empty())?)))
-    {
-        Ok((command, descriptor)) => {
-            let mut watch = Watch::new(reach, command);
-            if reach == Reach::Descendants && !descendants::has_child(command) {
-                // Who does not see the command cannot see what it starts.
-                watch.sweep();
-                report("blind");
-                return ExitCode::FAILURE;
-            }
-            watch.run(&descriptor, drain);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            report(format_args!("failed {error}"));
-            ExitCode::FAILURE
-        }
+    let command = start(order)?;
+    let mut watch = Watch::new(reach, command);
+    if reach == Reach::Descendants && !descendants::has_child(command) {
+        // Who does not see the command cannot see what it starts.
+        watch.sweep();
+        report(BLIND);
+        return Ok(Peace::Broken);
     }
+    let descriptor = pidfd_open(command, PidfdFlags::empty())?;
+    Ok(watch.run(&descriptor, order.drain))
 }
 
 fn read_order() -> io::Result<Option<Order>> {
@@ -251,157 +252,4 @@ fn start(order: &Order) -> io::Result<Pid> {
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_child(&child))
-}
-
-/// What Pixir wants by now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Open,
-    Kill,
-}
-
-struct Watch {
-    reach: Reach,
-    command: Pid,
-    status: Option<WaitStatus>,
-    fate: Fate,
-    /// The outer process, where it can be killed; then this one ends everything.
-    outer: Option<OwnedFd>,
-}
-
-impl Watch {
-    fn new(reach: Reach, command: Pid) -> Self {
-        let parent = rustix::process::getppid().filter(|_| reach == Reach::Descendants);
-        let outer = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
-        Self { reach, command, status: None, fate: Fate::Open, outer }
-    }
-
-    fn run(mut self, command: &OwnedFd, drain: Duration) {
-        while self.status.is_none() {
-            self.listen(Some(command), REAP_INTERVAL);
-            if self.fate == Fate::Kill {
-                self.sweep();
-                break;
-            }
-            self.reap();
-        }
-        self.report_status();
-        let deadline = Instant::now() + drain;
-        while self.reap() == Family::Alive {
-            if self.fate == Fate::Kill || Instant::now() >= deadline {
-                report_leftovers();
-                self.sweep();
-                return;
-            }
-            self.listen(None, DRAIN_INTERVAL);
-        }
-    }
-
-    /// Waits for a word from Pixir, the end of the command, or the time to look around.
-    fn listen(&mut self, command: Option<&OwnedFd>, patience: Duration) {
-        let mut polled = vec![PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
-        polled.extend(self.outer.as_ref().map(|outer| PollFd::new(outer, PollFlags::IN)));
-        let outer_place = polled.len() - 1;
-        polled.extend(command.map(|command| PollFd::new(command, PollFlags::IN)));
-        let timeout = Timespec::try_from(patience).ok();
-        let polled_well = rustix::event::poll(&mut polled, timeout.as_ref()).is_ok();
-        let has_news = |place: usize| polled_well && !polled[place].revents().is_empty();
-        if outer_place > 0 && has_news(outer_place) {
-            self.fate = Fate::Kill;
-            return;
-        }
-        if !has_news(0) {
-            return;
-        }
-        let mut words = [0; 16];
-        match rustix::io::read(rustix::stdio::stdin(), &mut words) {
-            Ok(count) if count > 0 => {
-                if words[..count].contains(&TERMINATE) {
-                    self.signal_all(Signal::TERM);
-                }
-                if words[..count].contains(&KILL) {
-                    self.fate = Fate::Kill;
-                }
-            }
-            Err(Errno::INTR) => {}
-            // Pixir has let go, or is gone.
-            Ok(_) | Err(_) => self.fate = Fate::Kill,
-        }
-    }
-
-    fn reap(&mut self) -> Family {
-        loop {
-            match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => {
-                    if pid == self.command {
-                        self.status = Some(status);
-                    }
-                }
-                Ok(None) => return Family::Alive,
-                Err(Errno::INTR) => {}
-                Err(_) => return Family::Gone,
-            }
-        }
-    }
-
-    /// Kills until nobody is left.
-    fn sweep(&mut self) {
-        let end = Instant::now() + SWEEP_LIMIT;
-        while Instant::now() < end {
-            self.signal_all(Signal::KILL);
-            if self.reap() == Family::Gone {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn signal_all(&self, signal: Signal) {
-        // Outside a namespace `kill(-1)` would reach everything of this user.
-        if self.reach == Reach::Namespace && rustix::process::getpid() == Pid::INIT {
-            let everyone = nix::unistd::Pid::from_raw(-1);
-            nix::sys::signal::kill(everyone, nix_signal(signal)).ok();
-            return;
-        }
-        // The number of the group is taken as long as the command has not been reaped. To be asked
-        // to end, once is enough.
-        if self.status.is_none() && signal == Signal::KILL {
-            kill_process_group(self.command, signal).ok();
-        }
-        descendants::signal(&descendants::of_this_process(), signal);
-    }
-
-    fn report_status(&self) {
-        let Some(status) = self.status else { return };
-        match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => report(format_args!("exit {code}")),
-            (None, Some(signal)) => report(format_args!("signal {signal}")),
-            (None, None) => {}
-        }
-    }
-}
-
-fn report_leftovers() {
-    for process in descendants::of_this_process() {
-        report(format_args!("leftover {} {}", process.pid, process.name));
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Family {
-    Alive,
-    Gone,
-}
-
-fn nix_signal(signal: Signal) -> nix::sys::signal::Signal {
-    if signal == Signal::TERM {
-        nix::sys::signal::Signal::SIGTERM
-    } else {
-        nix::sys::signal::Signal::SIGKILL
-    }
-}
-
-/// Writes one status line, in one write; a reader that has gone is normal.
-fn report(line: impl Display) {
-    io::stderr().write_all(format!("{line}\n").as_bytes()).ok();
 }

@@ -2,15 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 
 use super::{End, Turn};
 use crate::error::{Kind, Report};
 use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
 use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, next_delay};
-
-/// How much text one Event carries at most, when more has arrived at once.
-const LARGEST_DELTA: usize = 4096;
 
 /// What a call brought.
 pub(super) struct Completion {
@@ -95,30 +92,17 @@ impl Turn {
             cache_key: prompt.cache_key.clone(),
         });
         let mut items = Vec::new();
-        let mut text = String::new();
         loop {
-            // What has already arrived is shown together: a burst of deltas is one Event.
-            let heard = match stream.next().now_or_never() {
-                Some(heard) if text.len() < LARGEST_DELTA => heard,
-                Some(heard) => {
-                    self.show(&mut text);
-                    heard
-                }
-                None => {
-                    self.show(&mut text);
-                    let next = self.context.cancel().run_until_cancelled(stream.next());
-                    let Some(heard) = next.await else { return Err(Stop::Interrupted) };
-                    heard
-                }
-            };
-            if let Some(Ok(ModelEvent::TextDelta(delta))) = heard {
-                text.push_str(&progress.shown.text(delta).unwrap_or_default());
-                continue;
-            }
-            self.show(&mut text);
+            let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
+            let Some(heard) = heard else { return Err(Stop::Interrupted) };
             match heard {
                 Some(Ok(ModelEvent::Alive)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
+                }
+                Some(Ok(ModelEvent::TextDelta(delta))) => {
+                    if let Some(news) = progress.shown.text(delta) {
+                        self.context.emit(Ephemeral::TextDelta(news));
+                    }
                 }
                 Some(Ok(ModelEvent::ReasoningDelta(delta))) => {
                     if progress.shown.may_show_reasoning() {
@@ -127,7 +111,6 @@ impl Turn {
                 }
                 Some(Ok(ModelEvent::Item(item))) => items.push(item),
                 Some(Ok(ModelEvent::Completed(end))) => return Ok(Completion { items, end }),
-                Some(Ok(ModelEvent::TextDelta(_))) => {}
                 Some(Err(error)) => return Err(Stop::Failed(error)),
                 None => {
                     let message = "the stream ended without its last word";
@@ -137,12 +120,6 @@ impl Turn {
                     )));
                 }
             }
-        }
-    }
-
-    fn show(&self, text: &mut String) {
-        if !text.is_empty() {
-            self.context.emit(Ephemeral::TextDelta(std::mem::take(text)));
         }
     }
 

@@ -14,10 +14,18 @@ mod cli;
 mod damage;
 /// Pages that cannot lie.
 mod docs;
+/// Every Turn ends once.
+mod ends;
+/// A Session killed at every append and at random.
+mod kill;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
 mod prompt;
+/// Sessions resumed after a move, over damage and across versions.
+mod resume;
+/// Signals, a second process and a full disk.
+mod stop;
 /// A house to live in, and a way to read its Log.
 mod support;
 /// What a person sees on a terminal.

@@ -177,7 +177,7 @@ fn without_a_true_proc_commands_are_refused() {
         let Ok(Output { stderr, .. }) = output else { continue };
         let said = String::from_utf8_lossy(&stderr);
         if said.contains("unshare") || said.contains("mount:") {
-            eprintln!("skipped: {said}");
+            skip(&said);
             continue;
         }
         assert_eq!(said, "blind\n", "{flags}");
@@ -188,14 +188,14 @@ fn without_a_true_proc_commands_are_refused() {
 #[test]
 fn an_ordinary_user_is_contained_as_well() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: these tests already run as an ordinary user");
+        skip("these tests already run as an ordinary user");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let can_run = Command::new(env!("CARGO_BIN_EXE_pixir")).arg("--version").uid(NOBODY).output();
     if !can_run.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: another user cannot run the program where it was built");
+        skip("another user cannot run the program where it was built");
         return;
     }
     fs::write(folder.path().join("roots"), "one\n").unwrap();
@@ -222,7 +222,7 @@ fn a_full_disk_leaves_a_file_with_several_names_whole() {
     let output = unshare.env("TMPDIR", folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("unshare:") || said.contains("mount:") {
-        eprintln!("skipped: {said}");
+        skip(&said);
         return;
     }
     assert!(output.status.success(), "{said}");
