@@ -333,11 +333,14 @@ async fn full_disk(house: &House) {
     let old = "x".repeat(50_000);
     fs::write(&path, &old).unwrap();
     fs::hard_link(&path, house.folder.path().join("b")).unwrap();
-    fs::write(house.folder.path().join("ballast"), vec![0; 150_000]).unwrap();
-    let write = json!({"path": "a", "content": "y".repeat(200_000)});
-    let error = house.bench.call("write", write).await.unwrap_err();
-    assert_eq!(error.kind, "write_failed");
-    assert_eq!(fs::read_to_string(&path).unwrap(), old);
+    fs::write(house.folder.path().join("ballast"), vec![0; 31 * 4096]).unwrap();
+    // First there is no room for the copy, then none for the file itself.
+    for size in [200_000, 100_000] {
+        let write = json!({"path": "a", "content": "y".repeat(size)});
+        let error = house.bench.call("write", write).await.unwrap_err();
+        assert_eq!(error.kind, "write_failed");
+        assert_eq!(fs::read_to_string(&path).unwrap(), old, "{size}");
+    }
     let write = json!({"path": "a", "content": "y".repeat(30_000)});
     house.bench.call("write", write).await.unwrap();
     let names = fs::read_dir(house.folder.path()).unwrap().count();
