@@ -257,6 +257,36 @@ fn nothing_of_a_finished_command_survives_and_it_is_told() {
 }
 
 #[test]
+fn a_namespace_serves_again_only_when_it_was_left_as_it_was() {
+    let house = House::new(Mode::Namespace);
+    run(async {
+        let world = async || house.bash("readlink /proc/self/ns/pid").await.text;
+        let first = house.bash("readlink /proc/self/ns/pid").await;
+        if first.details["containment"] != "namespace" {
+            return;
+        }
+        assert_eq!(world().await, first.text, "nobody was left, so it serves again");
+        house.bash("sleep 60 & echo left").await;
+        let second = world().await;
+        assert_ne!(second, first.text, "somebody was left");
+        // Only root may mount; for anybody else nothing changes.
+        let mounted = house.bash("mount -t tmpfs none /mnt").await.ok;
+        assert_eq!(world().await == second, !mounted, "something was mounted");
+    });
+}
+
+#[test]
+fn all_output_arrives_although_the_supervisor_lives_on() {
+    let house = House::new(Mode::Namespace);
+    run(async {
+        for size in [0, 1, 4_000, 70_000, 300_000] {
+            let answer = house.bash(&format!("head -c {size} /dev/zero | tr '\\0' x")).await;
+            assert_eq!(answer.details["output_bytes"], size, "{}", answer.text);
+        }
+    });
+}
+
+#[test]
 fn a_background_process_that_ends_by_itself_is_no_leftover() {
     for mode in MODES {
         let house = House::with(mode, &Settings { drain: PATIENCE, ..Settings::default() });
