@@ -194,7 +194,10 @@ impl Harness {
     fn remember_workspace(&self, root: &Path) {
         let (home, root) = (self.config.home.clone(), root.to_owned());
         // Best effort, and nobody waits for it: the cache can be deleted at any time.
-        drop(tokio::task::spawn_blocking(move || projection::remember(&home, &root)));
+        // A task, so that another thread than this one makes the thread for it.
+        tokio::spawn(async move {
+            tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
+        });
     }
 }
 
