@@ -32,6 +32,11 @@ pub fn pieces(reply: &Reply, model: &Value, serial: usize) -> Vec<Piece> {
         stream.step(step, serial);
     }
     stream.end(&reply.ending, &reply.usage);
+    if let Some((place, piece)) =
+        reply.twice.and_then(|at| Some((at, stream.pieces.get(at)?.clone())))
+    {
+        stream.pieces.insert(place, piece);
+    }
     stream.pieces
 }
 

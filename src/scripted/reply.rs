@@ -16,6 +16,8 @@ pub struct Reply {
     /// How many bytes of the body are sent before the connection is torn down.
     pub(super) cut: Option<usize>,
     pub(super) torn: Torn,
+    /// The place of an event that is sent twice.
+    pub(super) twice: Option<usize>,
 }
 
 /// The status line and what belongs to it.
@@ -113,6 +115,7 @@ impl Reply {
             after: After::End,
             cut: None,
             torn: Torn::Closed,
+            twice: None,
         }
     }
 
@@ -290,6 +293,13 @@ impl Reply {
     pub fn reset_at(mut self, bytes: usize) -> Self {
         self.torn = Torn::Reset;
         self.cut_at(bytes)
+    }
+
+    /// Sends the event at this place twice, from 0.
+    #[must_use]
+    pub fn twice(mut self, place: usize) -> Self {
+        self.twice = Some(place);
+        self
     }
 
     /// A frame that is not text; over SSE, the end of the connection.

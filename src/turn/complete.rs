@@ -8,6 +8,7 @@ use super::{End, Turn};
 use crate::error::{Kind, Report};
 use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
 use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, Sent, next_delay};
+use crate::secret::{Cleaner, Secrets};
 
 /// What a call brought.
 pub(super) struct Completion {
@@ -16,13 +17,26 @@ pub(super) struct Completion {
 }
 
 /// How far the attempts of one call have come.
-struct Progress {
+struct Progress<'a> {
     started: Instant,
     first_byte: Option<Duration>,
     attempts: u32,
     shown: Shown,
+    screen: Screen<'a>,
     /// How the last request travelled.
     sent: Sent,
+}
+
+/// Takes Secrets out of what is shown live, so that it is what will be recorded.
+struct Screen<'a> {
+    text: Cleaner<'a>,
+    reasoning: Cleaner<'a>,
+}
+
+impl<'a> Screen<'a> {
+    fn new(secrets: &'a Secrets) -> Self {
+        Self { text: Cleaner::new(secrets), reasoning: Cleaner::new(secrets) }
+    }
 }
 
 impl Turn {
@@ -33,6 +47,7 @@ impl Turn {
             attempts: 0,
             shown: Shown::default(),
             sent: Sent::default(),
+            screen: Screen::new(&self.settings.secrets),
         };
         loop {
             progress.attempts += 1;
@@ -52,7 +67,8 @@ impl Turn {
                 Err(Stop::Failed(error)) => error,
                 Err(Stop::Interrupted) => {
                     let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
-                    self.record_failure(self.bill(iteration, &progress), &progress, &error).await?;
+                    self.record_failure(self.bill(iteration, &progress), &mut progress, &error)
+                        .await?;
                     return Err(End::Interrupted);
                 }
                 Err(Stop::End(end)) => return Err(end),
@@ -62,7 +78,8 @@ impl Turn {
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
             let report = self.clean(Report::from(&error));
             let Some(delay) = delay else {
-                self.record_failure(self.bill(iteration, &progress), &progress, &report).await?;
+                self.record_failure(self.bill(iteration, &progress), &mut progress, &report)
+                    .await?;
                 let status = terminal_status(&error);
                 return Err(End::Failed { status, error: Box::new(report) });
             };
@@ -76,13 +93,13 @@ impl Turn {
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
                 let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
-                self.record_failure(self.bill(iteration, &progress), &progress, &error).await?;
+                self.record_failure(self.bill(iteration, &progress), &mut progress, &error).await?;
                 return Err(End::Interrupted);
             }
         }
     }
 
-    async fn attempt(&self, progress: &mut Progress) -> Result<Completion, Stop> {
+    async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
         let history = self.context.history().await.map_err(|error| Stop::End(error.into()))?;
         let prompt = &self.settings.prompt;
         let mut stream = self.settings.provider.stream(Request {
@@ -107,16 +124,23 @@ impl Turn {
                 }
                 Some(Ok(ModelEvent::TextDelta(delta))) => {
                     if let Some(news) = progress.shown.text(delta) {
-                        self.context.emit(Ephemeral::TextDelta(news));
+                        self.show(news, &mut progress.screen.text, Ephemeral::TextDelta);
                     }
                 }
                 Some(Ok(ModelEvent::ReasoningDelta(delta))) => {
                     if progress.shown.may_show_reasoning() {
-                        self.context.emit(Ephemeral::ReasoningDelta(delta));
+                        let cleaner = &mut progress.screen.reasoning;
+                        self.show(delta, cleaner, Ephemeral::ReasoningDelta);
                     }
                 }
-                Some(Ok(ModelEvent::Item(item))) => items.push(item),
-                Some(Ok(ModelEvent::Completed(end))) => return Ok(Completion { items, end }),
+                Some(Ok(ModelEvent::Item(item))) => {
+                    self.show_held(&mut progress.screen);
+                    items.push(item);
+                }
+                Some(Ok(ModelEvent::Completed(end))) => {
+                    self.show_held(&mut progress.screen);
+                    return Ok(Completion { items, end });
+                }
                 Some(Err(error)) => return Err(Stop::Failed(error)),
                 None => {
                     let message = "the stream ended without its last word";
@@ -136,7 +160,7 @@ impl Turn {
     }
 
     /// A request that is sent anew is an attempt like any other, and is shown like one.
-    fn note_sent(&self, mut sent: Sent, progress: &mut Progress) {
+    fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) {
         if let Some(error) = sent.after.take() {
             progress.attempts += 1;
             self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
@@ -150,17 +174,37 @@ impl Turn {
         progress.sent = sent;
     }
 
-    fn bill(&self, iteration: u32, progress: &Progress) -> ProviderUsage {
+    /// Shows what is certain by now.
+    fn show(&self, news: String, cleaner: &mut Cleaner<'_>, event: fn(String) -> Ephemeral) {
+        if self.settings.secrets.is_empty() {
+            self.context.emit(event(news));
+            return;
+        }
+        self.show_bytes(cleaner.push(news.as_bytes()).into_owned(), event);
+    }
+
+    /// Around Secrets, text is cut between whole characters.
+    fn show_bytes(&self, bytes: Vec<u8>, event: fn(String) -> Ephemeral) {
+        let text = String::from_utf8(bytes);
+        let text = text.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+        if !text.is_empty() {
+            self.context.emit(event(text));
+        }
+    }
+
+    /// Shows what waited for its next letter, when none will come.
+    fn show_held(&self, screen: &mut Screen<'_>) {
+        self.show_bytes(screen.reasoning.finish(), Ephemeral::ReasoningDelta);
+        self.show_bytes(screen.text.finish(), Ephemeral::TextDelta);
+    }
+
+    fn bill(&self, iteration: u32, progress: &Progress<'_>) -> ProviderUsage {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         ProviderUsage {
             model: self.settings.model.clone(),
             iteration,
             transport: Some(progress.sent.transport.to_owned()).filter(|name| !name.is_empty()),
-            fallback_reason: progress
-                .sent
-                .fallback_reason
-                .as_deref()
-                .map(|text| self.cleaned(text)),
+            fallback_reason: progress.sent.fallback_reason.clone().map(|text| self.cleaned(text)),
             continuation: progress.sent.continuation.clone(),
             reasoning_dropped: progress.sent.is_without_reasoning,
             retries: progress.attempts.saturating_sub(1),
@@ -189,9 +233,10 @@ impl Turn {
     async fn record_failure(
         &self,
         bill: ProviderUsage,
-        progress: &Progress,
+        progress: &mut Progress<'_>,
         error: &Report,
     ) -> Result<(), End> {
+        self.show_held(&mut progress.screen);
         let status = Some("failed".to_owned());
         let error_kind = Some(error.kind.clone());
         self.context.record(ProviderUsage { status, error_kind, ..bill }).await?;

@@ -67,7 +67,7 @@ impl Turn {
             return Err(End::Interrupted);
         }
         let args = call.args();
-        let fact = call.recorded(&args);
+        let fact = self.fact_of(call, &args);
         self.context.record(fact.clone()).await?;
         match guard.judge(&fact.name, &signature(&fact)) {
             Verdict::Go => {}
@@ -93,6 +93,14 @@ impl Turn {
         Ok(None)
     }
 
+    /// What is recorded of a call: its Secrets are taken out, while the call runs as it was made.
+    fn fact_of(&self, call: &Call, args: &Result<Value, String>) -> ToolCall {
+        let mut fact = call.recorded(args);
+        self.settings.secrets.clean_value(&mut fact.args);
+        fact.raw_args = fact.raw_args.map(|raw| self.cleaned(raw));
+        fact
+    }
+
     fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
         let args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.settings.toolbox.find(&fact.name)?;
@@ -105,7 +113,7 @@ impl Turn {
     /// turn, and is none that the guard would have to count first.
     fn may_join(&self, call: &Call, together: &[Prepared], guard: &DoomGuard) -> bool {
         let args = call.args();
-        let fact = call.recorded(&args);
+        let fact = self.fact_of(call, &args);
         let own = signature(&fact);
         let is_repeated =
             guard.is_last(&own) || together.iter().any(|prepared| signature(&prepared.fact) == own);
@@ -152,20 +160,21 @@ impl Turn {
     }
 
     fn question(&self, prepared: &Prepared) -> PermissionRequest {
-        let Prepared { fact, plan, .. } = prepared;
+        let Prepared { fact, args, plan, .. } = prepared;
         let paths: Vec<String> =
             plan.paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         let directory = self.settings.workspace.root().to_string_lossy().into_owned();
+        // Bound to what runs; what is shown may have its Secrets taken out.
         let bound = json!({
-            "args": fact.args, "directory": directory, "paths": paths, "tool": fact.name,
+            "args": args, "directory": directory, "paths": paths, "tool": fact.name,
         });
         PermissionRequest {
             call_id: fact.call_id.clone(),
             tool: fact.name.clone(),
-            summary: plan.summary.clone(),
+            summary: self.cleaned(plan.summary.clone()),
             args: fact.args.clone(),
-            paths,
             digest: digest(&bound),
+            paths: paths.into_iter().map(|path| self.cleaned(path)).collect(),
         }
     }
 

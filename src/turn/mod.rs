@@ -9,6 +9,7 @@ mod execute;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,7 +170,8 @@ impl Turn {
         let mut items = completion.items.into_iter().enumerate().peekable();
         while let Some((place, item)) = items.next() {
             match item {
-                Item::Reasoning { item } => {
+                Item::Reasoning { mut item } => {
+                    self.settings.secrets.clean_value(&mut item);
                     let model = self.settings.model.clone();
                     let account = self.settings.provider.account();
                     let extra = account.map(|mark| ("account".to_owned(), json!(&*mark)));
@@ -177,6 +179,7 @@ impl Turn {
                     self.context.record(Reasoning { item, model, extra }).await?;
                 }
                 Item::Message { text, is_refusal } if !text.trim().is_empty() => {
+                    let text = self.cleaned(text);
                     if !goes_on && Some(place) == last_text {
                         answer = Some((text, is_refusal));
                         continue;
@@ -240,12 +243,16 @@ impl Turn {
         if text.trim().is_empty() {
             return Ok(());
         }
-        self.context.record(history::partial(text, &error.kind)).await?;
+        self.context.record(history::partial(self.cleaned(text), &error.kind)).await?;
         Ok(())
     }
 
-    fn cleaned(&self, text: &str) -> String {
-        self.settings.secrets.clean(text).into_owned()
+    /// The model may say what it must not know.
+    fn cleaned(&self, text: String) -> String {
+        match self.settings.secrets.clean(&text) {
+            Cow::Owned(cleaned) => cleaned,
+            Cow::Borrowed(_) => text,
+        }
     }
 
     /// A server may echo what it was sent.

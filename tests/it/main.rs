@@ -26,6 +26,8 @@ mod prompt;
 mod resume;
 /// Signals, a second process and a full disk.
 mod stop;
+/// Every way a stream can break, on both transports.
+mod stream_faults;
 /// A house to live in, and a way to read its Log.
 mod support;
 /// What a person sees on a terminal.

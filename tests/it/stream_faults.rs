@@ -1,0 +1,361 @@
+//! Stream faults: every way a stream can break, on both transports, ends in an answer or in an
+//! error with a name, with few requests, nothing shown twice, and a Log that goes on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pixir::scripted::{Received, Reply, Script};
+use pixir::{Ephemeral, EventKind, From, Harness, Heard, Input, Start, Status, Transport, Which};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::{DEADLINE, say};
+use crate::support::torture::{self, Size};
+
+/// What the model says when nothing goes wrong.
+const COMMENTARY: &str = "Let me look at it.";
+const ANSWER: &str = "Roses, mostly.";
+
+/// Longer than the first answer on either wire, so that every byte of it is cut.
+const LONGEST: usize = 4200;
+
+/// Faults per Session store; the model keeps every request.
+const CHUNK: usize = 60;
+
+/// The most requests that one iteration may cost.
+const MOST_REQUESTS: usize = 5;
+
+/// One way to misbehave.
+#[derive(Clone)]
+struct Fault {
+    name: String,
+    wire: Transport,
+    reply: Reply,
+    /// At every attempt, or only at the first.
+    always: bool,
+    /// What a handshake is answered with.
+    refusal: Option<u16>,
+    /// How long silence may last.
+    idle: Duration,
+}
+
+fn good() -> Reply {
+    Reply::new()
+        .reasoning("Where is it?")
+        .text(COMMENTARY)
+        .call("read", json!({"path": "poem.txt"}))
+}
+
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// Adds a fault on both wires, once and for ever.
+    fn add(&mut self, name: impl Into<String>, reply: &Reply) {
+        let name = name.into();
+        for wire in [Transport::Sse, Transport::WebSocket, Transport::Auto] {
+            for always in [false, true] {
+                self.push(
+                    format!("{name}, {wire:?}, always={always}"),
+                    wire,
+                    reply.clone(),
+                    always,
+                );
+            }
+        }
+    }
+
+    fn push(&mut self, name: String, wire: Transport, reply: Reply, always: bool) {
+        let idle = Duration::from_secs(20);
+        self.0.push(Fault { name, wire, reply, always, refusal: None, idle });
+    }
+
+    fn stalls(&mut self) {
+        let events: Vec<Reply> = vec![
+            Reply::new(),
+            Reply::new().reasoning("Where is it?"),
+            Reply::new().reasoning("Where is it?").text(COMMENTARY),
+            good(),
+        ];
+        for (place, reply) in events.into_iter().enumerate() {
+            let first = self.0.len();
+            self.add(format!("stall {place}"), &reply.clone().stalls());
+            self.add(format!("silent end {place}"), &reply.ends_silently());
+            for fault in &mut self.0[first..] {
+                fault.idle = Duration::from_millis(250);
+                // For ever would be five times this silence; the first tells the story.
+                fault.always &= place == 1;
+            }
+        }
+    }
+
+    fn refusals(&mut self) {
+        for status in [400, 401, 403, 404, 405, 426, 429, 500, 501, 502, 503] {
+            for wire in [Transport::WebSocket, Transport::Auto] {
+                self.push(format!("handshake {status}, {wire:?}"), wire, good(), false);
+                self.0.last_mut().unwrap().refusal = Some(status);
+            }
+        }
+    }
+}
+
+/// Everything but the cuts at every byte.
+fn kinds_of_faults() -> Vec<Fault> {
+    let mut faults = Faults(Vec::new());
+    faults.stalls();
+    faults.refusals();
+    for place in 0..26 {
+        faults.add(format!("event {place} twice"), &good().twice(place));
+    }
+    let bodies = [
+        r#"{"error":{"message":"no","code":"x"}}"#,
+        r#"{"detail":"no"}"#,
+        "<html><title>No</title></html>",
+        "",
+    ];
+    for status in [
+        200, 204, 302, 400, 401, 402, 403, 404, 408, 409, 413, 422, 425, 429, 500, 502, 503, 504,
+        520, 529,
+    ] {
+        let body = bodies[status as usize % bodies.len()];
+        faults.add(
+            format!("status {status}"),
+            &Reply::status(status, body).header("retry-after-ms", "2"),
+        );
+    }
+    for code in [
+        "server_error",
+        "rate_limit_exceeded",
+        "context_length_exceeded",
+        "invalid_prompt",
+        "insufficient_quota",
+        "server_is_overloaded",
+        "previous_response_not_found",
+        "websocket_connection_limit_reached",
+        "invalid_encrypted_content",
+        "brand_new",
+    ] {
+        let words = "try again in 2ms";
+        faults.add(format!("fails {code}"), &Reply::new().fails(code, words).left_open());
+        faults.add(format!("errors {code}"), &Reply::new().errors(code, words).left_open());
+        faults.add(format!("errors {code} late"), &good().errors(code, words));
+        let body = json!({"error": {"code": code, "message": words}});
+        faults.add(format!("refuses {code}"), &Reply::status(400, body.to_string()));
+    }
+    for (name, text) in [
+        ("half an object", "data: {\"type\":\n\n"),
+        ("no object", "data: 7\n\n"),
+        ("a list", "data: []\n\n"),
+        ("a number for a type", "data: {\"type\": 5}\n\n"),
+        (
+            "an odd delta",
+            "data: {\"type\": \"response.output_text.delta\", \"delta\": {\"a\": 1}}\n\n",
+        ),
+        ("no item", "data: {\"type\": \"response.output_item.done\"}\n\n"),
+        (
+            "an item without a type",
+            "data: {\"type\": \"response.output_item.done\", \"item\": {}}\n\n",
+        ),
+        (
+            "a call without a name",
+            "data: {\"type\": \"response.output_item.done\", \"item\": {\"type\": \"function_call\"}}\n\n",
+        ),
+        ("a broken last word", "event: response.completed\ndata: {\"type\": \"response.comp\n\n"),
+        ("an empty last word", "data: {\"type\": \"response.failed\"}\n\n"),
+        ("a bare error", "data: {\"error\": {\"message\": \"oops\"}}\n\n"),
+        ("the end of another dialect", "data: [DONE]\n\n"),
+        ("nothing at all", "\n\n\n"),
+        ("zeros", "\0\0\0\n\n"),
+    ] {
+        faults.add(
+            format!("{name} first"),
+            &Reply::new().garbage(text).text(COMMENTARY).call("read", json!({"path": "poem.txt"})),
+        );
+        faults.add(format!("{name} last"), &good().garbage(text));
+    }
+    for code in [1000, 1001, 1006, 1009, 1011, 1012, 3000] {
+        faults.add(format!("close {code} first"), &Reply::new().closes(code));
+        faults.add(format!("close {code} late"), &good().closes(code));
+    }
+    faults.add("binary first", &Reply::new().binary().text(COMMENTARY));
+    faults.add("binary late", &good().binary());
+    faults.add("byte by byte", &good().byte_by_byte());
+    faults.0
+}
+
+/// A cut or a reset at every byte of the first answer.
+fn cuts(size: Size) -> Vec<Fault> {
+    let mut faults = Faults(Vec::new());
+    let mut random = fastrand::Rng::with_seed(torture::seed());
+    for byte in 0..LONGEST {
+        for wire in [Transport::Sse, Transport::WebSocket] {
+            if size == Size::Full || random.usize(..40) == 0 {
+                faults.push(format!("cut at {byte}, {wire:?}"), wire, good().cut_at(byte), false);
+            }
+        }
+        if random.usize(..size.of(400, 20)) == 0 {
+            let wire =
+                random.choice([Transport::Sse, Transport::WebSocket, Transport::Auto]).unwrap();
+            let always = random.bool();
+            faults.push(format!("reset at {byte}, {wire:?}"), wire, good().reset_at(byte), always);
+        }
+    }
+    faults.0
+}
+
+/// What the model knows of the faults of one store.
+struct Model {
+    faults: Vec<Fault>,
+    /// Requests of the first and of later iterations, by fault.
+    asked: Mutex<Vec<[usize; 2]>>,
+    /// Handshakes are answered for the fault that is being played.
+    playing: AtomicUsize,
+}
+
+impl Model {
+    fn reply(&self, request: &Received) -> Reply {
+        let texts = request.user_texts();
+        let Some(place) = texts.last().and_then(|text| text.parse::<usize>().ok()) else {
+            return Reply::says("Fine.");
+        };
+        let is_later = !request.outputs().is_empty();
+        let mut asked = self.asked.lock().unwrap();
+        let count = &mut asked[place][usize::from(is_later)];
+        *count += 1;
+        let fault = &self.faults[place];
+        match (is_later, *count) {
+            (false, 1) => fault.reply.clone(),
+            (false, _) if fault.always => fault.reply.clone(),
+            (false, _) => good(),
+            (true, _) => Reply::says(ANSWER),
+        }
+    }
+}
+
+/// Plays a list of faults, each in a Session of its own, and checks every promise.
+async fn play(faults: Vec<Fault>) {
+    let asked = Mutex::new(vec![[0, 0]; faults.len()]);
+    let model = Arc::new(Model { faults, asked, playing: AtomicUsize::new(0) });
+    let (replies, handshakes) = (model.clone(), model.clone());
+    let script =
+        Script::answering(move |request| replies.reply(request)).refusing_sockets(move |_| {
+            handshakes.faults[handshakes.playing.load(Ordering::Relaxed)].refusal
+        });
+    let mut house = House::scripted(script).await;
+    house.write("poem.txt", "roses are red\n");
+    for place in 0..model.faults.len() {
+        model.playing.store(place, Ordering::Relaxed);
+        let fault = &model.faults[place];
+        house.config.transport = Some(fault.wire);
+        house.config.stream.idle = fault.idle;
+        check(&house, &model, place).await;
+    }
+}
+
+async fn check(house: &House, model: &Model, place: usize) {
+    let fault = &model.faults[place];
+    let name = &fault.name;
+    let harness = house.harness();
+    let begin = |session| Start { workspace: house.workspace(), session, can_ask: false };
+    let conversation = harness.start(begin(Which::New)).await.unwrap();
+    let mut listener = conversation.subscribe(From::Now);
+    conversation.send(Input { text: place.to_string() }).await.unwrap();
+    let mut shown = String::new();
+    let listening = async {
+        while let Some(news) = listener.next().await {
+            let Heard::Event(event) = news else { continue };
+            match event.kind() {
+                EventKind::Ephemeral(Ephemeral::TextDelta(delta)) => shown.push_str(delta),
+                EventKind::Ephemeral(Ephemeral::Status(Status::Done)) => return Status::Done,
+                EventKind::Ephemeral(Ephemeral::Status(status @ Status::Error { .. })) => {
+                    return status.clone();
+                }
+                _ => {}
+            }
+        }
+        panic!("{name}: the Session closed");
+    };
+    let status = tokio::time::timeout(DEADLINE, listening)
+        .await
+        .unwrap_or_else(|_| panic!("{name}: it hangs"));
+    let transcript = house.transcript(&conversation);
+    let whole = format!("{COMMENTARY}{ANSWER}");
+    match &status {
+        Status::Done => {
+            assert!(transcript.contains(ANSWER), "{name}: {transcript}");
+            assert_eq!(shown, whole, "{name}: {transcript}");
+            assert_eq!(transcript.matches(" tool_call ").count(), 1, "{name}: {transcript}");
+        }
+        Status::Error { error, .. } => {
+            assert!(!matches!(error.kind.as_str(), "internal" | "crashed"), "{name}: {error:?}");
+            assert!(whole.starts_with(&shown), "{name}: {shown:?}");
+        }
+        other => panic!("{name}: {other:?}"),
+    }
+    let counts = model.asked.lock().unwrap()[place];
+    assert!(counts[0] <= MOST_REQUESTS && counts[1] <= 1, "{name}: {counts:?}");
+    resume(house, &harness, conversation, name).await;
+}
+
+/// The Log is sound, and the next Turn is as good as any.
+async fn resume(house: &House, harness: &Harness, conversation: pixir::Conversation, name: &str) {
+    let id = conversation.id().clone();
+    drop(conversation);
+    let session = Which::Resume(id.clone());
+    let start = Start { workspace: house.workspace(), session, can_ask: false };
+    let resumed = harness.start(start).await.unwrap();
+    let status = say(&resumed, "and on").await;
+    let may_fail =
+        house.config.transport == Some(Transport::WebSocket) && name.starts_with("handshake");
+    assert!(status == Status::Done || may_fail, "{name}: {status:?}");
+    let verification = pixir::verify(&house.workspace(), &id).unwrap();
+    assert!(verification.ok, "{name}: {:?}", verification.breaks);
+}
+
+/// Plays many faults, some stores at a time.
+async fn play_all(what: &str, mut faults: Vec<Fault>) {
+    let began = Instant::now();
+    let count = faults.len();
+    fastrand::Rng::with_seed(torture::seed()).shuffle(&mut faults);
+    let chunks: Vec<Vec<Fault>> = faults.chunks(CHUNK).map(<[Fault]>::to_vec).collect();
+    let waiting = Arc::new(Mutex::new(chunks));
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let waiting = waiting.clone();
+        workers.spawn(async move {
+            loop {
+                let Some(chunk) = waiting.lock().unwrap().pop() else { return };
+                play(chunk).await;
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker.unwrap();
+    }
+    torture::say(&format!("{count} {what} in {:?}", began.elapsed()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_cut_anywhere_is_an_answer_or_an_error_with_a_name() {
+    play_all("cuts and resets of a stream", cuts(Size::asked())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_misbehaves_is_an_answer_or_an_error_with_a_name() {
+    let mut faults = kinds_of_faults();
+    if Size::asked() == Size::Sample {
+        fastrand::Rng::with_seed(torture::seed()).shuffle(&mut faults);
+        faults.truncate(faults.len() / 4);
+    }
+    play_all("faults of a stream", faults).await;
+}
+
+#[tokio::test]
+async fn an_event_without_end_is_an_error_and_not_the_end_of_memory() {
+    let huge: Value = json!({"type": "response.huge", "text": "x".repeat(17 << 20)});
+    let mut faults = Faults(Vec::new());
+    for wire in [Transport::Sse, Transport::WebSocket] {
+        faults.push(format!("huge, {wire:?}"), wire, good().event("response.huge", &huge), false);
+    }
+    play(faults.0).await;
+}
