@@ -70,8 +70,10 @@ impl Sessions {
                     return Ok((session, opened));
                 }
                 // The last handle is gone but its task still holds the lock for a moment.
-                Err(SessionError::Log(LogError::Busy { holder: Some(pid), .. }))
-                    if pid == std::process::id() && tokio::time::Instant::now() < deadline =>
+                // It may already have taken its name off the door.
+                Err(SessionError::Log(LogError::Busy { holder, .. }))
+                    if holder.is_none_or(|pid| pid == std::process::id())
+                        && tokio::time::Instant::now() < deadline =>
                 {
                     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
                 }

@@ -1,16 +1,18 @@
 //! Stream faults: every way a stream can break, on both transports, ends in an answer or in an
 //! error with a name, with few requests, nothing shown twice, and a Log that goes on.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use pixir::scripted::{Received, Reply, Script};
 use pixir::{Ephemeral, EventKind, From, Harness, Heard, Input, Start, Status, Transport, Which};
 use serde_json::{Value, json};
 
 use crate::support::House;
-use crate::support::house::{DEADLINE, say};
+use crate::support::house::{DEADLINE, finish, say};
 use crate::support::torture::{self, Size};
 
 /// What the model says when nothing goes wrong.
@@ -234,12 +236,13 @@ impl Model {
 
 /// Plays a list of faults, each in a Session of its own, and checks every promise.
 async fn play(faults: Vec<Fault>) {
+    let mut failed = 0;
     let asked = Mutex::new(vec![[0, 0]; faults.len()]);
     let model = Arc::new(Model { faults, asked, playing: AtomicUsize::new(0) });
     let (replies, handshakes) = (model.clone(), model.clone());
     let script =
         Script::answering(move |request| replies.reply(request)).refusing_sockets(move |_| {
-            handshakes.faults[handshakes.playing.load(Ordering::Relaxed)].refusal
+            handshakes.faults.get(handshakes.playing.load(Ordering::Relaxed))?.refusal
         });
     let mut house = House::scripted(script).await;
     house.write("poem.txt", "roses are red\n");
@@ -248,8 +251,10 @@ async fn play(faults: Vec<Fault>) {
         let fault = &model.faults[place];
         house.config.transport = Some(fault.wire);
         house.config.stream.idle = fault.idle;
-        check(&house, &model, place).await;
+        let outcome = AssertUnwindSafe(check(&house, &model, place)).catch_unwind().await;
+        failed += usize::from(outcome.is_err());
     }
+    assert_eq!(failed, 0, "each is told above");
 }
 
 async fn check(house: &House, model: &Model, place: usize) {
@@ -292,8 +297,11 @@ async fn check(house: &House, model: &Model, place: usize) {
         }
         other => panic!("{name}: {other:?}"),
     }
+    finish(&conversation).await;
+    drop(listener);
     let counts = model.asked.lock().unwrap()[place];
     assert!(counts[0] <= MOST_REQUESTS && counts[1] <= 1, "{name}: {counts:?}");
+    model.playing.store(usize::MAX, Ordering::Relaxed);
     resume(house, &harness, conversation, name).await;
 }
 
@@ -305,9 +313,7 @@ async fn resume(house: &House, harness: &Harness, conversation: pixir::Conversat
     let start = Start { workspace: house.workspace(), session, can_ask: false };
     let resumed = harness.start(start).await.unwrap();
     let status = say(&resumed, "and on").await;
-    let may_fail =
-        house.config.transport == Some(Transport::WebSocket) && name.starts_with("handshake");
-    assert!(status == Status::Done || may_fail, "{name}: {status:?}");
+    assert_eq!(status, Status::Done, "{name}");
     let verification = pixir::verify(&house.workspace(), &id).unwrap();
     assert!(verification.ok, "{name}: {:?}", verification.breaks);
 }
