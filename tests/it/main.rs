@@ -34,5 +34,7 @@ mod support;
 mod terminal;
 /// The house rules.
 mod tidy;
+/// Stories of the transport.
+mod transport;
 /// Stories of a Turn, each ending in the Log.
 mod turn;

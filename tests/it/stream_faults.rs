@@ -191,11 +191,11 @@ fn cuts(size: Size) -> Vec<Fault> {
     let mut random = fastrand::Rng::with_seed(torture::seed());
     for byte in 0..LONGEST {
         for wire in [Transport::Sse, Transport::WebSocket] {
-            if size == Size::Full || random.usize(..40) == 0 {
+            if size == Size::Full || random.usize(..10) == 0 {
                 faults.push(format!("cut at {byte}, {wire:?}"), wire, good().cut_at(byte), false);
             }
         }
-        if random.usize(..size.of(400, 20)) == 0 {
+        if random.usize(..size.of(200, 20)) == 0 {
             let wire =
                 random.choice([Transport::Sse, Transport::WebSocket, Transport::Auto]).unwrap();
             let always = random.bool();

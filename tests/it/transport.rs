@@ -1,0 +1,212 @@
+//! Stories of the transport: what is uploaded, what goes on from what, and what is on record.
+
+use pixir::scripted::{Received, Reply, Script};
+use pixir::{Conversation, Status, Transport};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::say;
+
+/// Calls of the long Turn.
+const CALLS: usize = 50;
+
+async fn house(script: Script, transport: Transport) -> House {
+    let mut house = House::scripted(script).await;
+    house.config.transport = Some(transport);
+    house
+}
+
+/// What is on record about each Provider call.
+fn usages(conversation: &Conversation) -> Vec<Value> {
+    let text = std::fs::read_to_string(conversation.log_path()).unwrap();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events
+        .filter(|event| event["type"] == "provider_usage")
+        .map(|event| event["data"].clone())
+        .collect()
+}
+
+/// Head, input and tail of a body.
+fn parts(request: &Received) -> (&str, &str, &str) {
+    let text = &request.body_text;
+    let start = text.find("\"input\":[").unwrap() + "\"input\":".len();
+    let end = text.find("],\"tools\":").unwrap() + 1;
+    (&text[..start], &text[start..end], &text[end..])
+}
+
+/// Reads a file of its own at each call, then answers.
+fn reader(request: &Received) -> Reply {
+    match request.outputs().len() {
+        CALLS => Reply::says("I have read them all."),
+        read => {
+            Reply::new().reasoning("Next.").call("read", json!({"path": format!("{read}.txt")}))
+        }
+    }
+}
+
+async fn long_turn(transport: Transport) -> (House, Conversation) {
+    let house = house(Script::answering(reader), transport).await;
+    for file in 0..CALLS {
+        let lines: Vec<String> =
+            (0..120).map(|line| format!("line {line} of file {file}, as code is")).collect();
+        house.write(&format!("{file}.txt"), lines.join("\n"));
+    }
+    let (conversation, status) = house.turn("read everything").await;
+    assert_eq!(status, Status::Done);
+    (house, conversation)
+}
+
+#[tokio::test]
+async fn a_turn_of_many_calls_uploads_a_fifth_over_a_socket() {
+    let uploaded = |house: &House| -> usize {
+        house.requests().iter().map(|request| request.body_text.len()).sum()
+    };
+    let (sse, _) = long_turn(Transport::Sse).await;
+    let (socket, conversation) = long_turn(Transport::Auto).await;
+    let requests = socket.requests();
+    assert_eq!((sse.requests().len(), requests.len()), (CALLS + 1, CALLS + 1));
+    assert!(requests.iter().skip(1).all(Received::is_continued));
+    assert_eq!((socket.server.upgrades(), socket.server.connections()), (1, 1));
+    let (all, new) = (uploaded(&sse), uploaded(&socket));
+    assert!(new * 5 <= all, "{new} of {all} bytes");
+    let bills = usages(&conversation);
+    assert_eq!(bills[0]["continuation"], json!({"used": false}));
+    assert!(bills.iter().all(|bill| bill["transport"] == "websocket"));
+    assert!(bills[1..].iter().all(|bill| bill["continuation"] == json!({"used": true})));
+}
+
+#[tokio::test]
+async fn the_replayed_prefix_stays_the_same_for_two_hundred_turns() {
+    let script = || {
+        Script::answering(|request| match request.outputs().len() {
+            0 if request.input().len() % 5 == 0 => Reply::new()
+                .reasoning("Hm.")
+                .text("Let me see.")
+                .call("read", json!({"path": "a.txt"}))
+                .call("bash", json!({"command": "true"})),
+            _ => Reply::new().reasoning("Hm.").text("Fine."),
+        })
+    };
+    let house = house(script(), Transport::Sse).await;
+    house.write("a.txt", "text");
+    let conversation = house.start().await;
+    for turn in 0..200 {
+        assert_eq!(say(&conversation, &format!("turn {turn}")).await, Status::Done);
+    }
+    let requests = house.requests();
+    assert!(requests.len() > 200);
+    for pair in requests.windows(2) {
+        let [(head, input, tail), (next_head, next_input, next_tail)] =
+            [&pair[0], &pair[1]].map(parts);
+        assert_eq!((head, tail), (next_head, next_tail));
+        assert!(next_input.starts_with(input.strip_suffix(']').unwrap()), "{input}\n{next_input}");
+    }
+}
+
+#[tokio::test]
+async fn two_hundred_turns_go_on_from_each_other() {
+    let script = Script::answering(|request| match request.outputs().len() {
+        0 if request.user_texts().len() % 4 == 0 => Reply::new()
+            .text("Let me see.")
+            .call("bash", json!({"command": "true"}))
+            .reasoning("Hm.")
+            .call("read", json!({"path": "a.txt"})),
+        _ => Reply::new().reasoning("Hm.").text("Fine."),
+    });
+    let house = house(script, Transport::Auto).await;
+    house.write("a.txt", "text");
+    let conversation = house.start().await;
+    for turn in 0..200 {
+        assert_eq!(say(&conversation, &format!("turn {turn}")).await, Status::Done);
+    }
+    let whole: Vec<usize> = house
+        .requests()
+        .iter()
+        .enumerate()
+        .filter(|(_, request)| !request.is_continued())
+        .map(|(place, _)| place)
+        .collect();
+    assert_eq!(whole, [0]);
+    assert_eq!(house.server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_fallback_is_on_record_with_its_reason() {
+    let script = Script::answering(|_| Reply::says("ok")).refusing_sockets(|_| Some(426));
+    let house = house(script, Transport::Auto).await;
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let bill = &usages(&conversation)[0];
+    assert_eq!(bill["transport"], "sse");
+    assert_eq!(bill["fallback_reason"], "the WebSocket was refused with status 426");
+    assert_eq!(bill["retries"], 0, "nothing had been asked yet");
+}
+
+#[tokio::test]
+async fn a_custom_endpoint_is_asked_over_sse_unless_config_says_otherwise() {
+    let mut house = House::scripted(Script::answering(|_| Reply::says("ok"))).await;
+    house.turn("hi").await;
+    assert_eq!((house.requests()[0].transport, house.server.upgrades()), ("sse", 0));
+    house.config.transport = Some(Transport::Auto);
+    house.turn("hi").await;
+    assert_eq!(house.requests()[1].transport, "websocket");
+}
+
+#[tokio::test]
+async fn a_lost_response_costs_one_request_and_nothing_else() {
+    let lost = json!({"error": {"code": "previous_response_not_found", "message": "gone"}});
+    let script =
+        Script::new([Reply::says("one"), Reply::status(400, lost.to_string()), Reply::says("two")]);
+    let house = house(script, Transport::Auto).await;
+    let (conversation, _) = house.turn("first").await;
+    assert_eq!(say(&conversation, "second").await, Status::Done);
+    let bill = &usages(&conversation)[1];
+    assert_eq!(
+        bill["continuation"],
+        json!({"used": false, "reset_reason": "previous_response_not_found"})
+    );
+    assert_eq!(bill["retries"], 1);
+    assert_eq!(house.requests()[2].user_texts(), ["first", "second"]);
+}
+
+#[tokio::test]
+async fn unreadable_reasoning_is_left_out_and_on_record() {
+    let script = Script::new([
+        Reply::new().reasoning("Hm.").text("one"),
+        Reply::status(400, json!({"error": {"code": "invalid_encrypted_content", "message": "The encrypted content could not be verified."}}).to_string()),
+        Reply::new().reasoning("Hm.").text("two"),
+        Reply::says("three"),
+    ]);
+    let house = house(script, Transport::Sse).await;
+    let (conversation, _) = house.turn("first").await;
+    assert_eq!(say(&conversation, "second").await, Status::Done);
+    assert_eq!(say(&conversation, "third").await, Status::Done);
+    let bills = usages(&conversation);
+    assert_eq!((&bills[1]["reasoning_dropped"], &bills[1]["retries"]), (&json!(true), &json!(1)));
+    let reasoning = |request: &Received| {
+        let items = request.input().iter();
+        items.filter(|item| item["type"] == "reasoning").count()
+    };
+    assert_eq!(house.requests().iter().map(reasoning).collect::<Vec<_>>(), [0, 1, 0, 1]);
+}
+
+#[tokio::test]
+async fn reasoning_is_replayed_only_where_it_was_made() {
+    let script = || Script::answering(|_| Reply::new().reasoning("Hm.").text("ok"));
+    let mut one = House::scripted(script()).await;
+    let (conversation, _) = one.turn("first").await;
+    let id = conversation.id().clone();
+    drop(conversation);
+    // Another model, then another endpoint: neither could read it.
+    one.config.model = "gpt-6-sol".to_owned();
+    one.config.model_named = true;
+    let conversation = one.resume(&id).await;
+    assert_eq!(say(&conversation, "second").await, Status::Done);
+    drop(conversation);
+    one.server = pixir::scripted::Server::start(script()).await.unwrap();
+    let conversation = one.resume(&id).await;
+    assert_eq!(say(&conversation, "third").await, Status::Done);
+    let sent = one.requests()[0].body_text.clone();
+    assert!(!sent.contains("encrypted_content\":"), "{sent}");
+    assert!(sent.contains("first") && sent.contains("second"));
+}
