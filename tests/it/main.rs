@@ -18,6 +18,8 @@ mod docs;
 mod ends;
 /// A Session killed at every append and at random.
 mod kill;
+/// Proxies and certificates.
+mod network;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
