@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::Extra;
+use super::{Continuation, Extra, Tokens};
 use crate::error::Report;
 use crate::id::CallId;
 
@@ -349,23 +349,6 @@ pub struct PermissionDecision {
     pub extra: Extra,
 }
 
-/// Tokens as the Provider counted them; `input` includes `cached`, `output` includes `reasoning`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tokens {
-    #[serde(default)]
-    pub input_tokens: u64,
-    #[serde(default)]
-    pub cached_tokens: u64,
-    #[serde(default)]
-    pub output_tokens: u64,
-    #[serde(default)]
-    pub reasoning_tokens: u64,
-    #[serde(default)]
-    pub total_tokens: u64,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
 /// One Provider call: cost, time, and how it went.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ProviderUsage {
@@ -407,16 +390,6 @@ pub struct ProviderUsage {
     pub estimated_cost_usd: Option<f64>,
     #[serde(flatten)]
     pub extra: Extra,
-}
-
-/// Whether a call went on from the one before it, or why it was sent whole.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Continuation {
-    #[serde(default)]
-    pub used: bool,
-    /// Absent when there was nothing to go on from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reset_reason: Option<String>,
 }
 
 /// The end of a Turn that has no final answer.

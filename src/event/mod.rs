@@ -5,6 +5,7 @@
 
 mod bus;
 mod canonical;
+mod counts;
 mod ephemeral;
 #[cfg(test)]
 mod reference;
@@ -20,6 +21,7 @@ use serde_json::Value;
 
 pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener, WeakBus};
 pub use canonical::*;
+pub use counts::*;
 pub use ephemeral::*;
 
 use crate::id::{EventId, SessionId};

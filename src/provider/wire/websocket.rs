@@ -13,6 +13,7 @@ use reqwest::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use reqwest::{Client, StatusCode, Upgraded};
 use tokio::time::{Instant, Sleep};
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
@@ -197,7 +198,10 @@ async fn keep(mut socket: Socket, wanted: CancellationToken) -> Result<Socket, &
                 return Err("socket_closed");
             },
             () = tokio::time::sleep_until(retired_at) => return Err("socket_retired"),
-            () = wanted.cancelled() => return Ok(socket),
+            () = wanted.cancelled() => {
+                let is_old = Instant::now() >= retired_at;
+                return if is_old { Err("socket_retired") } else { Ok(socket) };
+            }
             () = tokio::time::sleep_until(unused_until) => return Err("socket_idle"),
         }
     }
@@ -213,7 +217,9 @@ fn broken(message: &str) -> ProviderError {
 
 fn failed(error: Error) -> ProviderError {
     match error {
-        Error::ConnectionClosed | Error::AlreadyClosed => closed(),
+        Error::ConnectionClosed
+        | Error::AlreadyClosed
+        | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => closed(),
         Error::Capacity(error) => ProviderError::terminal(
             Kind::InvalidResponse,
             format!("the Provider sent an event without end: {error}"),
