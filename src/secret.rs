@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::Value;
@@ -18,14 +19,19 @@ const SHORTEST_FROM_ENVIRONMENT: usize = 12;
 /// Shorter explicit values would tear ordinary text apart.
 const SHORTEST: usize = 4;
 
-/// The known secret values of this run.
+/// The known secret values of this run; more may become known while it lasts.
 #[derive(Default)]
-pub struct Secrets {
+pub struct Secrets(RwLock<Arc<Table>>);
+
+/// What is known at one moment.
+#[derive(Default)]
+struct Table {
     known: Vec<Known>,
     /// Absent when there is nothing to look for, so that the usual run pays nothing.
     matcher: Option<AhoCorasick>,
 }
 
+#[derive(Clone)]
 struct Known {
     value: String,
     replacement: String,
@@ -49,27 +55,56 @@ impl Secrets {
 
     /// Knows these as well.
     #[must_use]
-    pub fn and(mut self, values: impl IntoIterator<Item = (String, String)>) -> Self {
+    pub fn and(self, values: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.learn(values);
+        self
+    }
+
+    /// Knows these from now on, such as a token that has just been renewed.
+    pub fn learn(&self, values: impl IntoIterator<Item = (String, String)>) {
+        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = place.known.clone();
         for (name, value) in values {
             let value = value.trim();
-            if value.len() < SHORTEST || self.known.iter().any(|known| known.value == value) {
+            if value.len() < SHORTEST || known.iter().any(|known| known.value == value) {
                 continue;
             }
             let replacement = format!("[redacted:{name}]");
-            self.known.push(Known { value: value.to_owned(), replacement });
+            known.push(Known { value: value.to_owned(), replacement });
         }
-        if !self.known.is_empty() {
-            // A set too big for an automaton is not a case worth a panic, and none is known.
-            self.matcher = AhoCorasick::builder()
-                .match_kind(MatchKind::LeftmostLongest)
-                .build(self.known.iter().map(|known| known.value.as_bytes()))
-                .ok();
+        if known.len() == place.known.len() {
+            return;
         }
-        self
+        // A set too big for an automaton is not a case worth a panic, and none is known.
+        let matcher = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(known.iter().map(|known| known.value.as_bytes()))
+            .ok();
+        *place = Arc::new(Table { known, matcher });
+    }
+
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces every known value; text without any comes back as it is.
     pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.table().clean(text)
+    }
+
+    /// Replaces known values in every string of a JSON value, keys included.
+    pub fn clean_value(&self, value: &mut Value) {
+        self.table().clean_value(value);
+    }
+
+    /// Whether there is nothing to replace.
+    pub fn is_empty(&self) -> bool {
+        self.table().matcher.is_none()
+    }
+}
+
+impl Table {
+    fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(matcher) = &self.matcher else { return Cow::Borrowed(text) };
         let mut cleaned = String::new();
         let mut done = 0;
@@ -85,8 +120,7 @@ impl Secrets {
         Cow::Owned(cleaned)
     }
 
-    /// Replaces known values in every string of a JSON value, keys included.
-    pub fn clean_value(&self, value: &mut Value) {
+    fn clean_value(&self, value: &mut Value) {
         if self.matcher.is_none() {
             return;
         }
@@ -108,11 +142,6 @@ impl Secrets {
         }
     }
 
-    /// Whether there is nothing to replace.
-    pub fn is_empty(&self) -> bool {
-        self.matcher.is_none()
-    }
-
     /// Where the end of `bytes`, from `from` on, might be the beginning of a secret.
     fn possible_start(&self, bytes: &[u8], from: usize) -> usize {
         let longest = self.known.iter().map(|known| known.value.len()).max().unwrap_or(0);
@@ -129,7 +158,7 @@ impl Secrets {
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secrets({} known)", self.known.len())
+        write!(f, "Secrets({} known)", self.table().known.len())
     }
 }
 
@@ -149,10 +178,11 @@ impl<'a> Cleaner<'a> {
 
     /// Takes a chunk and gives what is certain by now.
     pub fn push<'c>(&mut self, chunk: &'c [u8]) -> Cow<'c, [u8]> {
-        let Some(matcher) = &self.secrets.matcher else { return Cow::Borrowed(chunk) };
+        let table = self.secrets.table();
+        let Some(matcher) = &table.matcher else { return Cow::Borrowed(chunk) };
         self.held.extend_from_slice(chunk);
         let bytes = std::mem::take(&mut self.held);
-        let mut hold_from = self.secrets.possible_start(&bytes, 0);
+        let mut hold_from = table.possible_start(&bytes, 0);
         let mut cleaned = Vec::with_capacity(bytes.len());
         let mut done = 0;
         for found in matcher.find_iter(&bytes) {
@@ -160,12 +190,12 @@ impl<'a> Cleaner<'a> {
                 break;
             }
             cleaned.extend_from_slice(&bytes[done..found.start()]);
-            let known = &self.secrets.known[found.pattern().as_usize()];
+            let known = &table.known[found.pattern().as_usize()];
             cleaned.extend_from_slice(known.replacement.as_bytes());
             done = found.end();
             // A match may reach into the held part; what it took begins no other secret.
             if done > hold_from {
-                hold_from = self.secrets.possible_start(&bytes, done);
+                hold_from = table.possible_start(&bytes, done);
             }
         }
         cleaned.extend_from_slice(&bytes[done..hold_from]);
@@ -176,9 +206,10 @@ impl<'a> Cleaner<'a> {
     /// Gives what was held back, at the end of the stream.
     pub fn finish(mut self) -> Vec<u8> {
         let held = std::mem::take(&mut self.held);
-        let Some(matcher) = &self.secrets.matcher else { return held };
+        let table = self.secrets.table();
+        let Some(matcher) = &table.matcher else { return held };
         let replacements: Vec<&[u8]> =
-            self.secrets.known.iter().map(|known| known.replacement.as_bytes()).collect();
+            table.known.iter().map(|known| known.replacement.as_bytes()).collect();
         matcher.replace_all_bytes(&held, &replacements)
     }
 }
@@ -241,6 +272,17 @@ mod tests {
         let mut value = json!({"a": ["x hidden-value"], "hidden-value": 1, "n": null});
         secrets(&["hidden-value"]).clean_value(&mut value);
         assert_eq!(value, json!({"a": ["x [redacted:S0]"], "[redacted:S0]": 1, "n": null}));
+    }
+
+    #[test]
+    fn a_secret_can_become_known_late() {
+        let secrets = Secrets::default();
+        let mut cleaner = Cleaner::new(&secrets);
+        assert_eq!(&*cleaner.push(b"token-one "), b"token-one ");
+        secrets.learn([("T".to_owned(), "token-one".to_owned())]);
+        assert_eq!(&*cleaner.push(b"token-one "), b"[redacted:T] ");
+        assert_eq!(secrets.clean("a token-one"), "a [redacted:T]");
+        assert!(!secrets.is_empty());
     }
 
     #[test]

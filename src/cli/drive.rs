@@ -312,7 +312,7 @@ async fn listen(view: &mut View, signals: &mut Signals) -> Said {
 }
 
 /// A line of stdin without its end; `None` when there are no more.
-fn read_line() -> Option<String> {
+pub fn read_line() -> Option<String> {
     let mut bytes = Vec::new();
     match io::BufRead::read_until(&mut io::stdin().lock(), b'\n', &mut bytes) {
         Ok(0) | Err(_) => None,
