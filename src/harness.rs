@@ -178,7 +178,11 @@ impl Harness {
     }
 
     fn manners(&self) -> Manners {
-        Manners { durability: self.config.durability, grace: self.config.grace.turn }
+        Manners {
+            secrets: Arc::clone(&self.secrets),
+            durability: self.config.durability,
+            grace: self.config.grace.turn,
+        }
     }
 
     /// Notes the Workspace in the user's cache, off the path to the first request.

@@ -1,8 +1,9 @@
 //! Names of things: Sessions, Events, calls; minting them and refusing bad ones.
 
 use std::fmt;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{Explain, Kind};
 
@@ -10,14 +11,15 @@ use crate::error::{Explain, Kind};
 const LONGEST_SESSION_ID: usize = 200;
 
 /// The id of a Session: also the stem of its Log's file name, so it is checked before any use.
+/// Every Event carries one, so a copy shares the text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct SessionId(String);
+pub struct SessionId(Arc<str>);
 
 impl SessionId {
     /// Mints `YYYYMMDDTHHMMSS-` and six hex digits, in UTC.
     pub fn mint() -> Self {
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S").to_string();
-        Self(format!("{now}-{:06x}", fastrand::u32(..) & 0x00ff_ffff))
+        Self(format!("{now}-{:06x}", fastrand::u32(..) & 0x00ff_ffff).into())
     }
 
     /// Accepts an id from outside, or says what is wrong with it without echoing it.
@@ -35,7 +37,7 @@ impl SessionId {
         if !text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-')) {
             return refuse("only letters, digits, `_`, `.` and `-` are allowed");
         }
-        Ok(Self(text.to_owned()))
+        Ok(Self(text.into()))
     }
 
     /// The id as text.
@@ -58,23 +60,48 @@ impl<'de> Deserialize<'de> for SessionId {
 }
 
 /// The id of an Event: 16 hex digits when minted here, any text when read from a Log.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct EventId(Box<str>);
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EventId(Name);
+
+/// Most Events are deltas whose id nobody asks for, so the digits are written only when needed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Name {
+    Minted(u64),
+    Text(Box<str>),
+}
 
 impl EventId {
     /// Mints 16 hex digits.
     pub fn mint() -> Self {
-        Self(format!("{:016x}", fastrand::u64(..)).into())
+        Self(Name::Minted(fastrand::u64(..)))
     }
 
     /// Keeps the text of a Log line as it is.
     pub fn from_text(text: &str) -> Self {
-        Self(text.into())
+        let is_ours =
+            text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        match u64::from_str_radix(text, 16) {
+            Ok(number) if is_ours => Self(Name::Minted(number)),
+            _ => Self(Name::Text(text.into())),
+        }
     }
+}
 
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Name::Minted(number) => write!(f, "{number:016x}"),
+            Name::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Serialize for EventId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Name::Minted(_) => serializer.collect_str(self),
+            Name::Text(text) => serializer.serialize_str(text),
+        }
     }
 }
 

@@ -47,10 +47,17 @@ pub mod scripted;
 #[doc(hidden)]
 pub mod workbench;
 
+/// What the benchmarks need of the private rooms; not a part of the API.
+#[doc(hidden)]
+pub mod bench {
+    pub use crate::log::Log;
+    pub use crate::provider::{Reducer, Request, Splitter, body as request_body};
+}
+
 pub use cli::{command, run};
-pub use config::{Config, Durability};
+pub use config::{Config, CredentialKind, Durability};
 pub use conversation::{Conversation, ConversationError, Input};
-pub use credential::{Credential, CredentialError};
+pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;
 pub use harness::{Door, Harness, HarnessError, Start, Which};

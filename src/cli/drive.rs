@@ -54,9 +54,13 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
 }
 
 /// Runs a future to its end. Threads that are stuck in a system call do not hold up the exit.
+///
+/// One worker beside this thread: a Turn is a chain of tasks that wait for each other, and a
+/// second worker would only make every step a switch between threads. What the screen does here
+/// never holds up the Turn there.
 pub fn in_runtime<T>(work: impl Future<Output = Result<T, Report>>) -> Result<T, Report> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(1)
         .thread_name("pixir")
         .enable_all()
         .build()

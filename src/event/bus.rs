@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
 
-use super::{Ephemeral, Event, PermissionRequest, Seq, SharedEvent, Status};
+use super::{Emitted, Ephemeral, Event, EventKind, PermissionRequest, Seq, SharedEvent, Status};
 use crate::id::SessionId;
 
 /// How many Events a listener may be behind before it has to catch up from History.
@@ -21,6 +21,8 @@ pub struct Bus {
     session_id: SessionId,
     sender: broadcast::Sender<SharedEvent>,
     next_seq: Arc<AtomicU64>,
+    /// How many live notices were emitted.
+    ticks: Arc<AtomicU64>,
     /// A leaf cache, so that whoever falls behind can be told what happens now.
     status: Arc<Mutex<Status>>,
 }
@@ -33,6 +35,7 @@ impl Bus {
             session_id,
             sender,
             next_seq: Arc::new(AtomicU64::new(next_seq)),
+            ticks: Arc::default(),
             status: Arc::new(Mutex::new(Status::Idle)),
         }
     }
@@ -51,8 +54,11 @@ impl Bus {
         if let Ephemeral::Status(status) = &notice {
             *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status.clone();
         }
-        let before = self.next_seq.load(Ordering::Acquire);
-        self.sender.send(Arc::new(Event::live(self.session_id.clone(), notice, before))).ok();
+        let moment = Emitted {
+            before: self.next_seq.load(Ordering::Acquire),
+            tick: self.ticks.fetch_add(1, Ordering::AcqRel),
+        };
+        self.sender.send(Arc::new(Event::live(self.session_id.clone(), notice, moment))).ok();
     }
 
     /// A bus that does not keep its listeners waiting once the Session is gone.
@@ -61,8 +67,16 @@ impl Bus {
             session_id: self.session_id.clone(),
             sender: self.sender.downgrade(),
             next_seq: Arc::clone(&self.next_seq),
+            ticks: Arc::clone(&self.ticks),
             status: Arc::clone(&self.status),
         }
+    }
+
+    /// What the Session does now, and the tick that notices from now on are not older than.
+    pub fn now(&self) -> (Status, u64) {
+        // The tick first: a status that comes in between is heard twice rather than never.
+        let tick = self.ticks.load(Ordering::Acquire);
+        (self.status(), tick)
     }
 
     /// What the Session does now.
@@ -85,6 +99,8 @@ impl Bus {
             next_seq,
             // The receiver already holds everything that comes from now on.
             catching_up: from != From::Now,
+            has_lagged: false,
+            told_until: 0,
             dropped: 0,
             ready: std::collections::VecDeque::new(),
         }
@@ -97,6 +113,7 @@ pub struct WeakBus {
     session_id: SessionId,
     sender: broadcast::WeakSender<SharedEvent>,
     next_seq: Arc<AtomicU64>,
+    ticks: Arc<AtomicU64>,
     status: Arc<Mutex<Status>>,
 }
 
@@ -107,6 +124,7 @@ impl WeakBus {
             session_id: self.session_id.clone(),
             sender: self.sender.upgrade()?,
             next_seq: Arc::clone(&self.next_seq),
+            ticks: Arc::clone(&self.ticks),
             status: Arc::clone(&self.status),
         })
     }
@@ -130,6 +148,8 @@ pub struct Backlog {
     pub events: Vec<SharedEvent>,
     /// What the Session does now.
     pub status: Status,
+    /// Live notices before this tick are older than all of this.
+    pub tick: u64,
     /// Questions nobody has answered yet.
     pub questions: Vec<PermissionRequest>,
 }
@@ -153,27 +173,35 @@ pub struct Listener {
     source: BacklogSource,
     next_seq: Seq,
     catching_up: bool,
+    has_lagged: bool,
+    /// Notices before this tick were emitted before the last catch-up.
+    told_until: u64,
+    /// Live notices that were lost and not told yet; Events that come again may be among them.
     dropped: u64,
     ready: std::collections::VecDeque<Heard>,
 }
 
 impl Listener {
     /// The next thing to hear; `None` when the Session has closed.
+    ///
+    /// Cancel-safe: what was not returned comes with the next call.
     pub async fn next(&mut self) -> Option<Heard> {
         loop {
             if let Some(heard) = self.ready.pop_front() {
                 return Some(heard);
             }
             if self.catching_up {
-                self.catch_up().await?;
+                let backlog = (self.source)(self.next_seq).await?;
+                self.catch_up(backlog);
                 continue;
             }
             match self.receiver.recv().await {
                 Ok(event) => self.take(event),
+                // What is still in the channel stays there: History first, then whatever of it
+                // is newer than History.
                 Err(broadcast::error::RecvError::Lagged(count)) => {
                     self.dropped += count;
-                    // Start again from now: everything durable in between comes from History.
-                    self.receiver = self.receiver.resubscribe();
+                    self.has_lagged = true;
                     self.catching_up = true;
                 }
                 Err(broadcast::error::RecvError::Closed) => return None,
@@ -182,39 +210,51 @@ impl Listener {
     }
 
     fn take(&mut self, event: SharedEvent) {
-        match event.seq() {
-            Some(seq) if seq < self.next_seq => {}
-            Some(seq) => {
-                self.next_seq = seq + 1;
-                self.ready.push_back(Heard::Event(event));
+        let Emitted { before, tick } = event.moment;
+        match (&event.kind, event.seq) {
+            (EventKind::Canonical(_), Some(seq)) if seq < self.next_seq => return,
+            (EventKind::Canonical(_), Some(seq)) => self.next_seq = seq + 1,
+            // The catch-up told the status and the questions of its moment.
+            (EventKind::Ephemeral(Ephemeral::Status(_) | Ephemeral::PermissionRequest(_)), _)
+                if tick < self.told_until =>
+            {
+                return;
             }
             // Older than what History already told: showing it now would be out of order.
-            None if event.is_older_than(self.next_seq) => {}
-            None => self.ready.push_back(Heard::Event(event)),
+            (EventKind::Ephemeral(_), _) if tick < self.told_until && before < self.next_seq => {
+                self.dropped += 1;
+                return;
+            }
+            _ => {}
+        }
+        self.confess();
+        self.ready.push_back(Heard::Event(event));
+    }
+
+    /// Tells how much was lost before anything newer is told.
+    fn confess(&mut self) {
+        if self.dropped > 0 {
+            self.ready.push_back(Heard::Missed(std::mem::take(&mut self.dropped)));
         }
     }
 
-    async fn catch_up(&mut self) -> Option<()> {
-        let first_time = self.dropped == 0;
-        if !first_time {
-            self.ready.push_back(Heard::Missed(std::mem::take(&mut self.dropped)));
-        }
-        let backlog = (self.source)(self.next_seq).await?;
+    fn catch_up(&mut self, backlog: Backlog) {
         self.catching_up = false;
+        self.told_until = backlog.tick;
+        self.confess();
         for event in backlog.events {
             self.take(event);
         }
-        let live = |notice| {
-            Heard::Event(Arc::new(Event::live(self.session_id.clone(), notice, self.next_seq)))
-        };
+        let moment = Emitted { before: self.next_seq, tick: backlog.tick };
+        let live =
+            |notice| Heard::Event(Arc::new(Event::live(self.session_id.clone(), notice, moment)));
         // To a newcomer the end of an earlier Turn is not news; to one that fell behind it may be.
         let is_over = backlog.status == Status::Idle || backlog.status.is_terminal();
-        if !(first_time && is_over) {
+        if self.has_lagged || !is_over {
             self.ready.push_back(live(Ephemeral::Status(backlog.status)));
         }
         for question in backlog.questions {
             self.ready.push_back(live(Ephemeral::PermissionRequest(question)));
         }
-        Some(())
     }
 }

@@ -11,6 +11,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::ser::SerializeMap;
@@ -33,23 +34,40 @@ pub type Extra = serde_json::Map<String, Value>;
 pub type Seq = u64;
 
 /// Wall-clock time as RFC 3339 UTC text with microseconds; Events are never ordered by it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Timestamp(Box<str>);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timestamp(Moment);
+
+/// Most Events are deltas whose time nobody asks for, so it becomes text only when needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Moment {
+    Clock(jiff::Timestamp),
+    Text(Box<str>),
+}
 
 impl Timestamp {
     /// The current time.
     pub fn now() -> Self {
-        Self(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string().into())
+        Self(Moment::Clock(jiff::Timestamp::now()))
     }
 
     /// Keeps the text of a Log line as it is, so that it round-trips.
     pub fn from_text(text: &str) -> Self {
-        Self(text.into())
+        Self(Moment::Text(text.into()))
     }
+}
 
-    /// The time as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Moment::Clock(time) => write!(f, "{}", time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")),
+            Moment::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -73,9 +91,18 @@ pub struct Event {
     kind: EventKind,
     /// Unknown keys of the envelope, kept for the round trip.
     extra: Extra,
-    /// For live Events: the next canonical seq when they were emitted. It lets a subscriber that
-    /// caught up from History drop deltas older than what it has already seen.
+    /// Zero for durable Events.
+    moment: Emitted,
+}
+
+/// When a live Event was emitted. It lets a subscriber that caught up from History drop what is
+/// older than what it has already heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Emitted {
+    /// The next canonical seq at that time.
     before: Seq,
+    /// How many live Events the bus had emitted before.
+    tick: u64,
 }
 
 /// What `log` knows about a canonical Event it wrote or read.
@@ -98,11 +125,19 @@ impl Event {
     /// Makes a durable Event. Only `log` calls this, after the line is on disk.
     pub fn sequenced(parts: Sequenced) -> Self {
         let Sequenced { id, session_id, seq, ts, fact, extra } = parts;
-        Self { id, session_id, seq, ts, kind: EventKind::Canonical(fact), extra, before: 0 }
+        Self {
+            id,
+            session_id,
+            seq,
+            ts,
+            kind: EventKind::Canonical(fact),
+            extra,
+            moment: Emitted::default(),
+        }
     }
 
     /// Makes a live Event. Only the bus calls this, when it publishes.
-    pub fn live(session_id: SessionId, notice: Ephemeral, before: Seq) -> Self {
+    pub fn live(session_id: SessionId, notice: Ephemeral, moment: Emitted) -> Self {
         Self {
             id: EventId::mint(),
             session_id,
@@ -110,7 +145,7 @@ impl Event {
             ts: Timestamp::now(),
             kind: EventKind::Ephemeral(notice),
             extra: Extra::new(),
-            before,
+            moment,
         }
     }
 
@@ -151,9 +186,6 @@ impl Event {
             EventKind::Canonical(fact) => fact.type_name(),
             EventKind::Ephemeral(notice) => notice.type_name(),
         }
-    }
-    fn is_older_than(&self, seq: Seq) -> bool {
-        self.seq.is_none() && self.before < seq
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::error::{Kind, Report};
-use crate::event::{Extra, TerminalStatus, ToolCall, ToolResult, TurnFailed};
+use crate::event::{AssistantMessage, Extra, TerminalStatus, ToolCall, ToolResult, TurnFailed};
 
 /// The result of a call that will never be answered.
 pub fn orphan_result(call: &ToolCall, reason: &str) -> ToolResult {
@@ -21,6 +21,14 @@ pub fn orphan_result(call: &ToolCall, reason: &str) -> ToolResult {
         details: Value::Null,
         extra: Extra::new(),
     }
+}
+
+/// The text of a broken answer: evidence, never replayed.
+pub fn partial(text: String, error_kind: &str) -> AssistantMessage {
+    let mut metadata = Extra::new();
+    metadata.insert("partial".to_owned(), Value::Bool(true));
+    metadata.insert("error_kind".to_owned(), error_kind.into());
+    AssistantMessage { text, metadata: Some(metadata), ..AssistantMessage::default() }
 }
 
 /// The end of a Turn whose process or task went away.

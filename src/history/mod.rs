@@ -1,7 +1,8 @@
 //! History: the fold of a Log, held in memory by its Session; never a second store.
 //!
-//! Events sit in shared chunks, so that handing out a History costs a few hundred reference
-//! counts whatever its length, and appending never copies what came before.
+//! Events sit in shared chunks behind one shared list, so that handing out a History costs at most
+//! a chunk of reference counts whatever its length. Appending never copies an Event; now and then
+//! it copies the list, a reference count for every chunk.
 
 mod closing;
 #[cfg(test)]
@@ -10,7 +11,7 @@ mod turns;
 
 use std::sync::Arc;
 
-pub use closing::{cut_turn, orphan_result};
+pub use closing::{cut_turn, orphan_result, partial};
 pub use turns::{OpenTurn, Turns};
 
 use crate::event::{Canonical, Seq, SharedEvent, ToolCall};
@@ -22,22 +23,27 @@ const CHUNK: usize = 256;
 /// A Session's Events in order, cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    full: Vec<Arc<[SharedEvent]>>,
+    full: Arc<Vec<Arc<[SharedEvent]>>>,
     tail: Vec<SharedEvent>,
 }
 
 impl History {
     /// Orders Events by seq, then by position; an Event without a seq keeps its neighbours' place.
-    pub fn from_events(mut events: Vec<SharedEvent>) -> Self {
-        let in_order = events.windows(2).all(|pair| match pair {
-            [earlier, later] => earlier.seq() <= later.seq() || later.seq().is_none(),
-            _ => true,
-        });
+    pub fn from_events(events: Vec<SharedEvent>) -> Self {
+        let mut seq = 0;
+        let mut in_order = true;
+        let mut placed = Vec::with_capacity(events.len());
+        for event in events {
+            let own = event.seq().unwrap_or(seq);
+            in_order &= own >= seq;
+            seq = own;
+            placed.push((own, event));
+        }
         if !in_order {
-            events.sort_by_key(|event| event.seq().unwrap_or(Seq::MAX));
+            placed.sort_by_key(|(seq, _)| *seq);
         }
         let mut history = Self::default();
-        for event in events {
+        for (_, event) in placed {
             history.push(event);
         }
         history
@@ -47,7 +53,7 @@ impl History {
     pub fn push(&mut self, event: SharedEvent) {
         self.tail.push(event);
         if self.tail.len() == CHUNK {
-            self.full.push(std::mem::take(&mut self.tail).into());
+            Arc::make_mut(&mut self.full).push(std::mem::take(&mut self.tail).into());
         }
     }
 

@@ -35,7 +35,8 @@ pub fn store(folder: &Path, data: &[u8]) -> io::Result<Vec<u8>> {
     let blobs = folder.join("blobs");
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&blobs)?;
     let path = blobs.join(&sha256);
-    if !path.exists() {
+    // A blob of that name may be there already, or be what is left of one.
+    if !fs::read(&path).is_ok_and(|found| found == data) {
         let temporary = blobs.join(format!("{sha256}.{:08x}", fastrand::u32(..)));
         let written = write_durably(&temporary, data).and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = written {

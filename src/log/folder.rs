@@ -19,6 +19,7 @@ const FOLDER: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
 
 /// An open `.pixir/sessions`.
+#[derive(Debug)]
 pub struct Folder {
     sessions: OwnedFd,
     path: PathBuf,

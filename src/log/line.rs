@@ -16,8 +16,9 @@ use crate::id::{EventId, SessionId};
 /// How many bytes `,"h":"…"}` takes.
 const PROOF_SUFFIX: usize = 24;
 
-/// No sane Session gets here; a larger seq is damage, and would leave no room to go on.
-const HIGHEST_SEQ: Seq = 1 << 53;
+/// A seq never outruns its line by more than the lines that were lost; one that does is damage,
+/// and following it would leave no room to go on.
+const FURTHEST_SEQ: Seq = 1 << 32;
 
 /// The proof of a line: 16 hex digits, or nothing before the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -134,12 +135,29 @@ struct Envelope<'a> {
     extra: Extra,
 }
 
-/// Reads a line without its newline; the error is one sentence for a person.
-pub fn decode(line: &[u8], previous: Proof) -> Result<Decoded<'_>, String> {
-    let envelope: Envelope<'_> =
-        serde_json::from_slice(line).map_err(|error| format!("it is not an Event: {error}"))?;
-    if envelope.seq.is_some_and(|seq| seq > HIGHEST_SEQ) {
-        return Err("its seq is out of range".to_owned());
+/// Why a line cannot be read.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// One sentence for a person.
+    pub reason: String,
+    /// It is the beginning of something and nothing more, as when its writer died.
+    pub stops_short: bool,
+}
+
+impl From<&str> for Unreadable {
+    fn from(reason: &str) -> Self {
+        Self { reason: reason.to_owned(), stops_short: false }
+    }
+}
+
+/// Reads a line without its newline, the `number`-th of its Log.
+pub fn decode(line: &[u8], number: u64, previous: Proof) -> Result<Decoded<'_>, Unreadable> {
+    let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| Unreadable {
+        reason: format!("it is not an Event: {error}"),
+        stops_short: error.is_eof(),
+    })?;
+    if envelope.seq.is_some_and(|seq| seq > number.saturating_add(FURTHEST_SEQ)) {
+        return Err("its seq is out of range".into());
     }
     let standing = match &envelope.h {
         None => Standing::Unproven,
@@ -157,7 +175,7 @@ pub fn decode(line: &[u8], previous: Proof) -> Result<Decoded<'_>, String> {
     })
 }
 
-fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, String> {
+fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, Unreadable> {
     let claimed = Proof::from_text(text).ok_or("its proof is not 16 characters")?;
     let Some(proven) = line.len().checked_sub(PROOF_SUFFIX) else {
         return Ok(Standing::Broken(claimed));

@@ -21,8 +21,8 @@ pub fn take(file: &File, id: &SessionId, path: &Path) -> Result<(), LogError> {
 /// A look at every file lock of this machine; looking takes no lock.
 #[derive(Debug, Default)]
 pub struct Locks {
-    /// Inode number and pid of each exclusive lock.
-    writers: Vec<(u64, u32)>,
+    /// Device, inode number and pid of each exclusive lock.
+    writers: Vec<(Option<u64>, u64, u32)>,
 }
 
 impl Locks {
@@ -37,21 +37,28 @@ impl Locks {
             // A row with an arrow is somebody waiting, not a holder.
             let (kind, _, access) = (words.next()?, words.next()?, words.next()?);
             let (pid, place) = (words.next()?, words.next()?);
-            let inode = place.rsplit(':').next()?.parse().ok()?;
-            (kind == "FLOCK" && access == "WRITE").then_some((inode, pid.parse().ok()?))
+            let mut place = place.split(':');
+            let major = u32::from_str_radix(place.next()?, 16).ok()?;
+            let minor = u32::from_str_radix(place.next()?, 16).ok()?;
+            let device = Some(rustix::fs::makedev(major, minor));
+            let inode = place.next()?.parse().ok()?;
+            (kind == "FLOCK" && access == "WRITE").then_some((device, inode, pid.parse().ok()?))
         });
         Self { writers: writers.collect() }
     }
 
     /// Who writes this file, if anybody does.
     pub fn holder(&self, file: &File) -> Option<u32> {
-        let inode = file.metadata().ok()?.ino();
-        self.holder_of(inode)
+        let metadata = file.metadata().ok()?;
+        self.holder_of(metadata.dev(), metadata.ino())
     }
 
-    /// Who writes the file with this inode.
-    pub fn holder_of(&self, inode: u64) -> Option<u32> {
-        self.writers.iter().find(|(own, _)| *own == inode).map(|(_, pid)| *pid)
+    /// Who writes the file with this inode. Some file systems show another device here than to
+    /// `stat`, so the inode alone decides when no device fits.
+    pub fn holder_of(&self, device: u64, inode: u64) -> Option<u32> {
+        let same: Vec<_> = self.writers.iter().filter(|(_, own, _)| *own == inode).collect();
+        let exact = same.iter().find(|(own, _, _)| *own == Some(device));
+        exact.or(same.first()).map(|(_, _, pid)| *pid)
     }
 }
 
@@ -67,9 +74,9 @@ mod tests {
              2: -> FLOCK  ADVISORY  WRITE 12 fd:00:131073 0 EOF\n\
              3: FLOCK  ADVISORY  READ 5 fd:00:7 0 EOF\nrubbish\n",
         );
-        assert_eq!(locks.holder_of(131_072), Some(4711));
-        assert_eq!(locks.holder_of(7), None);
-        assert_eq!(locks.holder_of(99), None);
-        assert_eq!(locks.holder_of(131_073), None);
+        assert_eq!(locks.holder_of(0xfd00, 131_072), Some(4711));
+        assert_eq!(locks.holder_of(0, 7), None);
+        assert_eq!(locks.holder_of(0, 99), None);
+        assert_eq!(locks.holder_of(0, 131_073), None);
     }
 }

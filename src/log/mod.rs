@@ -47,6 +47,8 @@ pub struct Log {
     proof: Proof,
     end: u64,
     state: State,
+    /// Where the file's name still has to be made durable.
+    newborn: Option<Folder>,
     line: Vec<u8>,
     data: Vec<u8>,
 }
@@ -74,8 +76,8 @@ impl Log {
     pub fn create(workspace: &Path, id: &SessionId) -> Result<Self, LogError> {
         let folder = Folder::create(workspace)?;
         let file = folder.create_log(id)?;
-        let log = Self::over(workspace, id, file)?;
-        folder.sync()?;
+        let mut log = Self::over(workspace, id, file)?;
+        log.newborn = Some(folder);
         Ok(log)
     }
 
@@ -91,8 +93,12 @@ impl Log {
         log.next_seq = reading.next_seq;
         log.proof = reading.proof;
         log.end = reading.end;
-        if let Some(torn) = &reading.torn {
-            log.close_torn_tail(torn)?;
+        if reading.torn.is_some() {
+            log.close_torn_tail()?;
+        }
+        let kept = reading.torn.iter().filter(|torn| torn.whole);
+        for torn in reading.unaccounted.iter().chain(kept) {
+            log.account_for(torn)?;
         }
         Ok((log, Opened { damage: reading.damage, torn: reading.torn }))
     }
@@ -120,6 +126,7 @@ impl Log {
             proof: Proof::default(),
             end: 0,
             state: State::Sound,
+            newborn: None,
             line: Vec::new(),
             data: Vec::new(),
         })
@@ -184,6 +191,8 @@ impl Log {
             let taken_back = self.state == State::Sound && self.file.set_len(self.end).is_ok();
             if !taken_back {
                 self.state = State::Torn;
+                let length = self.file.metadata().map(|metadata| metadata.len());
+                self.end = length.unwrap_or(self.end);
             }
             return Err(self.write_error(source));
         }
@@ -192,9 +201,13 @@ impl Log {
         Ok(())
     }
 
-    fn close_torn_tail(&mut self, torn: &Torn) -> Result<(), LogError> {
+    fn close_torn_tail(&mut self) -> Result<(), LogError> {
         (&*self.file).write_all(b"\n").map_err(|source| self.write_error(source))?;
         self.end += 1;
+        Ok(())
+    }
+
+    fn account_for(&mut self, torn: &Torn) -> Result<(), LogError> {
         let repaired = LogRepaired {
             offset: torn.place.offset,
             length: torn.place.length,
@@ -206,8 +219,9 @@ impl Log {
     }
 
     /// A handle that forces the Log to the disk; it may run on another thread.
-    pub fn syncer(&self) -> Syncer {
-        Syncer { file: Arc::clone(&self.file), path: self.path.clone() }
+    pub fn syncer(&mut self) -> Syncer {
+        let newborn = self.newborn.take();
+        Syncer { file: Arc::clone(&self.file), path: self.path.clone(), newborn }
     }
 
     /// After a failed sync nothing more is written through this handle.
@@ -244,10 +258,19 @@ impl Log {
     }
 }
 
+impl Drop for Log {
+    /// Lets go of the lock at once. Closing alone would not: a child that is just being started
+    /// holds a copy of every descriptor until it has become its program.
+    fn drop(&mut self) {
+        self.file.unlock().ok();
+    }
+}
+
 /// Forces a Log to the disk.
 pub struct Syncer {
     file: Arc<File>,
     path: PathBuf,
+    newborn: Option<Folder>,
 }
 
 impl Syncer {
@@ -255,6 +278,9 @@ impl Syncer {
     pub fn sync(&self) -> Result<(), LogError> {
         let failed = |source| LogError::Write { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;
+        if let Some(folder) = &self.newborn {
+            folder.sync()?;
+        }
         if self.file.metadata().map_err(failed)?.nlink() == 0 {
             return Err(failed(std::io::Error::other("the file was deleted under us")));
         }

@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::blob;
-use super::line::{self, Proof, Standing};
-use crate::event::{Canonical, Seq, SharedEvent};
+use super::line::{self, Proof, Standing, Unreadable};
+use crate::event::{Canonical, Event, Seq, SharedEvent};
 use crate::id::SessionId;
 
 /// A longer line cannot be ours: it is damage, and is skipped without being held in memory.
@@ -35,8 +35,13 @@ pub struct Reading {
     pub lines: u64,
     /// How many lines carry a proof.
     pub proven: u64,
+    /// The first line that does.
+    pub first_proven: Option<u64>,
     /// The last line, when its newline is missing.
     pub torn: Option<Torn>,
+    /// Torn lines at the end that no record accounts for. More than one when a process died while
+    /// it closed what an earlier one had left.
+    pub unaccounted: Vec<Torn>,
 }
 
 /// Where a line stands: number from 1, byte offset, length without the newline.
@@ -98,19 +103,25 @@ impl Reading {
             return;
         }
         let decoded = if found.too_long {
-            Err("it is longer than 64 MiB".to_owned())
+            Err("it is longer than 64 MiB".into())
         } else {
-            line::decode(bytes, self.proof)
+            line::decode(bytes, place.line, self.proof)
         };
         self.note_torn(found, bytes, decoded.is_ok());
         let decoded = match decoded {
             Ok(decoded) => decoded,
-            Err(reason) => {
+            Err(Unreadable { reason, stops_short }) => {
                 let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
+                if stops_short || found.is_torn {
+                    self.unaccounted.push(Torn { place, sha256: sha256.clone(), whole: false });
+                }
                 self.damage.push(Damage { place, flaw: Flaw::Unreadable { reason, sha256 } });
                 return;
             }
         };
+        if decoded.standing != Standing::Unproven {
+            self.first_proven.get_or_insert(place.line);
+        }
         match decoded.standing {
             Standing::Proven(proof) => {
                 self.proof = proof;
@@ -148,8 +159,19 @@ impl Reading {
             let reason = format!("{}: {problem}", unknown.type_name);
             self.damage.push(Damage { place, flaw: Flaw::Payload { reason } });
         }
+        self.account(&event);
         self.events.push(Arc::new(event));
         self.places.push(place);
+    }
+
+    /// Records of closed lines come first after them; anything else shows that they were dealt with.
+    fn account(&mut self, event: &Event) {
+        match event.fact() {
+            Some(Canonical::LogRepaired(repaired)) => {
+                self.unaccounted.retain(|torn| torn.place.offset != repaired.offset);
+            }
+            _ => self.unaccounted.clear(),
+        }
     }
 
     fn note_torn(&mut self, found: &Found, bytes: &[u8], whole: bool) {

@@ -42,12 +42,9 @@ pub fn repair(workspace: &Path, id: &SessionId) -> Result<Repaired, LogError> {
     let sound = sound(reading, &verification.breaks);
     let kept = paired(&History::from_events(sound));
     let (mut copy, copy_id) = create_copy(workspace, id)?;
-    for event in &kept {
-        copy_event(&mut copy, event)?;
-    }
-    let before = copy.next_seq();
+    copy_events(&mut copy, &kept)?;
     close_open_ends(&mut copy, &verification.breaks)?;
-    let added = copy.next_seq() - before;
+    let added = copy.next_seq() - kept.len() as u64;
     copy.syncer().sync()?;
     let folder = paths::session_folder(workspace, &copy_id);
     let repaired = Repaired {
@@ -132,6 +129,26 @@ fn create_copy(workspace: &Path, id: &SessionId) -> Result<(Log, SessionId), Log
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Copies Events, and gives a Turn whose end was lost another one before the next begins.
+fn copy_events(copy: &mut Log, events: &[SharedEvent]) -> Result<(), LogError> {
+    let mut is_open = false;
+    for event in events {
+        match event.fact() {
+            Some(Canonical::UserMessage(_)) => {
+                if is_open {
+                    copy.append(history::cut_turn("its end is lost in the damaged Log").into())?;
+                }
+                is_open = true;
+            }
+            Some(Canonical::TurnFailed(_)) => is_open = false,
+            Some(Canonical::AssistantMessage(message)) if message.is_final() => is_open = false,
+            _ => {}
+        }
+        copy_event(copy, event)?;
+    }
+    Ok(())
 }
 
 fn copy_event(copy: &mut Log, event: &Event) -> Result<(), LogError> {

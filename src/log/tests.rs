@@ -202,6 +202,27 @@ fn a_torn_tail_is_closed_skipped_recorded_and_reported() {
 }
 
 #[test]
+fn a_death_while_a_torn_tail_is_closed_is_made_good_by_the_next_open() {
+    let place = Desk::new();
+    let whole = place.bytes();
+    let torn = &whole[..whole.len() - 10];
+    place.rewrite(torn);
+    drop(Log::open(place.workspace(), &place.id).unwrap());
+    let closed = place.bytes();
+    for cut in torn.len()..closed.len() {
+        place.rewrite(&closed[..cut]);
+        drop(Log::open(place.workspace(), &place.id).unwrap());
+        let verification = place.verify();
+        assert!(verification.ok, "cut at {cut}: {:?}", verification.breaks);
+        assert!(!verification.repaired.is_empty(), "cut at {cut}");
+        let again = place.bytes();
+        place.rewrite(&again[..again.len() - 7]);
+        drop(Log::open(place.workspace(), &place.id).unwrap());
+        assert!(place.verify().ok, "cut at {cut}, then again: {:?}", place.breaks());
+    }
+}
+
+#[test]
 fn a_line_that_only_lost_its_newline_counts() {
     let place = Desk::new();
     let whole = place.bytes();
@@ -317,6 +338,17 @@ fn a_log_of_the_first_pixir_opens_and_goes_on() {
 }
 
 #[test]
+fn a_closed_log_can_be_opened_even_while_a_child_is_being_started() {
+    let place = Desk::new();
+    let (log, _) = Log::open(place.workspace(), &place.id).unwrap();
+    // What a fork leaves in the child, for the moment before it becomes another program.
+    let copy = log.file.try_clone().unwrap();
+    drop(log);
+    assert!(Log::open(place.workspace(), &place.id).is_ok());
+    drop(copy);
+}
+
+#[test]
 fn links_where_state_should_be_are_refused() {
     let elsewhere = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -362,4 +394,72 @@ fn repair_writes_a_clean_copy_and_leaves_the_original_alone() {
     assert!(!repaired.breaks.is_empty());
     let again = repair(place.workspace(), &place.id).unwrap();
     assert_ne!(again.session_id, repaired.session_id);
+}
+
+#[test]
+fn a_call_id_that_is_used_twice_still_pairs() {
+    let place = Desk::new();
+    let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
+    let twice = [calls("same"), calls("same"), results("same", "1"), results("same", "2")];
+    for fact in [says("three")].into_iter().chain(twice).chain([answers("3")]) {
+        log.append(fact).unwrap();
+    }
+    drop(log);
+    assert_eq!(place.breaks(), []);
+}
+
+#[test]
+fn a_turn_that_another_one_follows_needs_an_end() {
+    let place = Desk::new();
+    let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
+    for fact in [says("three"), says("four"), answers("4")] {
+        log.append(fact).unwrap();
+    }
+    drop(log);
+    assert_eq!(place.breaks(), [("turn_without_end", 7)]);
+    let copy = repair(place.workspace(), &place.id).unwrap();
+    assert!(verify(place.workspace(), &copy.session_id).unwrap().ok);
+}
+
+#[test]
+fn a_seq_beyond_reason_is_damage_and_does_not_lead_the_next_one_astray() {
+    let place = Desk::new();
+    let mut lines = place.lines();
+    lines[3] = lines[3].replace(r#""seq":3"#, r#""seq":9007199254740992"#);
+    place.rewrite_lines(&lines);
+    let (log, _) = Log::open(place.workspace(), &place.id).unwrap();
+    assert_eq!(log.next_seq(), 6);
+}
+
+#[test]
+fn bytes_that_could_not_be_taken_back_are_never_cut_into_later() {
+    let place = Desk::new();
+    let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
+    // A failed append left half a line behind, and the file could not be shortened.
+    fs::OpenOptions::new().append(true).open(place.path()).unwrap().write_all(b"{\"half").unwrap();
+    log.state = State::Torn;
+    log.end = fs::metadata(place.path()).unwrap().len();
+    log.append(says("three")).unwrap();
+    log.append(answers("3")).unwrap();
+    assert_eq!(log.end, fs::metadata(place.path()).unwrap().len());
+    drop(log);
+    let (log, opened) = Log::open(place.workspace(), &place.id).unwrap();
+    assert_eq!(opened.damage.len(), 1);
+    assert!(log.history().turns().open.is_none());
+}
+
+#[test]
+fn a_damaged_blob_is_written_again() {
+    let place = Desk::new();
+    let large = "x".repeat(blob::LARGEST_INLINE + 1);
+    let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
+    log.append(says(&large)).unwrap();
+    let blobs = paths::session_folder(place.workspace(), &place.id).join("blobs");
+    let blob = fs::read_dir(blobs).unwrap().next().unwrap().unwrap().path();
+    fs::write(&blob, "torn").unwrap();
+    log.append(answers("1")).unwrap();
+    log.append(says(&large)).unwrap();
+    log.append(answers("2")).unwrap();
+    drop(log);
+    assert_eq!(place.breaks(), []);
 }

@@ -1,6 +1,6 @@
 //! Verification: what a Log proves, and where it does not hold.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -74,6 +74,7 @@ pub fn verify(workspace: &Path, id: &SessionId) -> Result<Verification, LogError
     findings.damage(&reading);
     findings.sequence(&reading);
     findings.pairs(&reading);
+    findings.ends(&reading);
     let history = History::from_events(reading.events.clone());
     let turns = history.turns();
     let open_turn = turns.open.map(|OpenTurn { number, seq }| Open {
@@ -156,29 +157,35 @@ impl Findings {
     }
 
     fn pairs(&mut self, reading: &Reading) {
-        let mut open: HashMap<&CallId, Unanswered> = HashMap::new();
+        // An id may be used more than once: a result answers the oldest open call with its id.
+        let mut open: HashMap<&CallId, VecDeque<Unanswered>> = HashMap::new();
         for (event, place) in reading.events.iter().zip(&reading.places) {
             match event.fact() {
                 Some(Canonical::ToolCall(call)) => {
                     let unanswered = Unanswered { place: *place, turn_ended: false };
-                    if let Some(earlier) = open.insert(&call.call_id, unanswered) {
-                        self.unanswered(&call.call_id, earlier.place);
-                    }
+                    open.entry(&call.call_id).or_default().push_back(unanswered);
                 }
                 // A result may come after its Turn: an orphan is closed when the Log is opened.
-                Some(Canonical::ToolResult(result)) if open.remove(&result.call_id).is_none() => {
-                    let message = format!("result {} has no call", result.call_id);
-                    self.breaks.push(at(*place, "result_without_call", message));
+                Some(Canonical::ToolResult(result)) => {
+                    let answered = open.get_mut(&result.call_id).and_then(VecDeque::pop_front);
+                    if answered.is_none() {
+                        let message = format!("result {} has no call", result.call_id);
+                        self.breaks.push(at(*place, "result_without_call", message));
+                    }
                 }
                 Some(fact) if is_boundary(fact) => {
-                    for call in open.values_mut() {
+                    for call in open.values_mut().flatten() {
                         call.turn_ended = true;
                     }
+                    open.retain(|_, calls| !calls.is_empty());
                 }
                 _ => {}
             }
         }
-        let mut left: Vec<_> = open.into_iter().collect();
+        let mut left: Vec<_> = open
+            .into_iter()
+            .flat_map(|(call_id, calls)| calls.into_iter().map(move |call| (call_id, call)))
+            .collect();
         left.sort_by_key(|(_, call)| call.place.line);
         for (call_id, call) in left {
             if call.turn_ended {
@@ -186,6 +193,22 @@ impl Findings {
             } else {
                 self.pending.push(call_id.clone());
             }
+        }
+    }
+
+    /// Every Turn but the last has an end. The first Pixir did not promise that, so its lines are
+    /// not judged by it.
+    fn ends(&mut self, reading: &Reading) {
+        let mut open: Option<Place> = None;
+        for (event, place) in reading.events.iter().zip(&reading.places) {
+            let Some(fact) = event.fact().filter(|fact| is_boundary(fact)) else { continue };
+            let begins = matches!(fact, Canonical::UserMessage(_));
+            if let Some(place) = open.filter(|_| begins) {
+                let message = "a Turn begins here and has no end".to_owned();
+                self.breaks.push(at(place, "turn_without_end", message));
+            }
+            let is_ours = reading.first_proven.is_some_and(|first| place.line >= first);
+            open = Some(*place).filter(|_| begins && is_ours);
         }
     }
 

@@ -120,7 +120,7 @@ struct Fold<'a> {
     batch_start: usize,
     unanswered: usize,
     /// Reasoning that waits for the item it produced.
-    held: Option<&'a Reasoning>,
+    held: Vec<&'a Reasoning>,
     deferred: Vec<String>,
     scratch: Vec<u8>,
 }
@@ -134,7 +134,7 @@ impl<'a> Fold<'a> {
             batch: Vec::new(),
             batch_start: 0,
             unanswered: 0,
-            held: None,
+            held: Vec::new(),
             deferred: Vec::new(),
             scratch: Vec::new(),
         }
@@ -157,8 +157,9 @@ impl<'a> Fold<'a> {
                 self.assistant(&message.text);
             }
             Canonical::Reasoning(reasoning) => {
-                self.held =
-                    Some(reasoning).filter(|reasoning| is_replayable(reasoning, self.model));
+                if is_replayable(reasoning, self.model) {
+                    self.held.push(reasoning);
+                }
             }
             Canonical::ToolCall(call) => {
                 let result = links[place].and_then(|result| match facts[result] {
@@ -170,7 +171,7 @@ impl<'a> Fold<'a> {
             Canonical::ToolResult(_) => {
                 if links[place].is_some_and(|call| call >= self.batch_start) && self.unanswered > 0
                 {
-                    self.held = None;
+                    self.held.clear();
                     self.unanswered -= 1;
                     if self.unanswered == 0 {
                         self.settle();
@@ -220,7 +221,7 @@ impl<'a> Fold<'a> {
 
     fn user(&mut self, message: &UserMessage) {
         self.settle();
-        self.held = None;
+        self.held.clear();
         if let Some(context) = &message.context {
             self.message(Role::Developer, context);
         }
@@ -228,7 +229,7 @@ impl<'a> Fold<'a> {
     }
 
     fn call(&mut self, place: usize, call: &'a ToolCall, result: Option<&'a ToolResult>) {
-        if self.held.is_some() {
+        if !self.held.is_empty() {
             self.settle();
             self.release_reasoning();
         }
@@ -313,20 +314,20 @@ impl<'a> Fold<'a> {
 
     /// Verbatim but for the id, which would make the server look for an item it never stored.
     fn release_reasoning(&mut self) {
-        let Some(fields) = self.held.take().and_then(|reasoning| reasoning.item.as_object()) else {
-            return;
-        };
-        self.open_item("{");
-        for (position, (name, value)) in fields.iter().filter(|(name, _)| *name != "id").enumerate()
-        {
-            if position > 0 {
-                self.out.push(b',');
+        let held = std::mem::take(&mut self.held);
+        for fields in held.iter().filter_map(|reasoning| reasoning.item.as_object()) {
+            self.open_item("{");
+            let kept = fields.iter().filter(|(name, _)| *name != "id");
+            for (position, (name, value)) in kept.enumerate() {
+                if position > 0 {
+                    self.out.push(b',');
+                }
+                json(self.out, name);
+                self.out.push(b':');
+                json(self.out, value);
             }
-            json(self.out, name);
-            self.out.push(b':');
-            json(self.out, value);
+            self.out.push(b'}');
         }
-        self.out.push(b'}');
     }
 
     fn open_item(&mut self, opening: &str) {

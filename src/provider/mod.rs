@@ -19,9 +19,9 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 
-pub use input::write as write_input;
 pub use responses::{Reducer, Responses, body};
 pub use retry::next_delay;
+pub use wire::frames::Splitter;
 
 use crate::credential::CredentialError;
 use crate::error::{Explain, Kind};
@@ -42,14 +42,19 @@ pub trait Provider: Send + Sync + Debug {
 /// One call: everything the model sees.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// The model's name.
     pub model: String,
+    /// How hard it should think; `None` leaves that to the model.
     pub effort: Option<String>,
     /// Byte-stable instructions of the Prompt contract.
     pub instructions: Arc<str>,
     /// The project-stable developer message; none when there is nothing to say.
     pub project: Option<Arc<str>>,
+    /// What it may call.
     pub tools: Arc<[ToolSpec]>,
+    /// What happened so far.
     pub history: History,
+    /// The Provider's cache key.
     pub cache_key: String,
     /// The Session it belongs to; some backends keep its calls together.
     pub session: SessionId,

@@ -9,9 +9,9 @@ use super::sheet::Channel;
 use super::*;
 use crate::error::{Kind, Report};
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, Event, Extra, Phase, ProviderRetry, ProviderUsage,
-    Sequenced, Status, TerminalStatus, Timestamp, Tokens, ToolCall, ToolResult, TurnFailed,
-    UserMessage,
+    AssistantMessage, Canonical, Emitted, Ephemeral, Event, Extra, Phase, ProviderRetry,
+    ProviderUsage, Sequenced, Status, TerminalStatus, Timestamp, Tokens, ToolCall, ToolResult,
+    TurnFailed, UserMessage,
 };
 use crate::id::{CallId, EventId, SessionId};
 
@@ -27,7 +27,7 @@ fn fact(fact: impl Into<Canonical>) -> Heard {
 }
 
 fn live(notice: Ephemeral) -> Heard {
-    Heard::Event(Arc::new(Event::live(SessionId::parse("s").unwrap(), notice, 0)))
+    Heard::Event(Arc::new(Event::live(SessionId::parse("s").unwrap(), notice, Emitted::default())))
 }
 
 fn delta(text: &str) -> Heard {

@@ -124,8 +124,9 @@ fn reasoning(items: &[Value]) -> Option<Fault> {
             );
             return Some((message, None));
         }
-        let is_followed = items
-            .get(place + 1)
+        let is_followed = items[place + 1..]
+            .iter()
+            .find(|next| next["type"] != "reasoning")
             .is_some_and(|next| next["type"] == "function_call" || next["role"] == "assistant");
         if !is_followed {
             let message = format!(

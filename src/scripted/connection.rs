@@ -1,6 +1,7 @@
 //! Connections: HTTP/1.1 by hand, so that every fault can be made exactly where it should be.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -147,6 +148,7 @@ pub(super) async fn read(
     socket: &mut TcpStream,
     buffer: &mut Vec<u8>,
 ) -> std::io::Result<Option<Received>> {
+    let mut arrived = None;
     let head_end = loop {
         if let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") {
             break end + 4;
@@ -154,7 +156,9 @@ pub(super) async fn read(
         if buffer.len() > LIMIT || socket.read_buf(buffer).await? == 0 {
             return Ok(None);
         }
+        arrived = arrived.or_else(|| Some(Instant::now()));
     };
+    let arrived = arrived.unwrap_or_else(Instant::now);
     let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
@@ -176,5 +180,5 @@ pub(super) async fn read(
     let body_text = String::from_utf8_lossy(&buffer[head_end..end]).into_owned();
     buffer.drain(..end);
     let body = serde_json::from_str(&body_text).unwrap_or_default();
-    Ok(Some(Received { method, path, headers, body, body_text }))
+    Ok(Some(Received { method, path, headers, body, body_text, arrived }))
 }

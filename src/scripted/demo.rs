@@ -116,6 +116,7 @@ mod tests {
             headers: Vec::new(),
             body_text: body.to_string(),
             body,
+            arrived: std::time::Instant::now(),
         }
     }
 

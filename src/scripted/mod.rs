@@ -16,6 +16,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -77,6 +78,8 @@ pub struct Received {
     pub body: Value,
     /// The bytes of the body.
     pub body_text: String,
+    /// When its first byte came.
+    pub arrived: Instant,
 }
 
 impl Received {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::inbox::{Inbox, Reply, TurnId};
-use super::{Body, Manners, Session, SessionError, TurnContext};
+use super::{Body, Draft, Manners, Session, SessionError, TurnContext};
 use crate::config::Durability;
 use crate::error::{Kind, Report};
 use crate::event::{
@@ -47,8 +47,10 @@ struct RunningTurn {
     over: Arc<AtomicBool>,
     abort_at: Option<Instant>,
     interrupters: Vec<Reply<Result<(), SessionError>>>,
-    /// The Turn has recorded how it ended.
-    ended: bool,
+    /// How it ended, once that is recorded.
+    ended: Option<Status>,
+    /// Text that was shown and belongs to no recorded message yet.
+    draft: Draft,
 }
 
 struct Question {
@@ -142,7 +144,12 @@ impl Actor {
         if let Some(turn) = turn {
             self.check_turn(turn)?;
         }
-        let is_end = ends_turn(&fact);
+        let end = end_of(&fact);
+        let is_end = end.is_some();
+        if is_end && self.turn.is_some() {
+            close_orphans(&mut self.log, &self.bus, "its Turn ended first")?;
+        }
+        let is_message = matches!(fact, Canonical::AssistantMessage(_));
         let is_commit_point = is_end || matches!(fact, Canonical::UserMessage(_));
         let event = self.log.append(fact)?;
         let must_sync = match self.manners.durability {
@@ -153,8 +160,11 @@ impl Actor {
         if must_sync {
             self.force_to_disk().await?;
         }
-        if is_end && let Some(running) = &mut self.turn {
-            running.ended = true;
+        if let Some(running) = &mut self.turn {
+            running.ended = end.or(running.ended.take());
+            if is_message {
+                running.draft.clear();
+            }
         }
         self.bus.publish(Arc::clone(&event));
         Ok(event)
@@ -163,7 +173,7 @@ impl Actor {
     /// Only the Turn that runs, and has not ended, may speak.
     fn check_turn(&self, id: TurnId) -> Result<(), SessionError> {
         match &self.turn {
-            Some(turn) if turn.id == id && !turn.ended => Ok(()),
+            Some(turn) if turn.id == id && turn.ended.is_none() => Ok(()),
             _ => Err(SessionError::NoTurn),
         }
     }
@@ -190,9 +200,11 @@ impl Actor {
     }
 
     fn backlog(&self, seq: u64) -> Backlog {
+        let (status, tick) = self.bus.now();
         Backlog {
             events: self.log.history().since(seq),
-            status: self.bus.status(),
+            status,
+            tick,
             questions: self.questions.values().map(|open| open.request.clone()).collect(),
         }
     }
@@ -202,10 +214,16 @@ impl Actor {
             return Err(SessionError::Busy);
         }
         let Some(inbox) = self.inbox.upgrade() else { return Err(SessionError::Closed) };
+        // Whatever could not be closed when it happened, on a full disk say, is closed now.
         close_orphans(&mut self.log, &self.bus, "its Turn ended first")?;
+        if self.log.history().turns().open.is_some() {
+            let message = "the end of this Turn could not be recorded when it came";
+            self.bus.publish(self.log.append(history::cut_turn(message).into())?);
+        }
         self.turns += 1;
         let cancel = CancellationToken::new();
         let over = Arc::new(AtomicBool::new(false));
+        let draft = Draft::default();
         let context = TurnContext {
             session: Session {
                 id: self.log.id().clone(),
@@ -216,6 +234,7 @@ impl Actor {
             turn: self.turns,
             cancel: cancel.clone(),
             over: Arc::clone(&over),
+            draft: draft.clone(),
         };
         self.turn = Some(RunningTurn {
             id: self.turns,
@@ -224,7 +243,8 @@ impl Actor {
             over,
             abort_at: None,
             interrupters: Vec::new(),
-            ended: false,
+            ended: None,
+            draft,
         });
         Ok(())
     }
@@ -240,9 +260,17 @@ impl Actor {
     }
 
     async fn turn_ended(&mut self, result: Result<Status, JoinError>) {
-        let ended = self.turn.as_ref().is_some_and(|turn| turn.ended);
-        let status = match result {
-            Ok(status) if ended => status,
+        let ended = self.turn.as_ref().and_then(|turn| turn.ended.clone());
+        let status = match (ended, result) {
+            // What is recorded counts, whatever became of the task afterwards.
+            (Some(status), _) => status,
+            (None, result) => self.bury_task(result).await,
+        };
+        self.finish(&status);
+    }
+
+    async fn bury_task(&mut self, result: Result<Status, JoinError>) -> Status {
+        match result {
             // It could not write its own end; perhaps we can.
             Ok(Status::Error { terminal_status, error }) => {
                 let status = TerminalStatus::from_text(&terminal_status);
@@ -254,17 +282,17 @@ impl Actor {
             }
             Err(error) => {
                 tracing::error!(%error, "a Turn crashed");
-                let error = Report::new(Kind::Crashed, crash_message(error));
-                self.bury(TerminalStatus::Crashed, error).await
+                let message = self.manners.secrets.clean(&crash_message(error)).into_owned();
+                self.bury(TerminalStatus::Crashed, Report::new(Kind::Crashed, message)).await
             }
-        };
-        self.finish(&status);
+        }
     }
 
     async fn abort_turn(&mut self) {
-        if let Some(turn) = &mut self.turn {
-            turn.task.abort();
-            turn.ended = true;
+        let Some(turn) = &mut self.turn else { return };
+        turn.task.abort();
+        if let Some(status) = turn.ended.clone() {
+            return self.finish(&status);
         }
         let error =
             Report::new(Kind::Interrupted, "the Turn did not stop by itself and was aborted");
@@ -274,7 +302,7 @@ impl Actor {
 
     /// The survivor writes the evidence: a task that is gone can no longer record its own end.
     async fn bury(&mut self, status: TerminalStatus, error: Report) -> Status {
-        let closed = close_orphans(&mut self.log, &self.bus, "its Turn was stopped");
+        let closed = self.keep_draft(&error).await;
         let interrupted = status == TerminalStatus::Interrupted;
         let terminal_status = status.as_str().to_owned();
         let failed = TurnFailed {
@@ -286,7 +314,7 @@ impl Actor {
         };
         let recorded = match closed {
             Ok(()) => self.record(None, failed.into()).await.map(|_| ()),
-            Err(failure) => Err(failure.into()),
+            Err(failure) => Err(failure),
         };
         match recorded {
             Ok(()) if interrupted => Status::Interrupted,
@@ -299,10 +327,22 @@ impl Actor {
         }
     }
 
+    /// What the user saw of a broken answer stays as evidence.
+    async fn keep_draft(&mut self, error: &Report) -> Result<(), SessionError> {
+        close_orphans(&mut self.log, &self.bus, "its Turn was stopped")?;
+        let text = self.turn.as_ref().map(|turn| turn.draft.text()).unwrap_or_default();
+        if !text.trim().is_empty() {
+            self.record(None, history::partial(text, &error.kind).into()).await?;
+        }
+        Ok(())
+    }
+
     fn finish(&mut self, status: &Status) {
         if let Some(turn) = self.turn.take() {
             turn.over.store(true, Ordering::Release);
-            self.questions.clear();
+            for (call_id, _) in self.questions.drain() {
+                self.bus.emit(Ephemeral::PermissionResolved { call_id, answer: Answer::No });
+            }
             self.bus.emit(Ephemeral::Status(status.clone()));
             for reply in turn.interrupters {
                 reply.send(Ok(())).ok();
@@ -329,11 +369,22 @@ impl Actor {
     }
 }
 
-fn ends_turn(fact: &Canonical) -> bool {
+/// The status of a Turn that ends with this fact, if it is an end.
+fn end_of(fact: &Canonical) -> Option<Status> {
     match fact {
-        Canonical::TurnFailed(_) => true,
-        Canonical::AssistantMessage(message) => message.is_final(),
-        _ => false,
+        Canonical::AssistantMessage(message) if message.is_final() => Some(Status::Done),
+        Canonical::TurnFailed(failed) if failed.terminal_status == TerminalStatus::Interrupted => {
+            Some(Status::Interrupted)
+        }
+        Canonical::TurnFailed(failed) => Some(Status::Error {
+            terminal_status: failed.terminal_status.as_str().to_owned(),
+            error: Report {
+                kind: failed.error_kind.clone(),
+                message: failed.error_message.clone(),
+                details: failed.details.clone(),
+            },
+        }),
+        _ => None,
     }
 }
 

@@ -11,8 +11,8 @@ mod sessions;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -31,6 +31,7 @@ use crate::event::{
 use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::log::{Log, LogError, Opened};
+use crate::secret::Secrets;
 use actor::Actor;
 use inbox::{Inbox, Reply, TurnId};
 
@@ -41,8 +42,10 @@ const INBOX: usize = 64;
 pub type Body = Box<dyn FnOnce(TurnContext) -> BoxFuture<'static, Status> + Send>;
 
 /// How a Session behaves; resolved once by the harness.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Manners {
+    /// What must not be in the message of a panic.
+    pub secrets: Arc<Secrets>,
     pub durability: Durability,
     /// From the interrupt of a Turn to its abort.
     pub grace: Duration,
@@ -162,6 +165,7 @@ pub struct TurnContext {
     session: Session,
     turn: TurnId,
     cancel: CancellationToken,
+    draft: Draft,
     /// Set when the Session has given up on this Turn; a deaf one must not be heard any more.
     over: Arc<AtomicBool>,
 }
@@ -200,9 +204,13 @@ impl TurnContext {
 
     /// Says something live.
     pub fn emit(&self, notice: Ephemeral) {
-        if !self.over.load(Ordering::Acquire) {
-            self.session.bus.emit(notice);
+        if self.over.load(Ordering::Acquire) {
+            return;
         }
+        if let Ephemeral::TextDelta(text) = &notice {
+            self.draft.push(text);
+        }
+        self.session.bus.emit(notice);
     }
 
     /// Everything recorded so far.
@@ -214,6 +222,22 @@ impl TurnContext {
     pub async fn ask_user(&self, request: PermissionRequest) -> Result<Answer, SessionError> {
         let turn = self.turn;
         self.session.ask(|reply| Inbox::Ask { turn, request: Box::new(request), reply }).await
+    }
+}
+
+/// Text that was shown and is not recorded yet; the Session keeps it if the Turn cannot.
+#[derive(Debug, Clone, Default)]
+struct Draft(Arc<Mutex<String>>);
+
+impl Draft {
+    fn push(&self, text: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+    }
+    fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+    fn text(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

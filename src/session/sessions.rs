@@ -64,7 +64,7 @@ impl Sessions {
             if let Some(session) = self.find(&path) {
                 return Ok((session, Opened::default()));
             }
-            match Session::open(workspace, id, manners) {
+            match Session::open(workspace, id, manners.clone()) {
                 Ok((session, opened)) => {
                     self.remember(&session);
                     return Ok((session, opened));

@@ -7,8 +7,13 @@ use futures_util::FutureExt;
 use super::*;
 use crate::event::{AssistantMessage, EventKind, Extra, Heard, Phase, ToolCall, UserMessage};
 
-const MANNERS: Manners =
-    Manners { durability: Durability::None, grace: Duration::from_millis(100) };
+fn manners() -> Manners {
+    Manners {
+        secrets: Arc::default(),
+        durability: Durability::None,
+        grace: Duration::from_millis(100),
+    }
+}
 
 struct Room {
     folder: tempfile::TempDir,
@@ -18,8 +23,8 @@ struct Room {
 impl Room {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let first = user("hello from before").into();
-        let session = Session::create(folder.path(), &SessionId::mint(), first, MANNERS).unwrap();
+        let session =
+            Session::create(folder.path(), &SessionId::mint(), started(), manners()).unwrap();
         Self { folder, session }
     }
 
@@ -39,6 +44,11 @@ fn transcript(history: &History) -> Vec<String> {
             fact => fact.type_name().to_owned(),
         })
         .collect()
+}
+
+fn started() -> Canonical {
+    let nothing = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+    Canonical::decode("session_started", &nothing)
 }
 
 fn user(text: &str) -> UserMessage {
@@ -195,7 +205,8 @@ async fn a_subscriber_that_lags_gets_every_canonical_event_once_and_in_order() {
         }
     }
     assert!(missed > 0, "it is told that deltas were lost");
-    assert_eq!(seqs, (0..=32).collect::<Vec<_>>());
+    assert!(listener.next().now_or_never().is_none(), "the end is told once");
+    assert_eq!(seqs, (0..=62).collect::<Vec<_>>(), "32 Events and the ends of 30 calls");
 }
 
 #[tokio::test]
@@ -241,14 +252,14 @@ async fn starting_a_live_session_again_reattaches_and_a_closed_one_reopens() {
     let sessions = Sessions::default();
     let folder = tempfile::tempdir().unwrap();
     let id = SessionId::mint();
-    let first = sessions.create(folder.path(), &id, user("one").into(), MANNERS).unwrap();
-    let (again, _) = sessions.open(folder.path(), &id, MANNERS).await.unwrap();
+    let first = sessions.create(folder.path(), &id, user("one").into(), manners()).unwrap();
+    let (again, _) = sessions.open(folder.path(), &id, manners()).await.unwrap();
     again.record(user("two").into()).await.unwrap();
     assert_eq!(first.history().await.unwrap().len(), 2);
     let mut listener = first.subscribe(ListenFrom::Now);
     drop((first, again));
     assert!(listener.next().await.is_none(), "listeners end with the Session");
-    let (reopened, _) = sessions.open(folder.path(), &id, MANNERS).await.unwrap();
+    let (reopened, _) = sessions.open(folder.path(), &id, manners()).await.unwrap();
     assert_eq!(
         transcript(&reopened.history().await.unwrap()),
         ["user_message", "user_message", "turn_failed interrupted"]
@@ -264,7 +275,7 @@ async fn a_turn_cut_by_the_death_of_its_process_is_closed_on_the_next_open() {
     log.append(call("a").into()).unwrap();
     drop(log);
     for _ in 0..2 {
-        let (session, _) = Session::open(folder.path(), &id, MANNERS).unwrap();
+        let (session, _) = Session::open(folder.path(), &id, manners()).unwrap();
         assert_eq!(
             transcript(&session.history().await.unwrap()),
             [
@@ -287,9 +298,9 @@ async fn an_event_that_could_not_be_written_is_not_published() {
     let room = Room::new();
     let mut listener = room.session.subscribe(ListenFrom::Now);
     std::fs::remove_file(room.session.log_path()).unwrap();
-    let manners = Manners { durability: Durability::Turn, ..MANNERS };
+    let manners = Manners { durability: Durability::Turn, ..manners() };
     let id = SessionId::mint();
-    let session = Session::create(room.folder.path(), &id, user("x").into(), manners).unwrap();
+    let session = Session::create(room.folder.path(), &id, started(), manners).unwrap();
     std::fs::remove_file(session.log_path()).unwrap();
     let mut durable = session.subscribe(ListenFrom::Now);
     let turn = body(|context| async move {

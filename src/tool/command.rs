@@ -53,7 +53,7 @@ struct Shared {
     drain: Duration,
     grace: Duration,
     subreaper_only: AtomicBool,
-    /// One supervisor that is already up, so that starting it costs the next command nothing.
+    /// One supervisor that is already up, new or used, so that the next command need not wait.
     spare: Mutex<Option<Supervisor>>,
 }
 
@@ -155,7 +155,12 @@ impl Commands {
             supervisor = self.start()?;
             supervisor.send(frame).await.map_err(CommandError::Start)?;
         }
-        Running::new(supervisor, job, self.0.grace).watch(output).await
+        let running = Running::new(supervisor, job, self.0.grace);
+        let (outcome, free) = running.watch(output).await?;
+        if let Some(supervisor) = free {
+            *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
+        }
+        Ok(outcome)
     }
 
     fn take_spare(&self) -> Option<Supervisor> {

@@ -1,9 +1,11 @@
 //! The namespace: a world of processes that ends with its first one.
 
+use std::fs::File;
 use std::io;
 
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// Why the namespace was not entered.
@@ -61,5 +63,24 @@ pub fn show_own_processes() {
     // Only once mounts no longer spread outside; where it is refused, the outer `/proc` stays.
     if nix::mount::mount(none, "/", none, private, none).is_ok() {
         nix::mount::mount(Some("proc"), "/proc", Some("proc"), strict, none).ok();
+    }
+}
+
+/// Notices whether anything was mounted or unmounted in this namespace.
+pub struct Mounts(Option<File>);
+
+impl Mounts {
+    /// Looks from now on.
+    pub fn watch() -> Self {
+        Self(File::open("/proc/self/mountinfo").ok())
+    }
+
+    /// Whether anything has changed, or nobody can tell.
+    pub fn have_changed(&self) -> bool {
+        let Some(list) = &self.0 else { return true };
+        // The kernel marks the list itself as ready when it has changed.
+        let mut polled = [PollFd::new(list, PollFlags::PRI)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, timeout};
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
 use super::output::Output;
-use super::supervisor::{KILL, TERMINATE};
+use super::supervisor::{FREE, KILL, TERMINATE};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -73,6 +74,8 @@ struct News {
     leftovers: Vec<Leftover>,
     failure: Option<CommandError>,
     stopped: Option<Stop>,
+    /// Nobody is left, and the supervisor waits for another order.
+    is_free: bool,
 }
 
 enum Wake {
@@ -100,10 +103,19 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Watches until everything has ended.
-    pub async fn watch(mut self, output: &mut Output<'_>) -> Result<Outcome, CommandError> {
+    /// Watches until everything has ended. Gives the supervisor back when it can serve again.
+    pub async fn watch(
+        mut self,
+        output: &mut Output<'_>,
+    ) -> Result<(Outcome, Option<Supervisor>), CommandError> {
         let mut buffer = vec![0; READ_SIZE];
         while self.open.output || self.open.status || self.open.process {
+            if self.news.is_free {
+                let is_drained = self.drain(&mut buffer, output).await;
+                let outcome = self.news.outcome(self.began.elapsed())?;
+                let is_reusable = is_drained && outcome.stopped.is_none();
+                return Ok((outcome, is_reusable.then_some(self.supervisor)));
+            }
             match self.next(&mut buffer, output.due()).await {
                 Wake::Output(Ok(count)) if count > 0 => output.push(&buffer[..count]).await,
                 Wake::Output(_) => self.open.output = false,
@@ -124,7 +136,21 @@ impl<'a> Running<'a> {
             }
         }
         self.take_rest(&mut buffer, output).await;
-        self.news.outcome(self.began.elapsed())
+        Ok((self.news.outcome(self.began.elapsed())?, None))
+    }
+
+    /// Empties the pipe that nobody writes to any more; false when it has no end. The kernel is
+    /// asked directly, because the runtime may not know yet what has come.
+    async fn drain(&mut self, buffer: &mut [u8], output: &mut Output<'_>) -> bool {
+        for _ in 0..READS_OWED {
+            match rustix::io::read(&self.supervisor.output, &mut *buffer) {
+                Ok(0) => return false,
+                Ok(count) => output.push(&buffer[..count]).await,
+                Err(Errno::INTR) => {}
+                Err(errno) => return errno == Errno::AGAIN,
+            }
+        }
+        false
     }
 
     /// Takes what is already there when time is up, so that a slow disk costs no last words.
@@ -190,6 +216,7 @@ impl News {
             "unsupported" => {
                 self.failure = Some(CommandError::Unsupported { reason: rest.to_owned() });
             }
+            FREE => self.is_free = true,
             "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
             _ => {
                 // Anything else is a supervisor's last word about a bug of ours.

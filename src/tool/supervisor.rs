@@ -6,6 +6,9 @@
 //! Pixir holds the other end of standard input: when it closes, by will or by death, all is killed.
 //! Standard output carries the command's output and standard error the status lines.
 //!
+//! A namespace serves one command after the other as long as each leaves it as it was: nobody in
+//! it, nothing mounted. Making a new one costs more than most commands.
+//!
 //! Nothing here knows tokio: the outer process must stay single-threaded, and both must start fast.
 
 use std::ffi::OsString;
@@ -22,7 +25,7 @@ use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open,
 };
 
-use super::namespace::Entry;
+use super::namespace::{Entry, Mounts};
 use super::order::{LARGEST_ORDER, Order};
 use super::{descendants, namespace};
 
@@ -37,6 +40,9 @@ pub const SUBREAPER: &str = "subreaper";
 pub const TERMINATE: u8 = b'T';
 /// Ends everything.
 pub const KILL: u8 = b'K';
+
+/// The status line that says: nobody is left, and another order is welcome.
+pub const FREE: &str = "free";
 
 /// How often orphans are reaped while the command runs.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
@@ -90,7 +96,7 @@ enum Reach {
     Descendants,
 }
 
-/// Waits for an order, runs it, and leaves nothing behind.
+/// Waits for orders, runs them one by one, and leaves nothing behind.
 fn serve(reach: Reach) -> ExitCode {
     if reach == Reach::Namespace {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
@@ -104,28 +110,45 @@ fn serve(reach: Reach) -> ExitCode {
     }
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
-    let order = match read_order() {
-        Ok(Some(order)) => order,
-        Ok(None) => return ExitCode::SUCCESS,
-        Err(error) => {
-            report(format_args!("failed {error}"));
-            return ExitCode::FAILURE;
+    let mounts = Mounts::watch();
+    loop {
+        let order = match read_order() {
+            Ok(Some(order)) => order,
+            Ok(None) => return ExitCode::SUCCESS,
+            Err(error) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        };
+        let peace = match carry_out(&order, reach) {
+            Ok(peace) => peace,
+            Err(error) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        };
+        if peace == Peace::Broken || reach != Reach::Namespace || mounts.have_changed() {
+            return ExitCode::SUCCESS;
         }
-    };
-    let drain = order.drain;
-    match start(&order).and_then(|command| Ok((command, pidfd_open(command, PidfdFlags::empty())?)))
-    {
-        Ok((command, descriptor)) => {
-            let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-            report(format_args!("started {} {reach_name}", command.as_raw_nonzero()));
-            Watch { reach, command, status: None, fate: Fate::Open }.run(&descriptor, drain);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            report(format_args!("failed {error}"));
-            ExitCode::FAILURE
-        }
+        report(FREE);
     }
+}
+
+fn carry_out(order: &Order, reach: Reach) -> io::Result<Peace> {
+    let command = start(order)?;
+    let descriptor = pidfd_open(command, PidfdFlags::empty())?;
+    let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
+    report(format_args!("started {} {reach_name}", command.as_raw_nonzero()));
+    let watch = Watch { reach, command, status: None, fate: Fate::Open };
+    Ok(watch.run(&descriptor, order.drain))
+}
+
+/// How a command left the place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Peace {
+    /// Everybody went by themselves.
+    Kept,
+    Broken,
 }
 
 fn read_order() -> io::Result<Option<Order>> {
@@ -191,7 +214,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn run(mut self, command: &OwnedFd, drain: Duration) {
+    fn run(mut self, command: &OwnedFd, drain: Duration) -> Peace {
         while self.status.is_none() {
             self.listen(Some(command), REAP_INTERVAL);
             if self.fate == Fate::Kill {
@@ -206,10 +229,11 @@ impl Watch {
             if self.fate == Fate::Kill || Instant::now() >= deadline {
                 report_leftovers();
                 self.sweep();
-                return;
+                return Peace::Broken;
             }
             self.listen(None, DRAIN_INTERVAL);
         }
+        if self.fate == Fate::Open { Peace::Kept } else { Peace::Broken }
     }
 
     /// Waits for a word from Pixir, the end of the command, or the time to look around.

@@ -33,7 +33,14 @@ impl Turn {
         };
         loop {
             progress.attempts += 1;
-            let error = match self.attempt(&mut progress).await {
+            let left = self.settings.total.saturating_sub(progress.started.elapsed());
+            let attempt = tokio::time::timeout(left, self.attempt(&mut progress)).await;
+            let attempt = attempt.unwrap_or_else(|_| {
+                let message =
+                    format!("the model took longer than {:?} in all", self.settings.total);
+                Err(Stop::Failed(ProviderError::terminal(Kind::Timeout, message)))
+            });
+            let error = match attempt {
                 Ok(completion) => {
                     let usage = self.bill(iteration, &progress);
                     self.record_success(usage, &completion.end).await?;
@@ -186,13 +193,17 @@ pub(super) struct Shown {
     now: String,
     /// This attempt says something else: it is not streamed, and comes whole at its end.
     diverged: bool,
-    reasoning: bool,
+    /// The attempt whose reasoning is on the screen.
+    reasoning: Option<u32>,
     attempts: u32,
 }
 
 impl Shown {
     /// Takes a delta and gives what of it is news.
     pub(super) fn text(&mut self, delta: String) -> Option<String> {
+        let known = self.before.as_bytes().get(self.now.len()..).unwrap_or_default();
+        let shared = known.len().min(delta.len());
+        let repeats = known[..shared] == delta.as_bytes()[..shared];
         self.now.push_str(&delta);
         if self.diverged {
             return None;
@@ -200,22 +211,21 @@ impl Shown {
         if self.before.is_empty() {
             return Some(delta);
         }
-        if self.before.starts_with(&self.now) {
-            return None;
-        }
-        let Some(news) = self.now.strip_prefix(&self.before) else {
+        if !repeats {
             self.diverged = true;
             return None;
-        };
-        let news = news.to_owned();
+        }
+        if self.now.len() <= self.before.len() {
+            return None;
+        }
+        // It has overtaken what is on the screen: from here on everything is news.
+        let news = self.now.get(self.before.len()..).unwrap_or_default().to_owned();
         self.before.clear();
         Some(news)
     }
 
     fn may_show_reasoning(&mut self) -> bool {
-        let first_attempt = self.attempts == 0;
-        self.reasoning |= first_attempt;
-        first_attempt || !self.reasoning
+        *self.reasoning.get_or_insert(self.attempts) == self.attempts
     }
 
     /// A new attempt begins.

@@ -25,12 +25,26 @@ pub(super) struct DoomGuard {
     last: Option<(String, String)>,
     repeats: u32,
     refusals: u32,
+    /// Iterations in a row that only talked.
+    idle: u32,
 }
 
 impl DoomGuard {
+    /// Whether the Turn may go on although the model only announced that it will.
+    pub(super) fn may_go_on_without_calls(&mut self) -> bool {
+        self.idle += 1;
+        self.idle <= REPEATS
+    }
+
+    /// Whether a call is the one that was made last.
+    pub(super) fn is_last(&self, call: &str) -> bool {
+        self.last.as_ref().is_some_and(|(last, _)| last == call)
+    }
+
     /// Judges a call before it runs; `call` is its name and arguments.
     pub(super) fn judge(&mut self, tool: &str, call: &str) -> Verdict {
-        let is_same = self.last.as_ref().is_some_and(|(last, _)| last == call);
+        self.idle = 0;
+        let is_same = self.is_last(call);
         if EXEMPT.contains(&tool) || !is_same || self.repeats < REPEATS {
             return Verdict::Go;
         }

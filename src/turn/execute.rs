@@ -44,13 +44,20 @@ impl Turn {
             let mut together: Vec<Prepared> = first.into_iter().collect();
             let may_share = together.first().is_some_and(is_reading);
             while may_share && together.len() < PARALLEL_READS {
-                let Some(next) = waiting.next_if(|next| self.only_looks(next)) else { break };
+                let may_join = |next: &Call| self.may_join(next, &together, guard);
+                let Some(next) = waiting.next_if(may_join) else { break };
                 together.extend(self.admit(&next, guard).await?);
             }
             let ran = join_all(together.into_iter().map(|prepared| self.run(prepared))).await;
+            // Whatever has finished gets its result, also when another one was stopped.
+            let mut stopped = Ok(());
             for ran in ran {
-                self.finish(ran?, guard).await?;
+                match ran {
+                    Ok(ran) => self.finish(ran, guard).await?,
+                    Err(end) => stopped = Err(end),
+                }
             }
+            stopped?;
         }
         Ok(())
     }
@@ -61,13 +68,7 @@ impl Turn {
             return Err(End::Interrupted);
         }
         let args = arguments(call);
-        let fact = ToolCall {
-            call_id: CallId::new(&call.call_id),
-            name: call.name.clone(),
-            args: args.clone().unwrap_or(Value::Null),
-            raw_args: args.is_err().then(|| call.arguments.clone()),
-            extra: Extra::new(),
-        };
+        let fact = fact_of(call, &args);
         self.context.record(fact.clone()).await?;
         match guard.judge(&fact.name, &signature(&fact)) {
             Verdict::Go => {}
@@ -101,20 +102,15 @@ impl Turn {
         Ok(Prepared { fact, args, tool, plan })
     }
 
-    /// Whether a call would only look, as far as can be told before its turn.
-    fn only_looks(&self, call: &Call) -> bool {
-        let fact = ToolCall {
-            call_id: CallId::new(&call.call_id),
-            name: call.name.clone(),
-            args: Value::Null,
-            raw_args: None,
-            extra: Extra::new(),
-        };
-        self.prepare(
-            ToolCall { args: arguments(call).unwrap_or_default(), ..fact },
-            arguments(call),
-        )
-        .is_ok_and(|prepared| is_reading(&prepared))
+    /// Whether a call may run beside others: it only looks, as far as can be told before its
+    /// turn, and is none that the guard would have to count first.
+    fn may_join(&self, call: &Call, together: &[Prepared], guard: &DoomGuard) -> bool {
+        let args = arguments(call);
+        let fact = fact_of(call, &args);
+        let own = signature(&fact);
+        let is_repeated =
+            guard.is_last(&own) || together.iter().any(|prepared| signature(&prepared.fact) == own);
+        !is_repeated && self.prepare(fact, args).is_ok_and(|prepared| is_reading(&prepared))
     }
 
     async fn permit(&self, prepared: &Prepared) -> Result<Result<(), ToolError>, End> {
@@ -184,6 +180,10 @@ impl Turn {
         }
         if plan.effect.is_mutating() {
             self.context.make_durable().await?;
+        }
+        // The last look before anything happens: an interrupt may have come since.
+        if self.context.cancel().is_cancelled() {
+            return Err(End::Interrupted);
         }
         self.context.emit(Ephemeral::Status(Status::Working {
             call_id: fact.call_id.clone(),
@@ -259,6 +259,16 @@ impl Turn {
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,
         }
+    }
+}
+
+fn fact_of(call: &Call, args: &Result<Value, String>) -> ToolCall {
+    ToolCall {
+        call_id: CallId::new(&call.call_id),
+        name: call.name.clone(),
+        args: args.clone().unwrap_or(Value::Null),
+        raw_args: args.is_err().then(|| call.arguments.clone()),
+        extra: Extra::new(),
     }
 }
 

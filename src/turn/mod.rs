@@ -21,6 +21,7 @@ use crate::event::{
     AssistantMessage, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status, TerminalStatus,
     TurnFailed, UserMessage,
 };
+use crate::history;
 use crate::prompt::Context;
 use crate::provider::{Call, Item, Provider};
 use crate::secret::Secrets;
@@ -162,7 +163,9 @@ impl Turn {
         let goes_on = has_calls || completion.end.wants_more;
         let last_text = completion.items.iter().rposition(is_text);
         let truncated = completion.end.incomplete;
-        let mut answered = false;
+        // The answer comes last, also when something stands behind it.
+        let mut answer = None;
+        let mut recorded = has_calls;
         let mut items = completion.items.into_iter().enumerate().peekable();
         while let Some((place, item)) = items.next() {
             match item {
@@ -171,12 +174,12 @@ impl Turn {
                     self.context.record(Reasoning { item, model, extra: Extra::new() }).await?;
                 }
                 Item::Message { text, is_refusal } if !text.trim().is_empty() => {
-                    let is_last = !goes_on && Some(place) == last_text;
-                    if is_refusal && is_last {
-                        return self.refuse(text).await;
+                    if !goes_on && Some(place) == last_text {
+                        answer = Some((text, is_refusal));
+                        continue;
                     }
-                    self.say(text, is_last, truncated.as_deref()).await?;
-                    answered = is_last;
+                    self.say(text, Phase::Commentary, truncated.as_deref()).await?;
+                    recorded = true;
                 }
                 Item::Call(call) => {
                     let mut calls = vec![call];
@@ -190,11 +193,17 @@ impl Turn {
                 Item::Message { .. } | Item::Other { .. } => {}
             }
         }
-        if answered {
-            return Ok(Next::Answered);
-        }
-        if goes_on {
-            return Ok(Next::GoOn);
+        match answer {
+            Some((text, true)) => return self.refuse(text).await,
+            Some((text, false)) => {
+                self.say(text, Phase::Final, truncated.as_deref()).await?;
+                return Ok(Next::Answered);
+            }
+            None if has_calls => return Ok(Next::GoOn),
+            None if goes_on && recorded && guard.may_go_on_without_calls() => {
+                return Ok(Next::GoOn);
+            }
+            None => {}
         }
         let message = match truncated {
             Some(reason) => format!("the answer was cut before it began: {reason}"),
@@ -203,13 +212,13 @@ impl Turn {
         Err(End::failed(TerminalStatus::Incomplete, Kind::Incomplete, message))
     }
 
-    async fn say(&self, text: String, is_final: bool, cut: Option<&str>) -> Result<(), End> {
+    async fn say(&self, text: String, phase: Phase, cut: Option<&str>) -> Result<(), End> {
         let metadata = cut.map(|reason| {
             let mut metadata = Extra::new();
             metadata.insert("truncated".to_owned(), json!(reason));
             metadata
         });
-        let phase = Some(if is_final { Phase::Final } else { Phase::Commentary });
+        let phase = Some(phase);
         self.context
             .record(AssistantMessage { text, phase, metadata, extra: Extra::new() })
             .await?;
@@ -219,7 +228,7 @@ impl Turn {
     /// The model declined: its words are kept, and the Turn has no answer.
     async fn refuse(&self, text: String) -> Result<Next, End> {
         let message = format!("the model declined: {}", text.trim());
-        self.say(text, false, None).await?;
+        self.say(text, Phase::Commentary, None).await?;
         Err(End::failed(TerminalStatus::Incomplete, Kind::ProviderRefusal, message))
     }
 
@@ -228,10 +237,7 @@ impl Turn {
         if text.trim().is_empty() {
             return Ok(());
         }
-        let metadata = json!({ "partial": true, "error_kind": error.kind });
-        let Value::Object(metadata) = metadata else { return Ok(()) };
-        let message = AssistantMessage { text, metadata: Some(metadata), ..Default::default() };
-        self.context.record(message).await?;
+        self.context.record(history::partial(text, &error.kind)).await?;
         Ok(())
     }
 

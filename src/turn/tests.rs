@@ -34,3 +34,208 @@ fn an_attempt_that_says_something_else_is_not_streamed() {
     check(&[&["One two"], &["Eins", " zwei"]], "One two");
     check(&[&["One two"], &["One three"], &["One two", " three"]], "One two three");
 }
+
+/// A model and tools that exist only here, around the real Turn and the real Session.
+mod fakes {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+    use futures_util::future::BoxFuture;
+    use futures_util::stream::{self, BoxStream};
+    use serde_json::{Value, json};
+    use tokio::sync::Barrier;
+
+    use crate::config::{Durability, Retry};
+    use crate::event::{Canonical, PermissionMode, Status};
+    use crate::id::SessionId;
+    use crate::provider::{Call, Completed, Item, ModelEvent, Provider, ProviderError, Request};
+    use crate::session::{Manners, Session};
+    use crate::tool::{
+        AnyTool, Effect, Plan, ToolContext, ToolError, ToolOutput, ToolSpec, Toolbox,
+    };
+    use crate::turn::{self, Input, Prompt, Settings};
+    use crate::workspace::Workspace;
+
+    /// Calls the given tools once, then answers.
+    #[derive(Debug)]
+    struct Model(&'static [&'static str]);
+
+    impl Provider for Model {
+        fn stream(
+            &self,
+            request: Request,
+        ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+            let results =
+                request.history.facts().filter(|fact| matches!(fact, Canonical::ToolResult(_)));
+            let mut items: Vec<Item> = Vec::new();
+            if results.count() == 0 {
+                items.extend(self.0.iter().enumerate().map(|(place, name)| {
+                    let arguments = json!({ "n": place }).to_string();
+                    let (call_id, name) = (format!("c{place}"), (*name).to_owned());
+                    Item::Call(Call { call_id, name, arguments })
+                }));
+            } else {
+                items.push(Item::Message { text: "ok".into(), is_refusal: false });
+            }
+            let end = ModelEvent::Completed(Completed::default());
+            let events = items.into_iter().map(ModelEvent::Item).chain([end]).map(Ok);
+            stream::iter(events.collect::<Vec<_>>()).boxed()
+        }
+        fn transport(&self) -> &'static str {
+            "none"
+        }
+    }
+
+    enum Fake {
+        /// Looks, and returns only when two of them run at once.
+        Pair(Arc<Barrier>),
+        Panics,
+        /// Never ends and never hears an interrupt.
+        Deaf,
+    }
+
+    impl AnyTool for Fake {
+        fn spec(&self) -> ToolSpec {
+            let name = match self {
+                Fake::Pair(_) => "pair",
+                Fake::Panics => "panics",
+                Fake::Deaf => "deaf",
+            };
+            let parameters = json!({ "type": "object" });
+            ToolSpec { name: name.into(), description: String::new(), parameters }
+        }
+        fn plan(&self, _: &Value, _: &ToolContext) -> Result<Plan, ToolError> {
+            let summary = "fake".to_owned();
+            Ok(Plan { effect: Effect::Read, summary, paths: Vec::new(), diff: None })
+        }
+        fn run(&self, _: Value, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+            Box::pin(async move {
+                match self {
+                    Fake::Pair(barrier) => {
+                        barrier.wait().await;
+                    }
+                    Fake::Panics => panic!("with very-hidden-value inside"),
+                    Fake::Deaf => std::future::pending().await,
+                }
+                Ok(ToolOutput { ok: true, text: "done".into(), details: Value::Null })
+            })
+        }
+    }
+
+    struct Stage {
+        folder: tempfile::TempDir,
+        session: Session,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let nothing = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+            let secret = ("S".to_owned(), "very-hidden-value".to_owned());
+            let manners = Manners {
+                secrets: Arc::new(crate::secret::Secrets::new([secret])),
+                durability: Durability::None,
+                grace: Duration::from_secs(20),
+            };
+            let first = Canonical::decode("session_started", &nothing);
+            let session =
+                Session::create(folder.path(), &SessionId::mint(), first, manners).unwrap();
+            Self { folder, session }
+        }
+
+        async fn send(&self, calls: &'static [&'static str]) {
+            let pair = Fake::Pair(Arc::new(Barrier::new(2)));
+            let tools: [Arc<dyn AnyTool>; 3] =
+                [Arc::new(pair), Arc::new(Fake::Panics), Arc::new(Fake::Deaf)];
+            let settings = Arc::new(Settings {
+                provider: Arc::new(Model(calls)),
+                toolbox: Toolbox::new(tools),
+                workspace: Workspace::open(self.folder.path()).unwrap(),
+                secrets: Arc::default(),
+                model: "m".into(),
+                effort: None,
+                mode: PermissionMode::Auto,
+                can_ask: false,
+                dry_run: false,
+                max_iterations: None,
+                retry: Retry::default(),
+                total: Duration::from_mins(1),
+                tool_grace: Duration::from_millis(20),
+                output_limit: 1024,
+                session_folder: self.folder.path().into(),
+                prompt: Prompt {
+                    contract: "test",
+                    instructions: "x".into(),
+                    project: None,
+                    cache_key: "k".into(),
+                    shell: String::new(),
+                },
+            });
+            let input = Input { text: "go".into() };
+            let body = Box::new(move |context| -> BoxFuture<'static, Status> {
+                Box::pin(turn::run(context, settings, input))
+            });
+            self.session.start_turn(body).await.unwrap();
+        }
+
+        async fn facts(&self) -> String {
+            let history = self.session.history().await.unwrap();
+            let fact = |fact: &Canonical| match fact {
+                Canonical::TurnFailed(failed) => {
+                    format!("turn_failed {} {}", failed.terminal_status, failed.error_message)
+                }
+                Canonical::ToolResult(result) => {
+                    let kind = result.error.as_ref().map_or("ok", |error| &error.kind);
+                    format!("tool_result {} {kind}", result.call_id)
+                }
+                fact => fact.type_name().to_owned(),
+            };
+            history.facts().map(fact).collect::<Vec<_>>().join("\n")
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_that_only_look_run_at_the_same_time() {
+        let stage = Stage::new();
+        stage.send(&["pair", "pair"]).await;
+        let finished = stage.session.finished();
+        let status = tokio::time::timeout(Duration::from_secs(20), finished).await;
+        assert_eq!(status.expect("they met").unwrap(), Status::Done);
+    }
+
+    #[tokio::test]
+    async fn a_panicking_tool_ends_its_turn_and_tells_no_secret() {
+        let stage = Stage::new();
+        stage.send(&["panics"]).await;
+        stage.session.finished().await.unwrap();
+        insta::assert_snapshot!(stage.facts().await, @r"
+        session_started
+        user_message
+        provider_usage
+        tool_call
+        tool_result c0 orphan_tool_call
+        turn_failed crashed the Turn panicked: with [redacted:S] inside
+        ");
+    }
+
+    #[tokio::test]
+    async fn a_tool_deaf_to_an_interrupt_gets_its_result_from_the_executor() {
+        let stage = Stage::new();
+        stage.send(&["deaf", "deaf"]).await;
+        while !matches!(stage.facts().await.matches("tool_call").count(), 2) {
+            tokio::task::yield_now().await;
+        }
+        stage.session.interrupt().await.unwrap();
+        insta::assert_snapshot!(stage.facts().await, @r"
+        session_started
+        user_message
+        provider_usage
+        tool_call
+        tool_call
+        tool_result c0 orphan_tool_call
+        tool_result c1 orphan_tool_call
+        turn_failed interrupted the Turn was interrupted
+        ");
+    }
+}

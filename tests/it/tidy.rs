@@ -210,6 +210,7 @@ fn the_top_level_holds_what_belongs_there() {
         "AGENTS.md",
         "LICENSE",
         "target",
+        "proptest-regressions",
     ];
     for entry in fs::read_dir(root()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();

@@ -131,6 +131,7 @@ struct Entry {
     id: SessionId,
     /// Seconds and nanoseconds of the last write.
     written: (i64, i64),
+    device: u64,
     inode: u64,
     bytes: u64,
 }
@@ -142,7 +143,8 @@ fn entries(workspace: &Path) -> Vec<Entry> {
         let id = SessionId::parse(name.to_str()?.strip_suffix(".ndjson")?).ok()?;
         let facts = found.metadata().ok().filter(fs::Metadata::is_file)?;
         let written = (facts.mtime(), facts.mtime_nsec());
-        Some(Entry { id, written, inode: facts.ino(), bytes: facts.len() })
+        let (device, inode) = (facts.dev(), facts.ino());
+        Some(Entry { id, written, device, inode, bytes: facts.len() })
     };
     folder.flatten().filter_map(entry).collect()
 }
@@ -166,7 +168,9 @@ fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Su
     let (title, turns, standing) = read.unwrap_or_else(|error| {
         (String::new(), 0, Standing::Unreadable { message: error.to_string() })
     });
-    let standing = locks.holder_of(entry.inode).map_or(standing, |pid| Standing::Running { pid });
+    let standing = locks
+        .holder_of(entry.device, entry.inode)
+        .map_or(standing, |pid| Standing::Running { pid });
     Summary {
         session_id: entry.id,
         workspace: workspace.to_owned(),

@@ -233,7 +233,7 @@ fn raw_arguments_go_back_as_they_came() {
 fn reasoning_needs_its_model_its_seal_and_its_item() {
     check(vec![why("r"), user("next")], "user:next");
     check(vec![why("r")], "");
-    check(vec![why("r"), why("s"), said("x")], "why:s assistant:x");
+    check(vec![why("r"), why("s"), said("x")], "why:r why:s assistant:x");
     check(
         vec![call("c"), why("r"), result("c", Some("1")), said("x")],
         "call:c out:c=1 assistant:x",
@@ -383,7 +383,8 @@ fn breach(items: &[Value]) -> Option<String> {
                 return Some(format!("something between call and output at {place}"));
             }
             Some("reasoning") => {
-                let next = &items.get(place + 1).unwrap_or(&Value::Null);
+                let behind = items[place + 1..].iter().find(|next| next["type"] != "reasoning");
+                let next = behind.unwrap_or(&Value::Null);
                 if next["type"] != "function_call" && next["role"] != "assistant" {
                     return Some(format!("reasoning without its item at {place}"));
                 }

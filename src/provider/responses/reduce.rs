@@ -69,14 +69,23 @@ impl Reducer {
             "response.output_text.delta" | "response.refusal.delta" => {
                 if let Some(text) = delta(head.delta) {
                     self.was_shown = true;
-                    out.push_back(Ok(ModelEvent::TextDelta(text)));
+                    match out.back_mut() {
+                        // What comes together is shown together.
+                        Some(Ok(ModelEvent::TextDelta(shown))) => shown.push_str(&text),
+                        _ => out.push_back(Ok(ModelEvent::TextDelta(text.into_owned()))),
+                    }
                 }
             }
             "response.reasoning_summary_text.delta"
             | "response.reasoning_text.delta"
             | "response.reasoning_summary.delta"
             | "response.reasoning.delta" => {
-                out.extend(delta(head.delta).map(|text| Ok(ModelEvent::ReasoningDelta(text))));
+                if let Some(text) = delta(head.delta) {
+                    match out.back_mut() {
+                        Some(Ok(ModelEvent::ReasoningDelta(shown))) => shown.push_str(&text),
+                        _ => out.push_back(Ok(ModelEvent::ReasoningDelta(text.into_owned()))),
+                    }
+                }
             }
             // A summary of several parts reads as paragraphs.
             "response.reasoning_summary_part.added" if summary_index(data) > 0 => {
@@ -182,8 +191,14 @@ fn summary_index(data: &[u8]) -> u64 {
     parsed(data).get("summary_index").and_then(Value::as_u64).unwrap_or(0)
 }
 
-fn delta(raw: Option<&RawValue>) -> Option<String> {
-    let text: String = serde_json::from_str(raw?.get()).ok()?;
+fn delta(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
+    let raw = raw?.get();
+    // Most pieces have nothing that is escaped, and were found to be sound with their frame.
+    let plain = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let text = match plain.filter(|text| !text.contains('\\')) {
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Owned(serde_json::from_str(raw).ok()?),
+    };
     (!text.is_empty()).then_some(text)
 }
 
@@ -243,7 +258,10 @@ fn tokens(usage: &Value) -> Option<Tokens> {
         cached_tokens: detail("input_tokens_details", "cached_tokens"),
         output_tokens: output,
         reasoning_tokens: detail("output_tokens_details", "reasoning_tokens"),
-        total_tokens: usage.get("total_tokens").and_then(Value::as_u64).unwrap_or(input + output),
+        total_tokens: usage
+            .get("total_tokens")
+            .and_then(Value::as_u64)
+            .unwrap_or(input.saturating_add(output)),
         extra,
     })
 }

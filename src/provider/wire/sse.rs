@@ -4,8 +4,10 @@
 //! the frames. Nothing is retried here, and no redirect is followed: the credential goes to its
 //! own endpoint or nowhere.
 
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::OnceLock;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -23,6 +25,9 @@ use crate::provider::classify::{self, BODY_LIMIT, Hints};
 
 /// The longest wait that the clock can add to any moment without overflow.
 const A_YEAR: Duration = Duration::from_hours(365 * 24);
+
+/// How much of a burst is taken in one step; more would keep the screen waiting.
+const BURST: usize = 64 * 1024;
 
 /// The client of one endpoint; its connections are kept and used again.
 #[derive(Debug)]
@@ -60,7 +65,7 @@ impl Sse {
             .body(body);
         let mut clock = Clock::start(self.limits);
         let response = clock.watch(request.send()).await?.map_err(unreachable)?;
-        let mut answer = Answer { response, clock, splitter: Splitter::default() };
+        let mut answer = Answer { response, clock, splitter: Splitter::default(), end: None };
         if answer.response.status().is_success() { Ok(answer) } else { Err(answer.refusal().await) }
     }
 }
@@ -87,6 +92,8 @@ pub struct Answer {
     response: Response,
     clock: Clock,
     splitter: Splitter,
+    /// How the stream ended, found while looking ahead.
+    end: Option<reqwest::Error>,
 }
 
 /// What one read brought.
@@ -97,11 +104,32 @@ pub enum Read {
 }
 
 impl Answer {
-    /// Waits for bytes and hands out the frames they complete.
-    pub async fn read(&mut self, each: impl FnMut(Frame<'_>)) -> Result<Read, ProviderError> {
-        match self.clock.watch(self.response.chunk()).await?.map_err(unreachable)? {
-            Some(chunk) => self.splitter.feed(&chunk, each).map(|()| Read::Bytes),
-            None => Ok(Read::End),
+    /// Waits for bytes and hands out the frames they complete. What has come with them is taken
+    /// along: a burst costs its reader one step, not one for every piece.
+    pub async fn read(&mut self, mut each: impl FnMut(Frame<'_>)) -> Result<Read, ProviderError> {
+        if let Some(error) = self.end.take() {
+            return Err(unreachable(error));
+        }
+        let first = self.clock.watch(self.response.chunk()).await?.map_err(unreachable)?;
+        let Some(mut chunk) = first else { return Ok(Read::End) };
+        let mut taken = 0;
+        loop {
+            self.splitter.feed(&chunk, &mut each)?;
+            taken += chunk.len();
+            if taken >= BURST {
+                return Ok(Read::Bytes);
+            }
+            // The connection is a task of its own and holds one piece at a time.
+            let_others_run().await;
+            chunk = match self.response.chunk().now_or_never() {
+                Some(Ok(Some(chunk))) => chunk,
+                Some(Err(error)) => {
+                    self.end = Some(error);
+                    return Ok(Read::Bytes);
+                }
+                // Nothing yet, or an end that will be met again.
+                None | Some(Ok(None)) => return Ok(Read::Bytes),
+            };
         }
     }
 
@@ -131,6 +159,20 @@ impl Answer {
         let hints = Hints::read(|name| header(headers, name), SystemTime::now());
         classify::http(self.response.status().as_u16(), hints, &body)
     }
+}
+
+/// Steps back once, so that tasks that are ready run first. Unlike tokio's own way this does not
+/// ask the kernel for news each time.
+async fn let_others_run() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -1,7 +1,9 @@
-//! What every story needs: a house to live in, and a way to read its Log.
+//! What every story needs: a house to live in, a stage for the binary, and a way to read its Log.
 
 pub mod house;
+pub mod stage;
 pub mod torture;
 pub mod transcript;
 
 pub use house::House;
+pub use stage::Stage;

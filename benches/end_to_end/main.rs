@@ -1,0 +1,199 @@
+//! End-to-end benchmarks: the release binary against the scripted model, beside a floor client.
+//!
+//! Model, floor client and Pixir are processes of their own; the first two are this program again,
+//! under another role. Pixir and the floor client take turns, so that a noisy machine is noisy for
+//! both, and what counts are their ratios.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to say")]
+#![expect(clippy::print_stdout, reason = "its tables are its answer")]
+#![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
+
+mod child;
+mod floor;
+mod model;
+mod scene;
+#[path = "../support/table.rs"]
+mod table;
+
+use std::time::{Duration, Instant};
+
+use child::Run;
+use scene::{Durability, Scene};
+use table::{median, time, verdict};
+
+/// The largest peak of a Turn with 50 calls that is promised.
+const PEAK: u64 = 25_000_000;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some(model::ROLE) => model::serve(arguments.next()),
+        Some(floor::ROLE) => floor::run(arguments),
+        Some(child::NOTHING) => {}
+        Some(child::PEAK) => child::tell_peak(arguments),
+        _ => measure(),
+    }
+}
+
+fn measure() {
+    let began = Instant::now();
+    let mut report = Report::default();
+    let sync = scene::sync_cost();
+    version(&mut report);
+    first_byte(&mut report, sync);
+    calls(&mut report);
+    deltas(&mut report);
+    resume(&mut report);
+    memory(&mut report);
+    report.show();
+    println!("\nOne fdatasync of a small append, in this run: {}.", time(sync));
+    println!(
+        "{} in all, at most 300 s: {}",
+        time(began.elapsed()),
+        verdict(began.elapsed().as_secs() < 300)
+    );
+}
+
+fn version(report: &mut Report) {
+    let mut walls = [Vec::new(), Vec::new()];
+    for _ in 0..40 {
+        walls[0].push(child::run(&mut child::nothing()).wall);
+        walls[1].push(child::run(child::pixir().arg("--version")).wall);
+    }
+    let [floor, pixir] = walls.map(|mut walls| median(&mut walls));
+    report.times("--version", floor, pixir, None);
+}
+
+fn first_byte(report: &mut Report, sync: Duration) {
+    let scene = Scene::new("answer");
+    let [floor, none, synced] = scene.take_turns(40).map(|mut runs| {
+        let first_byte = |run: &Run| run.first_byte.unwrap();
+        median(&mut runs.iter_mut().map(|run| first_byte(run)).collect::<Vec<_>>())
+    });
+    report.times("exec to first request byte", floor, none, Some(synced));
+    report.promise(
+        format!(
+            "exec to first request byte {} ≤ 2 × {} + {}",
+            time(synced),
+            time(floor),
+            time(sync)
+        ),
+        synced <= floor * 2 + sync,
+    );
+}
+
+/// Turns of 0, 10 and 50 calls of each kind, and what one call costs.
+fn calls(report: &mut Report) {
+    let walls = |prompt: &str, runs| Scene::new(prompt).take_turns(runs).map(median_wall);
+    let none = walls("answer", 30);
+    report.times("0 calls", none[0], none[1], Some(none[2]));
+    for tool in ["bash", "read"] {
+        let ten = walls(&format!("{tool} 10"), 10);
+        report.times(&format!("10 calls of {tool}"), ten[0], ten[1], Some(ten[2]));
+        let fifty = walls(&format!("{tool} 50"), 12);
+        report.times(&format!("50 calls of {tool}"), fifty[0], fifty[1], Some(fifty[2]));
+        let each: [Duration; 3] =
+            std::array::from_fn(|which| fifty[which].saturating_sub(none[which]) / 50);
+        report.times(&format!("one call of {tool}"), each[0], each[1], Some(each[2]));
+        if tool == "bash" {
+            let text = format!(
+                "one call of bash {} ≤ 1.5 × {} without syncing; {} with the default durability",
+                time(each[1]),
+                time(each[0]),
+                time(each[2])
+            );
+            report.promise(text, each[1] <= each[0].mul_f64(1.5));
+        }
+    }
+}
+
+fn deltas(report: &mut Report) {
+    let runs = Scene::new("deltas 20000").take_turns(20);
+    let [floor, none, synced] = runs.map(|runs| {
+        let wall = median_wall(runs.clone());
+        (wall, median(&mut runs.iter().map(|run| run.cpu).collect::<Vec<_>>()))
+    });
+    report.times("20,000 deltas", floor.0, none.0, Some(synced.0));
+    report.times("20,000 deltas, CPU", floor.1, none.1, Some(synced.1));
+    report.promise(
+        format!("20,000 deltas {} ≤ 1.5 × {} of CPU", time(none.1), time(floor.1)),
+        none.1 <= floor.1.mul_f64(1.5),
+    );
+}
+
+fn resume(report: &mut Report) {
+    let scene = Scene::resuming("bash 50", "answer");
+    let [floor, none, synced] = scene.take_turns(20).map(median_wall);
+    report.times("resume after 50 calls", floor, none, Some(synced));
+}
+
+fn memory(report: &mut Report) {
+    let scene = Scene::new("bash 50");
+    let [floor, none, synced] = scene.peaks(3).map(|mut peaks| median(&mut peaks));
+    report.row("peak memory, 50 calls", [floor, none, synced].map(megabytes), ratio(none, floor));
+    let peak = none.max(synced);
+    report.promise(
+        format!("peak memory of a Turn with 50 calls {} ≤ {}", megabytes(peak), megabytes(PEAK)),
+        peak <= PEAK,
+    );
+}
+
+fn median_wall(runs: Vec<Run>) -> Duration {
+    median(&mut runs.iter().map(|run| run.wall).collect::<Vec<_>>())
+}
+
+fn megabytes(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+    let value = bytes as f64 / 1e6;
+    format!("{value:.1} MB")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
+fn ratio(pixir: u64, floor: u64) -> String {
+    format!("{:.2}", pixir as f64 / floor as f64)
+}
+
+/// Rows and promises, shown at the end.
+#[derive(Default)]
+struct Report {
+    rows: Vec<[String; 5]>,
+    promises: Vec<(String, bool)>,
+}
+
+impl Report {
+    /// A row of times: the floor, Pixir without syncing, Pixir as it is by default.
+    fn times(&mut self, name: &str, floor: Duration, none: Duration, default: Option<Duration>) {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let ratio = ratio(nanos(none), nanos(floor));
+        self.row(name, [time(floor), time(none), default.map_or_else(String::new, time)], ratio);
+    }
+
+    fn row(&mut self, name: &str, [floor, none, default]: [String; 3], ratio: String) {
+        // Shown at once too, because the whole takes minutes.
+        println!("{name}: floor {floor}, pixir {none}, ratio {ratio}");
+        self.rows.push([name.to_owned(), floor, none, ratio, default]);
+    }
+
+    fn promise(&mut self, text: String, holds: bool) {
+        self.promises.push((text, holds));
+    }
+
+    fn show(&self) {
+        println!();
+        let head = ["row", "floor", "pixir, durability none", "ratio", "pixir, default"];
+        table::print(head, &self.rows);
+        println!("\nPromises:");
+        for (text, holds) in &self.promises {
+            println!("- {text}: {}", verdict(*holds));
+        }
+    }
+}
+
+impl From<Durability> for &'static str {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::None => "none",
+            Durability::Turn => "turn",
+        }
+    }
+}

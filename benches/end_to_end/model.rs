@@ -1,0 +1,84 @@
+//! The model: the scripted one, in a process of its own, that answers by what the user said.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pixir::scripted::{Received, Reply, Script, Server};
+use serde_json::json;
+
+use super::child;
+
+/// The role of the process.
+pub const ROLE: &str = "__model";
+
+/// Serves for ever; with a folder it keeps the bodies of all requests there.
+pub fn serve(folder: Option<String>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let count = AtomicUsize::new(0);
+        let script = Script::answering(move |request| {
+            // Whoever measures wants to know when the first byte came.
+            println!("{}", (child::now() - request.arrived.elapsed()).as_nanos());
+            if let Some(folder) = &folder {
+                let number = count.fetch_add(1, Ordering::Relaxed).to_string();
+                std::fs::write(Path::new(folder).join(number), &request.body_text).unwrap();
+            }
+            answer(request)
+        });
+        let server = Server::start(script).await.unwrap();
+        println!("{}", server.base_url());
+        std::io::stdout().flush().unwrap();
+        std::future::pending::<()>().await;
+    });
+}
+
+fn answer(request: &Received) -> Reply {
+    let said = request.user_texts();
+    let mut words = said.last().copied().unwrap_or_default().split(' ');
+    let what = words.next().unwrap_or_default();
+    let wanted: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    let done = request.outputs().len();
+    match what {
+        // No two calls are the same, or Pixir would think the model runs in circles.
+        "bash" if done < wanted => Reply::calls("bash", json!({"command": format!("true {done}")})),
+        "read" if done < wanted => {
+            Reply::calls("read", json!({"path": "file.txt", "offset": done + 1}))
+        }
+        "deltas" => Reply::new().deltas(wanted, "word "),
+        _ => Reply::says("That is all."),
+    }
+}
+
+/// A running model.
+pub struct Model {
+    process: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+    pub base_url: String,
+}
+
+impl Model {
+    pub fn start(keep: Option<&Path>) -> Self {
+        let mut command = child::role(ROLE);
+        command.args(keep).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let base_url = lines.next().unwrap().unwrap();
+        Self { process, lines, base_url }
+    }
+
+    /// When each of the next requests arrived.
+    pub fn arrivals(&mut self, count: usize) -> Vec<Duration> {
+        let lines = self.lines.by_ref().take(count);
+        lines.map(|line| Duration::from_nanos(line.unwrap().parse().unwrap())).collect()
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}

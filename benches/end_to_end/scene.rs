@@ -1,0 +1,137 @@
+//! A scene: a home, a Workspace, a prompt, and the requests that Pixir makes for it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::child::{self, Run};
+use super::floor;
+use super::model::Model;
+use super::table::median;
+
+/// When Pixir forces its Log to the disk.
+#[derive(Debug, Clone, Copy)]
+pub enum Durability {
+    None,
+    Turn,
+}
+
+/// What is measured again and again.
+pub struct Scene {
+    folder: TempDir,
+    arguments: Vec<String>,
+    requests: usize,
+}
+
+impl Scene {
+    /// One prompt in a new Session. Pixir runs once, and its requests are kept for the floor.
+    pub fn new(prompt: &str) -> Self {
+        Self { folder: furnish(), arguments: vec![prompt.to_owned()], requests: 0 }.rehearsed()
+    }
+
+    /// One prompt in a Session that already had another.
+    pub fn resuming(first: &str, prompt: &str) -> Self {
+        let mut scene = Self::new(first);
+        let logs = std::fs::read_dir(scene.workspace().join(".pixir/sessions")).unwrap();
+        let name = logs.map(|log| log.unwrap().file_name().into_string().unwrap()).next().unwrap();
+        let id = name.trim_end_matches(".ndjson").to_owned();
+        scene.arguments = vec!["resume".to_owned(), id, prompt.to_owned()];
+        scene.rehearsed()
+    }
+
+    fn rehearsed(mut self) -> Self {
+        let bodies = self.bodies();
+        std::fs::remove_dir_all(&bodies).ok();
+        std::fs::create_dir(&bodies).unwrap();
+        let model = Model::start(Some(&bodies));
+        child::run(&mut self.pixir(&model, Durability::None));
+        self.requests = std::fs::read_dir(bodies).unwrap().count();
+        self
+    }
+
+    /// The floor client, Pixir without syncing, and Pixir as it is by default, each so many times
+    /// and in turn.
+    pub fn take_turns(&self, count: usize) -> [Vec<Run>; 3] {
+        let mut model = Model::start(None);
+        let mut runs = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..count {
+            let mut commands = self.commands(&model);
+            for (runs, command) in runs.iter_mut().zip(&mut commands) {
+                let run = child::run(command);
+                let arrivals = model.arrivals(self.requests);
+                let first_byte = arrivals.first().map(|arrival| *arrival - run.started);
+                runs.push(Run { first_byte, ..run });
+            }
+        }
+        runs
+    }
+
+    /// The peak memory of the same three, each so many times.
+    pub fn peaks(&self, count: usize) -> [Vec<u64>; 3] {
+        let model = Model::start(None);
+        let commands = self.commands(&model);
+        commands.map(|command| (0..count).map(|_| child::peak(&command)).collect())
+    }
+
+    fn commands(&self, model: &Model) -> [Command; 3] {
+        [
+            self.floor(model),
+            self.pixir(model, Durability::None),
+            self.pixir(model, Durability::Turn),
+        ]
+    }
+
+    fn pixir(&self, model: &Model, durability: Durability) -> Command {
+        let mut command = child::pixir();
+        command
+            .args(&self.arguments)
+            .current_dir(self.workspace())
+            .env("HOME", self.folder.path())
+            .env("OPENAI_API_KEY", "sk-of-the-benchmark")
+            .env("OPENAI_BASE_URL", &model.base_url)
+            .env("PIXIR_DURABILITY", <&str>::from(durability));
+        command
+    }
+
+    fn floor(&self, model: &Model) -> Command {
+        let mut command = child::role(floor::ROLE);
+        let address = model.base_url.trim_start_matches("http://").trim_end_matches("/v1");
+        command.arg(address).arg(self.bodies()).current_dir(self.workspace());
+        command
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    fn bodies(&self) -> PathBuf {
+        self.folder.path().join("bodies")
+    }
+}
+
+/// An empty home beside a Workspace that is its own git root, on the disk of the build.
+fn furnish() -> TempDir {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::create_dir_all(folder.path().join("work/.git")).unwrap();
+    let lines: String = (1..=60).map(|line| format!("line {line} of a small file\n")).collect();
+    std::fs::write(folder.path().join("work/file.txt"), lines).unwrap();
+    folder
+}
+
+/// What it costs here and now to force one small append to the disk.
+pub fn sync_cost() -> Duration {
+    let folder = furnish();
+    let mut file = std::fs::File::create(folder.path().join("log")).unwrap();
+    let mut times: Vec<Duration> = (0..100)
+        .map(|_| {
+            file.write_all(&[b'x'; 400]).unwrap();
+            let start = Instant::now();
+            file.sync_data().unwrap();
+            start.elapsed()
+        })
+        .collect();
+    median(&mut times)
+}

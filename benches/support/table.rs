@@ -1,0 +1,66 @@
+//! Measuring and showing: medians, and tables that line up.
+
+use std::time::{Duration, Instant};
+
+/// Repeats until there are enough runs and enough time has passed, and gives the median.
+///
+/// `prepare` is not timed, and what `work` returns is dropped after the clock has stopped.
+pub fn median_of<I, O>(mut prepare: impl FnMut() -> I, mut work: impl FnMut(I) -> O) -> Duration {
+    const RUNS: usize = 5;
+    const ENOUGH: Duration = Duration::from_millis(400);
+    let began = Instant::now();
+    let mut times = Vec::new();
+    while times.len() < RUNS || (began.elapsed() < ENOUGH && times.len() < 200) {
+        let input = prepare();
+        let start = Instant::now();
+        let output = work(input);
+        times.push(start.elapsed());
+        drop(std::hint::black_box(output));
+    }
+    median(&mut times)
+}
+
+/// The middle value.
+pub fn median<T: Copy + Ord + Default>(values: &mut [T]) -> T {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// A time with three digits that matter.
+pub fn time(time: Duration) -> String {
+    let nanos = time.as_secs_f64() * 1e9;
+    let (value, unit) = match nanos {
+        n if n < 1e3 => (n, "ns"),
+        n if n < 1e6 => (n / 1e3, "µs"),
+        n if n < 1e9 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Whether a promised number holds, in words.
+pub fn verdict(holds: bool) -> &'static str {
+    if holds { "holds" } else { "MISSED" }
+}
+
+/// Prints rows under a head as a Markdown table whose columns line up.
+pub fn print<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+    };
+    let line = |cells: [&str; N]| {
+        let cells = cells.iter().enumerate().map(|(column, cell)| {
+            let gap = " ".repeat(width(column) - cell.chars().count());
+            if column == 0 { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
+        });
+        println!("| {} |", cells.collect::<Vec<_>>().join(" | "));
+    };
+    line(head);
+    let rules: [String; N] = std::array::from_fn(|column| "-".repeat(width(column)));
+    line(std::array::from_fn(|column| rules[column].as_str()));
+    for row in rows {
+        line(std::array::from_fn(|column| row[column].as_str()));
+    }
+}

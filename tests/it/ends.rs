@@ -1,0 +1,290 @@
+//! Every Turn ends once, with every call answered, whatever happens around it.
+
+use std::time::Duration;
+
+use pixir::scripted::{Reply, Script};
+use pixir::{Answer, Conversation, Durability, Ephemeral, EventKind, Input, Status};
+use serde_json::json;
+
+use crate::support::House;
+use crate::support::house::{finish, listen, listen_until, logs, say};
+
+/// One end for the one Turn, and nothing that `verify` could complain about.
+#[track_caller]
+fn is_sound(house: &House, conversation: &Conversation) {
+    let transcript = house.transcript(conversation);
+    let ends = transcript.matches(" turn_failed ").count()
+        + transcript.matches("assistant_message final").count();
+    assert_eq!(ends, transcript.matches(" user_message ").count(), "{transcript}");
+    let verification = pixir::verify(&house.workspace(), conversation.id()).unwrap();
+    assert!(verification.ok, "{transcript}{:?}", verification.breaks);
+}
+
+async fn asked(house: &House) -> (Conversation, pixir::CallId) {
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let heard =
+        listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
+    let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) =
+        heard.last().map(|event| event.kind())
+    else {
+        panic!("nothing was asked")
+    };
+    (conversation, request.call_id.clone())
+}
+
+#[tokio::test]
+async fn reasoning_behind_the_answer_does_not_undo_it() {
+    let house =
+        House::with([Reply::new().text("Hello.").reasoning("Afterthought."), Reply::says("Two.")])
+            .await;
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    assert!(house.transcript(&conversation).ends_with("assistant_message final \"Hello.\"\n"));
+    assert_eq!(say(&conversation, "more").await, Status::Done);
+    is_sound(&house, &conversation);
+}
+
+#[tokio::test]
+async fn two_interrupts_during_a_question_are_one_end() {
+    let house = House::with([Reply::calls("bash", json!({"command": "rm x"})), Reply::says("ok")])
+        .await
+        .ask_mode();
+    let (conversation, call_id) = asked(&house).await;
+    let mut listener = listen(&conversation);
+    let (one, two) = tokio::join!(conversation.interrupt(), conversation.interrupt());
+    assert!(one.is_ok() && two.is_ok());
+    listen_until(&mut listener, |event| event.type_name() == "permission_resolved").await;
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert!(conversation.answer(&call_id, Answer::Once).await.is_err());
+    is_sound(&house, &conversation);
+}
+
+#[tokio::test]
+async fn a_yes_that_races_an_interrupt_starts_nothing() {
+    for _ in 0..20 {
+        let house =
+            House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::says("ok")])
+                .await
+                .ask_mode();
+        let (conversation, call_id) = asked(&house).await;
+        let answer = conversation.answer(&call_id, Answer::Once);
+        drop(tokio::join!(conversation.interrupt(), answer));
+        finish(&conversation).await;
+        assert!(!house.workspace().join("x").exists(), "it ran after the interrupt");
+        is_sound(&house, &conversation);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupt_anywhere_ends_once_and_the_session_goes_on() {
+    for moment in 0..30 {
+        let mut house = House::with([
+            Reply::new()
+                .reasoning("Hm.")
+                .text("Look.")
+                .call("read", json!({"path": "a"}))
+                .call("read", json!({"path": "b"}))
+                .call("write", json!({"path": "c", "content": "1"})),
+            Reply::new()
+                .call("bash", json!({"command": "sleep 0.01; echo x"}))
+                .call("write", json!({"path": "d", "content": "1"})),
+            Reply::says("ok"),
+            Reply::says("again"),
+            Reply::says("again"),
+        ])
+        .await;
+        house.config.durability = Durability::Turn;
+        house.write("a", "1\n");
+        house.write("b", "2\n");
+        let conversation = house.start().await;
+        conversation.send(Input { text: "go".into() }).await.unwrap();
+        tokio::time::sleep(Duration::from_micros(moment * 2500)).await;
+        drop(tokio::join!(conversation.interrupt(), conversation.interrupt()));
+        finish(&conversation).await;
+        is_sound(&house, &conversation);
+        assert_eq!(say(&conversation, "again").await, Status::Done);
+        is_sound(&house, &conversation);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_that_races_the_turns_own_end_does_not_write_a_second_one() {
+    for round in 0..20 {
+        let mut house = House::with([Reply::new().text("Half").stalls()]).await;
+        house.config.durability = Durability::Turn;
+        house.config.grace.turn = Duration::from_micros(200 + round * 300);
+        let conversation = house.start().await;
+        let mut listener = listen(&conversation);
+        conversation.send(Input { text: "go".into() }).await.unwrap();
+        listen_until(&mut listener, |event| event.type_name() == "text_delta").await;
+        conversation.interrupt().await.unwrap();
+        assert_eq!(finish(&conversation).await, Status::Interrupted);
+        is_sound(&house, &conversation);
+        let transcript = house.transcript(&conversation);
+        assert!(transcript.contains("assistant_message partial \"Half\""), "{transcript}");
+    }
+}
+
+#[tokio::test]
+async fn one_call_id_for_two_calls_is_answered_twice() {
+    let house = House::with([
+        Reply::new().call_as(Some("c"), "read", r#"{"path":"a"}"#).call_as(
+            Some("c"),
+            "read",
+            r#"{"path":"b"}"#,
+        ),
+        Reply::says("ok"),
+    ])
+    .await;
+    house.write("a", "1\n");
+    house.write("b", "2\n");
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    is_sound(&house, &conversation);
+}
+
+#[tokio::test]
+async fn reasoning_is_shown_once_over_all_attempts() {
+    let house = House::with([
+        Reply::status(500, "{}"),
+        Reply::new().reasoning("Think hard.").ends_silently(),
+        Reply::new().reasoning("Think hard.").text("Done."),
+    ])
+    .await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| event.type_name() == "assistant_message").await;
+    let shown: String = heard
+        .iter()
+        .filter_map(|event| match event.kind() {
+            EventKind::Ephemeral(Ephemeral::ReasoningDelta(chunk)) => Some(chunk.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(shown, "Think hard.");
+}
+
+#[tokio::test]
+async fn consecutive_reasoning_items_are_all_replayed() {
+    let house = House::with([
+        Reply::new()
+            .reasoning("First.")
+            .reasoning("Second.")
+            .call("bash", json!({"command": "true"})),
+        Reply::says("ok"),
+    ])
+    .await;
+    let (_, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    let last = house.requests().pop().unwrap();
+    assert_eq!(last.input().iter().filter(|item| item["type"] == "reasoning").count(), 2);
+}
+
+#[tokio::test]
+async fn the_guard_counts_identical_calls_of_one_response_too() {
+    let reply = (0..8).fold(Reply::new(), |reply, _| reply.call("read", json!({"path": "a"})));
+    let house = House::with([reply, Reply::says("ok")]).await;
+    house.write("a", "1\n");
+    let (conversation, _) = house.turn("go").await;
+    let transcript = house.transcript(&conversation);
+    assert!(transcript.contains("turn_failed doom_loop"), "{transcript}");
+    is_sound(&house, &conversation);
+}
+
+#[tokio::test]
+async fn another_call_between_identical_ones_starts_the_count_again() {
+    let same = || json!({"path": "a"});
+    let mut replies: Vec<Reply> = (0..5).map(|_| Reply::calls("read", same())).collect();
+    replies.push(Reply::new().call("read", json!({"path": "b"})).call("read", same()));
+    replies.push(Reply::says("ok"));
+    let house = House::with(replies).await;
+    house.write("a", "1\n");
+    house.write("b", "2\n");
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    is_sound(&house, &conversation);
+}
+
+#[tokio::test]
+async fn a_model_that_only_announces_to_go_on_is_stopped() {
+    let empty = json!({"type": "response.completed", "response": {"id": "r", "end_turn": false}});
+    let silent = |_| Reply::new().event("response.completed", &empty).left_open();
+    let house = House::with((0..9).map(silent)).await;
+    let (conversation, status) = house.turn("go").await;
+    assert!(matches!(status, Status::Error { .. }), "{status:?}");
+    assert_eq!(house.requests().len(), 1);
+    is_sound(&house, &conversation);
+}
+
+/// A model that deletes the Log while it answers: what comes next cannot be made durable.
+async fn without_log(durability: Durability, reply: fn() -> Reply) -> (House, Status) {
+    let place = std::sync::Arc::new(std::sync::OnceLock::<std::path::PathBuf>::new());
+    let workspace = std::sync::Arc::clone(&place);
+    let script = Script::answering(move |_| {
+        for log in logs(workspace.get().unwrap()) {
+            std::fs::remove_file(log).unwrap();
+        }
+        reply()
+    });
+    let mut house = House::scripted(script).await;
+    house.config.durability = durability;
+    place.set(house.workspace()).unwrap();
+    let (_, status) = house.turn("go").await;
+    (house, status)
+}
+
+#[tokio::test]
+async fn no_mutating_tool_starts_before_its_intent_is_durable() {
+    let touch = || Reply::calls("bash", json!({"command": "touch x"}));
+    let (house, status) = without_log(Durability::Turn, touch).await;
+    let Status::Error { error, .. } = status else { panic!("{status:?}") };
+    assert_eq!(error.kind, "log_write_failed");
+    assert!(!house.workspace().join("x").exists());
+    assert_eq!(house.requests().len(), 1, "no further request leaves");
+}
+
+#[tokio::test]
+async fn the_end_of_a_turn_is_made_durable() {
+    let (_, status) = without_log(Durability::Turn, || Reply::says("Done.")).await;
+    let Status::Error { error, .. } = status else { panic!("{status:?}") };
+    assert_eq!(error.kind, "log_write_failed");
+    let (_, status) = without_log(Durability::None, || Reply::says("Done.")).await;
+    assert_eq!(status, Status::Done, "nobody asked for it");
+}
+
+#[tokio::test]
+async fn every_event_is_made_durable_when_the_user_says_so() {
+    let look = || Reply::calls("read", json!({"path": "nothing"}));
+    let (house, status) = without_log(Durability::Event, look).await;
+    assert!(matches!(status, Status::Error { .. }));
+    assert_eq!(house.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_session_that_everybody_left_still_ends_its_turn() {
+    let house =
+        House::with([Reply::calls("bash", json!({"command": "true"})), Reply::says("done")]).await;
+    let conversation = house.start().await;
+    let id = conversation.id().clone();
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    drop(conversation);
+    listen_until(&mut listener, |event| event.type_name() == "assistant_message").await;
+    let resumed = house.resume(&id).await;
+    is_sound(&house, &resumed);
+}
+
+#[tokio::test]
+async fn a_huge_prompt_and_a_huge_answer_survive_a_resume() {
+    let house = House::with([Reply::says(&"y".repeat(2 << 20)), Reply::says("2")]).await;
+    let (conversation, status) = house.turn(&"x".repeat(300 << 10)).await;
+    assert_eq!(status, Status::Done);
+    let id = conversation.id().clone();
+    drop(conversation);
+    let resumed = house.resume(&id).await;
+    assert_eq!(say(&resumed, "more").await, Status::Done);
+    is_sound(&house, &resumed);
+}

@@ -1,0 +1,177 @@
+//! After a death: what must hold, whatever the moment was.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+use pixir::scripted::Received;
+use pixir::verify;
+use serde_json::Value;
+
+use super::point::{Death, Point};
+use super::scene::{Before, FILE, GO_ON, WENT_ON, content, read};
+use crate::support::Stage;
+
+/// What was found, for the summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// It died before there was a Session.
+    NoSession,
+    /// The Log ended with a whole line.
+    Whole,
+    /// The Log ended in the middle of one.
+    Torn,
+}
+
+/// Checks the state that a death left.
+pub fn check(stage: &Stage, before: &Before, point: &Point, death: &Death) -> Found {
+    stage.assert_nothing_survives();
+    let Some((_, path)) = stage.session() else {
+        assert!(before.id.is_none(), "{point:?}: the Log is gone");
+        return Found::NoSession;
+    };
+    let log = fs::read(&path).unwrap();
+    for (what, earlier) in [("before the Turn", &before.log), ("before the kill", &death.durable)] {
+        assert!(log.starts_with(earlier), "{point:?}: what was recorded {what} is not there");
+    }
+    let found = check_honesty(stage, point, &log);
+    check_published(point, death, &log);
+    check_file(stage, point, &log);
+    found
+}
+
+/// Resumes, and checks that everything is well again.
+pub fn resume(stage: &Stage, point: &Point, found: Found) {
+    let (id, path) = stage.session().unwrap();
+    let log = fs::read(&path).unwrap();
+    let ended = stage.run(&["resume", id.as_str(), GO_ON]);
+    assert_eq!(ended.status.code(), Some(0), "{point:?}: {ended:?}");
+    assert_eq!(ended.stdout, format!("{WENT_ON}\n"), "{point:?}");
+    let is_told = ended.stderr.contains("the Log's last line was torn");
+    assert_eq!(is_told, found == Found::Torn, "{point:?}: {}", ended.stderr);
+    let resumed = fs::read(&path).unwrap();
+    assert!(resumed.starts_with(&log), "{point:?}: resuming only appends");
+    check_turns(point, &events(&resumed));
+    check_pairs(point, stage.server.requests().last().unwrap());
+    let verified = stage.run(&["verify", id.as_str(), "--json"]);
+    assert_eq!(verified.status.code(), Some(0), "{point:?}: {verified:?}");
+    let envelope: Value = serde_json::from_str(&verified.stdout).unwrap();
+    assert_eq!(envelope["output"]["ok"], true, "{point:?}: {envelope}");
+    stage.assert_nothing_survives();
+}
+
+/// `verify` says exactly what is there: which lines stop short, and nothing else.
+fn check_honesty(stage: &Stage, point: &Point, log: &[u8]) -> Found {
+    let (id, _) = stage.session().unwrap();
+    let seen = verify(&stage.workspace(), &id).unwrap();
+    let told: Vec<_> = seen.breaks.iter().map(|b| (b.line, b.offset, b.length)).collect();
+    let accounted: Vec<u64> = events(log)
+        .iter()
+        .filter(|event| event["type"] == "log_repaired")
+        .map(|event| event["data"]["offset"].as_u64().unwrap())
+        .collect();
+    let (mut expected, mut offset) = (Vec::new(), 0);
+    for (line, number) in log.split_inclusive(|byte| *byte == b'\n').zip(1..) {
+        let is_sound = line.ends_with(b"\n") && serde_json::from_slice::<Value>(line).is_ok();
+        if !is_sound && !accounted.contains(&offset) {
+            expected.push((number, offset, line.strip_suffix(b"\n").unwrap_or(line).len() as u64));
+        }
+        offset += line.len() as u64;
+    }
+    assert_eq!((seen.ok, told), (expected.is_empty(), expected), "{point:?}: {:?}", seen.breaks);
+    if log.is_empty() || log.ends_with(b"\n") { Found::Whole } else { Found::Torn }
+}
+
+/// What was published was in the Log first.
+fn check_published(point: &Point, death: &Death, log: &[u8]) {
+    if !point.events {
+        return;
+    }
+    let ids: HashSet<String> = events(log).iter().map(|event| event["id"].to_string()).collect();
+    for line in death.ended.stdout.lines() {
+        // The last line may be cut by the death of its writer.
+        let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+        let is_durable = event["seq"].is_null() || ids.contains(&event["id"].to_string());
+        assert!(is_durable, "{point:?}: published and not recorded: {line}");
+    }
+}
+
+/// The file is old or new, never half; new only if it was called for, and if the result says so.
+fn check_file(stage: &Stage, point: &Point, log: &[u8]) {
+    let (old, new) = (point.turn, point.turn + 1);
+    let version = match read(&stage.workspace()) {
+        None => 0,
+        Some(text) => {
+            let version = [old, new].into_iter().find(|version| content(*version) == text);
+            version.unwrap_or_else(|| panic!("{point:?}: {FILE} has {} bytes", text.len()))
+        }
+    };
+    assert!(version == old || version == new, "{point:?}: version {version}");
+    let events = events(log);
+    // Each Turn changes the file by its own first change, so the n-th change makes version n.
+    let changes: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["type"] == "tool_call" && event["data"]["args"]["path"] == FILE)
+        .filter(|event| event["data"]["name"] != "read")
+        .map(|event| &event["data"]["call_id"])
+        .collect();
+    assert!(version <= changes.len(), "{point:?}: changed before it was recorded");
+    if let Some(call_id) = changes.get(old) {
+        let is_done = events.iter().any(|event| {
+            event["type"] == "tool_result"
+                && event["data"]["call_id"] == **call_id
+                && event["data"]["ok"] == true
+        });
+        assert!(!is_done || version == new, "{point:?}: recorded as done and not done");
+    }
+}
+
+/// Every Turn has one end, and only those that died were interrupted.
+fn check_turns(point: &Point, events: &[Value]) {
+    let mut open = false;
+    let mut interrupted = 0;
+    for event in events {
+        let is_final = event["data"]["phase"] == "final";
+        match event["type"].as_str().unwrap() {
+            "user_message" => {
+                assert!(!open, "{point:?}: a Turn began within another");
+                open = true;
+            }
+            "turn_failed" => {
+                assert!(open, "{point:?}: an end without a Turn");
+                assert_eq!(event["data"]["terminal_status"], "interrupted", "{point:?}");
+                interrupted += 1;
+                open = false;
+            }
+            "assistant_message" if is_final => {
+                assert!(open, "{point:?}: an end without a Turn");
+                open = false;
+            }
+            _ => {}
+        }
+    }
+    let deaths = 1 + usize::from(point.again.is_some());
+    assert!(!open && interrupted <= deaths, "{point:?}: {interrupted} interrupted");
+}
+
+/// Every call has one output behind it, in what the model saw last.
+fn check_pairs(point: &Point, request: &Received) {
+    let mut open: HashMap<&str, usize> = HashMap::new();
+    for item in request.input() {
+        let call_id = item["call_id"].as_str().unwrap_or_default();
+        match item["type"].as_str() {
+            Some("function_call") => *open.entry(call_id).or_default() += 1,
+            Some("function_call_output") => {
+                let left = open.get_mut(call_id).filter(|left| **left > 0);
+                *left.unwrap_or_else(|| panic!("{point:?}: {call_id} has no call")) -= 1;
+            }
+            _ => {}
+        }
+    }
+    open.retain(|_, left| *left > 0);
+    assert!(open.is_empty(), "{point:?}: no output for {open:?}");
+    assert_eq!(request.user_texts().last(), Some(&GO_ON), "{point:?}");
+}
+
+fn events(log: &[u8]) -> Vec<Value> {
+    log.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}

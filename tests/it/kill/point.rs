@@ -1,0 +1,207 @@
+//! Kill points: where in a Turn the process dies, and the watch that strikes there.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::scene::{self, Before, Habit, TURNS, count_lines};
+use crate::support::Stage;
+use crate::support::house::DEADLINE;
+use crate::support::stage::{Ended, Strike};
+
+/// One death.
+#[derive(Debug, Clone)]
+pub struct Point {
+    /// From 0.
+    pub turn: usize,
+    pub when: When,
+    /// The run that resumes is killed too, where this says.
+    pub again: Option<Again>,
+    pub durability: &'static str,
+    /// Whether the run prints its Events, so that what was published can be compared.
+    pub events: bool,
+}
+
+/// The moment.
+#[derive(Debug, Clone, Copy)]
+pub enum When {
+    /// When the Turn's n-th line has appeared, and a little later.
+    Line { number: usize, later: Duration },
+    /// When the Log would grow beyond this offset: the kernel kills in the middle of the append.
+    Offset(u64),
+    /// So long after the start.
+    Delay(Duration),
+    /// When the first change is seen in the Workspace, and a little later.
+    Change { later: Duration },
+    /// When so many processes of a command that does not end are there, and a little later.
+    Command { processes: usize, later: Duration },
+    /// When the model has received the n-th request, and a little later.
+    Request { number: usize, later: Duration, stalls: bool },
+}
+
+/// The moment of a second death, while the first one is being dealt with.
+#[derive(Debug, Clone, Copy)]
+pub enum Again {
+    /// As `When::Line`.
+    Line(usize),
+    /// As `When::Offset`, counted from where the Log ended.
+    Offset(u64),
+    /// As `When::Delay`.
+    Delay(Duration),
+}
+
+impl Again {
+    /// The moment in a Log that is so long by now.
+    pub fn when(self, length: u64) -> When {
+        match self {
+            Self::Line(number) => When::Line { number, later: Duration::ZERO },
+            Self::Offset(offset) => When::Offset(length + offset),
+            Self::Delay(delay) => When::Delay(delay),
+        }
+    }
+
+    fn choose(random: &mut fastrand::Rng) -> Option<Self> {
+        match random.u8(0..9) {
+            0 => Some(Self::Line(random.usize(1..8))),
+            1 => Some(Self::Offset(random.u64(0..900))),
+            2 => Some(Self::Delay(Duration::from_micros(random.u64(0..100_000)))),
+            _ => None,
+        }
+    }
+}
+
+impl Point {
+    pub fn habit(&self) -> Habit {
+        match self.when {
+            When::Request { number, stalls: true, .. } => Habit::StallAt(number),
+            When::Command { .. } => Habit::Hang,
+            _ => Habit::Normal,
+        }
+    }
+}
+
+/// Every point of a run: each append `rounds` times, and as many of the others as asked for.
+pub fn choose(
+    states: &[Before],
+    rounds: usize,
+    others: usize,
+    random: &mut fastrand::Rng,
+) -> Vec<Point> {
+    let mut points = Vec::new();
+    let add = |points: &mut Vec<Point>, random: &mut fastrand::Rng, turn, when| {
+        let durability = ["none", "none", "turn", "event"][random.usize(0..4)];
+        let (again, events) = (Again::choose(random), random.u8(0..3) == 0);
+        points.push(Point { turn, when, again, durability, events });
+    };
+    let soon = |random: &mut fastrand::Rng| Duration::from_micros(random.u64(0..4000));
+    for (turn, state) in states.iter().enumerate() {
+        for number in 1..=state.lines {
+            for round in 0..rounds {
+                let later = if round == 0 { Duration::ZERO } else { soon(random) };
+                add(&mut points, random, turn, When::Line { number, later });
+            }
+        }
+    }
+    for round in 0..others {
+        let turn = random.usize(0..TURNS);
+        let state = &states[turn];
+        let when = match round % 5 {
+            0 => When::Offset(random.u64(state.log.len() as u64..state.end)),
+            1 => When::Delay(state.took.mul_f64(random.f64() * 1.1)),
+            // Half of them at once: what is half done at that moment is soon whole.
+            2 => When::Change {
+                later: Duration::from_micros(random.u64(0..3000)) * u32::from(random.bool()),
+            },
+            // The last Turn runs no command.
+            3 if turn + 1 < TURNS => {
+                When::Command { processes: random.usize(1..=3), later: soon(random) }
+            }
+            _ => When::Request {
+                number: random.usize(1..=state.requests),
+                later: soon(random),
+                stalls: random.bool(),
+            },
+        };
+        add(&mut points, random, turn, when);
+    }
+    points
+}
+
+/// What was seen until the end.
+pub struct Death {
+    pub ended: Ended,
+    /// Every whole line that was in the Log before the strike.
+    pub durable: Vec<u8>,
+}
+
+/// Starts the Turn and strikes at the point.
+pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUsize>) -> Death {
+    let mut running = match when {
+        When::Offset(limit) => stage.start_limited(words, limit, Strike::Kill),
+        _ => stage.start(words),
+    };
+    let began = Instant::now();
+    let mut watch = Watch::new(stage);
+    let (before, untouched) = (watch.lines, scene::traces(&stage.workspace()));
+    loop {
+        watch.look(stage);
+        let strikes = match when {
+            When::Line { number, .. } => watch.lines >= before + number,
+            When::Offset(_) => false,
+            When::Delay(delay) => began.elapsed() >= delay,
+            When::Change { .. } => scene::traces(&stage.workspace()) != untouched,
+            When::Command { processes, .. } => {
+                stage.survivors().iter().filter(|line| line.ends_with(" 300 ")).count() >= processes
+            }
+            When::Request { number, .. } => requests.load(Ordering::SeqCst) >= number,
+        };
+        if strikes || running.child.try_wait().unwrap().is_some() {
+            break;
+        }
+        assert!(began.elapsed() < DEADLINE, "{when:?} never came");
+        std::thread::sleep(Duration::from_micros(60));
+    }
+    match when {
+        When::Line { later, .. }
+        | When::Change { later }
+        | When::Command { later, .. }
+        | When::Request { later, .. } => std::thread::sleep(later),
+        When::Offset(_) | When::Delay(_) => {}
+    }
+    watch.look(stage);
+    running.child.kill().ok();
+    Death { ended: running.end(), durable: watch.whole_lines() }
+}
+
+/// The Log as it grows.
+struct Watch {
+    file: Option<File>,
+    bytes: Vec<u8>,
+    lines: usize,
+}
+
+impl Watch {
+    fn new(stage: &Stage) -> Self {
+        let mut watch = Self { file: None, bytes: Vec::new(), lines: 0 };
+        watch.look(stage);
+        watch
+    }
+
+    fn look(&mut self, stage: &Stage) {
+        if self.file.is_none() {
+            self.file = stage.session().and_then(|(_, path)| File::open(path).ok());
+        }
+        let Some(file) = &mut self.file else { return };
+        let known = self.bytes.len();
+        file.read_to_end(&mut self.bytes).unwrap();
+        self.lines += count_lines(&self.bytes[known..]);
+    }
+
+    fn whole_lines(mut self) -> Vec<u8> {
+        let end = memchr::memrchr(b'\n', &self.bytes).map_or(0, |place| place + 1);
+        self.bytes.truncate(end);
+        self.bytes
+    }
+}

@@ -1,0 +1,193 @@
+//! The scene: a Session of three Turns that write, edit and run commands, and the states between.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pixir::SessionId;
+use pixir::scripted::{Received, Reply, Script};
+use serde_json::json;
+
+use crate::support::Stage;
+use crate::support::stage::copy_tree;
+
+/// How many Turns the Session has.
+pub const TURNS: usize = 3;
+
+/// The file under edit: large, so that half of it would show.
+pub const FILE: &str = "big.txt";
+
+/// The prompt and the answer of each Turn.
+pub const PROMPTS: [&str; TURNS] = ["write it", "change it", "change it again"];
+pub const ANSWERS: [&str; TURNS] = ["Written.", "Changed.", "Changed again."];
+
+/// What is said after a kill, and what is answered then.
+pub const GO_ON: &str = "go on";
+pub const WENT_ON: &str = "I went on.";
+
+/// The file as a Turn leaves it.
+///
+/// Its content stands in the call of the first Turn, so the Log is longer than the file before the
+/// file is written: a limit on file sizes strikes the Log, and nothing else.
+pub fn content(version: usize) -> String {
+    use std::fmt::Write;
+    let mut text = format!("version {version}\n");
+    for line in 0..6000 {
+        writeln!(text, "{line:05} the quick brown fox jumps").unwrap();
+    }
+    text
+}
+
+/// What the model does when a request of the killed Turn arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Habit {
+    Normal,
+    /// Says half a word at this request, from 1, and nothing more.
+    StallAt(usize),
+    /// Runs commands that do not end by themselves.
+    Hang,
+}
+
+/// Three processes, one of them in a session of its own.
+const HANG: &str =
+    "setsid bash -c 'exec -a MARK sleep 300' & (exec -a MARK sleep 300) & exec -a MARK sleep 300";
+
+/// The model of the scene; it counts the requests it sees.
+pub fn script(mark: &str, habit: Habit, seen: Arc<AtomicUsize>) -> Script {
+    let mark = mark.to_owned();
+    Script::answering(move |request| {
+        let number = seen.fetch_add(1, Ordering::SeqCst) + 1;
+        let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
+        if said != GO_ON && habit == Habit::StallAt(number) {
+            return Reply::new().reasoning("Hm.").text("Half an ans").stalls();
+        }
+        let hangs = said != GO_ON && habit == Habit::Hang;
+        reply(request, &said, &|command| {
+            let command = if hangs { HANG } else { command };
+            ("bash", json!({"command": command.replace("MARK", &mark)}))
+        })
+    })
+}
+
+fn reply(
+    request: &Received,
+    said: &str,
+    run: &dyn Fn(&str) -> (&'static str, serde_json::Value),
+) -> Reply {
+    let edit = |version: usize| {
+        let (old, new) = (format!("version {version}\n"), format!("version {}\n", version + 1));
+        json!({"path": FILE, "edits": [{"old_string": old, "new_string": new}]})
+    };
+    let call = |reply: Reply, (name, arguments): (&str, _)| reply.call(name, arguments);
+    let new = Reply::new;
+    match (said, request.outputs().len()) {
+        ("write it", 0) => new()
+            .reasoning("It does not exist yet.")
+            .text("I will write it.")
+            .call("write", json!({"path": FILE, "content": content(1)})),
+        ("write it", 1) => call(
+            new(),
+            run("(exec -a MARK sleep 300) & setsid bash -c 'exec -a MARK sleep 300' & echo left"),
+        ),
+        ("write it", _) => Reply::says(ANSWERS[0]),
+        ("change it", 0) => call(new().call("edit", edit(1)), run("echo after the edit")),
+        ("change it", 2) => call(
+            new().reasoning("Let it run."),
+            run("bash -c 'exec -a MARK sleep 0.05'; (setsid bash -c 'exec -a MARK sleep 300' &)"),
+        ),
+        ("change it", _) => Reply::says(ANSWERS[1]),
+        ("change it again", 0) => new()
+            .text("Looking.")
+            .call("read", json!({"path": FILE, "limit": 20}))
+            .call("read", json!({"path": FILE, "offset": 100, "limit": 20})),
+        ("change it again", 2) => new()
+            .call("edit", edit(2))
+            .call("write", json!({"path": "notes.txt", "content": "done\n"})),
+        ("change it again", _) => Reply::says(ANSWERS[2]),
+        (GO_ON, 0) => call(new().text("I look around."), run("echo around")),
+        (GO_ON, _) => Reply::says(WENT_ON),
+        (other, _) => Reply::status(404, format!("{{\"error\":{{\"message\":\"{other}?\"}}}}")),
+    }
+}
+
+/// The Session before a Turn and what that Turn usually does, as seen when nobody killed it.
+pub struct Before {
+    pub folder: tempfile::TempDir,
+    /// None before the first Turn.
+    pub id: Option<SessionId>,
+    pub log: Vec<u8>,
+    /// The Log's length at the end of the Turn.
+    pub end: u64,
+    /// Lines that the Turn adds.
+    pub lines: usize,
+    pub requests: usize,
+    pub took: Duration,
+}
+
+/// Plays the three Turns once, undisturbed, and keeps the states between.
+pub async fn rehearse() -> Vec<Before> {
+    let (mark, seen) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
+    let stage = Stage::new(mark.clone(), script(&mark, Habit::Normal, seen.clone())).await;
+    let mut states = Vec::new();
+    for (turn, answer) in ANSWERS.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        copy_tree(&stage.workspace(), folder.path());
+        let session = stage.session();
+        let log = session.as_ref().map(|(_, path)| fs::read(path).unwrap()).unwrap_or_default();
+        let id = session.map(|(id, _)| id);
+        let (began, asked) = (Instant::now(), seen.load(Ordering::SeqCst));
+        let ended = stage.run(&words(id.as_ref(), turn));
+        let took = began.elapsed();
+        ended.expect_code(0);
+        assert_eq!(ended.stdout.trim_end(), answer);
+        let after = fs::read(stage.session().unwrap().1).unwrap();
+        states.push(Before {
+            folder,
+            id,
+            end: after.len() as u64,
+            lines: count_lines(&after) - count_lines(&log),
+            log,
+            requests: seen.load(Ordering::SeqCst) - asked,
+            took,
+        });
+    }
+    assert_eq!(read(&stage.workspace()).as_deref(), Some(content(TURNS).as_str()));
+    stage.assert_nothing_survives();
+    states
+}
+
+/// The command line of a Turn.
+pub fn words(id: Option<&SessionId>, turn: usize) -> Vec<&str> {
+    match id {
+        None => vec![PROMPTS[turn]],
+        Some(id) => vec!["resume", id.as_str(), PROMPTS[turn]],
+    }
+}
+
+/// The file under edit, if it exists.
+pub fn read(workspace: &Path) -> Option<String> {
+    let bytes = fs::read(workspace.join(FILE)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Everything in the Workspace that a file tool may touch: names, and what they are.
+pub fn traces(workspace: &Path) -> Vec<(String, u64, u64, i64)> {
+    let entries = fs::read_dir(workspace).unwrap().filter_map(Result::ok);
+    let mut traces: Vec<_> = entries
+        .filter(|entry| entry.file_name() != ".pixir")
+        .filter_map(|entry| {
+            let now = entry.metadata().ok()?;
+            let name = entry.file_name().display().to_string();
+            Some((name, now.ino(), now.len(), now.mtime_nsec()))
+        })
+        .collect();
+    traces.sort();
+    traces
+}
+
+pub fn count_lines(bytes: &[u8]) -> usize {
+    memchr::memchr_iter(b'\n', bytes).count()
+}

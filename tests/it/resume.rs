@@ -1,0 +1,218 @@
+//! Resuming: after a move, from the first Pixir, over damage, and across versions.
+
+use std::fs;
+use std::path::Path;
+
+use pixir::scripted::{Received, Reply, Script};
+use pixir::{SessionId, verify};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::Stage;
+use crate::support::stage::{Ended, Running};
+
+const FIRST_PIXIR: &[u8] = include_bytes!("../fixtures/first-pixir.ndjson");
+const FIRST_ID: &str = "20260721T101112-abcdef";
+
+/// How many bytes `,"h":"…"}` and a newline take.
+const PROOF: usize = 25;
+
+/// A model that runs one command and answers, in every Turn.
+fn reply(request: &Received) -> Reply {
+    match request.outputs().len() {
+        0 => Reply::new()
+            .reasoning("Hm.")
+            .text("Let me see.")
+            .call("bash", json!({"command": format!("echo {}", request.user_texts().len())})),
+        _ => Reply::says("So it is."),
+    }
+}
+
+async fn stage() -> Stage {
+    Stage::new(Stage::mark(), Script::answering(reply)).await
+}
+
+/// A stage with a Session of one Turn.
+async fn stage_with_session() -> (Stage, SessionId) {
+    let stage = stage().await;
+    stage.run(&["what is it?"]).expect_code(0);
+    let (id, _) = stage.session().unwrap();
+    (stage, id)
+}
+
+/// Puts a Log into the Workspace of a stage.
+fn place_log(stage: &Stage, id: &str, bytes: &[u8]) {
+    let sessions = stage.workspace().join(".pixir/sessions");
+    fs::create_dir_all(&sessions).unwrap();
+    fs::write(sessions.join(format!("{id}.ndjson")), bytes).unwrap();
+}
+
+fn last_request(stage: &Stage) -> Received {
+    stage.server.requests().pop().unwrap()
+}
+
+fn run_in(stage: &Stage, folder: &Path, args: &[&str]) -> Ended {
+    Running::start(stage.command(args).current_dir(folder)).end()
+}
+
+#[track_caller]
+fn assert_answered(ended: &Ended) {
+    ended.expect_code(0);
+    assert_eq!(ended.stdout, "So it is.\n");
+}
+
+/// The proof of a line, computed as the contract describes it and not as the code does.
+fn proof(previous: &str, line: &str) -> String {
+    let digest = Sha256::digest(format!("{previous}{line}"));
+    let start = u64::from_be_bytes(digest[..8].try_into().unwrap());
+    format!("{start:016x}")
+}
+
+/// A line with its proof, behind a Log's last one.
+fn proven(log: &str, event: &Value) -> String {
+    let last: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    let text = event.to_string();
+    let body = text.strip_suffix('}').unwrap();
+    format!("{body},\"h\":\"{}\"}}\n", proof(last["h"].as_str().unwrap(), body))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_chained_as_the_contract_says() {
+    let (stage, id) = stage_with_session().await;
+    stage.run(&["resume", id.as_str(), "and now?"]).expect_code(0);
+    let log = fs::read_to_string(stage.session().unwrap().1).unwrap();
+    let mut previous = String::new();
+    for line in log.split_inclusive('\n') {
+        let event: Value = serde_json::from_str(line).unwrap();
+        let proven = proof(&previous, &line[..line.len() - PROOF]);
+        assert_eq!(event["h"], proven, "{line}");
+        assert!(line.ends_with(&format!(",\"h\":\"{proven}\"}}\n")), "{line}");
+        previous = proven;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_that_moved_keeps_its_sessions() {
+    let (stage, id) = stage_with_session().await;
+    let moved = stage.workspace().with_file_name("elsewhere");
+    fs::rename(stage.workspace(), &moved).unwrap();
+    let ended = run_in(&stage, &moved, &["resume", id.as_str(), "and here?"]);
+    assert_answered(&ended);
+    assert_eq!(last_request(&stage).user_texts(), ["what is it?", "and here?"]);
+    let verified = verify(&moved, &id).unwrap();
+    assert!(verified.ok && verified.turns == 2, "{:?}", verified.breaks);
+    assert!(!stage.workspace().exists(), "nothing is made where it used to be");
+    // It was used there, so it is found from anywhere.
+    fs::create_dir(stage.workspace()).unwrap();
+    assert_answered(&stage.run(&["resume", id.as_str(), "and from afar?"]));
+    assert_eq!(verify(&moved, &id).unwrap().turns, 3);
+    assert!(!stage.workspace().join(".pixir/sessions").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_the_first_pixir_goes_on() {
+    let stage = stage().await;
+    place_log(&stage, FIRST_ID, FIRST_PIXIR);
+    let ended = stage.run(&["resume", FIRST_ID, "and today?"]);
+    assert_answered(&ended);
+    assert!(!ended.stderr.contains("of the Log"), "no damage is told: {}", ended.stderr);
+    let (id, path) = stage.session().unwrap();
+    assert!(fs::read(path).unwrap().starts_with(FIRST_PIXIR), "the old lines are as they were");
+    let verified = verify(&stage.workspace(), &id).unwrap();
+    assert!(verified.ok && verified.proven_lines > 0, "{:?}", verified.breaks);
+    let request = last_request(&stage);
+    assert_eq!(request.user_texts().last(), Some(&"and today?"));
+    // Its checkpoint stands for the first Turn; what came after is replayed as it was said.
+    for said in ["Counted files.", "and now delegate", "All fine.", "Earlier branch."] {
+        assert!(request.body_text.contains(said), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_in_the_middle_is_told_and_does_not_stop_anybody() {
+    let (stage, id) = stage_with_session().await;
+    let path = stage.session().unwrap().1;
+    let log = fs::read_to_string(&path).unwrap();
+    let damaged = log.replacen("\"type\":\"tool_result\"", "\"type\"?\"tool_result\"", 1);
+    let line = damaged.lines().position(|line| line.contains("\"type\"?")).unwrap() + 1;
+    fs::write(&path, &damaged).unwrap();
+    let ended = stage.run(&["resume", id.as_str(), "still there?"]);
+    assert_answered(&ended);
+    assert!(ended.stderr.contains(&format!("line {line} of the Log")), "{}", ended.stderr);
+    assert!(fs::read_to_string(&path).unwrap().starts_with(&damaged), "nothing is touched");
+    let told = stage.run(&["verify", id.as_str()]);
+    told.expect_code(1);
+    assert!(told.stdout.contains(&format!("line {line}, offset ")), "{}", told.stdout);
+    let repaired = stage.run(&["repair", id.as_str(), "--json"]);
+    repaired.expect_code(0);
+    let envelope: Value = serde_json::from_str(&repaired.stdout).unwrap();
+    let copy = envelope["session_id"].as_str().unwrap();
+    stage.run(&["verify", copy]).expect_code(0);
+    assert_answered(&stage.run(&["resume", copy, "and the copy?"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_tail_is_told_once_and_closed() {
+    let (stage, id) = stage_with_session().await;
+    let path = stage.session().unwrap().1;
+    let log = fs::read(&path).unwrap();
+    let torn = &log[..log.len() - 30];
+    fs::write(&path, torn).unwrap();
+    stage.run(&["verify", id.as_str()]).expect_code(1);
+    let ended = stage.run(&["resume", id.as_str(), "go on from there"]);
+    assert_answered(&ended);
+    assert!(ended.stderr.contains("last line was torn"), "{}", ended.stderr);
+    stage.run(&["verify", id.as_str()]).expect_code(0);
+    assert!(fs::read(&path).unwrap().starts_with(torn), "nothing is deleted");
+    let again = stage.run(&["resume", id.as_str(), "and again"]);
+    assert_answered(&again);
+    assert!(!again.stderr.contains("last line was torn"), "{}", again.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_a_later_version_pass_unharmed() {
+    let (stage, id) = stage_with_session().await;
+    let path = stage.session().unwrap().1;
+    let mut log = fs::read_to_string(&path).unwrap();
+    let future = json!({
+        "id": "00000000000000ff", "session_id": id, "seq": log.lines().count(),
+        "ts": "2027-01-01T00:00:00.000000Z", "type": "from_the_future",
+        "data": {"z": 1, "a": [2.5, {"deep": "\u{2028}"}]}, "colour": "blue",
+    });
+    log.push_str(&proven(&log, &future));
+    fs::write(&path, &log).unwrap();
+    stage.run(&["verify", id.as_str()]).expect_code(0);
+    let ended = stage.run(&["resume", id.as_str(), "did you see it?"]);
+    assert_answered(&ended);
+    assert!(!ended.stderr.contains("of the Log"), "it is no damage: {}", ended.stderr);
+    assert!(fs::read_to_string(&path).unwrap().starts_with(&log));
+    let verified = verify(&stage.workspace(), &id).unwrap();
+    assert!(verified.ok && verified.turns == 2, "{:?}", verified.breaks);
+    assert!(!last_request(&stage).body_text.contains("from_the_future"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_log_is_a_session_that_has_not_begun() {
+    // Its process died between making the file and writing the first line.
+    let stage = stage().await;
+    place_log(&stage, FIRST_ID, b"");
+    stage.run(&["verify", FIRST_ID]).expect_code(0);
+    assert_answered(&stage.run(&["resume", FIRST_ID, "begin now"]));
+    stage.run(&["verify", FIRST_ID]).expect_code(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_does_not_exist_is_a_wrong_argument() {
+    let stage = stage().await;
+    for id in ["20260101T000000-000000", "../../etc/passwd", "..", "a/b", ""] {
+        for command in ["resume", "verify", "repair"] {
+            let mut args = vec![command, id];
+            args.extend((command == "resume").then_some("hello"));
+            let ended = stage.run(&args);
+            assert_eq!(ended.status.code(), Some(2), "{args:?}: {ended:?}");
+            assert!(ended.stdout.is_empty() && !ended.stderr.is_empty(), "{args:?}: {ended:?}");
+        }
+    }
+    assert!(stage.server.requests().is_empty());
+    assert!(!stage.workspace().join(".pixir").exists(), "looking leaves nothing behind");
+}

@@ -1,0 +1,260 @@
+//! A stage for the real binary: a home, a Workspace, a scripted model, and every process it starts
+//! findable by a mark that no other test shares.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pixir::SessionId;
+use pixir::scripted::{Script, Server};
+use rustix::process::{Resource, Rlimit, prlimit};
+use serde_json::{Value, json};
+
+use super::house::{DEADLINE, PIXIR, logs};
+
+/// How long processes may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Everything one run of the binary needs, gone when it ends.
+pub struct Stage {
+    folder: tempfile::TempDir,
+    /// Holds the binary under a name of its own, so that helpers it starts carry the mark too.
+    binary: tempfile::TempDir,
+    pub server: Server,
+    pub mark: String,
+}
+
+/// What the kernel does at a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strike {
+    Kill,
+    Refuse,
+}
+
+/// How a run ended and what it said.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    #[track_caller]
+    pub fn expect_code(&self, code: i32) -> &Self {
+        assert_eq!(self.status.code(), Some(code), "{self:?}");
+        self
+    }
+}
+
+impl Stage {
+    /// A mark for the next stage; its script may need it.
+    pub fn mark() -> String {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        format!("stage-{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A stage whose model follows a script.
+    pub async fn new(mark: String, script: Script) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["work", "home/.pixir"] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        // In the build's own folder, where a hard link to the binary is possible.
+        let binary =
+            tempfile::Builder::new().prefix(&mark).tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let program = binary.path().join("pixir");
+        if fs::hard_link(PIXIR, &program).is_err() {
+            fs::copy(PIXIR, &program).unwrap();
+        }
+        let server = Server::start(script).await.unwrap();
+        let stage = Self { folder, binary, server, mark };
+        stage.configure(&json!({"durability": "none"}));
+        stage
+    }
+
+    /// Writes the user's settings: what is given, and what makes tests quick.
+    pub fn configure(&self, settings: &Value) {
+        let mut config = json!({"retry": {"base_ms": 1, "cap_ms": 4}, "bash": {"drain_ms": 20}});
+        for (name, value) in settings.as_object().unwrap() {
+            config[name] = value.clone();
+        }
+        let path = self.folder.path().join("home/.pixir/config.json");
+        fs::write(path, config.to_string()).unwrap();
+    }
+
+    pub fn workspace(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    pub fn program(&self) -> PathBuf {
+        self.binary.path().join("pixir")
+    }
+
+    /// The binary with these arguments, in the Workspace, with an environment of its own.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.program());
+        command.args(args);
+        self.dress(&mut command);
+        command
+    }
+
+    /// Gives a command the stage's folders, environment and pipes.
+    pub fn dress(&self, command: &mut Command) {
+        command
+            .current_dir(self.workspace())
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.folder.path().join("home"))
+            .env("OPENAI_API_KEY", "sk-test-of-the-stage")
+            .env("OPENAI_BASE_URL", self.server.base_url())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+    }
+
+    /// Starts the binary under a limit on the size of files that it may write. `Strike::Kill`
+    /// lets the kernel kill it there, in the middle of a write; `Strike::Refuse` fails the write.
+    pub fn start_limited(&self, args: &[&str], limit: u64, strike: Strike) -> Running {
+        let trap = if strike == Strike::Refuse { "trap '' XFSZ; " } else { "" };
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!(r#"{trap}read go && exec "$@" </dev/null"#), "sh"]);
+        command.arg(self.program()).args(args);
+        self.dress(&mut command);
+        let mut running = Running::start(command.stdin(Stdio::piped()));
+        let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
+        prlimit(Some(running.pid()), Resource::Fsize, limits).unwrap();
+        running.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        running
+    }
+
+    /// Starts the binary.
+    pub fn start(&self, args: &[&str]) -> Running {
+        Running::start(&mut self.command(args))
+    }
+
+    /// Runs the binary to its end.
+    pub fn run(&self, args: &[&str]) -> Ended {
+        self.start(args).end()
+    }
+
+    /// The one Session of the Workspace, if there is one.
+    pub fn session(&self) -> Option<(SessionId, PathBuf)> {
+        let path = logs(&self.workspace()).pop()?;
+        let id = path.file_stem().unwrap().to_str().unwrap();
+        Some((SessionId::parse(id).unwrap(), path))
+    }
+
+    /// The Events of the one Session that can be read.
+    pub fn events(&self) -> Vec<Value> {
+        let (_, path) = self.session().unwrap();
+        let bytes = fs::read(path).unwrap();
+        bytes.split(|byte| *byte == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect()
+    }
+
+    /// Processes of this stage that live: commands by their mark, Pixir's own by their program.
+    pub fn survivors(&self) -> Vec<String> {
+        let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        processes
+            .filter(|process| {
+                process.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok())
+            })
+            .filter_map(|process| {
+                let line = fs::read(process.path().join("cmdline")).ok()?;
+                let line = String::from_utf8_lossy(&line).replace('\0', " ");
+                let program = fs::read_link(process.path().join("exe")).unwrap_or_default();
+                let is_ours =
+                    line.contains(&self.mark) || program.to_string_lossy().contains(&self.mark);
+                is_ours.then(|| format!("{} {line}", process.file_name().display()))
+            })
+            .collect()
+    }
+
+    #[track_caller]
+    pub fn assert_nothing_survives(&self) {
+        let left = wait_for(GONE_WITHIN, || self.survivors(), Vec::is_empty);
+        assert_eq!(left, Vec::<String>::new());
+    }
+}
+
+/// A run of the binary, and what it has said so far.
+pub struct Running {
+    pub child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().map(collect);
+        let stderr = child.stderr.take().map(collect);
+        Self { child, stdout, stderr }
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Ended {
+        let status = wait_for(DEADLINE, || self.child.try_wait().unwrap(), Option::is_some);
+        let status = status.expect("the run ends in time");
+        let text = |pipe: Option<JoinHandle<String>>| pipe.unwrap().join().unwrap();
+        Ended { status, stdout: text(self.stdout.take()), stderr: text(self.stderr.take()) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only a test that failed leaves it running.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn collect(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).ok();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Looks until it is as wished, or patience ends; gives what was seen last.
+pub fn wait_for<T>(
+    patience: Duration,
+    mut look: impl FnMut() -> T,
+    wished: impl Fn(&T) -> bool,
+) -> T {
+    let end = Instant::now() + patience;
+    loop {
+        let seen = look();
+        if wished(&seen) || Instant::now() > end {
+            return seen;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Copies a folder with everything in it.
+pub fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
