@@ -1,5 +1,6 @@
 //! `pixir doctor`: is everything in place for a Turn? Looks at this machine only, unless asked.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +114,7 @@ fn told(check: &Check) -> String {
     };
     let mut text = format!("{word} {}: {}\n", check.id, check.message);
     for action in check.details["next_actions"].as_array().into_iter().flatten() {
-        text.push_str(&format!("          try: {}\n", action.as_str().unwrap_or_default()));
+        writeln!(text, "          try: {}", action.as_str().unwrap_or_default()).ok();
     }
     text
 }
@@ -275,10 +276,12 @@ async fn endpoint(chosen: Option<&Chosen>) -> Check {
         return Check::new(ID, Health::Warning, "not reached, because there is no credential");
     };
     let credential = &chosen.credential;
-    let client = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(PATIENCE)
-        .build();
+    let mut builder =
+        reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(PATIENCE);
+    if credential.is_loopback() {
+        builder = builder.no_proxy();
+    }
+    let client = builder.build();
     let details = json!({ "url": credential.base_url() });
     let reached = match client {
         // No secret goes along: whether somebody is there is all that is asked.

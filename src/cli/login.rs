@@ -159,7 +159,7 @@ impl Counter<'_> {
             Screen::Here => "Your browser opens this page; if it does not, open it yourself:",
             Screen::Elsewhere | Screen::None => "Open this page in a browser:",
         };
-        self.show(&format!(
+        show(&format!(
             "{hint}\n\n  {url}\n\nIf the browser cannot come back to this machine, paste the address it \
              ends up at here.\n"
         ));
@@ -193,7 +193,7 @@ impl Counter<'_> {
                         match login.pasted(&text)? {
                             Pasted::Code(code) => return Ok(code),
                             Pasted::Useless(_) if text.is_empty() => {}
-                            Pasted::Useless(why) => self.show(&format!("{why}\n")),
+                            Pasted::Useless(why) => show(&format!("{why}\n")),
                         }
                     }
                 },
@@ -206,7 +206,7 @@ impl Counter<'_> {
 
     async fn by_code(&self) -> Result<Tokens, CredentialError> {
         let login = DeviceLogin::start(self.issuer).await?;
-        self.show(&format!(
+        show(&format!(
             "Open this page on any device and type the code:\n\n  {}\n  {}\n\nThe code is good for 15 \
              minutes. Never type a code that somebody else gave you.\n",
             login.page(),
@@ -239,10 +239,11 @@ impl Counter<'_> {
     fn set(&self, name: &str) -> Option<String> {
         self.context.environment.text(name).filter(|value| !value.is_empty())
     }
+}
 
-    fn show(&self, text: &str) {
-        Paper::standard(Signalled::default()).activity(clean(text).as_bytes());
-    }
+/// Says what a person needs to go on; nothing hides it.
+fn show(text: &str) {
+    Paper::standard(Signalled::default()).activity(clean(text).as_bytes());
 }
 
 fn screen(is_set: &dyn Fn(&str) -> bool) -> Screen {

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::Url;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
 use super::callback::{self, Callback, Redirect};
@@ -65,7 +65,7 @@ impl<'a> BrowserLogin<'a> {
     pub async fn redirected(&self) -> Result<SecretString, CredentialError> {
         match self.callback.redirected().await {
             Redirect::Code(code) => Ok(code.into()),
-            Redirect::Refused { code, message } => Err(refused(code, message)),
+            Redirect::Refused { code, message } => Err(refused(code, &message)),
         }
     }
 
@@ -92,7 +92,7 @@ impl<'a> BrowserLogin<'a> {
         };
         match callback::read(&url, &self.state) {
             Some(Ok(code)) => Ok(Pasted::Code(code.into())),
-            Some(Err((code, message))) => Err(refused(code, message)),
+            Some(Err((code, message))) => Err(refused(code, &message)),
             None => Ok(other),
         }
     }
@@ -105,7 +105,7 @@ impl<'a> BrowserLogin<'a> {
     }
 }
 
-fn refused(code: String, message: String) -> CredentialError {
+fn refused(code: String, message: &str) -> CredentialError {
     if code == "access_denied" && message.contains("missing_codex_entitlement") {
         let message =
             "this workspace has no access to Codex; ask whoever administers it".to_owned();
@@ -134,13 +134,14 @@ fn random<const N: usize>() -> Result<String, CredentialError> {
 
 impl std::fmt::Debug for BrowserLogin<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        debug_assert!(!self.verifier.expose_secret().is_empty());
         f.write_str("BrowserLogin(hidden)")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
 
     fn issuer() -> Issuer {
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_plan_without_access_is_named() {
-        let error = refused("access_denied".into(), "x missing_codex_entitlement y".into());
+        let error = refused("access_denied".into(), "x missing_codex_entitlement y");
         assert!(error.to_string().contains("no access to Codex"));
     }
 }

@@ -108,13 +108,12 @@ impl<'a> DeviceLogin<'a> {
             Answer::Complaint(complaint) => return judge(complaint),
         };
         let secret = |name: &str| json[name].as_str().map(SecretString::from);
-        match (secret("authorization_code"), secret("code_verifier")) {
-            (Some(code), Some(verifier)) => Ok(Poll::Approved { code, verifier }),
-            _ => {
-                let message = "it approved without a code".to_owned();
-                Err(CredentialError::Unavailable { message })
-            }
-        }
+        let (Some(code), Some(verifier)) = (secret("authorization_code"), secret("code_verifier"))
+        else {
+            let message = "it approved without a code".to_owned();
+            return Err(CredentialError::Unavailable { message });
+        };
+        Ok(Poll::Approved { code, verifier })
     }
 }
 
@@ -127,7 +126,6 @@ enum Poll {
 fn judge(complaint: Complaint) -> Result<Poll, CredentialError> {
     match (complaint.code.as_str(), complaint.status) {
         ("slow_down", _) => Ok(Poll::SlowDown),
-        ("deviceauth_authorization_pending" | "authorization_pending", _) => Ok(Poll::Pending),
         ("expired_token" | "deviceauth_expired" | "deviceauth_code_expired", _) => {
             Err(CredentialError::Refused {
                 code: complaint.code,
@@ -137,7 +135,9 @@ fn judge(complaint: Complaint) -> Result<Poll, CredentialError> {
         ("access_denied" | "deviceauth_denied" | "authorization_declined", _) => {
             Err(complaint.refused())
         }
-        (_, 403 | 404) => Ok(Poll::Pending),
+        ("deviceauth_authorization_pending" | "authorization_pending", _) | (_, 403 | 404) => {
+            Ok(Poll::Pending)
+        }
         (_, 429 | 500..) => Err(complaint.unavailable()),
         _ => Err(complaint.refused()),
     }

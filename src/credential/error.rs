@@ -196,11 +196,12 @@ impl Explain for CredentialError {
             CredentialError::Unavailable { .. } => {
                 vec!["check the network and the proxy, and try again".into()]
             }
-            CredentialError::Refused { .. } => vec!["start again with `pixir login`".into()],
+            CredentialError::Refused { .. } | CredentialError::TooLate { .. } => {
+                vec!["start again with `pixir login`".into()]
+            }
             CredentialError::NoDeviceLogin => {
                 vec!["sign in with a browser: `pixir login`".into()]
             }
-            CredentialError::TooLate { .. } => vec!["start again with `pixir login`".into()],
             CredentialError::NoPort => vec!["sign in by code: `pixir login --device-code`".into()],
             CredentialError::Internal(_) => Vec::new(),
         }

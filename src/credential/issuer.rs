@@ -232,8 +232,8 @@ impl Issuer {
             }
             builder.build().map_err(|error| error.to_string())
         };
-        let built = self.client.get_or_init(build).as_ref();
-        built.map_err(|error| CredentialError::Unavailable {
+        let client = self.client.get_or_init(build).as_ref();
+        client.map_err(|error| CredentialError::Unavailable {
             message: format!("no HTTP client: {error}"),
         })
     }

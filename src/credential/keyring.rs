@@ -19,7 +19,7 @@ use super::{Authorization, CredentialError};
 use crate::secret::Secrets;
 
 /// How long another process may hold the lock; its own work is bounded by less.
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_PATIENCE: Duration = Duration::from_mins(1);
 
 /// How long a renewal that failed in passing is not tried again while the old token lives.
 const COOL_DOWN: Duration = Duration::from_secs(20);

@@ -127,7 +127,7 @@ impl Store {
             .open(&path)
             .map_err(unwritable)?;
         let draft = Draft { store: self, path: path.clone(), is_kept: false };
-        file.write_all(&[b' '; ROOM]).map_err(unwritable)?;
+        file.write_all(&vec![b' '; ROOM]).map_err(unwritable)?;
         Ok(draft)
     }
 
