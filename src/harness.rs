@@ -60,6 +60,7 @@ pub enum Which {
 pub struct Harness {
     config: Config,
     provider: Arc<dyn Provider>,
+    credential: Credential,
     secrets: Arc<Secrets>,
     commands: Commands,
     sessions: Sessions,
@@ -79,9 +80,14 @@ impl Harness {
         credential.hide_in(&secrets);
         let host = Host { own_binary, environment, containment: Containment::Best };
         let commands = Commands::new(host, &config);
-        let provider = Arc::new(Responses::new(credential, config.stream));
+        let provider = Arc::new(Responses::new(credential.clone(), config.stream));
         let sessions = Sessions::default();
-        Self { config, provider, secrets, commands, sessions, shell }
+        Self { config, provider, credential, secrets, commands, sessions, shell }
+    }
+
+    /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
+    pub async fn settle(&self) {
+        self.credential.settle().await;
     }
 
     /// Starts a Conversation: a new Session, or one that exists.

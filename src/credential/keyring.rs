@@ -101,6 +101,11 @@ impl Keyring {
         }
     }
 
+    /// Waits until no renewal is under way, because what it brings must still be stored.
+    pub async fn settle(&self) {
+        self.0.gate.acquire().await.ok();
+    }
+
     /// Looks whether somebody else has stored another token for this account.
     pub async fn reread(&self, failed: &SecretString) -> Result<Option<Tokens>, CredentialError> {
         let shared = Arc::clone(&self.0);

@@ -228,6 +228,13 @@ impl Credential {
         Ok(None)
     }
 
+    /// Waits until nothing is under way that must not be lost; returns at once when nothing is.
+    pub async fn settle(&self) {
+        if let Means::Subscription(keyring) = &self.means {
+            keyring.settle().await;
+        }
+    }
+
     /// The headers of one attempt, for either transport; `session` names the Session.
     pub fn headers(
         &self,

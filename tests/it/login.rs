@@ -394,6 +394,38 @@ async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_refuses_every_token_is_asked_no_more_than_needed() {
+    let mut desk = Desk::new().await;
+    let script = Script::answering(|_| Reply::status(401, r#"{"detail":"Unauthorized"}"#));
+    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
+    desk.sign_in(3600);
+    let run = desk.run(&["--json", "hello", "there"]).exits(4);
+    assert_eq!(run.envelope()["error"]["kind"], "auth_refused");
+    // Nobody else has stored anything, so there is one renewal and one more try.
+    assert_eq!((desk.server.requests().len(), desk.issuer.counts().refreshes), (2, 1));
+    assert_eq!(desk.stored()["kind"], "subscription");
+    desk.check_secrets(&[run]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_run_does_not_lose_the_token_that_is_being_renewed() {
+    let desk = Desk::new().await;
+    desk.sign_in(-10);
+    let before = desk.stored();
+    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(400)));
+    let child = desk.pixir(&["hello", "there"]).spawn().unwrap();
+    while desk.issuer.counts().requests == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert_ne!(desk.stored()["refresh_token"], before["refresh_token"]);
+    assert_eq!(desk.run(&["hello", "again"]).exits(0).out, "hello from the plan\n");
+    assert_eq!((desk.issuer.counts().refreshes, desk.issuer.counts().reuses), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_fails_in_passing_is_tried_again() {
     let desk = Desk::new().await;
     desk.sign_in(-10);
