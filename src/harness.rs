@@ -152,10 +152,10 @@ impl Harness {
             workspace: root,
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
+            secrets: &self.secrets,
         });
         notices.extend(project.notices);
         let folder = paths::session_folder(root, session.id());
-        let clean = |text: Arc<str>| -> Arc<str> { self.secrets.clean(&text).as_ref().into() };
         let settings = Settings {
             provider: Arc::clone(&self.provider),
             toolbox: Toolbox::built_in(&self.config, self.commands.clone()),
@@ -172,7 +172,7 @@ impl Harness {
             prompt: Prompt {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
-                project: project.text.map(clean),
+                project: project.text,
                 cache_key: prompt::cache_key(prompt::VERSION, &posture.model, session.id()),
                 shell: self.shell.clone(),
             },
