@@ -1,128 +1,15 @@
-//! Stories of signing in: the real binary, a home of its own, and a scripted issuer.
+//! Stories of signing in and out: the real binary, a home of its own, and a scripted issuer.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-use pixir::scripted::{Endpoint, Fault, Issuer, Reply, Script, Server};
+use pixir::scripted::{Endpoint, Fault};
 use serde_json::{Value, json};
 
-use super::support::house::PIXIR;
-
-/// A home, a Workspace, an issuer and a model that wants its tokens.
-struct Desk {
-    folder: tempfile::TempDir,
-    issuer: Issuer,
-    server: Server,
-}
-
-/// What a run left behind.
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Ran {
-    #[track_caller]
-    fn exits(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
-        self
-    }
-
-    #[track_caller]
-    fn envelope(&self) -> Value {
-        assert_eq!(self.out.lines().count(), 1, "one line: {}", self.out);
-        serde_json::from_str(&self.out).unwrap()
-    }
-}
-
-impl Desk {
-    async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("work")).unwrap();
-        let issuer = Issuer::start().await.unwrap();
-        let script = Script::answering(|_| Reply::says("hello from the plan"));
-        let server = Server::start_for(script, &issuer).await.unwrap();
-        Self { folder, issuer, server }
-    }
-
-    fn auth(&self) -> PathBuf {
-        self.folder.path().join(".pixir/auth.json")
-    }
-
-    fn sign_in(&self, seconds: i64) {
-        std::fs::create_dir_all(self.auth().parent().unwrap()).unwrap();
-        std::fs::write(self.auth(), self.issuer.signed_in(seconds).to_string()).unwrap();
-    }
-
-    fn stored(&self) -> Value {
-        serde_json::from_slice(&std::fs::read(self.auth()).unwrap()).unwrap()
-    }
-
-    fn pixir(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(PIXIR);
-        command
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .env("HOME", self.folder.path())
-            .env("PIXIR_AUTH_ISSUER", self.issuer.base_url())
-            .env("PIXIR_CHATGPT_BASE_URL", self.server.chatgpt_url())
-            .env("PIXIR_LOGIN_PORTS", "0")
-            .env("PIXIR_LOGIN_PACE_MS", "5")
-            .env("PIXIR_NO_BROWSER", "1")
-            .env("PIXIR_DURABILITY", "none")
-            .env("PIXIR_RETRY_BASE_MS", "1")
-            .current_dir(self.folder.path().join("work"))
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Ran {
-        ran(&mut self.pixir(args))
-    }
-
-    /// Nothing that the issuer ever handed out is in any of these streams, nor in any file but one.
-    #[track_caller]
-    fn check_secrets(&self, runs: &[Ran]) {
-        let secrets = self.issuer.handed_out();
-        assert!(!secrets.is_empty());
-        let mut files = Vec::new();
-        files_below(self.folder.path(), &mut files);
-        for secret in &secrets {
-            for run in runs {
-                assert!(!run.out.contains(secret) && !run.err.contains(secret), "in a stream");
-            }
-            for path in files.iter().filter(|path| **path != self.auth()) {
-                let bytes = std::fs::read(path).unwrap();
-                let found = String::from_utf8_lossy(&bytes).contains(secret);
-                assert!(!found, "in {}", path.display());
-            }
-        }
-    }
-}
-
-fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { files_below(&path, found) } else { found.push(path) }
-    }
-}
-
-#[must_use = "a run is looked at, or its exit code is"]
-fn ran(command: &mut Command) -> Ran {
-    let output = command.output().unwrap();
-    Ran {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
+use super::support::desk::{Desk, Ran, ran};
 
 /// A sign-in under way, read up to the line that names the page.
 struct Login {
@@ -218,7 +105,7 @@ async fn a_browser_signs_in_and_a_turn_runs_on_the_plan() {
     assert_eq!(json.envelope()["output"]["credential"], "chatgpt");
     assert_eq!(json.envelope()["output"]["account_id"], "account-of-the-story");
 
-    // The model is asked to show the store; what it gets is redacted, and so is the Log.
+    // Traced, and with every Event shown: no token is in either.
     let turn = desk.run(&["--log-file", "trace.log", "--events", "say hello"]).exits(0);
     let requests = desk.server.requests();
     assert_eq!(requests[0].path, "/backend-api/codex/responses");
@@ -227,27 +114,6 @@ async fn a_browser_signs_in_and_a_turn_runs_on_the_plan() {
     assert!(requests[0].header("session-id").is_some_and(|id| !id.is_empty() && id.len() <= 64));
     assert_eq!(requests[0].header("session-id"), requests[0].header("x-client-request-id"));
     desk.check_secrets(&[signed_in, status, json, turn]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tool_that_reads_the_store_tells_the_model_nothing() {
-    let mut desk = Desk::new().await;
-    let script = Script::answering(|request| match request.outputs().as_slice() {
-        [] => Reply::calls("bash", json!({"command": "cat \"$HOME/.pixir/auth.json\""})),
-        _ => Reply::says("done"),
-    });
-    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
-    // It ends soon, so the token that is printed is one that was renewed in this very run.
-    desk.sign_in(100);
-    let run = desk.run(&["--events", "show me"]).exits(0);
-    let requests = desk.server.requests();
-    let output = requests.last().unwrap().outputs()[0].to_owned();
-    assert!(output.contains("[redacted:"), "{output}");
-    assert_eq!(desk.issuer.counts().refreshes, 1);
-    for secret in desk.issuer.handed_out() {
-        assert!(!requests.iter().any(|request| request.body_text.contains(&secret)));
-    }
-    desk.check_secrets(&[run]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -349,109 +215,6 @@ async fn a_sign_in_can_be_cancelled() {
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     let run = login.finish().exits(130);
     assert_eq!(run.envelope()["status"], "interrupted");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn thirty_two_processes_renew_once() {
-    let desk = Desk::new().await;
-    desk.sign_in(60);
-    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(200)));
-    // Only what is renewed is accepted, so nobody can do without.
-    desk.issuer.forget_access_tokens();
-    let children: Vec<Child> =
-        (0..32).map(|_| desk.pixir(&["hello", "there"]).spawn().unwrap()).collect();
-    let mut runs = Vec::new();
-    for child in children {
-        let output = child.wait_with_output().unwrap();
-        let run = Ran {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        };
-        runs.push(run.exits(0));
-    }
-    assert!(runs.iter().all(|run| run.out == "hello from the plan\n"));
-    let counts = desk.issuer.counts();
-    assert_eq!((counts.refreshes, counts.reuses), (1, 0));
-    assert!(!desk.stored()["refresh_token"].is_null());
-    desk.check_secrets(&runs);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    desk.issuer.forget_access_tokens();
-    let run = desk.run(&["hello", "there"]).exits(0);
-    assert_eq!(run.out, "hello from the plan\n");
-    assert_eq!((desk.issuer.counts().refreshes, desk.server.requests().len()), (1, 2));
-    // A backend that refuses whatever it is given is told to the user, and not stormed.
-    desk.issuer.switch_account("somebody-else");
-    let run = desk.run(&["hello", "again"]).exits(4);
-    assert!(run.err.contains("pixir login"), "{}", run.err);
-    assert!(desk.server.requests().len() <= 5);
-    assert!(desk.auth().exists());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_backend_that_refuses_every_token_is_asked_no_more_than_needed() {
-    let mut desk = Desk::new().await;
-    let script = Script::answering(|_| Reply::status(401, r#"{"detail":"Unauthorized"}"#));
-    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
-    desk.sign_in(3600);
-    let run = desk.run(&["--json", "hello", "there"]).exits(4);
-    assert_eq!(run.envelope()["error"]["kind"], "auth_refused");
-    // Nobody else has stored anything, so there is one renewal and one more try.
-    assert_eq!((desk.server.requests().len(), desk.issuer.counts().refreshes), (2, 1));
-    assert_eq!(desk.stored()["kind"], "subscription");
-    desk.check_secrets(&[run]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_run_does_not_lose_the_token_that_is_being_renewed() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    let before = desk.stored();
-    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(400)));
-    let child = desk.pixir(&["hello", "there"]).spawn().unwrap();
-    while desk.issuer.counts().requests == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
-    assert_ne!(desk.stored()["refresh_token"], before["refresh_token"]);
-    assert_eq!(desk.run(&["hello", "again"]).exits(0).out, "hello from the plan\n");
-    assert_eq!((desk.issuer.counts().refreshes, desk.issuer.counts().reuses), (1, 0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_that_fails_in_passing_is_tried_again() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(503, "busy".into()));
-    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(200, "<html>garbage".into()));
-    let run = desk.run(&["hello", "there"]).exits(0);
-    assert_eq!(run.out, "hello from the plan\n");
-    // While the old token lives, a failed renewal is nobody's business.
-    desk.sign_in(60);
-    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(503, "busy".into()));
-    let run = desk.run(&["hello", "again"]).exits(0);
-    assert!(!run.err.contains("busy"), "{}", run.err);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sign_in_that_has_ended_says_what_to_do_and_is_kept() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    let before = desk.stored();
-    desk.issuer.fail(Endpoint::Refresh, Fault::code(401, "refresh_token_expired"));
-    let run = desk.run(&["--json", "hello", "there"]).exits(4);
-    assert_eq!(run.envelope()["error"]["details"]["code"], "refresh_token_expired");
-    assert!(run.envelope()["error"]["details"].to_string().contains("pixir login"));
-    assert_eq!(desk.issuer.counts().requests, 1, "a final no is not argued with");
-    assert_eq!(desk.stored(), before);
-    assert_eq!(desk.server.requests().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

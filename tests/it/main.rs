@@ -20,12 +20,14 @@ mod doctor;
 mod ends;
 /// A Session killed at every append and at random.
 mod kill;
-/// Signing in, staying signed in, signing out.
+/// Signing in, and signing out.
 mod login;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
 mod prompt;
+/// Staying signed in.
+mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
 /// Signals, a second process and a full disk.
