@@ -166,6 +166,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
             tools: Arc::from([]),
             history: history.clone(),
             cache_key: "k".to_owned(),
+            session: crate::id::SessionId::parse("s").unwrap(),
         });
         let mut wants_more = false;
         while let Some(event) = call.next().await {

@@ -107,6 +107,7 @@ impl Turn {
             tools: self.settings.toolbox.specs(),
             history,
             cache_key: prompt.cache_key.clone(),
+            session: self.context.session_id().clone(),
         });
         let mut items = Vec::new();
         loop {

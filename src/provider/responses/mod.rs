@@ -6,6 +6,7 @@ mod reduce;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 
@@ -15,8 +16,9 @@ pub use reduce::Reducer;
 use super::wire::sse::{Answer, Read, Sse};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::Stream;
-use crate::credential::Credential;
+use crate::credential::{Credential, Recovery};
 use crate::error::Kind;
+use crate::id::SessionId;
 
 /// A model behind `/responses`.
 #[derive(Debug, Clone)]
@@ -35,7 +37,8 @@ impl Provider for Responses {
     fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
         let call = Call {
             sse: self.sse.clone(),
-            body: Some(body(&request)),
+            body: Some(body(&request, self.sse.credential().policy()).into()),
+            session: request.session,
             answer: None,
             reducer: Reducer::default(),
             ready: VecDeque::new(),
@@ -54,7 +57,8 @@ impl Provider for Responses {
 struct Call {
     sse: Arc<Sse>,
     /// What is still to be sent.
-    body: Option<Vec<u8>>,
+    body: Option<Bytes>,
+    session: SessionId,
     answer: Option<Answer>,
     reducer: Reducer,
     ready: VecDeque<Result<ModelEvent, ProviderError>>,
@@ -81,9 +85,30 @@ impl Call {
         }
     }
 
+    /// Sends the body. A refused token is helped at most twice, and only before anything was heard.
+    async fn open(&self, body: Bytes) -> Result<Answer, ProviderError> {
+        let credential = self.sse.credential();
+        let mut authorization = credential.authorize().await?;
+        let mut recovery = Recovery::default();
+        loop {
+            let headers = credential.headers(&authorization, self.session.as_str())?;
+            let error = match self.sse.post("/responses", headers, body.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if error.details["status"] != 401 {
+                return Err(error);
+            }
+            match credential.recover(&authorization, &mut recovery).await? {
+                Some(another) => authorization = another,
+                None => return Err(error),
+            }
+        }
+    }
+
     async fn advance(&mut self) -> Result<(), ProviderError> {
         if let Some(body) = self.body.take() {
-            self.answer = Some(self.sse.post("/responses", body).await?);
+            self.answer = Some(self.open(body).await?);
         }
         let Some(answer) = &mut self.answer else {
             return Err(ProviderError::terminal(Kind::Internal, "a call that is over was read"));
