@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::config::DEFAULT_MODEL;
+use crate::credential::FieldPolicy;
 use crate::history::History;
 use crate::id::SessionId;
 pub use crate::log::Log;
@@ -10,7 +11,7 @@ use crate::provider::{ModelEvent, Reducer, Request, Splitter, body};
 
 /// The body of the request that a Turn would make of a History.
 pub fn request_body(history: History) -> Vec<u8> {
-    body(&Request {
+    let request = Request {
         model: DEFAULT_MODEL.to_owned(),
         effort: None,
         instructions: "Be helpful.".into(),
@@ -20,7 +21,8 @@ pub fn request_body(history: History) -> Vec<u8> {
         cache_key: "bench".to_owned(),
         session: SessionId::mint(),
         resends: 0,
-    })
+    };
+    body(&request, FieldPolicy::OpenAi)
 }
 
 /// Reduces a stream that arrives in pieces of this size; gives the length of the text in it.

@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use super::{Colour, Context, bad_argument, stdin};
-use crate::config::{self, Loaded, Sources};
-use crate::credential::Credential;
+use super::{Colour, Context, Paying, bad_argument, stdin};
+use crate::config::{self, Config, Loaded, Sources};
+use crate::credential::{self, Chosen, Circumstances, Credential, CredentialError, CredentialKind};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::paths::{Home, STATE_FOLDER};
@@ -133,19 +133,7 @@ impl Context {
 
     /// Settings and access for a Turn; `stored_model` is what a resumed Session was set to.
     pub fn open(&self, workspace: &Path, stored_model: Option<&str>) -> Result<Opened, Report> {
-        let lookup = |name: &str| self.environment.text(name);
-        let sources = Sources {
-            home: self.home()?,
-            workspace: Some(workspace),
-            environment: &lookup,
-            flags: config::Flags {
-                model: self.flags.model.clone(),
-                effort: self.flags.effort.clone(),
-                max_iterations: self.flags.max_iterations,
-                dry_run: self.flags.dry_run,
-            },
-        };
-        let loaded = config::load(sources).map_err(|error| Report::from(&error))?;
+        let loaded = self.settings(Some(workspace))?;
         let config = &loaded.config;
         let model = match stored_model {
             Some(stored) if !config.model_named => stored,
@@ -154,11 +142,43 @@ impl Context {
         let access = if model == DEMO_MODEL {
             Access::Demo
         } else {
-            Access::Provider(
-                Credential::from_environment(lookup).map_err(|error| Report::from(&error))?,
-            )
+            let chosen = self.credential(config).map_err(|error| Report::from(&error))?;
+            Access::Provider(chosen.credential)
         };
         Ok(Opened { loaded, access })
+    }
+
+    /// The settings of this run.
+    pub fn settings(&self, workspace: Option<&Path>) -> Result<Loaded, Report> {
+        let lookup = |name: &str| self.environment.text(name);
+        let sources = Sources {
+            home: self.home()?,
+            workspace,
+            environment: &lookup,
+            flags: config::Flags {
+                model: self.flags.model.clone(),
+                effort: self.flags.effort.clone(),
+                credential: self.flags.credential.map(|paying| {
+                    let kind = match paying {
+                        Paying::ChatGpt => CredentialKind::ChatGpt,
+                        Paying::ApiKey => CredentialKind::ApiKey,
+                    };
+                    kind.name().to_owned()
+                }),
+                max_iterations: self.flags.max_iterations,
+                dry_run: self.flags.dry_run,
+            },
+        };
+        config::load(sources).map_err(|error| Report::from(&error))
+    }
+
+    /// Who pays under these settings, and why.
+    pub fn credential(&self, config: &Config) -> Result<Chosen, CredentialError> {
+        credential::choose(&Circumstances {
+            home: &config.home,
+            lookup: &|name| self.environment.text(name),
+            wanted: config.credential,
+        })
     }
 
     /// How a Turn is shown.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Config, Durability, Transport};
+use super::{Config, CredentialKind, Durability, Transport};
 
 /// One setting.
 pub struct Key {
@@ -63,6 +63,9 @@ pub const KEYS: &[Key] = &[
     workspace("effort", Shape::Text, |config, value| put(&mut config.effort, Some(word(value)?))),
     workspace("max_iterations", Shape::Number, |config, value| {
         put(&mut config.max_iterations, Some(count(value, 1..=1_000_000)?))
+    }),
+    user("credential", Shape::Text, |config, value| {
+        put(&mut config.credential, Some(credential(value)?))
     }),
     user("durability", Shape::Text, |config, value| {
         put(&mut config.durability, durability(value)?)
@@ -158,6 +161,12 @@ fn count<T: TryFrom<u64>>(value: &Value, range: RangeInclusive<u64>) -> Result<T
 
 fn millis(value: &Value, range: RangeInclusive<u64>) -> Result<Duration, String> {
     number(value, &range).map(Duration::from_millis)
+}
+
+fn credential(value: &Value) -> Result<CredentialKind, String> {
+    let kinds = [CredentialKind::ChatGpt, CredentialKind::ApiKey];
+    let named = kinds.into_iter().find(|kind| value.as_str() == Some(kind.name()));
+    named.ok_or_else(|| expected("must be \"chatgpt\" or \"api-key\"", value))
 }
 
 fn durability(value: &Value) -> Result<Durability, String> {

@@ -24,6 +24,7 @@ pub use retry::next_delay;
 pub use wire::frames::Splitter;
 pub use wire::network::Network;
 
+use crate::credential::CredentialError;
 use crate::error::{Explain, Kind};
 use crate::event::{Continuation, Extra, Tokens, ToolCall};
 use crate::history::History;
@@ -193,6 +194,16 @@ impl ProviderError {
     }
 }
 
+/// A call that could not be authorised; what a person must do first is in the kind.
+impl From<CredentialError> for ProviderError {
+    fn from(error: CredentialError) -> Self {
+        let mut failed = Self::terminal(error.kind(), error.to_string());
+        failed.retryable = error.is_passing();
+        failed.details = error.details();
+        failed
+    }
+}
+
 impl Explain for ProviderError {
     fn kind(&self) -> Kind {
         self.kind
@@ -211,7 +222,11 @@ impl Explain for ProviderError {
             |wait| format!("wait {} s and run it again", wait.as_secs().max(1)),
         );
         let actions: &[&str] = match self.kind {
-            Kind::AuthRefused => &["check OPENAI_API_KEY, or sign in again with `pixir login`"],
+            Kind::AuthRefused => &[
+                "see which credential is used with `pixir login status`",
+                "check OPENAI_API_KEY, or sign in again with `pixir login`",
+            ],
+            Kind::NotAuthenticated => &["sign in with `pixir login`, or set OPENAI_API_KEY"],
             Kind::ContextOverflow => {
                 &["start a new Session and tell it what matters from this one"]
             }

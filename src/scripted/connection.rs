@@ -17,7 +17,7 @@ const LIMIT: usize = 256 * 1024 * 1024;
 
 /// What becomes of the connection after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     /// Another request may follow.
     Listen,
     Close,
@@ -32,12 +32,13 @@ pub async fn run(mut socket: TcpStream, script: Arc<Script>, requests: Arc<Reque
         if socket::is_wanted(&request) {
             let number = requests.upgrades.fetch_add(1, Ordering::Relaxed);
             let refusal = script.refusal.as_ref().and_then(|refusal| refusal(number));
-            let Some(status) = refusal else {
+            let no_socket = json!({"error": {"message": "no WebSocket here"}}).to_string();
+            let refusal = refusal.map(|status| (status, no_socket));
+            let Some((status, body)) = refusal.or_else(|| stranger(&requests, &request)) else {
                 // The client may leave in the middle of an answer.
                 socket::run(socket, request, &script, &requests).await.ok();
                 return;
             };
-            let body = json!({"error": {"message": "no WebSocket here"}}).to_string();
             if plain(&mut socket, status, &[], &body).await.is_err() {
                 return;
             }
@@ -61,11 +62,11 @@ async fn answer(
         let message = format!("Invalid URL ({} {})", request.method, request.path);
         return plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string()).await;
     }
-    let refusal = check::refusal(&request.body);
+    let refusal = refusal(requests, &request, &request.body);
     let serial = request.input().len();
-    let number = requests.keep(request.clone());
-    if let Some(body) = refusal {
-        return plain(socket, 400, &[], &body).await;
+    let number = requests.keep(request.clone(), refusal.is_none());
+    if let Some((status, body)) = refusal {
+        return plain(socket, status, &[], &body).await;
     }
     let reply = script.reply(number, &request);
     match &reply.head {
@@ -74,7 +75,34 @@ async fn answer(
     }
 }
 
-async fn plain(
+/// What the route of a request has against it.
+pub(super) fn refusal(
+    requests: &Requests,
+    request: &Received,
+    body: &Value,
+) -> Option<(u16, String)> {
+    if is_chatgpt(request) {
+        if let Some(refusal) = stranger(requests, request) {
+            return Some(refusal);
+        }
+        if let Some(detail) = check::chatgpt_detail(body) {
+            return Some((400, json!({ "detail": detail }).to_string()));
+        }
+    }
+    Some((400, check::refusal(body)?))
+}
+
+/// What the subscription's route has against whoever asks.
+pub(super) fn stranger(requests: &Requests, request: &Received) -> Option<(u16, String)> {
+    let book = requests.book.as_ref().filter(|_| is_chatgpt(request))?;
+    book.refusal(request)
+}
+
+fn is_chatgpt(request: &Received) -> bool {
+    request.path.starts_with("/backend-api/codex/")
+}
+
+pub(super) async fn plain(
     socket: &mut TcpStream,
     status: u16,
     headers: &[(String, String)],
@@ -160,7 +188,10 @@ fn chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads one request; bytes behind it stay in the buffer. `None` when the client has left.
-async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Received>> {
+pub(super) async fn read(
+    socket: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+) -> std::io::Result<Option<Received>> {
     let mut arrived = None;
     let head_end = loop {
         if let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") {

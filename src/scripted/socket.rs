@@ -120,12 +120,13 @@ impl Line {
             ..self.handshake.clone()
         };
         let refusal = match seen {
-            Some(None) => Some(not_found(previous.unwrap_or_default())),
-            _ => check::refusal(&whole(&body, request.input())),
+            Some(None) => Some((400, not_found(previous.unwrap_or_default()))),
+            // Whoever asks was asked at the handshake.
+            _ => check::refusal(&whole(&body, request.input())).map(|body| (400, body)),
         };
-        let number = requests.keep(request.clone());
-        if let Some(body) = refusal {
-            return self.refuse(previous, 400, &[], &body).await;
+        let number = requests.keep(request.clone(), refusal.is_none());
+        if let Some((status, body)) = refusal {
+            return self.refuse(previous, status, &[], &body).await;
         }
         let reply = script.reply(number, &request);
         match &reply.head {

@@ -14,16 +14,22 @@ mod cli;
 mod damage;
 /// Pages that cannot lie.
 mod docs;
+/// Is everything in place?
+mod doctor;
 /// Every Turn ends once.
 mod ends;
 /// A Session killed at every append and at random.
 mod kill;
+/// Signing in, and signing out.
+mod login;
 /// Proxies and certificates.
 mod network;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
 mod prompt;
+/// Staying signed in.
+mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
 /// Signals, a second process and a full disk.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::credential::FieldPolicy;
 use crate::provider::Request;
 use crate::provider::input::{self, Reader};
 use crate::tool::ToolSpec;
@@ -31,9 +32,12 @@ struct Tail<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     tool_choice: &'static str,
-    parallel_tool_calls: bool,
-    reasoning: Reasoning<'a>,
-    include: [&'static str; 1],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parallel_tool_calls: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<Reasoning<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    include: Option<[&'static str; 1]>,
     #[serde(skip_serializing_if = "str::is_empty")]
     prompt_cache_key: &'a str,
 }
@@ -54,6 +58,9 @@ struct Reasoning<'a> {
     summary: &'static str,
 }
 
+/// What a backend is told that refuses a body without instructions.
+const STOCK_INSTRUCTIONS: &str = "You are a careful coding agent.";
+
 /// How a frame of a WebSocket begins; `stream` has no meaning there.
 const FRAME: &[u8] = b"{\"type\":\"response.create\",";
 
@@ -73,24 +80,25 @@ pub struct Parts {
 
 impl Parts {
     /// Writes one call.
-    pub fn write(request: &Request, reader: &Reader<'_>, form: Form) -> Self {
-        let head = Head {
-            model: &request.model,
-            stream: (form == Form::Http).then_some(true),
-            store: false,
-            instructions: request.instructions.trim(),
-        };
+    pub fn write(request: &Request, reader: &Reader<'_>, policy: FieldPolicy, form: Form) -> Self {
+        let mut instructions = request.instructions.trim();
+        if instructions.is_empty() && policy.needs_instructions() {
+            instructions = STOCK_INSTRUCTIONS;
+        }
+        let stream = (form == Form::Http).then_some(true);
+        let head = Head { model: &request.model, stream, store: false, instructions };
+        let has_key = policy.accepts("prompt_cache_key");
         let tail = Tail {
             tools: tools(&request.tools),
             tool_choice: "auto",
-            parallel_tool_calls: true,
-            reasoning: Reasoning {
+            parallel_tool_calls: policy.accepts("parallel_tool_calls").then_some(true),
+            reasoning: policy.accepts("reasoning").then(|| Reasoning {
                 effort: request.effort.as_deref().map(wire_effort),
                 summary: "auto",
-            },
+            }),
             // Without it the reasoning of a stored-nowhere response could never be replayed.
-            include: ["reasoning.encrypted_content"],
-            prompt_cache_key: cut(&request.cache_key),
+            include: policy.accepts("include").then_some(["reasoning.encrypted_content"]),
+            prompt_cache_key: if has_key { cut(&request.cache_key) } else { "" },
         };
         let mut out = Vec::with_capacity(16 * 1024);
         if form == Form::Frame {
@@ -155,9 +163,9 @@ impl Parts {
     }
 }
 
-/// The body of one call over HTTP.
-pub fn body(request: &Request) -> Vec<u8> {
-    Parts::write(request, &Reader::of(&request.model), Form::Http).into_bytes()
+/// The body of one call over HTTP, with the fields that the policy accepts and no others.
+pub fn body(request: &Request, policy: FieldPolicy) -> Vec<u8> {
+    Parts::write(request, &Reader::of(&request.model), policy, Form::Http).into_bytes()
 }
 
 fn object(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
@@ -223,7 +231,7 @@ mod tests {
 
     /// One field per line, for the reader of a snapshot.
     fn text(request: &Request) -> String {
-        String::from_utf8(body(request)).unwrap().replace(",\"", ",\n\"")
+        String::from_utf8(body(request, FieldPolicy::OpenAi)).unwrap().replace(",\"", ",\n\"")
     }
 
     #[test]
@@ -277,9 +285,10 @@ mod tests {
     #[test]
     fn a_frame_says_the_same_without_what_only_http_needs() {
         let request = request(vec![spec("read")]);
-        let parts = Parts::write(&request, &Reader::of(&request.model), Form::Frame);
+        let parts =
+            Parts::write(&request, &Reader::of(&request.model), FieldPolicy::OpenAi, Form::Frame);
         let mut frame: Value = serde_json::from_slice(&parts.frame(None, b"")).unwrap();
-        let mut http: Value = serde_json::from_slice(&body(&request)).unwrap();
+        let mut http: Value = serde_json::from_slice(&body(&request, FieldPolicy::OpenAi)).unwrap();
         assert_eq!(
             frame.as_object_mut().unwrap().shift_remove("type"),
             Some("response.create".into())
@@ -293,6 +302,30 @@ mod tests {
     }
 
     #[test]
+    fn a_body_has_only_fields_that_its_backend_accepts() {
+        let bare = Request { instructions: "".into(), ..request(vec![spec("read")]) };
+        for (policy, fields) in [
+            (
+                FieldPolicy::OpenAi,
+                "model stream store input tools tool_choice parallel_tool_calls reasoning include \
+                 prompt_cache_key",
+            ),
+            (
+                FieldPolicy::ChatGpt,
+                "model stream store instructions input tools tool_choice parallel_tool_calls \
+                 reasoning include prompt_cache_key",
+            ),
+            (FieldPolicy::Portable, "model stream store input tools tool_choice"),
+        ] {
+            let body: Value = serde_json::from_slice(&body(&bare, policy)).unwrap();
+            let found: Vec<&str> = body.as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(found.join(" "), fields, "{policy:?}");
+            assert!(found.iter().all(|field| policy.accepts(field)), "{policy:?}");
+            assert_eq!((&body["store"], &body["stream"]), (&false.into(), &true.into()));
+        }
+    }
+
+    #[test]
     fn the_order_of_tools_does_not_change_the_bytes() {
         let forth = text(&request(vec![spec("a"), spec("b")]));
         assert_eq!(forth, text(&request(vec![spec("b"), spec("a")])));
@@ -303,7 +336,7 @@ mod tests {
         let mut long = request(vec![]);
         long.cache_key = "é".repeat(90);
         long.effort = Some("ultra".to_owned());
-        let body: Value = serde_json::from_slice(&body(&long)).unwrap();
+        let body: Value = serde_json::from_slice(&body(&long, FieldPolicy::OpenAi)).unwrap();
         assert_eq!(body["prompt_cache_key"].as_str().unwrap().chars().count(), 64);
         assert_eq!(body["reasoning"]["effort"], "max");
     }

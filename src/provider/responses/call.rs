@@ -197,7 +197,8 @@ impl Call {
             },
         };
         self.announce("sse", fallback_reason, None);
-        let body = Parts::write(&self.request, &self.reader(), Form::Http).into_bytes();
+        let policy = self.shared.credential.policy();
+        let body = Parts::write(&self.request, &self.reader(), policy, Form::Http).into_bytes();
         let answer = self.shared.post(&self.request.session, body).await;
         let answer = answer.map_err(|error| match error.details.get("status") {
             Some(_) => Trouble::Said(error),
@@ -225,7 +226,8 @@ impl Call {
 
     async fn send_on(&mut self, open: Open) -> Result<(), Trouble> {
         let Open { mut socket, continuation, is_reused } = open;
-        let parts = Parts::write(&self.request, &self.reader(), Form::Frame);
+        let policy = self.shared.credential.policy();
+        let parts = Parts::write(&self.request, &self.reader(), policy, Form::Frame);
         let continued = continuation.map(|known| known.frame(&parts, &self.request.model));
         let (frame, is_continued) = match continued {
             Some(Ok(frame)) => (frame, true),

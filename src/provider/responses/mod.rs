@@ -9,11 +9,11 @@ mod transport;
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use reqwest::Client;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use secrecy::ExposeSecret;
+use reqwest::header::HeaderMap;
 use sha2::{Digest, Sha256};
 
 pub use body::body;
@@ -24,8 +24,7 @@ use super::wire::sse::{Answer, Sse};
 use super::wire::websocket::{Pace, Socket};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::{Stream, Transport};
-use crate::credential::Credential;
-use crate::error::Kind;
+use crate::credential::{Credential, Recovery};
 use crate::id::SessionId;
 use call::Call;
 use transport::Lines;
@@ -99,49 +98,54 @@ impl Provider for Responses {
 }
 
 impl Shared {
-    async fn post(&self, _session: &SessionId, body: Vec<u8>) -> Result<Answer, ProviderError> {
-        self.sse.post(self.url(), self.headers()?, body).await
+    async fn post(&self, session: &SessionId, body: Vec<u8>) -> Result<Answer, ProviderError> {
+        let body = Bytes::from(body);
+        self.admitted(session, |headers| self.sse.post(self.url(), headers, body.clone())).await
     }
 
-    async fn connect(&self, _session: &SessionId) -> Result<Socket, ProviderError> {
+    async fn connect(&self, session: &SessionId) -> Result<Socket, ProviderError> {
         let client = self.upgradable.get_or_init(|| self.network.client(Protocol::Upgradable));
         let client = client.as_ref().map_err(Clone::clone)?;
-        Socket::open(client, self.url(), self.headers()?, self.pace).await
+        self.admitted(session, |headers| Socket::open(client, self.url(), headers, self.pace)).await
+    }
+
+    /// Makes a request with the credential's headers. A refused token is helped at most twice.
+    async fn admitted<T, F: Future<Output = Result<T, ProviderError>>>(
+        &self,
+        session: &SessionId,
+        request: impl Fn(HeaderMap) -> F,
+    ) -> Result<T, ProviderError> {
+        let mut authorization = self.credential.authorize().await?;
+        let mut recovery = Recovery::default();
+        loop {
+            let headers = self.credential.headers(&authorization, session.as_str())?;
+            let error = match request(headers).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if error.details["status"] != 401 {
+                return Err(error);
+            }
+            match self.credential.recover(&authorization, &mut recovery).await? {
+                Some(another) => authorization = another,
+                None => return Err(error),
+            }
+        }
     }
 
     fn url(&self) -> String {
         format!("{}/responses", self.credential.base_url())
     }
-
-    fn headers(&self) -> Result<HeaderMap, ProviderError> {
-        let odd =
-            |_| ProviderError::terminal(Kind::NotAuthenticated, "the credential is not a header");
-        let mut headers = HeaderMap::new();
-        if let Some(key) = self.credential.key() {
-            let mut bearer =
-                HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(odd)?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
-        let billed = [
-            ("openai-organization", &self.credential.organization),
-            ("openai-project", &self.credential.project),
-        ];
-        for (name, value) in billed {
-            if let Some(value) = value {
-                headers.insert(name, HeaderValue::from_str(value).map_err(odd)?);
-            }
-        }
-        Ok(headers)
-    }
 }
 
 /// A mark that tells endpoints and payers apart without naming them.
 fn account(credential: &Credential) -> Arc<str> {
+    let subscriber = credential.tokens().map(|tokens| tokens.account_id);
     let parts = [
         Some(credential.base_url()),
         credential.organization.as_deref(),
         credential.project.as_deref(),
+        subscriber.as_deref(),
     ];
     let digest = Sha256::digest(parts.map(Option::unwrap_or_default).join("\n"));
     let mark = digest.iter().take(6).fold(String::new(), |mut mark, byte| {

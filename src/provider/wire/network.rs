@@ -70,7 +70,6 @@ impl Network {
     /// A client; certificates are read here.
     pub fn client(&self, protocol: Protocol) -> Result<Client, ProviderError> {
         let mut builder = Client::builder()
-            .user_agent(concat!("pixir/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(self.connect)
             .no_proxy();

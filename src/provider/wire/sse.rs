@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Response};
@@ -42,7 +43,7 @@ impl Sse {
         &self,
         url: String,
         mut headers: HeaderMap,
-        body: Vec<u8>,
+        body: Bytes,
     ) -> Result<Answer, ProviderError> {
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
