@@ -45,6 +45,7 @@ fn measure() {
     deltas(&mut report);
     resume(&mut report);
     memory(&mut report);
+    uploads(&mut report);
     report.show();
     println!(
         "\nSyncing in this run: {} for a small append, {} for a new file and its name.",
@@ -137,6 +138,18 @@ fn memory(report: &mut Report) {
     report.promise(
         format!("peak memory of a Turn with 50 calls {} ≤ {}", megabytes(peak), megabytes(PEAK)),
         peak <= PEAK,
+    );
+}
+
+/// What a Turn of fifty calls uploads; here the floor is what SSE must send.
+fn uploads(report: &mut Report) {
+    let scene = Scene::new("pages 50");
+    let [sse, socket] = ["sse", "websocket"].map(|transport| scene.uploaded(transport));
+    let shown = [megabytes(sse), megabytes(socket), String::new()];
+    report.row("upload, 50 calls, SSE and WebSocket", shown, ratio(socket, sse));
+    report.promise(
+        format!("a WebSocket uploads {} ≤ 1/5 × {}", megabytes(socket), megabytes(sse)),
+        socket * 5 <= sse,
     );
 }
 

@@ -14,6 +14,9 @@ use super::child;
 /// The role of the process.
 pub const ROLE: &str = "__model";
 
+/// Lines of a page of the book.
+const PAGE: usize = 120;
+
 /// Serves for ever; with a folder it keeps the bodies of all requests there.
 pub fn serve(folder: Option<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -46,6 +49,10 @@ fn answer(request: &Received) -> Reply {
         "bash" if done < wanted => Reply::calls("bash", json!({"command": format!("true {done}")})),
         "read" if done < wanted => {
             Reply::calls("read", json!({"path": "file.txt", "offset": done + 1}))
+        }
+        "pages" if done < wanted => {
+            let (offset, limit) = (done * PAGE + 1, PAGE);
+            Reply::calls("read", json!({"path": "book.txt", "offset": offset, "limit": limit}))
         }
         "deltas" => Reply::new().deltas(wanted, "word "),
         _ => Reply::says("That is all."),

@@ -53,6 +53,17 @@ impl Scene {
         self
     }
 
+    /// How many bytes of requests one run uploads over this transport.
+    pub fn uploaded(&self, transport: &str) -> u64 {
+        let bodies = self.bodies();
+        std::fs::remove_dir_all(&bodies).unwrap();
+        std::fs::create_dir(&bodies).unwrap();
+        let model = Model::start(Some(&bodies));
+        child::run(self.pixir(&model, Durability::None).env("PIXIR_TRANSPORT", transport));
+        let files = std::fs::read_dir(bodies).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    }
+
     /// The floor client, Pixir without syncing, and Pixir as it is by default, each so many times
     /// and in turn.
     pub fn take_turns(&self, count: usize) -> [Vec<Run>; 3] {
@@ -119,6 +130,8 @@ fn furnish() -> TempDir {
     std::fs::create_dir_all(folder.path().join("work/.git")).unwrap();
     let lines = "one more line of a small file\n".repeat(60);
     std::fs::write(folder.path().join("work/file.txt"), lines).unwrap();
+    let book = "one more line of a long book of code\n".repeat(6000);
+    std::fs::write(folder.path().join("work/book.txt"), book).unwrap();
     folder
 }
 

@@ -78,7 +78,8 @@ fn every_key_can_be_set_in_the_users_file() {
         "stream": {"idle_ms": 4, "total_ms": 5, "connect_ms": 6},
         "bash": {"timeout_ms": 7, "max_timeout_ms": 8, "drain_ms": 9, "env": ["A_B"], "shell": "/bin/sh"},
         "grace": {"turn_ms": 10, "process_ms": 11},
-        "output_limit": 2048, "instructions_limit": 0
+        "output_limit": 2048, "instructions_limit": 0,
+        "transport": "websocket", "tls": {"extra_roots": ["/etc/own.pem"]}
     }"#;
     let config = Desk::new().user(text).load().unwrap().config;
     let ms = Duration::from_millis;
@@ -97,6 +98,8 @@ fn every_key_can_be_set_in_the_users_file() {
     assert_eq!(config.bash, bash);
     assert_eq!(config.grace, Grace { turn: ms(10), process: ms(11) });
     assert_eq!((config.output_limit, config.instructions_limit), (2048, 0));
+    assert_eq!(config.transport, Some(Transport::WebSocket));
+    assert_eq!(config.extra_roots, [PathBuf::from("/etc/own.pem")]);
 }
 
 #[test]
@@ -126,6 +129,14 @@ fn a_mistake_in_the_users_file_names_key_and_file() {
             "`bash.env` must be a list of environment variable names, not a list",
         ),
         (r#"{"bash": {"shell": "sh"}}"#, "`bash.shell` must be an absolute path, not \"sh\""),
+        (
+            r#"{"transport": "pigeon"}"#,
+            "`transport` must be \"auto\", \"websocket\" or \"sse\", not \"pigeon\"",
+        ),
+        (
+            r#"{"tls": {"extra_roots": ["own.pem"]}}"#,
+            "`tls.extra_roots` must be a list of absolute paths, not a list",
+        ),
         ("{\n oops", "it is not a JSON object: line 2, column 2"),
         ("[1]", "it is not a JSON object: line 1, column 0"),
     ];
@@ -155,6 +166,11 @@ fn a_workspace_cannot_widen_trust_and_cannot_break_a_run() {
     assert!(notices[0].contains("`bash.env` is ignored, a Workspace may not set it"));
     assert!(notices[1].contains("`durability` is ignored"));
     assert!(notices[2].contains("`x` is not a setting"));
+
+    let wires = r#"{"transport": "sse", "tls": {"extra_roots": ["/work/own.pem"]}}"#;
+    let desk = Desk::new().workspace(wires);
+    let config = desk.load().unwrap().config;
+    assert_eq!((config.transport, config.extra_roots.len(), desk.notices().len()), (None, 0, 2));
 
     let broken = Desk::new().workspace("{").notices();
     assert!(broken[0].contains("/work/.pixir/config.json is ignored"), "{broken:?}");

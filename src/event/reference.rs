@@ -40,8 +40,8 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             "`commentary` beside tool calls, `final` at the end; `metadata.partial` marks the text of a broken stream.",
         ),
         "reasoning" => (
-            json!({"item": {"type": "reasoning", "encrypted_content": "…"}, "model": "gpt-5.5"}),
-            "An opaque item, replayed only to the model that made it.",
+            json!({"item": {"type": "reasoning", "encrypted_content": "…"}, "model": "gpt-5.5", "account": "3fa9c1d20b77"}),
+            "An opaque item, replayed only to the model and the account that made it; `account` is a mark, not a name.",
         ),
         "tool_call" => (
             json!({"call_id": "call_1", "name": "bash", "args": {"command": "cargo test"}}),
@@ -58,8 +58,9 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
         "provider_usage" => (
             json!({"model": "gpt-5.5", "iteration": 0, "status": "completed", "usage": {"input_tokens": 1200,
                 "cached_tokens": 1024, "output_tokens": 40, "reasoning_tokens": 16, "total_tokens": 1240},
-                "transport": "sse", "retries": 0, "first_byte_ms": 310, "duration_ms": 900}),
-            "One Provider call, failed ones too. `estimated_cost_usd` is absent when the price is not known.",
+                "transport": "websocket", "continuation": {"used": false, "reset_reason": "history_changed"},
+                "retries": 0, "first_byte_ms": 310, "duration_ms": 900}),
+            "One Provider call, failed ones too. `continuation` is absent over SSE; `fallback_reason` says why SSE was used, `reasoning_dropped` that the server could not read reasoning. `estimated_cost_usd` is absent when the price is not known.",
         ),
         "turn_failed" => (
             json!({"terminal_status": "interrupted", "error_kind": "interrupted", "error_message": "the Turn was interrupted"}),

@@ -34,7 +34,8 @@ use crate::tool::ToolSpec;
 /// A model behind a wire.
 pub trait Provider: Send + Sync + Debug {
     /// Starts one call. The stream yields until `Completed` or an error, each of which is its last
-    /// item; it never retries by itself, and ends at once when the wire says its last word.
+    /// item, and ends at once when the wire says its last word. It sends the request anew only while
+    /// the model has said nothing, at most `resends` times, and announces each time by `Sent`.
     fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>>;
     /// Who pays, and where, as a short mark; `None` when there is nothing to tell apart.
     fn account(&self) -> Option<Arc<str>> {

@@ -66,6 +66,23 @@ async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refused_token_is_renewed_at_the_handshake_of_a_socket_too() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    desk.issuer.forget_access_tokens();
+    let child =
+        desk.pixir(&["hello", "there"]).env("PIXIR_TRANSPORT", "websocket").spawn().unwrap();
+    let run = Ran::of(child.wait_with_output().unwrap()).exits(0);
+    assert_eq!(run.out, "hello from the plan\n");
+    let requests = desk.server.requests();
+    assert_eq!((desk.issuer.counts().refreshes, desk.server.upgrades(), requests.len()), (1, 2, 1));
+    assert_eq!(requests[0].transport, "websocket");
+    assert!(requests[0].header("chatgpt-account-id").is_some());
+    assert_eq!(requests[0].header("originator"), Some("pixir"));
+    desk.check_secrets(&[run]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_refuses_every_token_is_asked_no_more_than_needed() {
     let mut desk = Desk::new().await;
     let script = Script::answering(|_| Reply::status(401, r#"{"detail":"Unauthorized"}"#));

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::House;
 use crate::support::house::say;
+use crate::support::torture;
 
 /// Calls of the long Turn.
 const CALLS: usize = 50;
@@ -69,6 +70,9 @@ async fn a_turn_of_many_calls_uploads_a_fifth_over_a_socket() {
     assert_eq!((socket.server.upgrades(), socket.server.connections()), (1, 1));
     let (all, new) = (uploaded(&sse), uploaded(&socket));
     assert!(new * 5 <= all, "{new} of {all} bytes");
+    torture::say(&format!(
+        "a Turn of {CALLS} calls uploads {new} bytes over a WebSocket, {all} over SSE"
+    ));
     let bills = usages(&conversation);
     assert_eq!(bills[0]["continuation"], json!({"used": false}));
     assert!(bills.iter().all(|bill| bill["transport"] == "websocket"));
