@@ -437,3 +437,29 @@ proptest! {
         prop_assert!(whole.starts_with(&early[..early.len() - 1]));
     }
 }
+
+#[test]
+fn reasoning_goes_back_only_to_the_account_that_made_it() {
+    let thought = |account: Option<&str>| -> Canonical {
+        let item = json!({"type": "reasoning", "encrypted_content": "sealed", "summary": []});
+        let extra = account.map(|mark| ("account".to_owned(), json!(mark))).into_iter().collect();
+        Reasoning { item, model: MODEL.to_owned(), extra }.into()
+    };
+    let is_replayed = |made_by: Option<&str>, read_by: Option<&str>, unreadable_to: Option<Seq>| {
+        let answer = AssistantMessage { text: "so".into(), ..AssistantMessage::default() };
+        let history = numbered([thought(made_by), answer.into()]);
+        let mut out = Vec::new();
+        let reader = Reader { model: MODEL, account: read_by, unreadable_to };
+        write(&mut out, &history, &reader, None);
+        String::from_utf8(out).unwrap().contains("sealed")
+    };
+    for (made_by, read_by, expected) in [
+        (Some("a"), Some("a"), true),
+        (Some("a"), Some("b"), false),
+        (None, Some("b"), true),
+        (Some("a"), None, true),
+    ] {
+        assert_eq!(is_replayed(made_by, read_by, None), expected, "{made_by:?} {read_by:?}");
+    }
+    assert!(!is_replayed(None, None, Some(0)));
+}

@@ -429,3 +429,19 @@ async fn unreadable_reasoning_is_left_out_and_stays_out() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_handshake_that_is_never_answered_does_not_hold_up_a_call() {
+    let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let base_url = format!("http://{}/v1", silent.local_addr().unwrap());
+    let pace = Pace { connect: Duration::from_millis(100), ..Pace::default() };
+    for (transport, kind, wires) in
+        [(Transport::WebSocket, Kind::Network, 0), (Transport::Auto, Kind::StreamIdle, 1)]
+    {
+        let travel = Travel { transport: Some(transport), pace, ..Travel::default() };
+        let provider = Responses::new(Credential::new(None, &base_url).unwrap(), HASTY, travel);
+        let heard: Heard = provider.stream(request()).collect().await;
+        assert_eq!((error_of(&heard).kind, error_of(&heard).retryable), (kind, true), "{heard:?}");
+        assert_eq!(heard.len(), wires + 1, "{heard:?}");
+    }
+}
