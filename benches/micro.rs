@@ -12,7 +12,7 @@ mod table;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use pixir::bench::{Log, Reducer, Request, Splitter, request_body};
+use pixir::bench::{FieldPolicy, Log, Reducer, Request, Splitter, Wishes, request_body};
 use pixir::{
     AssistantMessage, CallId, Canonical, Extra, History, Phase, ProviderUsage, Reasoning,
     SessionId, Tokens, ToolCall, ToolResult, UserMessage,
@@ -94,7 +94,12 @@ fn measure_histories(size: usize, histories: Vec<History>, rows: &mut Vec<Row>) 
     rows.push(row("fold (turns, orphans)", size, folded));
     let built = median_of(
         || histories.iter().cloned().map(request).collect::<Vec<_>>(),
-        |requests| requests.iter().map(|request| request_body(request).len()).sum::<usize>(),
+        |requests| {
+            requests
+                .iter()
+                .map(|request| request_body(request, FieldPolicy::OpenAi).len())
+                .sum::<usize>()
+        },
     );
     rows.push(row("request body", size, built));
     let first = histories.into_iter().next().unwrap();
@@ -119,7 +124,7 @@ fn measure_request(items: usize, logs: &Logs, rows: &mut Vec<Row>) {
     let visible = |event: &&pixir::SharedEvent| event.type_name() != "provider_usage";
     let events = log.history().iter().filter(visible).take(items).cloned().collect();
     let request = request(History::from_events(events));
-    let taken = median_of(|| (), |()| request_body(&request));
+    let taken = median_of(|| (), |()| request_body(&request, FieldPolicy::OpenAi));
     let per_item = taken / u32::try_from(items).unwrap();
     rows.push(Row { name: "request body, warm", size: items, time: taken, per_item });
 }
@@ -157,6 +162,7 @@ fn request(history: History) -> Request {
         tools: Vec::new().into(),
         history,
         cache_key: "bench".to_owned(),
+        wishes: Wishes::default(),
     }
 }
 

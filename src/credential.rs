@@ -3,11 +3,15 @@
 //! A credential and its endpoint travel together, so that a key can never be sent elsewhere. The
 //! environment is handed in by `cli`; nothing here reads it.
 
+mod policy;
+
 use std::fmt;
 use std::net::IpAddr;
 
 use reqwest::Url;
 use secrecy::SecretString;
+
+pub use policy::FieldPolicy;
 
 use crate::error::{Explain, Kind};
 
@@ -20,6 +24,7 @@ pub struct Credential {
     key: Option<SecretString>,
     base_url: String,
     is_loopback: bool,
+    policy: FieldPolicy,
     /// The `OpenAI-Organization` header.
     pub organization: Option<String>,
     /// The `OpenAI-Project` header.
@@ -63,9 +68,22 @@ impl Credential {
             key: key.map(SecretString::from),
             base_url: base_url.to_owned(),
             is_loopback,
+            policy: FieldPolicy::OpenAi,
             organization: None,
             project: None,
         })
+    }
+
+    /// The same credential for a backend that accepts other fields.
+    #[must_use]
+    pub fn with_policy(mut self, policy: FieldPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Which fields the endpoint accepts.
+    pub fn policy(&self) -> FieldPolicy {
+        self.policy
     }
 
     /// The secret itself, for the one header that carries it and for redaction.

@@ -18,11 +18,11 @@ use crate::log::{Flaw, Opened};
 use crate::paths;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
-use crate::provider::{Provider, Responses};
+use crate::provider::{Provider, Responses, Wishes};
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Commands, Containment, Host, Toolbox};
-use crate::turn::{Prompt, Settings};
+use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
 
 /// What enters at the door: nothing below reads the environment or a settings file.
@@ -65,6 +65,7 @@ pub struct Harness {
     commands: Commands,
     sessions: Sessions,
     shell: String,
+    budget: Arc<Budget>,
 }
 
 impl Harness {
@@ -83,7 +84,8 @@ impl Harness {
         let commands = Commands::new(host, &config);
         let provider = Arc::new(Responses::new(credential, config.stream));
         let sessions = Sessions::default();
-        Self { config, provider, secrets: Arc::new(secrets), commands, sessions, shell }
+        let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
+        Self { config, provider, secrets: Arc::new(secrets), commands, sessions, shell, budget }
     }
 
     /// Starts a Conversation: a new Session, or one that exists.
@@ -165,6 +167,11 @@ impl Harness {
             tool_grace: self.config.grace.process + self.config.grace.turn / 5,
             output_limit: self.config.output_limit,
             session_folder: folder,
+            budget: Arc::clone(&self.budget),
+            wishes: Wishes {
+                web_search: self.config.web_search,
+                answer_schema: self.config.answer_schema.clone(),
+            },
             prompt: Prompt {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),

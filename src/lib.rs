@@ -50,8 +50,9 @@ pub mod workbench;
 /// What the benchmarks need of the private rooms; not a part of the API.
 #[doc(hidden)]
 pub mod bench {
+    pub use crate::credential::FieldPolicy;
     pub use crate::log::Log;
-    pub use crate::provider::{Reducer, Request, Splitter, body as request_body};
+    pub use crate::provider::{Reducer, Request, Splitter, Wishes, body as request_body};
 }
 
 pub use cli::{command, run};

@@ -5,7 +5,8 @@ use crate::error::Report;
 use super::bad_argument;
 
 /// The commands of this build.
-const HERE: &[&str] = &["resume", "sessions", "verify", "repair", "demo", "completions", "help"];
+const HERE: &[&str] =
+    &["resume", "sessions", "verify", "repair", "usage", "models", "demo", "completions", "help"];
 
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
@@ -18,11 +19,9 @@ const LATER: &[&str] = &[
     "inspect-replay",
     "diagnose",
     "doctor",
-    "models",
     "skills",
     "agents",
     "workflow",
-    "usage",
     "undo",
     "redo",
     "export",

@@ -42,11 +42,17 @@ async fn answer(
     requests: &Requests,
     request: Received,
 ) -> std::io::Result<Next> {
+    if request.method == "GET" && request.path.split('?').next().is_some_and(is_listing) {
+        requests.keep_listing(request);
+        return plain(socket, 200, &[], &script.models.to_string()).await;
+    }
     if request.method != "POST" || !request.path.ends_with("/responses") {
         let message = format!("Invalid URL ({} {})", request.method, request.path);
         return plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string()).await;
     }
-    let refusal = check::refusal(&request.body);
+    let is_portable = request.path.starts_with("/portable/");
+    let unknown = if is_portable { check::portable_refusal(&request.body) } else { None };
+    let refusal = unknown.or_else(|| check::refusal(&request.body));
     let serial = request.input().len();
     let number = requests.keep(request.clone());
     if let Some(body) = refusal {
@@ -57,6 +63,10 @@ async fn answer(
         Head::Plain { status, headers, body } => plain(socket, *status, headers, body).await,
         Head::Stream => stream(socket, &reply, &request.body["model"], serial).await,
     }
+}
+
+fn is_listing(path: &str) -> bool {
+    path.ends_with("/models")
 }
 
 async fn plain(

@@ -8,6 +8,10 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// Answers with a shape, and answers from the web.
+mod answers;
+/// What a run may use up.
+mod budgets;
 /// The command line through its own door.
 mod cli;
 /// A Log cut and flipped in every way.
@@ -24,6 +28,10 @@ mod process;
 mod prompt;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// Other servers that speak the dialect.
+mod servers;
+/// What was spent, and on what.
+mod spending;
 /// Signals, a second process and a full disk.
 mod stop;
 /// A house to live in, and a way to read its Log.

@@ -4,6 +4,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::credential::FieldPolicy;
 use crate::provider::{Request, input};
 use crate::tool::ToolSpec;
 
@@ -27,15 +28,30 @@ struct Tail<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     tool_choice: &'static str,
-    parallel_tool_calls: bool,
-    reasoning: Reasoning<'a>,
-    include: [&'static str; 1],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parallel_tool_calls: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<Reasoning<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    include: &'static [&'static str],
     #[serde(skip_serializing_if = "str::is_empty")]
     prompt_cache_key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<Text<'a>>,
 }
 
 #[derive(Serialize)]
-struct Tool<'a> {
+#[serde(untagged)]
+enum Tool<'a> {
+    Function(Function<'a>),
+    /// Run by the Provider.
+    Hosted {
+        r#type: &'static str,
+    },
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
     r#type: &'static str,
     name: &'a str,
     description: &'a str,
@@ -50,31 +66,70 @@ struct Reasoning<'a> {
     summary: &'static str,
 }
 
-/// The body of one call.
-pub fn body(request: &Request) -> Vec<u8> {
-    let head = Head {
-        model: &request.model,
-        stream: true,
-        store: false,
-        instructions: request.instructions.trim(),
-    };
+#[derive(Serialize)]
+struct Text<'a> {
+    format: Format<'a>,
+}
+
+#[derive(Serialize)]
+struct Format<'a> {
+    r#type: &'static str,
+    name: &'static str,
+    strict: bool,
+    schema: &'a Value,
+}
+
+/// What a backend is told that refuses a body without instructions.
+const STOCK_INSTRUCTIONS: &str = "You are a careful coding agent.";
+
+/// Without it the reasoning of a stored-nowhere response could never be replayed.
+const INCLUDE: &[&str] = &["reasoning.encrypted_content"];
+const INCLUDE_SOURCES: &[&str] = &["reasoning.encrypted_content", "web_search_call.action.sources"];
+
+/// The body of one call, with the fields that the policy accepts and no others.
+pub fn body(request: &Request, policy: FieldPolicy) -> Vec<u8> {
+    let mut instructions = request.instructions.trim();
+    if instructions.is_empty() && policy.needs_instructions() {
+        instructions = STOCK_INSTRUCTIONS;
+    }
+    let head = Head { model: &request.model, stream: true, store: false, instructions };
+    let searches = request.wishes.web_search && policy != FieldPolicy::Portable;
+    let schema = request.wishes.answer_schema.as_ref();
     let tail = Tail {
-        tools: tools(&request.tools),
+        tools: tools(&request.tools, searches),
         tool_choice: "auto",
-        parallel_tool_calls: true,
-        reasoning: Reasoning {
+        parallel_tool_calls: policy.accepts("parallel_tool_calls").then_some(true),
+        reasoning: policy.accepts("reasoning").then(|| Reasoning {
             effort: request.effort.as_deref().map(wire_effort),
             summary: "auto",
+        }),
+        include: match policy.accepts("include") {
+            false => &[],
+            true if searches => INCLUDE_SOURCES,
+            true => INCLUDE,
         },
-        // Without it the reasoning of a stored-nowhere response could never be replayed.
-        include: ["reasoning.encrypted_content"],
-        prompt_cache_key: cut(&request.cache_key),
+        prompt_cache_key: if policy.accepts("prompt_cache_key") {
+            cut(&request.cache_key)
+        } else {
+            ""
+        },
+        text: schema.map(|schema| Text {
+            format: Format {
+                r#type: "json_schema",
+                name: "answer",
+                strict: schema.is_strict(),
+                schema: schema.schema(),
+            },
+        }),
     };
+    // What only the model that made it can read is left out where nobody can.
+    let reads_reasoning = policy.accepts("include");
+    let reader = if reads_reasoning { request.model.as_str() } else { "" };
     let mut out = Vec::with_capacity(16 * 1024);
     object(&mut out, &head);
     out.pop();
     out.extend_from_slice(b",\"input\":");
-    input::write(&mut out, &request.history, &request.model, request.project.as_deref());
+    input::write(&mut out, &request.history, reader, request.project.as_deref());
     out.push(b',');
     let tail_start = out.len();
     object(&mut out, &tail);
@@ -90,10 +145,10 @@ fn object(out: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 /// Sorted, so that the order in which tools were found never changes the cached prefix.
-fn tools(specs: &[ToolSpec]) -> Vec<Tool<'_>> {
-    let mut tools: Vec<Tool<'_>> = specs
+fn tools(specs: &[ToolSpec], searches: bool) -> Vec<Tool<'_>> {
+    let mut functions: Vec<Function<'_>> = specs
         .iter()
-        .map(|spec| Tool {
+        .map(|spec| Function {
             r#type: "function",
             name: &spec.name,
             description: &spec.description,
@@ -101,8 +156,9 @@ fn tools(specs: &[ToolSpec]) -> Vec<Tool<'_>> {
             parameters: &spec.parameters,
         })
         .collect();
-    tools.sort_by_key(|tool| tool.name);
-    tools
+    functions.sort_by_key(|function| function.name);
+    let hosted = searches.then_some(Tool::Hosted { r#type: "web_search" });
+    functions.into_iter().map(Tool::Function).chain(hosted).collect()
 }
 
 /// `ultra` is a word for users; the wire's strongest is `max`.
@@ -121,7 +177,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::AnswerSchema;
     use crate::history::History;
+    use crate::provider::Wishes;
 
     fn spec(name: &str) -> ToolSpec {
         let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
@@ -137,12 +195,13 @@ mod tests {
             tools: tools.into(),
             history: History::default(),
             cache_key: "pxr1:key".to_owned(),
+            wishes: Wishes::default(),
         }
     }
 
     /// One field per line, for the reader of a snapshot.
     fn text(request: &Request) -> String {
-        String::from_utf8(body(request)).unwrap().replace(",\"", ",\n\"")
+        String::from_utf8(body(request, FieldPolicy::OpenAi)).unwrap().replace(",\"", ",\n\"")
     }
 
     #[test]
@@ -194,6 +253,46 @@ mod tests {
     }
 
     #[test]
+    fn a_body_has_only_fields_that_its_backend_accepts() {
+        let bare = Request { instructions: "".into(), ..request(vec![spec("read")]) };
+        for (policy, fields) in [
+            (
+                FieldPolicy::OpenAi,
+                "model stream store input tools tool_choice parallel_tool_calls reasoning include \
+                 prompt_cache_key",
+            ),
+            (
+                FieldPolicy::ChatGpt,
+                "model stream store instructions input tools tool_choice parallel_tool_calls \
+                 reasoning include prompt_cache_key",
+            ),
+            (FieldPolicy::Portable, "model stream store input tools tool_choice"),
+        ] {
+            let body: Value = serde_json::from_slice(&body(&bare, policy)).unwrap();
+            let found: Vec<&str> = body.as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(found.join(" "), fields, "{policy:?}");
+            assert!(found.iter().all(|field| policy.accepts(field)), "{policy:?}");
+            assert_eq!((&body["store"], &body["stream"]), (&false.into(), &true.into()));
+        }
+    }
+
+    #[test]
+    fn wishes_are_sent_where_they_are_understood() {
+        let schema = AnswerSchema::parse(r#"{"type":"object","properties":{"a":{}}}"#).unwrap();
+        let mut wishing = request(vec![spec("read")]);
+        wishing.wishes = Wishes { web_search: true, answer_schema: Some(schema) };
+        let sent: Value = serde_json::from_slice(&body(&wishing, FieldPolicy::OpenAi)).unwrap();
+        assert_eq!(sent["tools"][1], json!({"type": "web_search"}));
+        assert_eq!(sent["include"][1], "web_search_call.action.sources");
+        assert_eq!(sent["text"]["format"]["type"], "json_schema");
+        assert_eq!(sent["text"]["format"]["strict"], false);
+        assert_eq!(sent["text"]["format"]["schema"]["type"], "object");
+        let sent: Value = serde_json::from_slice(&body(&wishing, FieldPolicy::Portable)).unwrap();
+        assert_eq!(sent["tools"].as_array().unwrap().len(), 1);
+        assert!(sent.get("include").is_none() && sent.get("text").is_some());
+    }
+
+    #[test]
     fn the_order_of_tools_does_not_change_the_bytes() {
         let forth = text(&request(vec![spec("a"), spec("b")]));
         assert_eq!(forth, text(&request(vec![spec("b"), spec("a")])));
@@ -204,7 +303,7 @@ mod tests {
         let mut long = request(vec![]);
         long.cache_key = "é".repeat(90);
         long.effort = Some("ultra".to_owned());
-        let body: Value = serde_json::from_slice(&body(&long)).unwrap();
+        let body: Value = serde_json::from_slice(&body(&long, FieldPolicy::OpenAi)).unwrap();
         assert_eq!(body["prompt_cache_key"].as_str().unwrap().chars().count(), 64);
         assert_eq!(body["reasoning"]["effort"], "max");
     }

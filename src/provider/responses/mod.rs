@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use serde_json::Value;
 
 pub use body::body;
 pub use reduce::Reducer;
@@ -15,7 +16,8 @@ pub use reduce::Reducer;
 use super::wire::sse::{Answer, Read, Sse};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::Stream;
-use crate::credential::Credential;
+use crate::config::models::{self, Model};
+use crate::credential::{Credential, FieldPolicy};
 use crate::error::Kind;
 
 /// A model behind `/responses`.
@@ -29,13 +31,27 @@ impl Responses {
     pub fn new(credential: Credential, limits: Stream) -> Self {
         Self { sse: Arc::new(Sse::new(credential, limits)) }
     }
+
+    /// Asks the endpoint which models it has; free, and bounded by the limits.
+    pub async fn models(&self, version: &str) -> Result<Vec<Model>, ProviderError> {
+        let path = match self.sse.credential().policy() {
+            // This catalogue hides what a client of unknown version may not know.
+            FieldPolicy::ChatGpt => format!("/models?client_version={version}"),
+            FieldPolicy::OpenAi | FieldPolicy::Portable => "/models".to_owned(),
+        };
+        let answer: Value = serde_json::from_slice(&self.sse.get(&path).await?).unwrap_or_default();
+        models::listed(&answer).ok_or_else(|| {
+            let message = "the endpoint answered, but not with a list of models";
+            ProviderError::terminal(Kind::InvalidResponse, message)
+        })
+    }
 }
 
 impl Provider for Responses {
     fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
         let call = Call {
             sse: self.sse.clone(),
-            body: Some(body(&request)),
+            body: Some(body(&request, self.sse.credential().policy())),
             answer: None,
             reducer: Reducer::default(),
             ready: VecDeque::new(),
