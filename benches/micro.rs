@@ -9,16 +9,15 @@
 #[path = "support/table.rs"]
 mod table;
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use pixir::bench::{FieldPolicy, Log, Reducer, Request, Splitter, Wishes, request_body};
+use pixir::bench::{Log, reduce, request_body};
 use pixir::{
     AssistantMessage, CallId, Canonical, Extra, History, Phase, ProviderUsage, Reasoning,
     SessionId, Tokens, ToolCall, ToolResult, UserMessage,
 };
 use serde_json::json;
-use table::{median_of, time, verdict};
+use table::{median, time, verdict};
 use tempfile::TempDir;
 
 /// How many items every row works on.
@@ -93,13 +92,8 @@ fn measure_histories(size: usize, histories: Vec<History>, rows: &mut Vec<Row>) 
     );
     rows.push(row("fold (turns, orphans)", size, folded));
     let built = median_of(
-        || histories.iter().cloned().map(request).collect::<Vec<_>>(),
-        |requests| {
-            requests
-                .iter()
-                .map(|request| request_body(request, FieldPolicy::OpenAi).len())
-                .sum::<usize>()
-        },
+        || (),
+        |()| histories.iter().map(|history| request_body(history.clone()).len()).sum::<usize>(),
     );
     rows.push(row("request body", size, built));
     let first = histories.into_iter().next().unwrap();
@@ -123,47 +117,42 @@ fn measure_request(items: usize, logs: &Logs, rows: &mut Vec<Row>) {
     let log = logs.open().into_iter().next().unwrap();
     let visible = |event: &&pixir::SharedEvent| event.type_name() != "provider_usage";
     let events = log.history().iter().filter(visible).take(items).cloned().collect();
-    let request = request(History::from_events(events));
-    let taken = median_of(|| (), |()| request_body(&request, FieldPolicy::OpenAi));
+    let history = History::from_events(events);
+    let taken = median_of(|| (), |()| request_body(history.clone()));
     let per_item = taken / u32::try_from(items).unwrap();
     rows.push(Row { name: "request body, warm", size: items, time: taken, per_item });
 }
 
 fn measure_reduction(deltas: usize, rows: &mut Vec<Row>) {
     let stream = sse(deltas);
-    let reduce = |()| {
-        let mut splitter = Splitter::default();
-        let mut reducer = Reducer::default();
-        let mut out = VecDeque::new();
-        let mut seen = 0;
-        for chunk in stream.chunks(16 * 1024) {
-            splitter.feed(chunk, |frame| reducer.take(frame.event, frame.data, &mut out)).unwrap();
-            seen += out.drain(..).count();
-        }
-        assert!(seen >= deltas);
-    };
-    let taken = median_of(|| (), reduce);
+    let length = (0..deltas).map(|place| text(place, 6).len()).sum::<usize>();
+    let taken = median_of(|| (), |()| assert_eq!(reduce(&stream, 16 * 1024), length));
     let per_item = taken / u32::try_from(deltas).unwrap();
     rows.push(Row { name: "reduce deltas", size: deltas, time: taken, per_item });
+}
+
+/// Repeats until there are enough runs and enough time has passed, and gives the median.
+///
+/// `prepare` is not timed, and what `work` returns is dropped after the clock has stopped.
+fn median_of<I, O>(mut prepare: impl FnMut() -> I, mut work: impl FnMut(I) -> O) -> Duration {
+    const RUNS: usize = 5;
+    const ENOUGH: Duration = Duration::from_millis(400);
+    let began = Instant::now();
+    let mut times = Vec::new();
+    while times.len() < RUNS || (began.elapsed() < ENOUGH && times.len() < 200) {
+        let input = prepare();
+        let start = Instant::now();
+        let output = work(input);
+        times.push(start.elapsed());
+        drop(std::hint::black_box(output));
+    }
+    median(&mut times)
 }
 
 /// A row that worked on all items; its time is that of one part of `size` items.
 fn row(name: &'static str, size: usize, all: Duration) -> Row {
     let part = all * u32::try_from(size).unwrap() / u32::try_from(TOTAL).unwrap();
     Row { name, size, time: part, per_item: all / u32::try_from(TOTAL).unwrap() }
-}
-
-fn request(history: History) -> Request {
-    Request {
-        model: MODEL.to_owned(),
-        effort: None,
-        instructions: "Be helpful.".into(),
-        project: None,
-        tools: Vec::new().into(),
-        history,
-        cache_key: "bench".to_owned(),
-        wishes: Wishes::default(),
-    }
 }
 
 /// The n-th Event of a long and busy Session: ten calls per Turn.

@@ -107,7 +107,8 @@ impl Harness {
         let first = first_event(&workspace, &posture);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
-        Ok(self.converse(session, workspace, posture, can_ask, Vec::new()))
+        let history = History::default();
+        Ok(self.converse(session, workspace, posture, &history, can_ask, Vec::new()))
     }
 
     async fn resume(
@@ -117,13 +118,14 @@ impl Harness {
         can_ask: bool,
     ) -> Result<Conversation, HarnessError> {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
-        let stored = Posture::of(&session.history().await?);
+        let history = session.history().await?;
+        let stored = Posture::of(&history);
         let posture = self.resumed_posture(&stored);
         if posture != stored {
             session.record(posture.change_from(&stored).into()).await?;
         }
         self.remember_workspace(workspace.root());
-        Ok(self.converse(session, workspace, posture, can_ask, notices(&opened)))
+        Ok(self.converse(session, workspace, posture, &history, can_ask, notices(&opened)))
     }
 
     /// A resumed Session keeps its posture unless this run names another; a mode only narrows.
@@ -142,6 +144,7 @@ impl Harness {
         session: Session,
         workspace: Workspace,
         posture: Posture,
+        history: &History,
         can_ask: bool,
         mut notices: Vec<String>,
     ) -> Conversation {
@@ -150,13 +153,13 @@ impl Harness {
             workspace: root,
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
+            secrets: &self.secrets,
         });
         notices.extend(project.notices);
         let folder = paths::session_folder(root, session.id());
-        let clean = |text: Arc<str>| -> Arc<str> { self.secrets.clean(&text).as_ref().into() };
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(&self.config, self.commands.clone()),
+            toolbox: Toolbox::built_in(&self.config, self.commands.clone(), history),
             secrets: Arc::clone(&self.secrets),
             mode: posture.mode,
             can_ask,
@@ -175,7 +178,7 @@ impl Harness {
             prompt: Prompt {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
-                project: project.text.map(clean),
+                project: project.text,
                 cache_key: prompt::cache_key(prompt::VERSION, &posture.model, session.id()),
                 shell: self.shell.clone(),
             },
@@ -198,7 +201,10 @@ impl Harness {
     fn remember_workspace(&self, root: &Path) {
         let (home, root) = (self.config.home.clone(), root.to_owned());
         // Best effort, and nobody waits for it: the cache can be deleted at any time.
-        drop(tokio::task::spawn_blocking(move || projection::remember(&home, &root)));
+        // A task, so that another thread than this one makes the thread for it.
+        tokio::spawn(async move {
+            tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
+        });
     }
 }
 

@@ -49,11 +49,7 @@ pub mod workbench;
 
 /// What the benchmarks need of the private rooms; not a part of the API.
 #[doc(hidden)]
-pub mod bench {
-    pub use crate::credential::FieldPolicy;
-    pub use crate::log::Log;
-    pub use crate::provider::{Reducer, Request, Splitter, Wishes, body as request_body};
-}
+pub mod bench;
 
 pub use cli::{command, run};
 pub use config::{Config, Durability};

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// The parts of a variable's name that make its value a secret.
 const TELLING: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
 
-/// Shorter environment values are too likely to be ordinary words.
+/// Shorter environment values, and shorter lines of a value, are too likely to be ordinary words.
 const SHORTEST_FROM_ENVIRONMENT: usize = 12;
 
 /// Shorter explicit values would tear ordinary text apart.
@@ -29,6 +29,14 @@ pub struct Secrets {
 struct Known {
     value: String,
     replacement: String,
+    /// The replacement with as many line ends as the value has.
+    in_lines: String,
+}
+
+/// Whether the name of a variable says that its value is a secret.
+pub fn is_telling(name: &str) -> bool {
+    let shouted = name.to_ascii_uppercase();
+    TELLING.iter().any(|part| shouted.contains(part))
 }
 
 impl Secrets {
@@ -37,13 +45,18 @@ impl Secrets {
         Self::default().and(values)
     }
 
-    /// Knows the environment values whose name says that they are secret.
+    /// Knows the environment values whose name says that they are secret, and the passwords in
+    /// the addresses of proxies.
     pub fn from_environment(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         Self::new(vars.into_iter().filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
-            let shouted = name.to_ascii_uppercase();
-            let telling = TELLING.iter().any(|part| shouted.contains(part));
-            (telling && value.trim().len() >= SHORTEST_FROM_ENVIRONMENT).then_some((name, value))
+            if is_telling(&name) {
+                let is_long = value.trim().len() >= SHORTEST_FROM_ENVIRONMENT;
+                return is_long.then_some((name, value));
+            }
+            let is_proxy = name.to_ascii_uppercase().ends_with("_PROXY");
+            let password = password_in(&value).filter(|_| is_proxy)?.to_owned();
+            Some((name, password))
         }))
     }
 
@@ -52,11 +65,14 @@ impl Secrets {
     pub fn and(mut self, values: impl IntoIterator<Item = (String, String)>) -> Self {
         for (name, value) in values {
             let value = value.trim();
-            if value.len() < SHORTEST || self.known.iter().any(|known| known.value == value) {
-                continue;
+            self.learn(&name, value);
+            if value.contains('\n') {
+                // Shown with line numbers, in a diff or with other endings, only its lines are left.
+                self.learn(&name, &value.replace("\r\n", "\n"));
+                self.learn(&name, &value.replace("\r\n", "\n").replace('\n', "\r\n"));
+                let lines = value.lines().map(str::trim).filter(|line| is_telling_line(line));
+                lines.for_each(|line| self.learn(&name, line));
             }
-            let replacement = format!("[redacted:{name}]");
-            self.known.push(Known { value: value.to_owned(), replacement });
         }
         if !self.known.is_empty() {
             // A set too big for an automaton is not a case worth a panic, and none is known.
@@ -66,6 +82,15 @@ impl Secrets {
                 .ok();
         }
         self
+    }
+
+    fn learn(&mut self, name: &str, value: &str) {
+        if value.len() < SHORTEST || self.known.iter().any(|known| known.value == value) {
+            return;
+        }
+        let replacement = format!("[redacted:{name}]");
+        let in_lines = replacement.clone() + &"\n".repeat(value.matches('\n').count());
+        self.known.push(Known { value: value.to_owned(), replacement, in_lines });
     }
 
     /// Replaces every known value; text without any comes back as it is.
@@ -83,6 +108,18 @@ impl Secrets {
         }
         cleaned.push_str(&text[done..]);
         Cow::Owned(cleaned)
+    }
+
+    /// Replaces every known value in the bytes of a file, and keeps their number of lines.
+    pub fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        match &self.matcher {
+            Some(matcher) if matcher.is_match(bytes) => {
+                let replacements: Vec<&str> =
+                    self.known.iter().map(|known| known.in_lines.as_str()).collect();
+                Cow::Owned(matcher.replace_all_bytes(bytes, &replacements))
+            }
+            _ => Cow::Borrowed(bytes),
+        }
     }
 
     /// Replaces known values in every string of a JSON value, keys included.
@@ -127,6 +164,19 @@ impl Secrets {
     }
 }
 
+/// The password in an address such as `http://user:password@host`.
+fn password_in(address: &str) -> Option<&str> {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (user, _) = authority.rsplit_once('@')?;
+    user.split_once(':').map(|(_, password)| password)
+}
+
+/// Whether a line of a secret is one itself; the frame of a PEM block is not.
+fn is_telling_line(line: &str) -> bool {
+    line.len() >= SHORTEST_FROM_ENVIRONMENT && !line.starts_with("-----")
+}
+
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secrets({} known)", self.known.len())
@@ -139,12 +189,18 @@ impl fmt::Debug for Secrets {
 pub struct Cleaner<'a> {
     secrets: &'a Secrets,
     held: Vec<u8>,
+    replacement: fn(&Known) -> &str,
 }
 
 impl<'a> Cleaner<'a> {
     /// A cleaner at the beginning of a stream.
     pub fn new(secrets: &'a Secrets) -> Self {
-        Self { secrets, held: Vec::new() }
+        Self { secrets, held: Vec::new(), replacement: |known| &known.replacement }
+    }
+
+    /// A cleaner of a file, which keeps the number of its lines.
+    pub fn of_file(secrets: &'a Secrets) -> Self {
+        Self { replacement: |known| &known.in_lines, ..Self::new(secrets) }
     }
 
     /// Takes a chunk and gives what is certain by now.
@@ -161,7 +217,7 @@ impl<'a> Cleaner<'a> {
             }
             cleaned.extend_from_slice(&bytes[done..found.start()]);
             let known = &self.secrets.known[found.pattern().as_usize()];
-            cleaned.extend_from_slice(known.replacement.as_bytes());
+            cleaned.extend_from_slice((self.replacement)(known).as_bytes());
             done = found.end();
             // A match may reach into the held part; what it took begins no other secret.
             if done > hold_from {
@@ -173,12 +229,12 @@ impl<'a> Cleaner<'a> {
         Cow::Owned(cleaned)
     }
 
-    /// Gives what was held back, at the end of the stream.
-    pub fn finish(mut self) -> Vec<u8> {
+    /// Gives what was held back, at the end of the stream; another stream may follow.
+    pub fn finish(&mut self) -> Vec<u8> {
         let held = std::mem::take(&mut self.held);
         let Some(matcher) = &self.secrets.matcher else { return held };
         let replacements: Vec<&[u8]> =
-            self.secrets.known.iter().map(|known| known.replacement.as_bytes()).collect();
+            self.secrets.known.iter().map(|known| (self.replacement)(known).as_bytes()).collect();
         matcher.replace_all_bytes(&held, &replacements)
     }
 }
@@ -218,6 +274,37 @@ mod tests {
             secrets.clean(text),
             "[redacted:MY_API_KEY] [redacted:github_token] tooshort a-very-long-editor-name"
         );
+    }
+
+    #[test]
+    fn the_password_of_a_proxy_is_a_secret() {
+        let vars = [
+            ("https_proxy", "http://me:hunter2secret@proxy.example:8080/"),
+            ("ALL_PROXY", "socks5://proxy.example:1080"),
+            ("HOMEPAGE", "http://me:not-a-proxy@example"),
+        ];
+        let secrets = Secrets::from_environment(vars.map(|(n, v)| (n.into(), v.into())));
+        let text = "http://me:hunter2secret@proxy.example not-a-proxy";
+        assert_eq!(
+            secrets.clean(text),
+            "http://me:[redacted:https_proxy]@proxy.example not-a-proxy"
+        );
+    }
+
+    #[test]
+    fn each_line_of_a_long_secret_is_one_and_files_keep_their_lines() {
+        let pem = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\nAAo=\n-----END KEY-----";
+        let secrets = Secrets::new([("PEM".to_owned(), pem.to_owned())]);
+        assert_eq!(secrets.clean(pem), "[redacted:PEM]");
+        assert_eq!(
+            secrets.clean("  2\tMIIEvQIBADANBg\n+kqhkiG9w0BAQEF"),
+            "  2\t[redacted:PEM]\n+[redacted:PEM]"
+        );
+        for pem in [pem.to_owned(), pem.replace('\n', "\r\n")] {
+            let file = format!("a\n{pem}\nb\n");
+            let cleaned = secrets.clean_file(file.as_bytes());
+            assert_eq!(cleaned, &b"a\n[redacted:PEM]\n\n\n\n\nb\n"[..]);
+        }
     }
 
     #[test]

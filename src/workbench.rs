@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Report;
+use crate::history::History;
 use crate::id::CallId;
 use crate::paths::Home;
 use crate::secret::Secrets;
@@ -62,7 +63,7 @@ impl Workbench {
         let containment = if setup.subreaper { Containment::Subreaper } else { Containment::Best };
         let Setup { own_binary, folder, environment, .. } = setup;
         let host = Host { own_binary, environment, containment };
-        let toolbox = Toolbox::built_in(&config, Commands::new(host, &config));
+        let toolbox = Toolbox::built_in(&config, Commands::new(host, &config), &History::default());
         let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
         let session_folder = workspace.root().join(".session");
         let cancel = CancellationToken::new();

@@ -21,7 +21,7 @@ pub fn serve(folder: Option<String>) {
         let count = AtomicUsize::new(0);
         let script = Script::answering(move |request| {
             // Whoever measures wants to know when the first byte came.
-            println!("{}", (child::now() - request.arrived.elapsed()).as_nanos());
+            println!("{}", child::now().saturating_sub(request.arrived.elapsed()).as_nanos());
             if let Some(folder) = &folder {
                 let number = count.fetch_add(1, Ordering::Relaxed).to_string();
                 std::fs::write(Path::new(folder).join(number), &request.body_text).unwrap();

@@ -1,5 +1,6 @@
 //! A scene: a home, a Workspace, a prompt, and the requests that Pixir makes for it.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
@@ -62,7 +63,7 @@ impl Scene {
             for (runs, command) in runs.iter_mut().zip(&mut commands) {
                 let run = child::run(command);
                 let arrivals = model.arrivals(self.requests);
-                let first_byte = arrivals.first().map(|arrival| *arrival - run.started);
+                let first_byte = arrivals.first().map(|first| first.saturating_sub(run.started));
                 runs.push(Run { first_byte, ..run });
             }
         }
@@ -116,22 +117,39 @@ impl Scene {
 fn furnish() -> TempDir {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::create_dir_all(folder.path().join("work/.git")).unwrap();
-    let lines: String = (1..=60).map(|line| format!("line {line} of a small file\n")).collect();
+    let lines = "one more line of a small file\n".repeat(60);
     std::fs::write(folder.path().join("work/file.txt"), lines).unwrap();
     folder
 }
 
-/// What it costs here and now to force one small append to the disk.
-pub fn sync_cost() -> Duration {
-    let folder = furnish();
-    let mut file = std::fs::File::create(folder.path().join("log")).unwrap();
-    let mut times: Vec<Duration> = (0..100)
-        .map(|_| {
-            file.write_all(&[b'x'; 400]).unwrap();
-            let start = Instant::now();
-            file.sync_data().unwrap();
-            start.elapsed()
-        })
-        .collect();
-    median(&mut times)
+/// What it costs here and now to force things to the disk.
+pub struct SyncCost {
+    /// A small append to a file.
+    pub append: Duration,
+    /// A new file: its first bytes, and its name in the folder.
+    pub new_file: Duration,
+}
+
+impl SyncCost {
+    pub fn measured() -> Self {
+        let folder = furnish();
+        let directory = File::open(folder.path()).unwrap();
+        let mut append = Vec::new();
+        let mut new_file = Vec::new();
+        for number in 0..60 {
+            let mut file = File::create(folder.path().join(number.to_string())).unwrap();
+            let mut sync = |times: &mut Vec<Duration>, name: Option<&File>| {
+                file.write_all(&[b'x'; 400]).unwrap();
+                let start = Instant::now();
+                file.sync_data().unwrap();
+                if let Some(directory) = name {
+                    directory.sync_all().unwrap();
+                }
+                times.push(start.elapsed());
+            };
+            sync(&mut new_file, Some(&directory));
+            sync(&mut append, None);
+        }
+        Self { append: median(&mut append), new_file: median(&mut new_file) }
+    }
 }

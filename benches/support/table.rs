@@ -1,24 +1,6 @@
 //! Measuring and showing: medians, and tables that line up.
 
-use std::time::{Duration, Instant};
-
-/// Repeats until there are enough runs and enough time has passed, and gives the median.
-///
-/// `prepare` is not timed, and what `work` returns is dropped after the clock has stopped.
-pub fn median_of<I, O>(mut prepare: impl FnMut() -> I, mut work: impl FnMut(I) -> O) -> Duration {
-    const RUNS: usize = 5;
-    const ENOUGH: Duration = Duration::from_millis(400);
-    let began = Instant::now();
-    let mut times = Vec::new();
-    while times.len() < RUNS || (began.elapsed() < ENOUGH && times.len() < 200) {
-        let input = prepare();
-        let start = Instant::now();
-        let output = work(input);
-        times.push(start.elapsed());
-        drop(std::hint::black_box(output));
-    }
-    median(&mut times)
-}
+use std::time::Duration;
 
 /// The middle value.
 pub fn median<T: Copy + Ord + Default>(values: &mut [T]) -> T {

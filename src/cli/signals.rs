@@ -2,6 +2,8 @@
 //!
 //! A signal that was ignored when Pixir started stays ignored: `nohup` and background jobs mean it.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::sync::atomic::Ordering;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -83,7 +85,11 @@ async fn forward(mut source: Signal, asked: Asked, inbox: mpsc::Sender<Asked>, c
 
 /// The mask of signals that were ignored at the start; zero where the kernel does not tell.
 fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // Room for all of it: without a known size it would be read in ever so small pieces.
+    let mut status = String::with_capacity(4096);
+    if let Ok(mut file) = File::open("/proc/self/status") {
+        file.read_to_string(&mut status).ok();
+    }
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }

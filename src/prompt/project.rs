@@ -9,10 +9,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::secret::Secrets;
+
 /// The name of the files.
 const NAME: &str = "AGENTS.md";
 /// How many hidden characters are named one by one; more are counted.
 const NAMED_LIMIT: usize = 5;
+
+/// How much is read beyond what fits: it tells that something is cut, and completes a character or
+/// a secret at the edge.
+const MARGIN: u64 = 8192;
 
 /// Where to look, and how much to take.
 #[derive(Debug, Clone)]
@@ -23,6 +29,8 @@ pub struct Sources<'a> {
     pub user_file: &'a Path,
     /// How many bytes all files together may bring.
     pub limit: usize,
+    /// What must not reach the model.
+    pub secrets: &'a Secrets,
 }
 
 /// What the project says, and what the user should know about it.
@@ -40,19 +48,22 @@ impl Project {
         let mut text = String::new();
         let mut left = sources.limit;
         for (path, root) in files(sources) {
-            let Some((raw, is_cut)) = read(&path, root.as_deref(), left, &mut project.notices)
-            else {
+            let Some(raw) = read(&path, root.as_deref(), left, &mut project.notices) else {
                 continue;
             };
-            let content = reveal(&path, &raw, &mut project.notices);
+            // Secrets are replaced before the cut, which could leave half of one standing.
+            let seen = reveal(&path, &raw, &mut project.notices);
+            let whole = sources.secrets.clean(&seen);
+            let is_cut = whole.len() > left;
+            let content = &whole[..whole.floor_char_boundary(left)];
             if content.trim().is_empty() && !is_cut {
                 continue;
             }
-            left -= raw.len();
+            left -= content.len();
             let name = path.display().to_string();
             text.extend(["# Instructions from ", &name, "\n\n", content.trim_end(), "\n\n"]);
             if is_cut {
-                let (limit, used) = (sources.limit, raw.len());
+                let (limit, used) = (sources.limit, content.len());
                 text.extend([
                     "[cut here: the limit of ",
                     &limit.to_string(),
@@ -85,13 +96,13 @@ fn files(sources: &Sources<'_>) -> Vec<(PathBuf, Option<PathBuf>)> {
     files
 }
 
-/// Reads a file up to the limit, and says whether there was more, or why there is nothing.
+/// Reads a file up to the limit and a little more, or says why there is nothing.
 fn read(
     path: &Path,
     root: Option<&Path>,
     limit: usize,
     notices: &mut Vec<String>,
-) -> Option<(String, bool)> {
+) -> Option<String> {
     let mut notice =
         |reason: &str| notices.push(format!("{}: {reason}; it is not used", path.display()));
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
@@ -117,9 +128,8 @@ fn read(
         return None;
     }
     let mut bytes = Vec::new();
-    // One byte more than fits tells that something is cut; a few more complete a character.
-    let taken =
-        fs::File::open(&real).and_then(|file| file.take(limit as u64 + 4).read_to_end(&mut bytes));
+    let enough = limit as u64 + MARGIN;
+    let taken = fs::File::open(&real).and_then(|file| file.take(enough).read_to_end(&mut bytes));
     if let Err(error) = taken {
         notice(&error.to_string());
         return None;
@@ -128,10 +138,7 @@ fn read(
         notice("it is not text");
         return None;
     }
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    let is_cut = text.len() > limit;
-    text.truncate(text.floor_char_boundary(limit));
-    Some((text, is_cut))
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Removes what cannot be seen, and reports it with line and code point.

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::command::{Commands, End, Job, Outcome, Stop};
+use super::command::{Commands, End, Job, Leftover, Outcome, Stop};
 use super::output::{Collected, Output};
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::config;
@@ -106,10 +106,12 @@ fn told(outcome: &Outcome, collected: &Collected, timeout: Duration) -> String {
         writeln!(text, "[{note}]").ok();
     }
     if !outcome.leftovers.is_empty() {
-        let told = outcome.leftovers.iter().take(NAMED_LEFTOVERS);
-        let told: Vec<_> = told.map(|left| format!("{} {}", left.pid, left.name)).collect();
-        let (count, told) = (outcome.leftovers.len(), told.join(", "));
+        let (count, told) = (outcome.leftovers.len(), named(&outcome.leftovers));
         writeln!(text, "[{count} background processes were killed: {told}]").ok();
+    }
+    if !outcome.survivors.is_empty() {
+        let (count, told) = (outcome.survivors.len(), named(&outcome.survivors));
+        writeln!(text, "[{count} processes could not be killed: {told}]").ok();
     }
     let ended = match outcome.end {
         End::Code(code) => format!("exit code {code}"),
@@ -127,24 +129,29 @@ fn told(outcome: &Outcome, collected: &Collected, timeout: Duration) -> String {
     text
 }
 
+fn named(processes: &[Leftover]) -> String {
+    let told = processes.iter().take(NAMED_LEFTOVERS);
+    told.map(|left| format!("{} {}", left.pid, left.name)).collect::<Vec<_>>().join(", ")
+}
+
 fn facts(outcome: &Outcome, collected: &Collected) -> Value {
     let (exit_code, signal) = match outcome.end {
         End::Code(code) => (Some(code), None),
         End::Signal(signal) => (None, Some(signal)),
         End::Unknown => (None, None),
     };
-    let leftovers: Vec<_> = outcome
-        .leftovers
-        .iter()
-        .map(|leftover| json!({"pid": leftover.pid, "name": leftover.name}))
-        .collect();
+    let listed = |processes: &[Leftover]| -> Vec<Value> {
+        let fact = |process: &Leftover| json!({"pid": process.pid, "name": process.name});
+        processes.iter().map(fact).collect()
+    };
     json!({
         "exit_code": exit_code,
         "signal": signal,
         "timed_out": outcome.stopped == Some(Stop::TimedOut),
         "interrupted": outcome.stopped == Some(Stop::Interrupted),
         "duration_ms": u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
-        "leftovers": leftovers,
+        "leftovers": listed(&outcome.leftovers),
+        "survivors": listed(&outcome.survivors),
         "output_path": collected.spill.as_ref().map(|path| path.to_string_lossy()),
         "output_bytes": collected.total_bytes,
         "containment": outcome.containment,

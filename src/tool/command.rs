@@ -71,6 +71,8 @@ pub struct Outcome {
     pub end: End,
     pub stopped: Option<Stop>,
     pub leftovers: Vec<Leftover>,
+    /// Processes that could not be killed.
+    pub survivors: Vec<Leftover>,
     pub duration: Duration,
     /// `namespace` or `subreaper`.
     pub containment: String,
@@ -92,7 +94,7 @@ pub enum Stop {
     Interrupted,
 }
 
-/// A process that the command left behind, and that was killed.
+/// A process that the command left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     pub pid: i32,
@@ -213,6 +215,8 @@ pub enum CommandError {
     Unsupported { reason: String },
     #[error("the shell could not be started: {reason}")]
     Refused { reason: String },
+    #[error("/proc is needed to supervise commands here, and it is missing or another's")]
+    Blind,
     #[error("the supervisor of the command ended without a word")]
     Lost,
 }
@@ -221,9 +225,11 @@ impl Explain for CommandError {
     fn kind(&self) -> Kind {
         match self {
             Self::Unsayable => Kind::InvalidArgs,
-            Self::Start(_) | Self::Unsupported { .. } | Self::Refused { .. } | Self::Lost => {
-                Kind::CommandFailed
-            }
+            Self::Start(_)
+            | Self::Unsupported { .. }
+            | Self::Refused { .. }
+            | Self::Blind
+            | Self::Lost => Kind::CommandFailed,
         }
     }
     fn next_actions(&self) -> Vec<String> {
@@ -234,6 +240,7 @@ impl Explain for CommandError {
                         .into(),
                 ]
             }
+            Self::Blind => vec!["go on without commands, or ask the user to mount /proc".into()],
             Self::Unsayable
             | Self::Start(_)
             | Self::Unsupported { .. }

@@ -1,7 +1,9 @@
-//! Descendants: who lives beneath this process, as `/proc` tells it.
+//! Descendants: who lives beneath a process, as `/proc` tells it.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// One living process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,24 +12,62 @@ pub struct Process {
     pub name: String,
 }
 
+/// Whether `/proc` is there and counts processes as this process does. In the `/proc` of another
+/// pid namespace, every number means somebody else.
+pub fn are_known() -> bool {
+    let own = rustix::process::getpid().as_raw_nonzero().to_string();
+    std::fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own))
+        && std::fs::read("/proc/thread-self/children").is_ok()
+}
+
 /// Every living descendant of this process, parents before children; zombies are no longer alive.
 ///
-/// The walk starts at `/proc/self`, so it is right in any pid namespace whose `/proc` it sees.
+/// The walk starts at `/proc/self`, so it names the right ones in any pid namespace.
 pub fn of_this_process() -> Vec<Process> {
+    beneath(children(Path::new("/proc/self")))
+}
+
+/// Every living descendant of another process of this pid namespace.
+pub fn of(pid: Pid) -> Vec<Process> {
+    beneath(children(&folder_of(pid.as_raw_nonzero().get())))
+}
+
+/// Every living process of a session, whoever its parent is by now.
+pub fn of_session(leader: Pid) -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let session = leader.as_raw_nonzero().to_string();
+    let members =
+        pids.filter(|pid: &i32| field(&folder_of(*pid), SESSION) == Some(session.clone()));
+    members.filter_map(living).collect()
+}
+
+/// Whether this process is the parent of that one, dead or alive.
+pub fn has_child(pid: Pid) -> bool {
+    children(Path::new("/proc/self")).contains(&pid.as_raw_nonzero().get())
+}
+
+/// Sends a signal to each.
+pub fn signal(processes: &[Process], signal: Signal) {
+    for pid in processes.iter().filter_map(|process| Pid::from_raw(process.pid)) {
+        kill_process(pid, signal).ok();
+    }
+}
+
+fn beneath(mut pending: Vec<i32>) -> Vec<Process> {
     let mut found = Vec::new();
     let mut visited = HashSet::new();
-    let mut pending = children(Path::new("/proc/self"));
     while let Some(pid) = pending.pop() {
-        if !visited.insert(pid) {
-            continue;
-        }
-        let folder = Path::new("/proc").join(pid.to_string());
-        pending.extend(children(&folder));
-        if let Some(name) = living_name(&folder) {
-            found.push(Process { pid, name });
+        if visited.insert(pid) {
+            pending.extend(children(&folder_of(pid)));
+            found.extend(living(pid));
         }
     }
     found
+}
+
+fn folder_of(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
 }
 
 fn children(process: &Path) -> Vec<i32> {
@@ -39,15 +79,26 @@ fn children(process: &Path) -> Vec<i32> {
     threads.filter_map(Result::ok).flat_map(of_thread).collect()
 }
 
-/// The name in `/proc/<pid>/stat`, which stands in brackets and may itself hold brackets.
-fn living_name(process: &Path) -> Option<String> {
+/// Fields of `/proc/<pid>/stat` behind the name.
+const STATE: usize = 0;
+const SESSION: usize = 3;
+
+fn field(process: &Path, index: usize) -> Option<String> {
     let stat = std::fs::read(process.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    let (open, close) = (stat.find('(')?, stat.rfind(')')?);
-    let state = stat.get(close + 2..)?.chars().next()?;
-    if matches!(state, 'Z' | 'X') {
+    let behind = stat.get(stat.rfind(')')? + 2..)?;
+    behind.split(' ').nth(index).map(str::to_owned)
+}
+
+/// The name in `/proc/<pid>/stat` stands in brackets and may itself hold brackets.
+fn living(pid: i32) -> Option<Process> {
+    let folder = folder_of(pid);
+    if matches!(field(&folder, STATE)?.as_str(), "Z" | "X") {
         return None;
     }
-    let name = stat.get(open + 1..close)?;
-    Some(name.chars().map(|c| if c.is_control() { '?' } else { c }).collect())
+    let stat = std::fs::read(folder.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let name = stat.get(stat.find('(')? + 1..stat.rfind(')')?)?;
+    let name = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    Some(Process { pid, name })
 }

@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::secret::is_telling;
+
 /// Variables that say where things are and who the user is.
 const ALLOWED: &[&str] = &[
     "PATH",
@@ -35,6 +37,7 @@ const ALLOWED: &[&str] = &[
     "ALL_PROXY",
 ];
 
+/// A name that passes by its beginning may not tell of a secret.
 const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
 /// Keys of Providers; no setting lets them through.
@@ -61,8 +64,9 @@ pub fn for_commands(full: &[(OsString, OsString)], named: &[String]) -> Vec<(OsS
     let passes = |name: &OsStr| {
         let allowed = ALLOWED.iter().any(|allowed| name == *allowed);
         let prefix = |prefix: &&str| name.as_bytes().starts_with(prefix.as_bytes());
+        let by_prefix = ALLOWED_PREFIXES.iter().any(prefix) && !is_telling(&name.to_string_lossy());
         let named = named.iter().any(|named| name == named.as_str());
-        (allowed || ALLOWED_PREFIXES.iter().any(prefix) || named)
+        (allowed || by_prefix || named)
             && !PROVIDER_KEYS.iter().any(|key| name.eq_ignore_ascii_case(key))
             && !is_set(name)
     };
@@ -92,10 +96,19 @@ mod tests {
 
     #[test]
     fn only_listed_and_named_variables_pass_and_provider_keys_never() {
-        let full: Vec<(OsString, OsString)> =
-            ["PATH", "LC_ALL", "XDG_CACHE_HOME", "AWS_SECRET", "MY_VAR", "OPENAI_API_KEY", "LINES"]
-                .map(|name| (name.into(), "value".into()))
-                .into();
+        let full: Vec<(OsString, OsString)> = [
+            "PATH",
+            "LC_ALL",
+            "LC_API_TOKEN",
+            "XDG_CACHE_HOME",
+            "XDG_ACTIVATION_TOKEN",
+            "AWS_SECRET",
+            "MY_VAR",
+            "OPENAI_API_KEY",
+            "LINES",
+        ]
+        .map(|name| (name.into(), "value".into()))
+        .into();
         let named = ["MY_VAR".to_owned(), "OPENAI_API_KEY".to_owned()];
         let kept: Vec<_> = for_commands(&full, &named).into_iter().map(|(name, _)| name).collect();
         let expected =

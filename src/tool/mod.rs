@@ -8,14 +8,17 @@ mod bash;
 mod bound;
 mod command;
 mod descendants;
+mod difference;
 mod edit;
 mod environment;
+mod hint;
 mod namespace;
 mod order;
 mod output;
 mod page;
 mod plain;
 mod read;
+mod replace;
 mod rewrite;
 mod running;
 mod seen;
@@ -23,6 +26,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 mod toolbox;
+mod watch;
 mod write;
 
 use std::path::PathBuf;

@@ -1,4 +1,7 @@
 //! The output of a command on its three ways: live to listeners, cut to the model, whole to disk.
+//!
+//! On each it is made plain first and searched for Secrets then: an escape sequence or control byte
+//! inside a Secret does not hide it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,9 +28,10 @@ const SPILL_LIMIT: u64 = 512 << 20;
 
 /// Takes a command's output as it comes.
 pub struct Output<'a> {
+    plain: Plain,
     cleaner: Cleaner<'a>,
     collected: HeadTail,
-    live: Live,
+    live: Live<'a>,
     spill: Spill,
 }
 
@@ -46,17 +50,20 @@ impl<'a> Output<'a> {
     pub fn new(context: &ToolContext, secrets: &'a Secrets, limit: usize) -> Self {
         let name = format!("{}.txt", file_stem(context.call_id.as_str()));
         Self {
+            plain: Plain::new(Returns::KeepLast),
             cleaner: Cleaner::new(secrets),
             collected: HeadTail::new(limit),
-            live: Live::new(context.signals.clone(), context.call_id.clone()),
+            live: Live::new(context.signals.clone(), context.call_id.clone(), secrets),
             spill: Spill::new(context.session_folder.join("output").join(name), limit),
         }
     }
 
     /// Takes a chunk.
     pub async fn push(&mut self, chunk: &[u8]) {
-        let cleaned = self.cleaner.push(chunk);
-        self.live.push(&cleaned);
+        self.live.push(chunk);
+        let mut text = String::new();
+        self.plain.push(chunk, &mut text);
+        let cleaned = self.cleaner.push(text.as_bytes());
         self.collected.push(&cleaned);
         self.spill.push(&cleaned).await;
     }
@@ -73,9 +80,11 @@ impl<'a> Output<'a> {
 
     /// Ends the stream.
     pub async fn finish(mut self) -> Collected {
-        let held = self.cleaner.finish();
-        self.live.push(&held);
         self.live.finish();
+        let mut text = String::new();
+        self.plain.finish(&mut text);
+        let mut held = self.cleaner.push(text.as_bytes()).into_owned();
+        held.extend(self.cleaner.finish());
         self.collected.push(&held);
         self.spill.push(&held).await;
         let total_bytes = self.collected.total_bytes();
@@ -85,26 +94,29 @@ impl<'a> Output<'a> {
 }
 
 /// The live way: plain text in small pieces, not too often, and not without end.
-struct Live {
+struct Live<'a> {
     signals: Signals,
     call_id: CallId,
     plain: Plain,
+    cleaner: Cleaner<'a>,
     pending: String,
     told: usize,
     last: Option<Instant>,
 }
 
-impl Live {
-    fn new(signals: Signals, call_id: CallId) -> Self {
-        let plain = Plain::new(Returns::Break);
-        Self { signals, call_id, plain, pending: String::new(), told: 0, last: None }
+impl<'a> Live<'a> {
+    fn new(signals: Signals, call_id: CallId, secrets: &'a Secrets) -> Self {
+        let (plain, cleaner) = (Plain::new(Returns::Break), Cleaner::new(secrets));
+        Self { signals, call_id, plain, cleaner, pending: String::new(), told: 0, last: None }
     }
 
     fn push(&mut self, bytes: &[u8]) {
         if self.told >= LIVE_LIMIT {
             return;
         }
-        self.plain.push(bytes, &mut self.pending);
+        let mut text = String::new();
+        self.plain.push(bytes, &mut text);
+        self.pending.push_str(&String::from_utf8_lossy(&self.cleaner.push(text.as_bytes())));
         let quiet = self.last.is_none_or(|last| last.elapsed() >= LIVE_INTERVAL);
         if quiet || self.pending.len() >= LIVE_CHUNK {
             self.tell();
@@ -134,7 +146,10 @@ impl Live {
     fn finish(&mut self) {
         if self.told < LIVE_LIMIT {
             let plain = std::mem::replace(&mut self.plain, Plain::new(Returns::Break));
-            plain.finish(&mut self.pending);
+            let mut text = String::new();
+            plain.finish(&mut text);
+            let rest = [&*self.cleaner.push(text.as_bytes()), &self.cleaner.finish()].concat();
+            self.pending.push_str(&String::from_utf8_lossy(&rest));
             self.tell();
         }
     }
@@ -162,32 +177,33 @@ impl Spill {
     }
 
     async fn push(&mut self, bytes: &[u8]) {
-        match &mut self.state {
-            SpillState::Small(held) => {
+        let path = self.path.clone();
+        match std::mem::replace(&mut self.state, SpillState::Full) {
+            SpillState::Small(mut held) => {
                 held.extend_from_slice(bytes);
-                if held.len() > self.limit {
-                    let (held, path) = (std::mem::take(held), self.path.clone());
-                    self.written = held.len() as u64;
-                    self.state = on_disk(move || {
-                        let mut file = create_private(&path)?;
-                        file.write_all(&held)?;
-                        Ok(file)
-                    })
-                    .await;
+                if held.len() <= self.limit {
+                    self.state = SpillState::Small(held);
+                    return;
                 }
+                self.written = held.len() as u64;
+                self.state = on_disk(path, move |path| {
+                    let mut file = create_private(path)?;
+                    file.write_all(&held)?;
+                    Ok(file)
+                })
+                .await;
             }
-            SpillState::Open(file) => {
+            SpillState::Open(mut file) => {
                 let room = usize::try_from(SPILL_LIMIT - self.written).unwrap_or(usize::MAX);
                 let fits = bytes[..bytes.len().min(room)].to_vec();
                 self.written += fits.len() as u64;
                 let is_full = fits.len() < bytes.len();
-                let Ok(mut file) = file.try_clone() else { return };
-                self.state = on_disk(move || file.write_all(&fits).map(|()| file)).await;
+                self.state = on_disk(path, move |_| file.write_all(&fits).map(|()| file)).await;
                 if is_full && matches!(self.state, SpillState::Open(_)) {
                     self.state = SpillState::Full;
                 }
             }
-            SpillState::Full | SpillState::Failed(_) => {}
+            ended @ (SpillState::Full | SpillState::Failed(_)) => self.state = ended,
         }
     }
 
@@ -205,8 +221,12 @@ impl Spill {
     }
 }
 
-/// Keeps slow disks away from the runtime's threads.
-async fn on_disk(work: impl FnOnce() -> io::Result<File> + Send + 'static) -> SpillState {
+/// Keeps slow disks away from the runtime's threads. What could not be written whole is no file.
+async fn on_disk(
+    path: PathBuf,
+    work: impl FnOnce(&Path) -> io::Result<File> + Send + 'static,
+) -> SpillState {
+    let work = move || work(&path).inspect_err(|_| drop(std::fs::remove_file(&path)));
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(file)) => SpillState::Open(file),
         Ok(Err(error)) => SpillState::Failed(error),
@@ -246,15 +266,19 @@ mod tests {
     /// Pushes chunks and gives the live pieces that a listener heard, and the result.
     fn heard(secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, Collected) {
         let folder = tempfile::tempdir().unwrap();
+        heard_in(folder.path(), secrets, chunks)
+    }
+
+    fn heard_in(folder: &Path, secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, Collected) {
         let bus = Bus::new(SessionId::mint(), 0);
         let mut listener = bus.listen(From::Now, Arc::new(|_| Box::pin(async { None })));
         let context = ToolContext {
             call_id: CallId::new("call"),
-            workspace: Workspace::open(folder.path()).unwrap(),
+            workspace: Workspace::open(folder).unwrap(),
             cancel: tokio_util::sync::CancellationToken::new(),
             signals: Signals::to(bus),
             secrets: Arc::default(),
-            session_folder: folder.path().join("session"),
+            session_folder: folder.join("session"),
             output_limit: 16 * 1024,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -283,6 +307,46 @@ mod tests {
         let (pieces, collected) = heard(&secrets, &chunks);
         assert_eq!(pieces.concat(), "café [redacted:KEY] end");
         assert_eq!(collected.bounded.text, "café [redacted:KEY] end");
+    }
+
+    #[test]
+    fn nothing_inside_a_secret_hides_it() {
+        let secrets = Secrets::new([("KEY".to_owned(), "hidden-value".to_owned())]);
+        let long = vec![b'x'; 20_000];
+        let chunks: [&[u8]; 6] = [
+            b"hid\x1b[1mden-",
+            b"val\x07ue\n",
+            b"hidden\x00-value\n",
+            b"hidden-\x1b]0;t",
+            b"\x07value\n",
+            &long,
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let (pieces, collected) = heard_in(folder.path(), &secrets, &chunks);
+        let expected = "[redacted:KEY]\n".repeat(3);
+        assert!(pieces.concat().starts_with(&expected), "{:.100}", pieces.concat());
+        assert!(collected.bounded.text.starts_with(&expected));
+        let spilled = std::fs::read_to_string(collected.spill.unwrap()).unwrap();
+        assert!(spilled.starts_with(&expected) && spilled.len() as u64 == collected.total_bytes);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_file_that_claims_to_be_the_output() {
+        if std::fs::OpenOptions::new().write(true).open("/dev/full").is_err() {
+            io::stderr().write_all(b"skipped: there is no /dev/full\n").unwrap();
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("output.txt");
+        let mut spill = Spill::new(path.clone(), 10);
+        runtime.block_on(spill.push(&[b'x'; 11]));
+        assert!(path.exists());
+        spill.state = SpillState::Open(File::options().write(true).open("/dev/full").unwrap());
+        runtime.block_on(spill.push(b"more"));
+        let (kept, note) = spill.finish();
+        assert_eq!(kept, None);
+        assert!(note.unwrap().contains("could not be kept") && !path.exists());
     }
 
     #[test]

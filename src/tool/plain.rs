@@ -98,16 +98,29 @@ impl Plain {
         text.push_str(&self.line);
     }
 
-    fn take(&mut self, valid: &str, text: &mut String) {
-        for character in valid.chars() {
-            self.character(character, text);
+    fn take(&mut self, mut valid: &str, text: &mut String) {
+        while !valid.is_empty() {
+            // Ordinary letters go in one piece; a flood of output is made of them.
+            let ordinary = if self.state == State::Text { ordinary(valid.as_bytes()) } else { 0 };
+            let room = LINE_LIMIT + 1 - self.line.len().min(LINE_LIMIT);
+            let (letters, rest) = valid.split_at(ordinary.min(room));
+            if !letters.is_empty() {
+                self.text(letters, text);
+                valid = rest;
+                continue;
+            }
+            let mut characters = valid.chars();
+            if let Some(character) = characters.next() {
+                self.character(character, text);
+            }
+            valid = characters.as_str();
         }
     }
 
     fn character(&mut self, character: char, text: &mut String) {
         self.state = match (self.state, character) {
             (_, '\u{1b}') => State::Escape,
-            (State::Text, _) => return self.text(character, text),
+            (State::Text, _) => return self.text(character.encode_utf8(&mut [0; 4]), text),
             (State::Escape, '[') | (State::Control, ' '..='?') => State::Control,
             (State::Escape, ']' | 'P' | 'X' | '^' | '_') => State::String(0),
             (State::Escape, ' '..='/') => State::Charset,
@@ -120,23 +133,25 @@ impl Plain {
             // A broken sequence: what follows is text again.
             _ => {
                 self.state = State::Text;
-                return self.text(character, text);
+                return self.text(character.encode_utf8(&mut [0; 4]), text);
             }
         };
     }
 
-    fn text(&mut self, character: char, text: &mut String) {
-        if character == '\r' {
+    /// Takes one character, or several ordinary ones.
+    fn text(&mut self, letters: &str, text: &mut String) {
+        if letters == "\r" {
             self.returned = true;
             return;
         }
         let returned = std::mem::take(&mut self.returned);
-        if character == '\n' {
+        if letters == "\n" {
             self.line.push('\n');
-            text.push_str(&std::mem::take(&mut self.line));
+            text.push_str(&self.line);
+            self.line.clear();
             return;
         }
-        if character.is_control() && character != '\t' {
+        if letters != "\t" && letters.chars().next().is_some_and(char::is_control) {
             return;
         }
         match self.returns {
@@ -144,11 +159,30 @@ impl Plain {
             Returns::Break if returned => self.line.push('\n'),
             Returns::KeepLast | Returns::Break => {}
         }
-        self.line.push(character);
+        self.line.push_str(letters);
         if self.line.len() > LINE_LIMIT {
-            text.push_str(&std::mem::take(&mut self.line));
+            text.push_str(&self.line);
+            self.line.clear();
         }
     }
+}
+
+/// How many of the first bytes are printable ASCII; eight are looked at in one step.
+fn ordinary(bytes: &[u8]) -> usize {
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let mut count = 0;
+    while let Some(eight) = bytes.get(count..count + 8).and_then(|part| part.try_into().ok()) {
+        let word = u64::from_ne_bytes(eight);
+        let below_space = word.wrapping_sub(LOW * 0x20);
+        let is_delete = (word ^ (LOW * 0x7f)).wrapping_sub(LOW);
+        if (word | below_space | is_delete) & HIGH != 0 {
+            break;
+        }
+        count += 8;
+    }
+    let rest = bytes.get(count..).unwrap_or_default();
+    count + rest.iter().take_while(|byte| (0x20..0x7f).contains(*byte)).count()
 }
 
 #[cfg(test)]
@@ -189,6 +223,28 @@ mod tests {
         let (mut text, mut live) = (String::new(), Plain::new(Returns::Break));
         live.push(b"10%\r20%", &mut text);
         assert_eq!(text, "10%\n20%");
+    }
+
+    #[test]
+    fn every_byte_is_ordinary_or_not_in_any_place() {
+        for byte in 0..=u8::MAX {
+            for place in 0..20 {
+                let mut bytes = [b'x'; 24];
+                bytes[place] = byte;
+                let expected = if (0x20..0x7f).contains(&byte) { 24 } else { place };
+                assert_eq!(ordinary(&bytes), expected, "{byte:#x} at {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_very_long_line_is_taken_in_pieces_of_the_same_size() {
+        let long = [&b"x".repeat(LINE_LIMIT * 3)[..], b"\ry"].concat();
+        let mut streamed = String::new();
+        let mut stream = Plain::new(Returns::KeepLast);
+        long.chunks(7).for_each(|chunk| stream.push(chunk, &mut streamed));
+        stream.finish(&mut streamed);
+        assert_eq!(streamed, plain(&long));
     }
 
     proptest! {

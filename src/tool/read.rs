@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tokio_util::sync::CancellationToken;
 
 use super::page::Page;
 use super::rewrite::on_disk;
@@ -17,6 +16,7 @@ use super::seen::{HASHED_SIZE, Print, Seen};
 use super::write::BOM;
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::error::Kind;
+use crate::secret::Cleaner;
 use crate::workspace::{OpenFile, Workspace, WorkspaceError};
 
 /// What the notes after the lines may take of the bound.
@@ -69,24 +69,29 @@ impl Tool for Read {
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let seen = self.0.clone();
         on_disk(move || {
-            let mut opened = open(&context.workspace, &args.path)?;
+            let mut opened = open(&context.workspace, &args.path, &seen)?;
             let room = context.output_limit.saturating_sub(NOTES_ROOM);
             let mut page = Page::new(&args, room);
-            let print = scan(&mut opened, &mut page, &context.cancel)
+            let print = scan(&mut opened, &mut page, &context)
                 .map_err(|error| error.explained(&args.path))?;
             page.finish();
+            let sha256 = print.sha256();
             seen.note(&opened.path, print);
-            page.told(&args, &opened.path)
+            let mut output = page.told(&args, &opened.path)?;
+            output.details["sha256"] = sha256.into();
+            Ok(output)
         })
         .await
     }
 }
 
-fn open(workspace: &Workspace, path: &Path) -> Result<OpenFile, ToolError> {
+fn open(workspace: &Workspace, path: &Path, seen: &Seen) -> Result<OpenFile, ToolError> {
     workspace.open_file(path).map_err(|error| {
         let explained = ToolError::from(&error);
         match error {
             WorkspaceError::Missing { .. } => {
+                // Now the model knows, and may write the file anew.
+                seen.forget(&workspace.place_of(path));
                 let near = near_names(path, workspace.names_beside(path));
                 near.into_iter().fold(explained, |error, name| {
                     error.next(format!("read {}", path.with_file_name(name).display()))
@@ -138,12 +143,10 @@ impl ScanError {
     }
 }
 
-/// Streams the whole file through the page, and answers with what was seen.
-fn scan(
-    opened: &mut OpenFile,
-    page: &mut Page,
-    cancel: &CancellationToken,
-) -> Result<Print, ScanError> {
+/// Streams the whole file through the page, and answers with what was seen. Secrets are taken out
+/// first, so that no number or page begins inside one.
+fn scan(opened: &mut OpenFile, page: &mut Page, context: &ToolContext) -> Result<Print, ScanError> {
+    let mut cleaner = Cleaner::of_file(&context.secrets);
     let size = u64::try_from(opened.stat.st_size).unwrap_or_default();
     let mut hash = (size <= HASHED_SIZE).then(Sha256::new);
     let mut buffer = vec![0; CHUNK];
@@ -160,7 +163,7 @@ fn scan(
             let utf16 = chunk.starts_with(b"\xff\xfe") || chunk.starts_with(b"\xfe\xff");
             return Err(ScanError::Binary { utf16 });
         }
-        if cancel.is_cancelled() {
+        if context.cancel.is_cancelled() {
             return Err(ScanError::Cancelled);
         }
         if let Some(hash) = &mut hash {
@@ -168,9 +171,10 @@ fn scan(
         }
         let bom = is_first && chunk.starts_with(BOM);
         page.has_bom |= bom;
-        page.push(if bom { &chunk[BOM.len()..] } else { chunk });
+        page.push(&cleaner.push(if bom { &chunk[BOM.len()..] } else { chunk }));
         is_first = false;
     }
+    page.push(&cleaner.finish());
     Ok(hash.map_or_else(
         || Print::of_large(&opened.stat),
         |hash| Print::Content(hash.finalize().into()),

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use rustix::fs::Stat;
 use serde_json::{Value, json};
-use similar::TextDiff;
 
-use super::bound::cut;
+use super::difference::{Difference, Versions};
 use super::seen::{Print, Seen};
 use super::{Effect, Plan, ToolContext, ToolError};
 use crate::error::Kind;
@@ -16,12 +15,14 @@ use crate::workspace::{OpenFile, Workspace, WorkspaceError};
 
 /// The largest file that is rewritten; it is held in memory twice.
 const LARGEST: u64 = 64 << 20;
-/// The largest content that is compared line by line.
-const LARGEST_COMPARED: usize = 4 << 20;
+/// The largest file whose change is tried in a plan, which has no thread of its own.
+const LARGEST_PLANNED: u64 = 1 << 20;
+/// How many bytes a plan may go through, all steps of the change together.
+const PLANNED_WORK: u64 = 16 << 20;
 /// How long a comparison may take before it becomes coarse.
 const COMPARE_TIME: Duration = Duration::from_millis(300);
-/// How much of a diff is kept.
-const DIFF_LIMIT: usize = 64 * 1024;
+/// The same, in a plan.
+const PLAN_COMPARE_TIME: Duration = Duration::from_millis(50);
 
 /// Rewrites files for one Session.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +39,9 @@ pub struct Rewritten {
     pub bytes: usize,
     pub is_new: bool,
     pub difference: Difference,
+    /// What else is to be known about it.
+    pub notes: Vec<String>,
+    print: Print,
 }
 
 impl Rewriter {
@@ -46,24 +50,38 @@ impl Rewriter {
         Self { seen }
     }
 
-    /// Says what a change would do, and changes nothing.
+    /// Says what a change of so many `steps` would do, and changes nothing. Of a large file it
+    /// says only that it would be changed: what that takes belongs into the run.
     pub fn plan(
         &self,
         context: &ToolContext,
         path: &Path,
+        steps: usize,
         change: Change<'_>,
     ) -> Result<Plan, ToolError> {
-        context.workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
-        let current = self.current(&context.workspace, path)?;
+        let workspace = &context.workspace;
+        workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
+        let shown = workspace.display(path).to_owned();
+        let name = shown.display();
+        let size = workspace.metadata(path).map_or(0, |stat| stat.st_size);
+        let size = u64::try_from(size).unwrap_or_default();
+        if size > LARGEST_PLANNED || size.saturating_mul(steps as u64) > PLANNED_WORK {
+            let summary = format!("change {name}, {size} bytes, too many for a preview");
+            let paths = vec![shown];
+            return Ok(Plan { effect: Effect::Write, summary, paths, diff: None });
+        }
+        let current = self.current(workspace, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
         let new = change(old)?;
-        let shown = context.workspace.display(path).to_owned();
         let verb = if current.is_some() { "change" } else { "create" };
-        let difference = Difference::between(&shown, old.unwrap_or_default(), &new);
+        let versions = Versions { path: &shown, old: old.unwrap_or_default(), new: &new };
+        let difference = Difference::between(versions, &context.secrets, PLAN_COMPARE_TIME);
         let counts = difference.counts();
+        let others = current.and_then(|current| other_names(&current.stat));
+        let others = others.map(|note| format!("; {note}")).unwrap_or_default();
         Ok(Plan {
             effect: Effect::Write,
-            summary: format!("{verb} {}{counts}", shown.display()),
+            summary: format!("{verb} {name}{counts}{others}"),
             paths: vec![shown],
             diff: Some(difference.text),
         })
@@ -72,35 +90,49 @@ impl Rewriter {
     /// Makes the change, all of it or nothing.
     pub fn run(
         &self,
-        workspace: &Workspace,
+        context: &ToolContext,
         path: &Path,
         change: Change<'_>,
     ) -> Result<Rewritten, ToolError> {
+        let workspace = &context.workspace;
         let explain = |error: WorkspaceError| ToolError::from(&error);
         workspace.check_writable(path).map_err(explain)?;
         let current = self.current(workspace, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
         let new = change(old)?;
+        refuse_large(path, new.len() as u64)?;
         // Only now that the change is known to work are folders made.
         let mut target = workspace.target(path).map_err(explain)?;
-        let found = target.existing().map(|existing| identity(&existing.stat));
-        if found != current.as_ref().map(|current| identity(&current.stat)) {
+        let found = target.existing().map(|existing| existing.stat);
+        if found.as_ref().map(identity) != current.as_ref().map(|current| identity(&current.stat)) {
             return Err(file_changed(path));
         }
         let real = target.path().to_owned();
         let is_new = current.is_none();
-        if is_new || old != Some(new.as_slice()) {
-            let stat = target.replace(&new).map_err(explain)?;
-            self.seen.note(&real, Print::of(&new, &stat));
-        }
-        let difference = Difference::between(&real, old.unwrap_or_default(), &new);
-        Ok(Rewritten { path: real, bytes: new.len(), is_new, difference })
+        let mut notes = Vec::new();
+        let stat = match found {
+            Some(stat) if old == Some(new.as_slice()) => stat,
+            _ => {
+                notes.extend(found.as_ref().and_then(other_names));
+                let replaced = target.replace(&new).map_err(explain)?;
+                notes.extend(replaced.notes);
+                replaced.stat
+            }
+        };
+        let print = Print::of(&new, &stat);
+        self.seen.note(&real, print.clone());
+        let versions = Versions { path: &real, old: old.unwrap_or_default(), new: &new };
+        let difference = Difference::between(versions, &context.secrets, COMPARE_TIME);
+        Ok(Rewritten { path: real, bytes: new.len(), is_new, difference, notes, print })
     }
 
     /// The content as it is now, refused when it is not what the Session has seen.
     fn current(&self, workspace: &Workspace, path: &Path) -> Result<Option<Current>, ToolError> {
         let mut opened = match workspace.open_file(path) {
             Ok(opened) => opened,
+            Err(WorkspaceError::Missing { .. }) if self.seen.knows(&workspace.place_of(path)) => {
+                return Err(file_gone(path));
+            }
             Err(WorkspaceError::Missing { .. }) => return Ok(None),
             Err(error) => return Err(ToolError::from(&error)),
         };
@@ -118,19 +150,32 @@ struct Current {
     stat: Stat,
 }
 
-fn load(opened: &mut OpenFile, path: &Path) -> Result<Vec<u8>, ToolError> {
-    let size = u64::try_from(opened.stat.st_size).unwrap_or_default();
-    if size > LARGEST {
-        let message = format!("{} is too large to be changed: {size} bytes", path.display());
-        return Err(ToolError::new(Kind::ReadFailed, message)
-            .details(json!({"size": size, "limit": LARGEST}))
-            .next("change it with a command such as sed, through bash"));
+/// A file with several names is the same under all of them.
+fn other_names(stat: &Stat) -> Option<String> {
+    match stat.st_nlink {
+        0 | 1 => None,
+        2 => Some("also changes 1 other name of this file".to_owned()),
+        links => Some(format!("also changes {} other names of this file", links - 1)),
     }
+}
+
+fn load(opened: &mut OpenFile, path: &Path) -> Result<Vec<u8>, ToolError> {
+    refuse_large(path, u64::try_from(opened.stat.st_size).unwrap_or_default())?;
     let mut bytes = Vec::new();
     opened.file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes).map_err(|source| {
         ToolError::from(&WorkspaceError::Read { path: path.to_owned(), source })
     })?;
     Ok(bytes)
+}
+
+fn refuse_large(path: &Path, size: u64) -> Result<(), ToolError> {
+    if size <= LARGEST {
+        return Ok(());
+    }
+    let message = format!("{} is too large to be changed: {size} bytes", path.display());
+    Err(ToolError::new(Kind::ReadFailed, message)
+        .details(json!({"size": size, "limit": LARGEST}))
+        .next("change it with a command such as sed, through bash"))
 }
 
 fn identity(stat: &Stat) -> (u64, u64, i64, i64, u64) {
@@ -143,65 +188,34 @@ fn file_changed(path: &Path) -> ToolError {
         .next("read it again, then repeat the change")
 }
 
-/// What differs between two contents.
-pub struct Difference {
-    /// A unified diff, cut when it is huge.
-    pub text: String,
-    pub added: usize,
-    pub removed: usize,
-    is_counted: bool,
-}
-
-impl Difference {
-    fn between(path: &Path, old: &[u8], new: &[u8]) -> Self {
-        let uncounted =
-            |text: &str| Self { text: text.to_owned(), added: 0, removed: 0, is_counted: false };
-        if old.len().max(new.len()) > LARGEST_COMPARED {
-            return uncounted("(too large to compare)\n");
-        }
-        if memchr::memchr(0, old).or_else(|| memchr::memchr(0, new)).is_some() {
-            return uncounted("(binary content)\n");
-        }
-        let (old, new) = (String::from_utf8_lossy(old), String::from_utf8_lossy(new));
-        let diff = TextDiff::configure().timeout(COMPARE_TIME).diff_lines(&*old, &*new);
-        let name = path.display();
-        let unified = diff
-            .unified_diff()
-            .context_radius(3)
-            .header(&format!("a/{name}"), &format!("b/{name}"))
-            .to_string();
-        let (mut added, mut removed) = (0, 0);
-        for change in diff.iter_all_changes() {
-            match change.tag() {
-                similar::ChangeTag::Insert => added += 1,
-                similar::ChangeTag::Delete => removed += 1,
-                similar::ChangeTag::Equal => {}
-            }
-        }
-        Self { text: cut(&unified, DIFF_LIMIT).into_owned(), added, removed, is_counted: true }
-    }
-
-    /// Counts for a summary, such as ` (+3 -1)`.
-    pub fn counts(&self) -> String {
-        if self.is_counted {
-            format!(" (+{} -{})", self.added, self.removed)
-        } else {
-            String::new()
-        }
-    }
+fn file_gone(path: &Path) -> ToolError {
+    let message = format!("{} was there when it was read, and is gone", path.display());
+    ToolError::new(Kind::FileChanged, message)
+        .details(json!({ "path": path.to_string_lossy() }))
+        .next("read it once more to confirm that, then write it anew")
 }
 
 impl Rewritten {
-    /// Facts for presenters and audits.
+    /// Facts for presenters and audits; the hash lets a resumed Session notice a later change.
     pub fn facts(&self) -> Value {
-        json!({
+        let mut facts = json!({
             "path": self.path.to_string_lossy(),
             "created": self.is_new,
             "bytes": self.bytes,
             "added": self.difference.added,
             "removed": self.difference.removed,
             "diff": self.difference.text,
-        })
+            "sha256": self.print.sha256(),
+        });
+        if !self.notes.is_empty() {
+            facts["notes"] = json!(self.notes);
+        }
+        facts
+    }
+
+    /// The notes, as the end of a sentence.
+    pub fn told_notes(&self) -> String {
+        self.notes.iter().flat_map(|note| ["; ", note]).collect()
     }
 }
 

@@ -1,17 +1,20 @@
 //! A running command, seen from Pixir: its output, its status lines, its deadline and its end.
 
 use std::io;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
+use super::descendants::{self, Process};
 use super::output::Output;
-use super::supervisor::{FREE, KILL, TERMINATE};
+use super::supervisor::{BLIND, FREE, KILL, TERMINATE};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -19,12 +22,15 @@ const READ_SIZE: usize = 64 * 1024;
 const READS_OWED: usize = 16;
 /// How long a killed supervisor may take before Pixir goes on without it.
 const GIVE_UP: Duration = Duration::from_secs(3);
+/// How long Pixir itself kills what a supervisor did not.
+const LAST_KILLING: Duration = Duration::from_secs(1);
 /// How long output is waited for once the supervisor has ended; only a process that smuggled the
 /// pipe out of its namespace can hold it open then.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
 
 /// A supervisor process. Closing the lifeline, also by dropping it, kills what it watches; the
-/// process itself is never killed from here, because a subreaper must live to sweep.
+/// process itself is killed from here only when it is of no use any more, because a subreaper must
+/// live to sweep.
 pub struct Supervisor {
     pub process: Child,
     pub lifeline: ChildStdin,
@@ -32,10 +38,24 @@ pub struct Supervisor {
     pub status: Lines<BufReader<ChildStderr>>,
 }
 
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        // A command may have stopped it; it must hear that the lifeline is closed.
+        if let Some(pid) = self.pid() {
+            rustix::process::kill_process(pid, Signal::CONT).ok();
+        }
+    }
+}
+
 impl Supervisor {
     /// Says something on the lifeline.
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.lifeline.write_all(bytes).await
+    }
+
+    /// Its number, as long as it has not been reaped.
+    fn pid(&self) -> Option<Pid> {
+        self.process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()))
     }
 }
 
@@ -50,6 +70,9 @@ pub struct Running<'a> {
     until: Instant,
     open: Open,
     news: News,
+    /// The supervisor, which is also the number of the session of its processes.
+    pid: Option<Pid>,
+    survivors: Vec<Leftover>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +104,7 @@ struct News {
 enum Wake {
     Output(io::Result<usize>),
     Status(Option<String>),
-    Ended,
+    Ended(io::Result<ExitStatus>),
     PhaseOver,
     Interrupted,
     Tell,
@@ -92,6 +115,8 @@ impl<'a> Running<'a> {
     pub fn new(supervisor: Supervisor, job: &Job<'a>, grace: Duration) -> Self {
         let began = Instant::now();
         Self {
+            pid: supervisor.pid(),
+            survivors: Vec::new(),
             supervisor,
             cancel: job.cancel,
             grace,
@@ -121,9 +146,12 @@ impl<'a> Running<'a> {
                 Wake::Output(_) => self.open.output = false,
                 Wake::Status(Some(line)) => self.news.take(&line),
                 Wake::Status(None) => self.open.status = false,
-                Wake::Ended => {
+                Wake::Ended(status) => {
                     self.open.process = false;
                     self.phase = Phase::Killing;
+                    if !status.is_ok_and(|status| status.code().is_some()) {
+                        self.kill_session().await;
+                    }
                     self.until = Instant::now() + LAST_OUTPUT;
                 }
                 Wake::Tell => output.tell(),
@@ -135,8 +163,27 @@ impl<'a> Running<'a> {
                 },
             }
         }
+        if self.open.process {
+            self.give_up().await;
+        }
         self.take_rest(&mut buffer, output).await;
-        Ok((self.news.outcome(self.began.elapsed())?, None))
+        let duration = self.began.elapsed();
+        Ok((Outcome { survivors: self.survivors, ..self.news.outcome(duration)? }, None))
+    }
+
+    /// Somebody killed the supervisor; who has left its session by then is out of reach.
+    async fn kill_session(&mut self) {
+        let Some(pid) = self.pid else { return };
+        self.survivors = kill_all(move || descendants::of_session(pid)).await;
+    }
+
+    /// The supervisor does not answer, so what is beneath it is killed from here. It goes last:
+    /// orphans come to it as long as it is there, even when it is stopped.
+    async fn give_up(&mut self) {
+        let Some(pid) = self.supervisor.pid() else { return };
+        self.survivors = kill_all(move || descendants::of(pid)).await;
+        self.supervisor.process.start_kill().ok();
+        timeout(LAST_OUTPUT, self.supervisor.process.wait()).await.ok();
     }
 
     /// Empties the pipe that nobody writes to any more; false when it has no end. The kernel is
@@ -177,7 +224,7 @@ impl<'a> Running<'a> {
         tokio::select! {
             read = output.read(buffer), if self.open.output => Wake::Output(read),
             line = status.next_line(), if self.open.status => Wake::Status(line.ok().flatten()),
-            _ = process.wait(), if self.open.process => Wake::Ended,
+            status = process.wait(), if self.open.process => Wake::Ended(status),
             () = tokio::time::sleep_until(self.until) => Wake::PhaseOver,
             () = self.cancel.cancelled(), if self.phase == Phase::Running => Wake::Interrupted,
             () = tokio::time::sleep_until(due.unwrap_or(self.until)), if due.is_some() => Wake::Tell,
@@ -199,13 +246,30 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Kills until nobody is found, and names those who are found at the end.
+async fn kill_all(find: impl Fn() -> Vec<Process> + Send + 'static) -> Vec<Leftover> {
+    let work = move || {
+        let end = std::time::Instant::now() + LAST_KILLING;
+        // The numbers of another `/proc` would mean somebody else.
+        while descendants::are_known() {
+            let found = find();
+            if found.is_empty() || std::time::Instant::now() > end {
+                return found;
+            }
+            descendants::signal(&found, Signal::KILL);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Vec::new()
+    };
+    let found = tokio::task::spawn_blocking(work).await.unwrap_or_default();
+    found.into_iter().map(|Process { pid, name }| Leftover { pid, name }).collect()
+}
+
 impl News {
     fn take(&mut self, line: &str) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
-            "started" => {
-                self.started = Some(rest.split(' ').nth(1).unwrap_or_default().to_owned());
-            }
+            "starting" => self.started = Some(rest.to_owned()),
             "exit" => self.end = rest.parse().ok().map(End::Code),
             "signal" => self.end = rest.parse().ok().map(End::Signal),
             "leftover" => {
@@ -216,6 +280,7 @@ impl News {
             "unsupported" => {
                 self.failure = Some(CommandError::Unsupported { reason: rest.to_owned() });
             }
+            BLIND => self.failure = Some(CommandError::Blind),
             FREE => self.is_free = true,
             "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
             _ => {
@@ -236,6 +301,7 @@ impl News {
             end: self.end.unwrap_or(End::Unknown),
             stopped: self.stopped,
             leftovers: self.leftovers,
+            survivors: Vec::new(),
             duration,
             containment: self.started.unwrap_or_default(),
         })

@@ -1,11 +1,16 @@
 //! Seen: what a Session knows about files, so that a change by somebody else is noticed.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::Stat;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+use crate::event::Canonical;
+use crate::history::History;
 
 /// Files up to this size are known by their content.
 pub const HASHED_SIZE: u64 = 16 << 20;
@@ -36,17 +41,62 @@ impl Print {
     pub fn of_large(stat: &Stat) -> Self {
         Self::Stat(stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ino)
     }
+
+    /// The SHA-256 in hex, for the record; a large file has none.
+    pub fn sha256(&self) -> Option<String> {
+        let Self::Content(hash) = self else { return None };
+        Some(hash.iter().fold(String::new(), |mut hex, byte| {
+            write!(hex, "{byte:02x}").ok();
+            hex
+        }))
+    }
+
+    fn from_sha256(hex: &str) -> Option<Self> {
+        let mut hash = [0; 32];
+        for (byte, pair) in hash.iter_mut().zip(hex.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        (hex.len() == 64).then_some(Self::Content(hash))
+    }
 }
 
 impl Seen {
+    /// What the results in a History say about files: the knowledge of a resumed Session.
+    pub fn from_history(history: &History) -> Self {
+        let seen = Self::default();
+        for fact in history.facts() {
+            let Canonical::ToolResult(result) = fact else { continue };
+            let text = |key| result.details.get(key).and_then(Value::as_str);
+            if let (Some(path), Some(hash)) = (text("path"), text("sha256"))
+                && let Some(print) = Print::from_sha256(hash)
+            {
+                seen.note(Path::new(path), print);
+            }
+        }
+        seen
+    }
+
     /// Remembers a file as it is now.
     pub fn note(&self, path: &Path, print: Print) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), print);
+        self.files().insert(path.to_owned(), print);
+    }
+
+    /// Forgets a file that the model knows to be gone.
+    pub fn forget(&self, path: &Path) {
+        self.files().remove(path);
     }
 
     /// Whether the file was seen and is different now; a file never seen cannot be stale.
     pub fn is_stale(&self, path: &Path, now: &Print) -> bool {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(path).is_some_and(|then| then != now)
+        self.files().get(path).is_some_and(|then| then != now)
+    }
+
+    /// Whether the file was seen.
+    pub fn knows(&self, path: &Path) -> bool {
+        self.files().contains_key(path)
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<PathBuf, Print>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

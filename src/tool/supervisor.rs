@@ -2,7 +2,8 @@
 //!
 //! `pixir __supervise` enters a new pid namespace and starts `pixir __supervise init` as its first
 //! process; when that one ends, for whatever reason, the kernel kills everything inside. Where
-//! namespaces are not allowed, the first process becomes a subreaper and sweeps its descendants.
+//! namespaces are not allowed, both are subreapers: the second one watches the command and sweeps
+//! its descendants, and the first one does when the second is gone or stopped.
 //! Pixir holds the other end of standard input: when it closes, by will or by death, all is killed.
 //! Standard output carries the command's output and standard error the status lines.
 //!
@@ -12,21 +13,19 @@
 //! Nothing here knows tokio: the outer process must stay single-threaded, and both must start fast.
 
 use std::ffi::OsString;
-use std::fmt::Display;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open,
-};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::namespace::{Entry, Mounts};
 use super::order::{LARGEST_ORDER, Order};
+use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, namespace};
 
 /// The hidden first argument that makes `pixir` a supervisor.
@@ -35,6 +34,8 @@ pub const SUPERVISE: &str = "__supervise";
 const INIT: &str = "init";
 /// The hidden second argument that asks not to try namespaces.
 pub const SUBREAPER: &str = "subreaper";
+/// The hidden second argument of the inner process without a namespace.
+const INNER: &str = "inner";
 
 /// Asks everything to end.
 pub const TERMINATE: u8 = b'T';
@@ -44,12 +45,13 @@ pub const KILL: u8 = b'K';
 /// The status line that says: nobody is left, and another order is welcome.
 pub const FREE: &str = "free";
 
-/// How often orphans are reaped while the command runs.
-const REAP_INTERVAL: Duration = Duration::from_millis(500);
-/// How often it is looked whether the last process has gone.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
-/// How long killing is tried; what survives this sits in the kernel.
-const SWEEP_LIMIT: Duration = Duration::from_secs(5);
+/// The status line that says: this `/proc` does not show what would have to be watched.
+pub const BLIND: &str = "blind";
+
+/// How long the inner process may take to sweep once Pixir has let go, before the outer one does.
+const INNER_PATIENCE: Duration = Duration::from_millis(500);
+/// Descriptors up to this one are closed where `/proc` does not list them.
+const GUESSED_DESCRIPTORS: i32 = 256;
 
 /// Runs as a supervisor; `arguments` are those after [`SUPERVISE`].
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -57,6 +59,10 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if role == INIT {
         return serve(Reach::Namespace);
     }
+    if role == INNER {
+        return serve(Reach::Descendants);
+    }
+    close_inherited();
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     if role != SUBREAPER {
@@ -69,11 +75,25 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
             }
         }
     }
-    if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
-        report(format_args!("failed cannot adopt orphans: {error}"));
+    if !descendants::are_known() {
+        report(BLIND);
         return ExitCode::FAILURE;
     }
-    serve(Reach::Descendants)
+    start_inner()
+}
+
+/// Closes what Pixir was started with: a command has its three standard descriptors and no other.
+fn close_inherited() {
+    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        numbers.collect::<Vec<i32>>()
+    });
+    for descriptor in listed.unwrap_or_else(|_| (0..GUESSED_DESCRIPTORS).collect()) {
+        // Nothing in this process owns a descriptor yet.
+        if descriptor > 2 {
+            nix::unistd::close(descriptor).ok();
+        }
+    }
 }
 
 /// Starts the first process of the namespace and stays until it has ended.
@@ -89,11 +109,44 @@ fn start_init() -> ExitCode {
     }
 }
 
-/// How far this process can see and kill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    Namespace,
-    Descendants,
+/// Starts the process that watches the command, and takes its place when it is gone: a command can
+/// see it here, and kill or stop it.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+fn start_inner() -> ExitCode {
+    let started = adopt_orphans()
+        .and_then(|()| Command::new("/proc/self/exe").args([SUPERVISE, INNER]).spawn())
+        .and_then(|inner| {
+            let pid = Pid::from_child(&inner);
+            Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
+        });
+    let (pid, inner) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            report(format_args!("failed {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
+    // Nothing is asked of standard input, so it wakes this process only when Pixir lets go.
+    let mut polled = [
+        PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::empty()),
+        PollFd::new(&inner, PollFlags::IN),
+    ];
+    while polled.iter().all(|polled| polled.revents().is_empty()) {
+        rustix::event::poll(&mut polled, None).ok();
+    }
+    let patience = Timespec::try_from(INNER_PATIENCE).ok();
+    rustix::event::poll(&mut [PollFd::new(&inner, PollFlags::IN)], patience.as_ref()).ok();
+    let mut watch = Watch::new(Reach::Descendants, pid);
+    if watch.reap() == Family::Alive {
+        report_leftovers();
+        watch.sweep();
+    }
+    ExitCode::SUCCESS
+}
+
+fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
 /// Waits for orders, runs them one by one, and leaves nothing behind.
@@ -107,6 +160,9 @@ fn serve(reach: Reach) -> ExitCode {
             report(format_args!("unsupported {error}"));
             return ExitCode::FAILURE;
         }
+    } else if let Err(error) = adopt_orphans() {
+        report(format_args!("failed cannot adopt orphans: {error}"));
+        return ExitCode::FAILURE;
     }
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
@@ -135,20 +191,19 @@ fn serve(reach: Reach) -> ExitCode {
 }
 
 fn carry_out(order: &Order, reach: Reach) -> io::Result<Peace> {
-    let command = start(order)?;
-    let descriptor = pidfd_open(command, PidfdFlags::empty())?;
+    // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-    report(format_args!("started {} {reach_name}", command.as_raw_nonzero()));
-    let watch = Watch { reach, command, status: None, fate: Fate::Open };
+    report(format_args!("starting {reach_name}"));
+    let command = start(order)?;
+    let mut watch = Watch::new(reach, command);
+    if reach == Reach::Descendants && !descendants::has_child(command) {
+        // Who does not see the command cannot see what it starts.
+        watch.sweep();
+        report(BLIND);
+        return Ok(Peace::Broken);
+    }
+    let descriptor = pidfd_open(command, PidfdFlags::empty())?;
     Ok(watch.run(&descriptor, order.drain))
-}
-
-/// How a command left the place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Peace {
-    /// Everybody went by themselves.
-    Kept,
-    Broken,
 }
 
 fn read_order() -> io::Result<Option<Order>> {
@@ -197,143 +252,4 @@ fn start(order: &Order) -> io::Result<Pid> {
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_child(&child))
-}
-
-/// What Pixir wants by now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Open,
-    Kill,
-}
-
-struct Watch {
-    reach: Reach,
-    command: Pid,
-    status: Option<WaitStatus>,
-    fate: Fate,
-}
-
-impl Watch {
-    fn run(mut self, command: &OwnedFd, drain: Duration) -> Peace {
-        while self.status.is_none() {
-            self.listen(Some(command), REAP_INTERVAL);
-            if self.fate == Fate::Kill {
-                self.sweep();
-                break;
-            }
-            self.reap();
-        }
-        self.report_status();
-        let deadline = Instant::now() + drain;
-        while self.reap() == Family::Alive {
-            if self.fate == Fate::Kill || Instant::now() >= deadline {
-                report_leftovers();
-                self.sweep();
-                return Peace::Broken;
-            }
-            self.listen(None, DRAIN_INTERVAL);
-        }
-        if self.fate == Fate::Open { Peace::Kept } else { Peace::Broken }
-    }
-
-    /// Waits for a word from Pixir, the end of the command, or the time to look around.
-    fn listen(&mut self, command: Option<&OwnedFd>, patience: Duration) {
-        let mut polled = vec![PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
-        polled.extend(command.map(|command| PollFd::new(command, PollFlags::IN)));
-        let timeout = Timespec::try_from(patience).ok();
-        if rustix::event::poll(&mut polled, timeout.as_ref()).is_err()
-            || polled.first().is_none_or(|control| control.revents().is_empty())
-        {
-            return;
-        }
-        let mut words = [0; 16];
-        match rustix::io::read(rustix::stdio::stdin(), &mut words) {
-            Ok(count) if count > 0 => {
-                if words[..count].contains(&TERMINATE) {
-                    self.signal_all(Signal::TERM);
-                }
-                if words[..count].contains(&KILL) {
-                    self.fate = Fate::Kill;
-                }
-            }
-            Err(Errno::INTR) => {}
-            // Pixir has let go, or is gone.
-            Ok(_) | Err(_) => self.fate = Fate::Kill,
-        }
-    }
-
-    fn reap(&mut self) -> Family {
-        loop {
-            match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => {
-                    if pid == self.command {
-                        self.status = Some(status);
-                    }
-                }
-                Ok(None) => return Family::Alive,
-                Err(Errno::INTR) => {}
-                Err(_) => return Family::Gone,
-            }
-        }
-    }
-
-    /// Kills until nobody is left.
-    fn sweep(&mut self) {
-        let end = Instant::now() + SWEEP_LIMIT;
-        while Instant::now() < end {
-            self.signal_all(Signal::KILL);
-            if self.reap() == Family::Gone {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn signal_all(&self, signal: Signal) {
-        // Outside a namespace `kill(-1)` would reach everything of this user.
-        if self.reach == Reach::Namespace && rustix::process::getpid() == Pid::INIT {
-            let everyone = nix::unistd::Pid::from_raw(-1);
-            nix::sys::signal::kill(everyone, nix_signal(signal)).ok();
-            return;
-        }
-        for process in descendants::of_this_process() {
-            if let Some(pid) = Pid::from_raw(process.pid) {
-                kill_process(pid, signal).ok();
-            }
-        }
-    }
-
-    fn report_status(&self) {
-        let Some(status) = self.status else { return };
-        match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => report(format_args!("exit {code}")),
-            (None, Some(signal)) => report(format_args!("signal {signal}")),
-            (None, None) => {}
-        }
-    }
-}
-
-fn report_leftovers() {
-    for process in descendants::of_this_process() {
-        report(format_args!("leftover {} {}", process.pid, process.name));
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Family {
-    Alive,
-    Gone,
-}
-
-fn nix_signal(signal: Signal) -> nix::sys::signal::Signal {
-    if signal == Signal::TERM {
-        nix::sys::signal::Signal::SIGTERM
-    } else {
-        nix::sys::signal::Signal::SIGKILL
-    }
-}
-
-/// Writes one status line, in one write; a reader that has gone is normal.
-fn report(line: impl Display) {
-    io::stderr().write_all(format!("{line}\n").as_bytes()).ok();
 }

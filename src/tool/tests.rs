@@ -1,5 +1,7 @@
 //! The file tools, called as the Executor calls them.
 
+mod exact;
+
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -9,6 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::Config;
+use crate::history::History;
 use crate::paths::Home;
 
 struct Bench {
@@ -20,13 +23,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config::new(Home::new(folder.path().join("home")));
-        let host = Host {
-            own_binary: "/nowhere".into(),
-            environment: Vec::new(),
-            containment: Containment::Best,
-        };
-        let toolbox = Toolbox::built_in(&config, Commands::new(host, &config));
+        let toolbox = toolbox(folder.path(), &History::default());
         let context = ToolContext {
             call_id: CallId::new("call"),
             workspace: Workspace::open(folder.path()).unwrap(),
@@ -64,6 +61,16 @@ impl Bench {
     fn kind(&self, name: &str, args: Value) -> Kind {
         self.call(name, args).unwrap_err().kind
     }
+}
+
+fn toolbox(folder: &std::path::Path, history: &History) -> Toolbox {
+    let config = Config::new(Home::new(folder.join("home")));
+    let host = Host {
+        own_binary: "/nowhere".into(),
+        environment: Vec::new(),
+        containment: Containment::Best,
+    };
+    Toolbox::built_in(&config, Commands::new(host, &config), history)
 }
 
 #[test]

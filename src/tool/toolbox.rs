@@ -15,6 +15,7 @@ use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
 use crate::config::Config;
 use crate::error::Kind;
+use crate::history::History;
 
 /// How many violations are told at once.
 const TOLD_VIOLATIONS: usize = 10;
@@ -45,9 +46,9 @@ impl Toolbox {
         Self { entries: entries.collect(), specs: specs.into() }
     }
 
-    /// The tools that Pixir brings, for one Session.
-    pub fn built_in(config: &Config, commands: Commands) -> Self {
-        let seen = Seen::default();
+    /// The tools that Pixir brings, for one Session with this History so far.
+    pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
+        let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
         let tools: [Arc<dyn AnyTool>; 4] = [
             Arc::new(Bash::new(commands, config.bash.clone())),

@@ -39,26 +39,24 @@ impl Tool for Write {
         parts of a file use edit.";
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
-        self.0.plan(context, &args.path, &|old| Ok(in_style_of(old, &args.content).bytes))
+        self.0.plan(context, &args.path, 1, &|old| Ok(in_style_of(old, &args.content).bytes))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let rewriter = self.0.clone();
         on_disk(move || {
-            let kept = std::cell::RefCell::new(Vec::new());
+            let notes = std::cell::RefCell::new(Vec::new());
             let change = |old: Option<&[u8]>| {
                 let styled = in_style_of(old, &args.content);
-                kept.replace(styled.kept);
+                notes.replace(styled.notes);
                 Ok(styled.bytes)
             };
-            let done = rewriter.run(&context.workspace, &args.path, &change)?;
+            let mut done = rewriter.run(&context, &args.path, &change)?;
+            done.notes.splice(0..0, notes.into_inner());
             let verb = if done.is_new { "created" } else { "wrote" };
             let counts = done.difference.counts();
-            let mut text = format!("{verb} {}, {} bytes{counts}", done.path.display(), done.bytes);
-            for note in kept.into_inner() {
-                text.push_str("; kept ");
-                text.push_str(note);
-            }
+            let (shown, bytes, notes) = (done.path.display(), done.bytes, done.told_notes());
+            let text = format!("{verb} {shown}, {bytes} bytes{counts}{notes}");
             Ok(ToolOutput { ok: true, text, details: done.facts() })
         })
         .await
@@ -67,27 +65,47 @@ impl Tool for Write {
 
 struct Styled {
     bytes: Vec<u8>,
-    kept: Vec<&'static str>,
+    notes: Vec<String>,
 }
 
-/// Keeps the old file's CRLF endings and BOM when the new content says nothing about them; its
-/// final newline is the content's own.
+/// Keeps the old file's endings and BOM when the new content says nothing about them; a script
+/// gets neither, because the kernel would not find its interpreter. The final newline is the
+/// content's own.
 fn in_style_of(old: Option<&[u8]>, content: &str) -> Styled {
-    let mut styled = Styled { bytes: content.as_bytes().to_vec(), kept: Vec::new() };
+    let mut styled = Styled { bytes: content.as_bytes().to_vec(), notes: Vec::new() };
     let Some(old) = old else { return styled };
-    if !content.contains('\r') && content.contains('\n') && is_crlf(old) {
-        styled.bytes = content.replace('\n', "\r\n").into_bytes();
-        styled.kept.push("CRLF line endings");
+    let is_script = content.starts_with("#!");
+    let ending = file_ending(old);
+    if ending != "\n" && content.contains('\n') && !content.contains('\r') && !is_script {
+        styled.bytes = content.replace('\n', ending).into_bytes();
+        let name = if ending == "\r" { "CR" } else { "CRLF" };
+        styled.notes.push(format!("kept {name} line endings"));
     }
-    if old.starts_with(BOM) && !styled.bytes.starts_with(BOM) {
+    if old.starts_with(BOM) && !styled.bytes.starts_with(BOM) && !is_script {
         styled.bytes.splice(0..0, BOM.iter().copied());
-        styled.kept.push("the byte order mark");
+        styled.notes.push("kept the byte order mark".to_owned());
+    }
+    let ends = |bytes: &[u8]| matches!(bytes.last(), Some(b'\n' | b'\r'));
+    if ends(old) && !content.is_empty() && !ends(&styled.bytes) {
+        styled.notes.push("there is no newline at its end any more".to_owned());
     }
     styled
 }
 
+/// The ending that every line of the file has; a mixed file takes new text as it is.
+pub fn file_ending(content: &[u8]) -> &'static str {
+    let has = |byte| memchr::memchr(byte, content).is_some();
+    if is_crlf(content) {
+        "\r\n"
+    } else if has(b'\r') && !has(b'\n') {
+        "\r"
+    } else {
+        "\n"
+    }
+}
+
 /// Whether every line ends with CRLF, and there is at least one.
-pub fn is_crlf(bytes: &[u8]) -> bool {
+fn is_crlf(bytes: &[u8]) -> bool {
     let mut ends = memchr::memchr_iter(b'\n', bytes).peekable();
     ends.peek().is_some() && ends.all(|end| end > 0 && bytes[end - 1] == b'\r')
 }

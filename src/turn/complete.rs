@@ -9,6 +9,7 @@ use crate::error::{Kind, Report};
 use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus, Tokens};
 use crate::history::History;
 use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, next_delay};
+use crate::secret::{Cleaner, Secrets};
 
 /// What a call brought.
 pub(super) struct Completion {
@@ -17,13 +18,26 @@ pub(super) struct Completion {
 }
 
 /// How far the attempts of one call have come.
-struct Progress {
+struct Progress<'a> {
     started: Instant,
     first_byte: Option<Duration>,
     attempts: u32,
     shown: Shown,
     /// What failed attempts were billed for.
     spent: Option<Tokens>,
+    screen: Screen<'a>,
+}
+
+/// Takes Secrets out of what is shown live, so that it is what will be recorded.
+struct Screen<'a> {
+    text: Cleaner<'a>,
+    reasoning: Cleaner<'a>,
+}
+
+impl<'a> Screen<'a> {
+    fn new(secrets: &'a Secrets) -> Self {
+        Self { text: Cleaner::new(secrets), reasoning: Cleaner::new(secrets) }
+    }
 }
 
 impl Turn {
@@ -34,13 +48,15 @@ impl Turn {
             attempts: 0,
             shown: Shown::default(),
             spent: None,
+            screen: Screen::new(&self.settings.secrets),
         };
         loop {
             if let Err(end) = self.check_budget(&progress).await {
                 if progress.attempts > 0
                     && let End::Failed { error, .. } = &end
                 {
-                    self.record_failure(self.bill(iteration, &progress), &progress, error).await?;
+                    self.record_failure(self.bill(iteration, &progress), &mut progress, error)
+                        .await?;
                 }
                 return Err(end);
             }
@@ -61,7 +77,8 @@ impl Turn {
                 Err(Stop::Failed(error)) => error,
                 Err(Stop::Interrupted) => {
                     let error = self.stopped();
-                    self.record_failure(self.bill(iteration, &progress), &progress, &error).await?;
+                    self.record_failure(self.bill(iteration, &progress), &mut progress, &error)
+                        .await?;
                     return Err(End::Interrupted);
                 }
                 Err(Stop::End(end)) => return Err(end),
@@ -71,7 +88,8 @@ impl Turn {
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
             let report = self.clean(Report::from(&error));
             let Some(delay) = delay else {
-                self.record_failure(self.bill(iteration, &progress), &progress, &report).await?;
+                self.record_failure(self.bill(iteration, &progress), &mut progress, &report)
+                    .await?;
                 let status = terminal_status(&error);
                 return Err(End::Failed { status, error: Box::new(report) });
             };
@@ -85,14 +103,14 @@ impl Turn {
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
                 let error = self.stopped();
-                self.record_failure(self.bill(iteration, &progress), &progress, &error).await?;
+                self.record_failure(self.bill(iteration, &progress), &mut progress, &error).await?;
                 return Err(End::Interrupted);
             }
         }
     }
 
     /// Asks the budget whether another request may leave.
-    async fn check_budget(&self, progress: &Progress) -> Result<(), End> {
+    async fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
         let budget = &self.settings.budget;
         let history =
             if budget.needs_history() { self.context.history().await? } else { History::default() };
@@ -100,7 +118,7 @@ impl Turn {
         Ok(budget.admit(&self.settings.model, &history, &open)?)
     }
 
-    async fn attempt(&self, progress: &mut Progress) -> Result<Completion, Stop> {
+    async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
         let history = self.context.history().await.map_err(|error| Stop::End(error.into()))?;
         let prompt = &self.settings.prompt;
         let mut stream = self.settings.provider.stream(Request {
@@ -123,19 +141,26 @@ impl Turn {
                 }
                 Some(Ok(ModelEvent::TextDelta(delta))) => {
                     if let Some(news) = progress.shown.text(delta) {
-                        self.context.emit(Ephemeral::TextDelta(news));
+                        self.show(news, &mut progress.screen.text, Ephemeral::TextDelta);
                     }
                 }
                 Some(Ok(ModelEvent::ReasoningDelta(delta))) => {
                     if progress.shown.may_show_reasoning() {
-                        self.context.emit(Ephemeral::ReasoningDelta(delta));
+                        let cleaner = &mut progress.screen.reasoning;
+                        self.show(delta, cleaner, Ephemeral::ReasoningDelta);
                     }
                 }
-                Some(Ok(ModelEvent::Item(item))) => items.push(item),
                 Some(Ok(ModelEvent::Billed(tokens))) => {
                     progress.spent.get_or_insert_default().add(&tokens);
                 }
-                Some(Ok(ModelEvent::Completed(end))) => return Ok(Completion { items, end }),
+                Some(Ok(ModelEvent::Item(item))) => {
+                    self.show_held(&mut progress.screen);
+                    items.push(item);
+                }
+                Some(Ok(ModelEvent::Completed(end))) => {
+                    self.show_held(&mut progress.screen);
+                    return Ok(Completion { items, end });
+                }
                 Some(Err(error)) => return Err(Stop::Failed(error)),
                 None => {
                     let message = "the stream ended without its last word";
@@ -148,7 +173,31 @@ impl Turn {
         }
     }
 
-    fn bill(&self, iteration: u32, progress: &Progress) -> ProviderUsage {
+    /// Shows what is certain by now.
+    fn show(&self, news: String, cleaner: &mut Cleaner<'_>, event: fn(String) -> Ephemeral) {
+        if self.settings.secrets.is_empty() {
+            self.context.emit(event(news));
+            return;
+        }
+        self.show_bytes(cleaner.push(news.as_bytes()).into_owned(), event);
+    }
+
+    /// Around Secrets, text is cut between whole characters.
+    fn show_bytes(&self, bytes: Vec<u8>, event: fn(String) -> Ephemeral) {
+        let text = String::from_utf8(bytes);
+        let text = text.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+        if !text.is_empty() {
+            self.context.emit(event(text));
+        }
+    }
+
+    /// Shows what waited for its next letter, when none will come.
+    fn show_held(&self, screen: &mut Screen<'_>) {
+        self.show_bytes(screen.reasoning.finish(), Ephemeral::ReasoningDelta);
+        self.show_bytes(screen.text.finish(), Ephemeral::TextDelta);
+    }
+
+    fn bill(&self, iteration: u32, progress: &Progress<'_>) -> ProviderUsage {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         ProviderUsage {
             model: self.settings.model.clone(),
@@ -178,7 +227,8 @@ impl Turn {
             response_id: end.response_id.clone(),
             ..bill
         };
-        if let Some(searched) = evidence::web_search(&completion.items) {
+        if let Some(mut searched) = evidence::web_search(&completion.items) {
+            self.settings.secrets.clean_value(&mut searched);
             bill.extra.insert("web_search".to_owned(), searched);
         }
         self.context.record(self.priced(bill)).await?;
@@ -196,9 +246,10 @@ impl Turn {
     async fn record_failure(
         &self,
         bill: ProviderUsage,
-        progress: &Progress,
+        progress: &mut Progress<'_>,
         error: &Report,
     ) -> Result<(), End> {
+        self.show_held(&mut progress.screen);
         let status = Some("failed".to_owned());
         let error_kind = Some(error.kind.clone());
         let bill = ProviderUsage { status, error_kind, ..bill };

@@ -68,7 +68,7 @@ impl Turn {
             return Err(End::Interrupted);
         }
         let args = arguments(call);
-        let fact = fact_of(call, &args);
+        let fact = self.fact_of(call, &args);
         self.context.record(fact.clone()).await?;
         match guard.judge(&fact.name, &signature(&fact)) {
             Verdict::Go => {}
@@ -94,6 +94,19 @@ impl Turn {
         Ok(None)
     }
 
+    /// What is recorded of a call: its Secrets are taken out, while the call runs as it was made.
+    fn fact_of(&self, call: &Call, args: &Result<Value, String>) -> ToolCall {
+        let mut shown = args.clone().unwrap_or(Value::Null);
+        self.settings.secrets.clean_value(&mut shown);
+        ToolCall {
+            call_id: CallId::new(&call.call_id),
+            name: call.name.clone(),
+            args: shown,
+            raw_args: args.is_err().then(|| self.cleaned(call.arguments.clone())),
+            extra: Extra::new(),
+        }
+    }
+
     fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
         let args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.settings.toolbox.find(&fact.name)?;
@@ -106,7 +119,7 @@ impl Turn {
     /// turn, and is none that the guard would have to count first.
     fn may_join(&self, call: &Call, together: &[Prepared], guard: &DoomGuard) -> bool {
         let args = arguments(call);
-        let fact = fact_of(call, &args);
+        let fact = self.fact_of(call, &args);
         let own = signature(&fact);
         let is_repeated =
             guard.is_last(&own) || together.iter().any(|prepared| signature(&prepared.fact) == own);
@@ -153,20 +166,21 @@ impl Turn {
     }
 
     fn question(&self, prepared: &Prepared) -> PermissionRequest {
-        let Prepared { fact, plan, .. } = prepared;
+        let Prepared { fact, args, plan, .. } = prepared;
         let paths: Vec<String> =
             plan.paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         let directory = self.settings.workspace.root().to_string_lossy().into_owned();
+        // Bound to what runs; what is shown may have its Secrets taken out.
         let bound = json!({
-            "args": fact.args, "directory": directory, "paths": paths, "tool": fact.name,
+            "args": args, "directory": directory, "paths": paths, "tool": fact.name,
         });
         PermissionRequest {
             call_id: fact.call_id.clone(),
             tool: fact.name.clone(),
-            summary: plan.summary.clone(),
+            summary: self.cleaned(plan.summary.clone()),
             args: fact.args.clone(),
-            paths,
             digest: digest(&bound),
+            paths: paths.into_iter().map(|path| self.cleaned(path)).collect(),
         }
     }
 
@@ -259,16 +273,6 @@ impl Turn {
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,
         }
-    }
-}
-
-fn fact_of(call: &Call, args: &Result<Value, String>) -> ToolCall {
-    ToolCall {
-        call_id: CallId::new(&call.call_id),
-        name: call.name.clone(),
-        args: args.clone().unwrap_or(Value::Null),
-        raw_args: args.is_err().then(|| call.arguments.clone()),
-        extra: Extra::new(),
     }
 }
 

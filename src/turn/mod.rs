@@ -11,6 +11,7 @@ mod execute;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -215,11 +216,13 @@ impl Turn {
         let mut items = completion.items.into_iter().enumerate().peekable();
         while let Some((place, item)) = items.next() {
             match item {
-                Item::Reasoning { item } => {
+                Item::Reasoning { mut item } => {
+                    self.settings.secrets.clean_value(&mut item);
                     let model = self.settings.model.clone();
                     self.context.record(Reasoning { item, model, extra: Extra::new() }).await?;
                 }
                 Item::Message { text, is_refusal, citations } if !text.trim().is_empty() => {
+                    let text = self.cleaned(text);
                     if !goes_on && Some(place) == last_text {
                         answer = Some((text, is_refusal, citations));
                         continue;
@@ -272,7 +275,8 @@ impl Turn {
         if let Some(reason) = cut {
             metadata.insert("truncated".to_owned(), json!(reason));
         }
-        if let Some(citations) = evidence::citations(citations) {
+        if let Some(mut citations) = evidence::citations(citations) {
+            self.settings.secrets.clean_value(&mut citations);
             metadata.insert("citations".to_owned(), citations);
         }
         let metadata = (!metadata.is_empty()).then_some(metadata);
@@ -313,8 +317,16 @@ impl Turn {
         if text.trim().is_empty() {
             return Ok(());
         }
-        self.context.record(history::partial(text, &error.kind)).await?;
+        self.context.record(history::partial(self.cleaned(text), &error.kind)).await?;
         Ok(())
+    }
+
+    /// The model may say what it must not know.
+    fn cleaned(&self, text: String) -> String {
+        match self.settings.secrets.clean(&text) {
+            Cow::Owned(cleaned) => cleaned,
+            Cow::Borrowed(_) => text,
+        }
     }
 
     /// A server may echo what it was sent.

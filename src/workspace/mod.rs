@@ -4,6 +4,8 @@
 //! neither `..`, nor an absolute path, nor a link, nor a race gets out. Nothing is checked first
 //! and opened later by name.
 
+mod carry;
+mod links;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -132,10 +134,16 @@ impl Workspace {
     pub fn check_writable(&self, path: &Path) -> Result<(), WorkspaceError> {
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
+        target::refuse_folder_name(path)?;
         for ancestor in relative.ancestors() {
             match self.open_beneath(or_root(ancestor), OFlags::PATH) {
                 Ok(descriptor) => {
-                    return refuse_protected(&self.real_path(&descriptor, path)?, path);
+                    refuse_protected(&self.real_path(&descriptor, path)?, path)?;
+                    let is_folder = |stat: &Stat| irregular(stat) == Some("a folder");
+                    return match rustix::fs::fstat(&descriptor) {
+                        Ok(stat) if !is_folder(&stat) => self.refuse_alias_of_state(&stat, path),
+                        _ => Ok(()),
+                    };
                 }
                 // What follows a missing folder's `..` cannot be known.
                 Err(WorkspaceError::Missing { .. }) if ancestor.file_name().is_some() => {}
@@ -145,8 +153,22 @@ impl Workspace {
         Ok(())
     }
 
+    /// Where a file of that path would really be, relative to the root, though it is missing.
+    pub fn place_of(&self, path: &Path) -> PathBuf {
+        let Ok(relative) = self.relative(path) else { return path.to_owned() };
+        let (Some(parent), Some(name)) = (relative.parent(), relative.file_name()) else {
+            return relative.to_owned();
+        };
+        let folder = self.open_beneath(or_root(parent), OFlags::PATH);
+        let real = folder.and_then(|folder| self.real_path(&folder, path));
+        real.unwrap_or_else(|_| self.place_of(parent)).join(name)
+    }
+
     /// Strips the root, as given and canonical; any other absolute path is outside.
     fn relative<'p>(&self, path: &'p Path) -> Result<&'p Path, WorkspaceError> {
+        if memchr::memchr(0, path.as_os_str().as_encoded_bytes()).is_some() {
+            return Err(WorkspaceError::NoPath { reason: "it contains a NUL byte" });
+        }
         if path.is_relative() {
             return Ok(or_root(path));
         }
@@ -257,6 +279,20 @@ pub enum WorkspaceError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("cannot write {}, and {} could not be removed", path.display(), left.display())]
+    LeftBehind { path: PathBuf, left: PathBuf, source: io::Error },
+    #[error(
+        "writing {} failed half-way; its new content is whole in {}",
+        path.display(), copy.display()
+    )]
+    HalfWritten { path: PathBuf, copy: PathBuf, source: io::Error },
+    #[error(
+        "{} has {links} names and {size} bytes: too many to be changed in place",
+        path.display()
+    )]
+    ManyNames { path: PathBuf, links: u64, size: u64 },
+    #[error("this cannot be a path: {reason}")]
+    NoPath { reason: &'static str },
 }
 
 impl WorkspaceError {
@@ -268,13 +304,14 @@ impl WorkspaceError {
             Errno::NOSYS => Self::Unsupported,
             Errno::NXIO => Self::NotRegular { path, what: "a socket or device" },
             Errno::AGAIN => Self::Changed { path },
+            Errno::NAMETOOLONG => Self::NoPath { reason: "it is too long" },
             _ => Self::Read { path, source: errno.into() },
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Unsupported => None,
+            Self::Unsupported | Self::NoPath { .. } => None,
             Self::Refused { path }
             | Self::Outside { path }
             | Self::Protected { path }
@@ -282,6 +319,9 @@ impl WorkspaceError {
             | Self::NotRegular { path, .. }
             | Self::Changed { path }
             | Self::Read { path, .. }
+            | Self::LeftBehind { path, .. }
+            | Self::HalfWritten { path, .. }
+            | Self::ManyNames { path, .. }
             | Self::Write { path, .. } => Some(path),
         }
     }
@@ -294,10 +334,13 @@ impl Explain for WorkspaceError {
             Self::Outside { .. } => Kind::OutsideWorkspace,
             Self::Protected { .. } => Kind::ProtectedPath,
             Self::Missing { .. } => Kind::NotFound,
-            Self::NotRegular { .. } => Kind::InvalidArgs,
+            Self::NotRegular { .. } | Self::NoPath { .. } => Kind::InvalidArgs,
             Self::Changed { .. } => Kind::FileChanged,
             Self::Unsupported | Self::Read { .. } => Kind::ReadFailed,
-            Self::Write { .. } => Kind::WriteFailed,
+            Self::Write { .. }
+            | Self::LeftBehind { .. }
+            | Self::HalfWritten { .. }
+            | Self::ManyNames { .. } => Kind::WriteFailed,
         }
     }
     fn details(&self) -> Value {
@@ -309,9 +352,15 @@ impl Explain for WorkspaceError {
             Self::Outside { .. } => "use a path inside the Workspace",
             Self::Protected { .. } => "write somewhere outside .pixir",
             Self::Changed { .. } => "read the file again and repeat the call",
+            Self::LeftBehind { .. } => "tell the user about the file that was left",
+            Self::HalfWritten { .. } => "put the copy in its place with bash and cp",
+            Self::ManyNames { .. } => {
+                "change it with bash, or give it one name first: cp it, then mv the copy over it"
+            }
             Self::Missing { .. }
             | Self::NotRegular { .. }
             | Self::Unsupported
+            | Self::NoPath { .. }
             | Self::Read { .. }
             | Self::Write { .. } => return Vec::new(),
         };

@@ -1,28 +1,26 @@
 //! A write target: the folder held open, the name in it, and how its content is replaced.
 //!
-//! A file with one link is replaced by a synced temporary and a rename, so a reader sees the old
-//! or the new content and a crash loses neither. A file with several links is written in place,
-//! because a rename would part it from its other names.
+//! A file with one name is replaced by a synced temporary and a rename, so a reader sees the old
+//! or the new content and a crash loses neither. A file with several names is another matter, see
+//! `links`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, XattrFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::{
-    OpenFile, Workspace, WorkspaceError, irregular, is_still, open_at, or_root, refuse_protected,
+    OpenFile, Workspace, WorkspaceError, carry, irregular, is_still, open_at, or_root, os_string,
+    refuse_protected,
 };
 
-/// Bits that survive a rewrite; a changed program does not keep the right to act for its owner.
-const KEPT_MODE: u32 = 0o1777;
-
-/// Longest list of attributes, and longest attribute, that is carried over.
-const ATTRIBUTE_LIMIT: usize = 64 * 1024;
+/// How much of a name goes into the name of its temporary.
+const SHOWN_NAME: usize = 200;
 
 /// A file that may be written: it exists and is open, or its folder does.
 #[derive(Debug)]
@@ -33,11 +31,20 @@ pub struct Target {
     existing: Option<OpenFile>,
 }
 
+/// What became of a file.
+#[derive(Debug)]
+pub struct Replaced {
+    pub stat: Stat,
+    /// What the file lost or left behind.
+    pub notes: Vec<String>,
+}
+
 impl Workspace {
     /// Opens what a write to `path` would replace, making missing folders.
     pub fn target(&self, path: &Path) -> Result<Target, WorkspaceError> {
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
+        refuse_folder_name(path)?;
         match self.open_file(path) {
             Ok(existing) => self.existing_target(existing),
             Err(WorkspaceError::Missing { .. }) => self.new_target(relative),
@@ -55,6 +62,7 @@ impl Workspace {
         if !is_still(&folder, &name, &existing.stat) {
             return Err(changed());
         }
+        self.refuse_alias_of_state(&existing.stat, &path)?;
         rustix::fs::accessat(&folder, &name, Access::WRITE_OK, AtFlags::EACCESS)
             .map_err(|errno| write_error(errno, &path))?;
         Ok(Target { folder, name, path, existing: Some(existing) })
@@ -120,45 +128,32 @@ impl Target {
     }
 
     /// Replaces the content and answers with what the file is now.
-    pub fn replace(self, content: &[u8]) -> Result<Stat, WorkspaceError> {
-        let replaced = match &self.existing {
+    pub fn replace(self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
+        match &self.existing {
             Some(existing) if existing.stat.st_nlink > 1 => self.overwrite(existing, content),
             _ => self.swap(content),
-        };
-        replaced.map_err(|errno| match errno {
-            Errno::EXIST | Errno::STALE => WorkspaceError::Changed { path: self.path.clone() },
-            errno => write_error(errno, &self.path),
-        })
+        }
     }
 
-    /// Writes into the same inode, so that its other names keep it.
-    fn overwrite(&self, existing: &OpenFile, content: &[u8]) -> Result<Stat, Errno> {
-        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let descriptor = open_at(&self.folder, Path::new(&self.name), flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&descriptor)?;
-        if (stat.st_dev, stat.st_ino) != (existing.stat.st_dev, existing.stat.st_ino) {
-            return Err(Errno::STALE);
+    /// Opens the file by its name in the folder.
+    pub(super) fn open_name(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        open_at(&self.folder, Path::new(&self.name), flags, Mode::empty())
+    }
+
+    pub(super) fn explain(&self, errno: Errno) -> WorkspaceError {
+        match errno {
+            Errno::EXIST | Errno::STALE => WorkspaceError::Changed { path: self.path.clone() },
+            errno => write_error(errno, &self.path),
         }
-        let file = File::from(descriptor);
-        file.write_all_at(content, 0).map_err(|error| errno_of(&error))?;
-        file.set_len(content.len() as u64).map_err(|error| errno_of(&error))?;
-        file.sync_all().map_err(|error| errno_of(&error))?;
-        rustix::fs::fstat(&file)
     }
 
     /// Writes a temporary beside the file and renames it into place.
-    fn swap(&self, content: &[u8]) -> Result<Stat, Errno> {
-        let temporary = OsString::from(format!(".{:016x}.pixir-new", fastrand::u64(..)));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    fn swap(&self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
         // A new file gets what the umask leaves; an existing one gets its own mode below.
         let mode = if self.existing.is_some() { 0o600 } else { 0o666 };
-        let descriptor =
-            open_at(&self.folder, Path::new(&temporary), flags, Mode::from_raw_mode(mode))?;
-        let swapped = self.fill_and_rename(File::from(descriptor), &temporary, content);
-        if swapped.is_err() {
-            rustix::fs::unlinkat(&self.folder, &temporary, AtFlags::empty()).ok();
-        }
-        swapped
+        let (file, temporary) = self.temporary(mode).map_err(|errno| self.explain(errno))?;
+        self.fill_and_rename(file, &temporary.name, content)
+            .map_err(|errno| temporary.give_up(self.explain(errno)))
     }
 
     fn fill_and_rename(
@@ -166,11 +161,12 @@ impl Target {
         mut file: File,
         temporary: &OsStr,
         content: &[u8],
-    ) -> Result<Stat, Errno> {
+    ) -> Result<Replaced, Errno> {
         file.write_all(content).map_err(|error| errno_of(&error))?;
-        if let Some(existing) = &self.existing {
-            carry_over(existing, &file)?;
-        }
+        let notes = match &self.existing {
+            Some(existing) => carry::carry_over(existing, &file)?,
+            None => Vec::new(),
+        };
         file.sync_all().map_err(|error| errno_of(&error))?;
         match &self.existing {
             Some(existing) if !is_still(&self.folder, &self.name, &existing.stat) => {
@@ -181,7 +177,7 @@ impl Target {
         }
         // Some file systems cannot sync a folder; the content itself is safe by then.
         rustix::fs::fsync(&self.folder).ok();
-        rustix::fs::fstat(&file)
+        Ok(Replaced { stat: rustix::fs::fstat(&file)?, notes })
     }
 
     /// A file that appeared meanwhile is somebody's work and stays.
@@ -195,38 +191,62 @@ impl Target {
             other => other,
         }
     }
-}
 
-/// Gives the new file the owner, attributes and mode of the old one. Only the mode must succeed.
-fn carry_over(existing: &OpenFile, new: &File) -> Result<(), Errno> {
-    let old = &existing.stat;
-    let now = rustix::fs::fstat(new)?;
-    if (old.st_uid, old.st_gid) != (now.st_uid, now.st_gid) {
-        let (owner, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
-        if rustix::fs::fchown(new, Some(owner), Some(group)).is_err() {
-            rustix::fs::fchown(new, None, Some(group)).ok();
+    /// A synced copy of the new content beside the file, for the time in which the file is neither
+    /// old nor new.
+    pub(super) fn spare_copy(&self, content: &[u8]) -> Result<Temporary<'_>, WorkspaceError> {
+        let (mut file, temporary) = self.temporary(0o600).map_err(|errno| self.explain(errno))?;
+        if let Err(error) = file.write_all(content).and_then(|()| file.sync_all()) {
+            return Err(temporary.give_up(self.explain(errno_of(&error))));
         }
+        rustix::fs::fsync(&self.folder).ok();
+        Ok(temporary)
     }
-    copy_attributes(&existing.file, new);
-    rustix::fs::fchmod(new, Mode::from_raw_mode(old.st_mode & KEPT_MODE))
-}
 
-fn copy_attributes(old: &impl AsFd, new: &impl AsFd) {
-    let mut names = vec![0; ATTRIBUTE_LIMIT];
-    let Ok(length) = rustix::fs::flistxattr(old, &mut names[..]) else { return };
-    let mut value = vec![0; ATTRIBUTE_LIMIT];
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        // Rights of a program do not pass to changed content.
-        if name == b"security.capability" {
-            continue;
-        }
-        if let Ok(length) = rustix::fs::fgetxattr(old, name, &mut value[..]) {
-            rustix::fs::fsetxattr(new, name, &value[..length], XattrFlags::empty()).ok();
-        }
+    fn temporary(&self, mode: u32) -> Result<(File, Temporary<'_>), Errno> {
+        let shown = &self.name.as_bytes()[..self.name.len().min(SHOWN_NAME)];
+        let random = format!(".{:016x}.pixir-new", fastrand::u64(..));
+        let name = os_string(&[b".", shown, random.as_bytes()].concat());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let descriptor = open_at(&self.folder, Path::new(&name), flags, Mode::from_raw_mode(mode))?;
+        let path = self.path.with_file_name(&name);
+        Ok((File::from(descriptor), Temporary { folder: &self.folder, name, path }))
     }
 }
 
-fn errno_of(error: &io::Error) -> Errno {
+/// A file of ours beside the one that is written.
+pub(super) struct Temporary<'t> {
+    folder: &'t OwnedFd,
+    name: OsString,
+    pub path: PathBuf,
+}
+
+impl Temporary<'_> {
+    pub(super) fn remove(&self) -> Result<(), Errno> {
+        rustix::fs::unlinkat(self.folder, &self.name, AtFlags::empty())
+    }
+
+    /// Removes it after a failure; some folders let nobody remove what was made in them.
+    fn give_up(&self, error: WorkspaceError) -> WorkspaceError {
+        match (self.remove(), error) {
+            (Err(errno), WorkspaceError::Write { path, source }) if errno != Errno::NOENT => {
+                WorkspaceError::LeftBehind { path, left: self.path.clone(), source }
+            }
+            (_, error) => error,
+        }
+    }
+}
+
+/// A name that ends like a folder's names no file.
+pub(super) fn refuse_folder_name(path: &Path) -> Result<(), WorkspaceError> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.ends_with(b"/") || bytes.ends_with(b"/.") {
+        return Err(WorkspaceError::NotRegular { path: path.to_owned(), what: "a folder" });
+    }
+    Ok(())
+}
+
+pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 

@@ -257,3 +257,60 @@ fn a_race_never_escapes() {
     assert_eq!(fs::read_to_string(secret.join("f")).unwrap(), "outside");
     assert_eq!(fs::read_dir(&secret).unwrap().count(), 1);
 }
+
+/// One entry of an access list, as the kernel stores it.
+fn entry(tag: u16, rights: u16, id: u32) -> Vec<u8> {
+    [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+}
+
+#[test]
+fn a_folder_that_widens_access_does_not_widen_a_rewritten_file() {
+    let place = Place::new();
+    fs::write(place.path("private"), "old").unwrap();
+    fs::set_permissions(place.path("private"), fs::Permissions::from_mode(0o640)).unwrap();
+    let nobody = u32::MAX;
+    let list = [
+        2_u32.to_le_bytes().to_vec(),
+        entry(0x01, 7, nobody),
+        entry(0x02, 6, 12345),
+        entry(0x04, 5, nobody),
+        entry(0x10, 7, nobody),
+        entry(0x20, 5, nobody),
+    ];
+    let default = "system.posix_acl_default";
+    let root = place.workspace.root();
+    if rustix::fs::setxattr(root, default, &list.concat(), XattrFlags::empty()).is_err() {
+        io::Write::write_all(&mut io::stderr(), b"skipped: this file system has no access lists\n")
+            .unwrap();
+        return;
+    }
+    assert_eq!(place.write("private", "new"), Ok(()));
+    let mut value = [0; 256];
+    let access = rustix::fs::getxattr(place.path("private"), "system.posix_acl_access", &mut value);
+    assert_eq!(access, Err(Errno::NODATA));
+    assert_eq!(fs::metadata(place.path("private")).unwrap().mode() & 0o7777, 0o640);
+}
+
+#[test]
+fn a_temporary_that_cannot_be_removed_is_told() {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    let place = Place::new();
+    fs::write(place.path("a"), "old").unwrap();
+    let root = File::open(place.workspace.root()).unwrap();
+    let flags = ioctl_getflags(&root).unwrap_or(IFlags::empty());
+    if ioctl_setflags(&root, flags | IFlags::APPEND).is_err() {
+        io::Write::write_all(
+            &mut io::stderr(),
+            b"skipped: this user or file system cannot make a folder append-only\n",
+        )
+        .unwrap();
+        return;
+    }
+    let target = place.workspace.target(Path::new("a")).unwrap();
+    let error = target.replace(b"new").unwrap_err();
+    ioctl_setflags(&root, flags).unwrap();
+    assert_eq!(error.kind(), Kind::WriteFailed);
+    let left = place.names().into_iter().find(|name| name.ends_with(".pixir-new")).unwrap();
+    assert!(error.to_string().contains(&left), "{error}");
+    assert_eq!(fs::read_to_string(place.path("a")).unwrap(), "old");
+}

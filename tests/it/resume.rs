@@ -216,3 +216,24 @@ async fn a_session_that_does_not_exist_is_a_wrong_argument() {
     assert!(stage.server.requests().is_empty());
     assert!(!stage.workspace().join(".pixir").exists(), "looking leaves nothing behind");
 }
+
+/// A file that changed while nobody watched is not overwritten from an old memory of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_before_a_resume_is_still_known() {
+    let edit = json!({"path": "a", "edits": [{"old_string": "one", "new_string": "two"}]});
+    let script = Script::new([
+        Reply::calls("read", json!({"path": "a"})),
+        Reply::says("Seen."),
+        Reply::calls("edit", edit),
+        Reply::says("Refused."),
+    ]);
+    let stage = Stage::new(Stage::mark(), script).await;
+    fs::write(stage.workspace().join("a"), "one\n").unwrap();
+    stage.run(&["read it"]).expect_code(0);
+    fs::write(stage.workspace().join("a"), "theirs: one\n").unwrap();
+    stage.run(&["resume", "--last", "edit it"]).expect_code(0);
+    assert_eq!(fs::read_to_string(stage.workspace().join("a")).unwrap(), "theirs: one\n");
+    let last = last_request(&stage);
+    let told = last.outputs();
+    assert!(told.last().unwrap().contains("file_changed"), "{told:?}");
+}

@@ -62,8 +62,8 @@ fn room_of(path: &Path) -> Option<String> {
     let inside = path.strip_prefix(root().join("src")).unwrap();
     let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
     let room = first.trim_end_matches(".rs");
-    // The workbench is a door for tests and benches, not a room.
-    (!matches!(room, "lib" | "main" | "workbench")).then(|| room.to_owned())
+    // The workbench and the bench are doors for tests and benchmarks, not rooms.
+    (!matches!(room, "bench" | "lib" | "main" | "workbench")).then(|| room.to_owned())
 }
 
 /// The code of a file without its unit tests, which may look anywhere.

@@ -7,7 +7,7 @@ use pixir::{Answer, CallId, Ephemeral, EventKind, Input, Status};
 use serde_json::json;
 
 use crate::support::House;
-use crate::support::house::{finish, listen, listen_until, say};
+use crate::support::house::{finish, listen, listen_until, logs, say};
 
 fn is_status(event: &pixir::Event, wanted: fn(&Status) -> bool) -> bool {
     matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if wanted(status))
@@ -133,7 +133,7 @@ async fn calls_that_only_look_are_answered_in_order() {
     5 tool_result ok=true "     1\told a\n"
     6 tool_result ok=true "     1\told b\n"
     7 tool_call write {"path":"a","content":"new"}
-    8 tool_result ok=true "wrote a, 3 bytes (+1 -1)"
+    8 tool_result ok=true "wrote a, 3 bytes (+1 -1); there is no newline at its end any more"
     9 tool_call read {"path":"a"}
     10 tool_result ok=true "     1\tnew\n[no newline at the end]\n"
     11 provider_usage completed retries=0
@@ -423,6 +423,47 @@ async fn a_dry_run_changes_nothing() {
     assert_eq!(status, Status::Done);
     assert!(!house.workspace().join("x").exists() && !house.workspace().join("y").exists());
     assert_eq!(house.transcript(&conversation).matches("dry run").count(), 2);
+}
+
+/// A model that heard a Secret elsewhere says it again, in pieces.
+#[tokio::test]
+async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_said() {
+    let said = ["Use secret-of", "-the-ho", "use, not secret-of-the-", "shed; secret-of"];
+    let house = House::with([
+        Reply::new()
+            .reasoning("They said secret-of-the-house.")
+            .text_in(said)
+            .call("write", json!({"path": "key", "content": "secret-of-the-house"})),
+        Reply::new().call_as(Some("call_x"), "read", "{secret-of-the-house"),
+        Reply::new().text_in(said),
+    ])
+    .await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    assert_eq!(say(&conversation, "what is it?").await, Status::Done);
+    let heard = listen_until(&mut listener, |event| is_status(event, |s| *s == Status::Done)).await;
+    let live = |wanted: fn(&Ephemeral) -> Option<&String>| -> String {
+        let texts = heard.iter().filter_map(|event| match event.kind() {
+            EventKind::Ephemeral(notice) => wanted(notice),
+            EventKind::Canonical(_) => None,
+        });
+        texts.map(String::as_str).collect()
+    };
+    let log = std::fs::read_to_string(logs(&house.workspace()).pop().unwrap()).unwrap();
+    assert!(!log.contains("secret-of-the-house"), "{log}");
+    let shown = "Use [redacted:STORY_TOKEN], not secret-of-the-shed; secret-of";
+    assert_eq!(log.matches(shown).count(), 2, "{log}");
+    assert_eq!(house.read("key"), "secret-of-the-house");
+    let text = live(|notice| match notice {
+        Ephemeral::TextDelta(chunk) => Some(chunk),
+        _ => None,
+    });
+    assert_eq!(text, format!("{shown}{shown}"));
+    let reasoning = live(|notice| match notice {
+        Ephemeral::ReasoningDelta(chunk) => Some(chunk),
+        _ => None,
+    });
+    assert_eq!(reasoning, "They said [redacted:STORY_TOKEN].");
 }
 
 #[tokio::test]

@@ -29,7 +29,13 @@ impl Tree {
 
     fn load(&self, limit: usize) -> Project {
         let (workspace, user_file) = (self.path("repo/a/b"), self.path("home/AGENTS.md"));
-        Project::load(&Sources { workspace: &workspace, user_file: &user_file, limit })
+        let secrets = Secrets::new([("KEY".to_owned(), "very-hidden-value".to_owned())]);
+        Project::load(&Sources {
+            workspace: &workspace,
+            user_file: &user_file,
+            limit,
+            secrets: &secrets,
+        })
     }
 }
 
@@ -37,6 +43,15 @@ impl Tree {
 fn no_files_say_nothing() {
     assert_eq!(Tree::new().load(1000), Project::default());
     assert_eq!(Tree::new().with("repo/AGENTS.md", " \n").load(1000), Project::default());
+}
+
+#[test]
+fn a_secret_is_replaced_also_where_the_text_is_cut() {
+    let tree = Tree::new().with("repo/AGENTS.md", "token very-hidden-value and more and more");
+    for limit in 1..40 {
+        let text = tree.load(limit).text.unwrap_or_default();
+        assert!(!text.contains("ver"), "{limit}: {text}");
+    }
 }
 
 #[test]

@@ -1,0 +1,42 @@
+//! What the benchmarks need of the private rooms, and nothing that anybody else should.
+
+use std::collections::VecDeque;
+
+use crate::config::DEFAULT_MODEL;
+use crate::credential::FieldPolicy;
+use crate::history::History;
+pub use crate::log::Log;
+use crate::provider::{ModelEvent, Reducer, Request, Splitter, Wishes, body};
+
+/// The body of the request that a Turn would make of a History.
+pub fn request_body(history: History) -> Vec<u8> {
+    let request = Request {
+        model: DEFAULT_MODEL.to_owned(),
+        effort: None,
+        instructions: "Be helpful.".into(),
+        project: None,
+        tools: Vec::new().into(),
+        history,
+        cache_key: "bench".to_owned(),
+        wishes: Wishes::default(),
+    };
+    body(&request, FieldPolicy::OpenAi)
+}
+
+/// Reduces a stream that arrives in pieces of this size; gives the length of the text in it.
+pub fn reduce(stream: &[u8], piece: usize) -> usize {
+    let mut splitter = Splitter::default();
+    let mut reducer = Reducer::default();
+    let mut out = VecDeque::new();
+    let mut length = 0;
+    for piece in stream.chunks(piece) {
+        let fed = splitter.feed(piece, |frame| reducer.take(frame.event, frame.data, &mut out));
+        debug_assert!(fed.is_ok(), "a benchmark feeds what can be read");
+        for event in out.drain(..) {
+            if let Ok(ModelEvent::TextDelta(text)) = event {
+                length += text.len();
+            }
+        }
+    }
+    length
+}

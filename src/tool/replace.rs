@@ -1,0 +1,299 @@
+//! Replacing: where a text stands in the bytes of a file, and what the file is after a change.
+//!
+//! A change is exact or refused: bytes that were not meant are never touched, and no encoding is
+//! mixed into another.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use memchr::memmem;
+use serde_json::json;
+
+use super::hint::hint;
+use super::{ToolError, write};
+use crate::error::Kind;
+
+/// How many places are named.
+const TOLD_PLACES: usize = 20;
+/// How many places are counted when there should be one.
+const COUNTED_PLACES: usize = 100;
+/// How much of a file is looked at for an encoding without a mark.
+const SNIFFED: usize = 8 * 1024;
+/// No trailing byte of a multi-byte encoding is below this one.
+const LOWEST_TRAIL: u8 = 0x30;
+
+/// One change of a text.
+#[derive(Debug, Clone, Copy)]
+pub struct Replacement<'a> {
+    pub old: &'a str,
+    pub new: &'a str,
+    pub count: Count,
+}
+
+/// How often the old text may stand there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    Once,
+    Any,
+}
+
+/// Makes one change; answers with the new content and the number of places.
+pub fn replace(content: &[u8], change: Replacement<'_>) -> Result<(Vec<u8>, usize), ToolError> {
+    if change.old.is_empty() {
+        return Err(ToolError::invalid("old_string is empty").next("use write for a new file"));
+    }
+    if change.old == change.new {
+        return Err(ToolError::invalid("old_string and new_string are the same"));
+    }
+    let is_utf8 = std::str::from_utf8(content).is_ok();
+    if !is_utf8 {
+        refuse_mixing(content, change.new)?;
+    }
+    let search = Search::of(content, change);
+    if change.count == Count::Once {
+        let places: Vec<_> = search.places(Overlap::Counts).take(COUNTED_PLACES).collect();
+        if places.len() > 1 {
+            return Err(not_unique(content, &places));
+        }
+    }
+    let new = New::of(content, change);
+    let mut replaced = Vec::with_capacity(content.len() + change.new.len());
+    let (mut done, mut count) = (0, 0);
+    for place in search.places(Overlap::Skips) {
+        if !is_utf8 {
+            refuse_inside_character(content, &place)?;
+        }
+        replaced.extend_from_slice(&content[done..place.start]);
+        replaced.extend_from_slice(new.at(&content[place.clone()]).as_bytes());
+        done = place.end;
+        count += 1;
+    }
+    if count == 0 {
+        return Err(no_match(content, change));
+    }
+    replaced.extend_from_slice(&content[done..]);
+    if replaced == content {
+        return Err(ToolError::invalid("nothing would change: new_string is what is there")
+            .next("read the file again; it may already be as wanted"));
+    }
+    Ok((replaced, count))
+}
+
+/// How an old text is searched for.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    content: &'a [u8],
+    old: &'a [u8],
+    endings: Endings,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Endings {
+    /// Byte for byte.
+    Exact,
+    /// `\n` may be CRLF or CR in the file: models write `\n` only.
+    Any,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Overlap {
+    Counts,
+    Skips,
+}
+
+impl<'a> Search<'a> {
+    /// Exact bytes come first; of all places in a file of mixed endings, each kind counts.
+    fn of(content: &'a [u8], change: Replacement<'a>) -> Self {
+        let old = change.old.as_bytes();
+        let exact = Self { content, old, endings: Endings::Exact };
+        let may_differ = change.old.contains('\n')
+            && !change.old.contains('\r')
+            && memchr::memchr(b'\r', content).is_some();
+        let wants_exact =
+            change.count == Count::Once && exact.places(Overlap::Skips).next().is_some();
+        if may_differ && !wants_exact {
+            return Self { endings: Endings::Any, ..exact };
+        }
+        exact
+    }
+
+    fn places(self, overlap: Overlap) -> impl Iterator<Item = Range<usize>> + 'a {
+        let first_line = self.old.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let needle = if self.endings == Endings::Exact { self.old } else { first_line };
+        let finder = memmem::Finder::new(needle).into_owned();
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let rest = self.content.get(from..)?;
+                let start = from
+                    + match needle {
+                        [] => line_ends(rest).next(),
+                        _ => finder.find(rest),
+                    }?;
+                from = start + 1;
+                if let Some(end) = self.match_at(start) {
+                    if overlap == Overlap::Skips {
+                        from = end;
+                    }
+                    return Some(start..end);
+                }
+            }
+        })
+    }
+
+    /// Where a match at `start` ends. One that begins inside a CRLF would leave half of it behind.
+    fn match_at(self, start: usize) -> Option<usize> {
+        if self.old.starts_with(b"\n") && self.content[..start].ends_with(b"\r") {
+            return None;
+        }
+        if self.endings == Endings::Exact {
+            return Some(start + self.old.len());
+        }
+        let mut at = start;
+        for wanted in self.old {
+            at += match (wanted, self.content.get(at..)?) {
+                (b'\n', [b'\r', b'\n', ..]) => 2,
+                (b'\n', [b'\r' | b'\n', ..]) => 1,
+                (wanted, [found, ..]) if wanted == found => 1,
+                _ => return None,
+            };
+        }
+        Some(at)
+    }
+}
+
+/// The new text, in the endings of its place.
+struct New<'a> {
+    text: &'a str,
+    crlf: Cow<'a, str>,
+    cr: Cow<'a, str>,
+    /// The ending where the replaced text has none.
+    usual: &'static str,
+}
+
+impl<'a> New<'a> {
+    fn of(content: &[u8], change: Replacement<'a>) -> Self {
+        let text = change.new;
+        // Who writes CR means it, in the old text as in the new one.
+        if change.old.contains('\r') || text.contains('\r') || !text.contains('\n') {
+            return Self { text, crlf: text.into(), cr: text.into(), usual: "\n" };
+        }
+        let (crlf, cr) = (text.replace('\n', "\r\n").into(), text.replace('\n', "\r").into());
+        Self { text, crlf, cr, usual: write::file_ending(content) }
+    }
+
+    fn at(&self, region: &[u8]) -> &str {
+        match ending_in(region).unwrap_or(self.usual) {
+            "\r\n" => &self.crlf,
+            "\r" => &self.cr,
+            _ => self.text,
+        }
+    }
+}
+
+/// Where line endings begin: CRLF counts once.
+fn line_ends(content: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    memchr::memchr2_iter(b'\n', b'\r', content)
+        .filter(|at| content[*at] == b'\r' || *at == 0 || content[at - 1] != b'\r')
+}
+
+/// The first line ending in a matched region.
+fn ending_in(region: &[u8]) -> Option<&'static str> {
+    match &region[line_ends(region).next()?..] {
+        [b'\r', b'\n', ..] => Some("\r\n"),
+        [b'\r', ..] => Some("\r"),
+        _ => Some("\n"),
+    }
+}
+
+/// Refuses files whose characters are wider than a byte: a match in them means nothing.
+pub fn refuse_wide(content: &[u8]) -> Result<(), ToolError> {
+    let has_mark = [&b"\xff\xfe"[..], b"\xfe\xff", b"\0\0\xfe\xff"]
+        .iter()
+        .any(|mark| content.starts_with(mark));
+    if !has_mark && !looks_wide(&content[..content.len().min(SNIFFED)]) {
+        return Ok(());
+    }
+    let message = "the file is UTF-16 or UTF-32, which edit cannot change";
+    Err(ToolError::new(Kind::BinaryFile, message).next("convert it with bash and iconv"))
+}
+
+/// UTF-16 without a mark: among its bytes, nearly every second one is NUL, and the others are not.
+fn looks_wide(bytes: &[u8]) -> bool {
+    let nul = |first: usize| bytes.iter().skip(first).step_by(2).filter(|byte| **byte == 0).count();
+    let (even, odd, pairs) = (nul(0), nul(1), bytes.len() / 2);
+    pairs >= 2 && even.max(odd) * 10 >= pairs * 9 && even.min(odd) * 10 <= pairs
+}
+
+fn refuse_mixing(content: &[u8], new: &str) -> Result<(), ToolError> {
+    if new.is_ascii() {
+        return Ok(());
+    }
+    let at = std::str::from_utf8(content).err().map_or(0, |error| error.valid_up_to());
+    let line = line_of(content, at);
+    let message =
+        format!("the file is not valid UTF-8 (line {line}), and new_string is not plain ASCII");
+    Err(ToolError::invalid(message)
+        .details(json!({ "line": line }))
+        .next("convert the file with bash and iconv, or make the change there"))
+}
+
+/// In a file of unknown encoding, a byte behind a high one may be half of a character.
+fn refuse_inside_character(content: &[u8], place: &Range<usize>) -> Result<(), ToolError> {
+    let is_high = |at: usize| content.get(at).is_some_and(|byte| *byte >= 0x80);
+    let begins_inside = place.start > 0 && is_high(place.start - 1);
+    if !begins_inside || content[place.start] < LOWEST_TRAIL {
+        return Ok(());
+    }
+    let line = line_of(content, place.start);
+    let message = format!(
+        "the file is not UTF-8, and old_string at line {line} may begin inside a character"
+    );
+    Err(ToolError::invalid(message)
+        .details(json!({ "line": line }))
+        .next("begin old_string behind a blank or at the start of a line, or use bash"))
+}
+
+fn line_of(content: &[u8], at: usize) -> usize {
+    let before = &content[..at];
+    let newlines = memchr::memchr_iter(b'\n', before).count();
+    // A file without any LF has CR lines.
+    let lines = if newlines == 0 && memchr::memchr(b'\n', content).is_none() {
+        memchr::memchr_iter(b'\r', before).count()
+    } else {
+        newlines
+    };
+    lines + 1
+}
+
+fn not_unique(content: &[u8], places: &[Range<usize>]) -> ToolError {
+    let count = places.len();
+    let told = places.iter().take(TOLD_PLACES);
+    let lines: Vec<usize> = told.map(|place| line_of(content, place.start)).collect();
+    let named: Vec<String> = lines.iter().map(usize::to_string).collect();
+    let more = if count > TOLD_PLACES { ", …" } else { "" };
+    let least = if count == COUNTED_PLACES { "at least " } else { "" };
+    let lines_named = named.join(", ");
+    let message = format!("old_string occurs {least}{count} times, at lines {lines_named}{more}");
+    ToolError::new(Kind::NotUnique, message)
+        .details(json!({"count": count, "lines": lines}))
+        .next("add surrounding lines to old_string, or set replace_all")
+}
+
+fn no_match(content: &[u8], change: Replacement<'_>) -> ToolError {
+    let error = ToolError::new(Kind::NoMatch, "old_string does not occur in the file");
+    let new = change.new.as_bytes();
+    if !new.is_empty()
+        && let Some(at) = memmem::find(content, new)
+    {
+        let line = line_of(content, at);
+        return error.next(format!("new_string is already there, at line {line}; read the file"));
+    }
+    let text = String::from_utf8_lossy(content);
+    match hint(&text, change.old) {
+        Some((line, found, reason)) => error
+            .details(json!({"line": line, "found": found}))
+            .next(format!("line {line} {reason}: {found:?}; copy it exactly")),
+        None => error.next("read the file and copy the text exactly, without line numbers"),
+    }
+}

@@ -1,0 +1,192 @@
+//! The watch: one command and what it starts, from its first moment until nobody is left.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open,
+};
+
+use super::descendants;
+use super::supervisor::{KILL, TERMINATE};
+
+/// How often orphans are reaped while the command runs.
+const REAP_INTERVAL: Duration = Duration::from_millis(500);
+/// How often it is looked whether the last process has gone.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
+/// How long killing is tried; what survives this sits in the kernel.
+const SWEEP_LIMIT: Duration = Duration::from_secs(5);
+/// How far this process can see and kill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    Namespace,
+    Descendants,
+}
+
+/// How a command left the place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peace {
+    /// Everybody went by themselves.
+    Kept,
+    Broken,
+}
+
+/// What Pixir wants by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Open,
+    Kill,
+}
+
+/// Watches one command, and everything it starts.
+pub struct Watch {
+    reach: Reach,
+    command: Pid,
+    status: Option<WaitStatus>,
+    fate: Fate,
+    /// The outer process, where it can be killed; then this one ends everything.
+    outer: Option<OwnedFd>,
+}
+
+impl Watch {
+    pub fn new(reach: Reach, command: Pid) -> Self {
+        let parent = rustix::process::getppid().filter(|_| reach == Reach::Descendants);
+        let outer = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
+        Self { reach, command, status: None, fate: Fate::Open, outer }
+    }
+
+    pub fn run(mut self, command: &OwnedFd, drain: Duration) -> Peace {
+        while self.status.is_none() {
+            self.listen(Some(command), REAP_INTERVAL);
+            if self.fate == Fate::Kill {
+                self.sweep();
+                break;
+            }
+            self.reap();
+        }
+        self.report_status();
+        let deadline = Instant::now() + drain;
+        while self.reap() == Family::Alive {
+            if self.fate == Fate::Kill || Instant::now() >= deadline {
+                report_leftovers();
+                self.sweep();
+                return Peace::Broken;
+            }
+            self.listen(None, DRAIN_INTERVAL);
+        }
+        if self.fate == Fate::Open { Peace::Kept } else { Peace::Broken }
+    }
+
+    /// Waits for a word from Pixir, the end of the command, or the time to look around.
+    fn listen(&mut self, command: Option<&OwnedFd>, patience: Duration) {
+        let mut polled = vec![PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
+        polled.extend(self.outer.as_ref().map(|outer| PollFd::new(outer, PollFlags::IN)));
+        let outer_place = polled.len() - 1;
+        polled.extend(command.map(|command| PollFd::new(command, PollFlags::IN)));
+        let timeout = Timespec::try_from(patience).ok();
+        let polled_well = rustix::event::poll(&mut polled, timeout.as_ref()).is_ok();
+        let has_news = |place: usize| polled_well && !polled[place].revents().is_empty();
+        if outer_place > 0 && has_news(outer_place) {
+            self.fate = Fate::Kill;
+            return;
+        }
+        if !has_news(0) {
+            return;
+        }
+        let mut words = [0; 16];
+        match rustix::io::read(rustix::stdio::stdin(), &mut words) {
+            Ok(count) if count > 0 => {
+                if words[..count].contains(&TERMINATE) {
+                    self.signal_all(Signal::TERM);
+                }
+                if words[..count].contains(&KILL) {
+                    self.fate = Fate::Kill;
+                }
+            }
+            Err(Errno::INTR) => {}
+            // Pixir has let go, or is gone.
+            Ok(_) | Err(_) => self.fate = Fate::Kill,
+        }
+    }
+
+    pub fn reap(&mut self) -> Family {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if pid == self.command {
+                        self.status = Some(status);
+                    }
+                }
+                Ok(None) => return Family::Alive,
+                Err(Errno::INTR) => {}
+                Err(_) => return Family::Gone,
+            }
+        }
+    }
+
+    /// Kills until nobody is left.
+    pub fn sweep(&mut self) {
+        let end = Instant::now() + SWEEP_LIMIT;
+        while Instant::now() < end {
+            self.signal_all(Signal::KILL);
+            if self.reap() == Family::Gone {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        // Outside a namespace `kill(-1)` would reach everything of this user.
+        if self.reach == Reach::Namespace && rustix::process::getpid() == Pid::INIT {
+            let everyone = nix::unistd::Pid::from_raw(-1);
+            nix::sys::signal::kill(everyone, nix_signal(signal)).ok();
+            return;
+        }
+        // The number of the group is taken as long as the command has not been reaped. To be asked
+        // to end, once is enough.
+        if self.status.is_none() && signal == Signal::KILL {
+            kill_process_group(self.command, signal).ok();
+        }
+        descendants::signal(&descendants::of_this_process(), signal);
+    }
+
+    fn report_status(&self) {
+        let Some(status) = self.status else { return };
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => report(format_args!("exit {code}")),
+            (None, Some(signal)) => report(format_args!("signal {signal}")),
+            (None, None) => {}
+        }
+    }
+}
+
+pub fn report_leftovers() {
+    for process in descendants::of_this_process() {
+        report(format_args!("leftover {} {}", process.pid, process.name));
+    }
+}
+
+/// Whether children are left.
+#[derive(PartialEq, Eq)]
+pub enum Family {
+    Alive,
+    Gone,
+}
+
+fn nix_signal(signal: Signal) -> nix::sys::signal::Signal {
+    if signal == Signal::TERM {
+        nix::sys::signal::Signal::SIGTERM
+    } else {
+        nix::sys::signal::Signal::SIGKILL
+    }
+}
+
+/// Writes one status line, in one write; a reader that has gone is normal.
+pub fn report(line: impl Display) {
+    io::stderr().write_all(format!("{line}\n").as_bytes()).ok();
+}
