@@ -50,7 +50,9 @@ impl Price {
         let fresh = tokens.input_tokens - cached;
         let parts =
             [(fresh, self.input), (cached, self.cached_input), (tokens.output_tokens, self.output)];
-        parts.into_iter().map(|(count, price)| count as f64 * price / 1e6).sum()
+        let micros: f64 = parts.into_iter().map(|(count, price)| count as f64 * price).sum();
+        // Sums of decimals are not decimals; nobody bills a thousandth of a millionth.
+        (micros * 1e3).round() / 1e9
     }
 }
 

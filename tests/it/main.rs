@@ -20,6 +20,8 @@ mod damage;
 mod docs;
 /// Every Turn ends once.
 mod ends;
+/// What is said when a Provider does not answer.
+mod errors;
 /// A Session killed at every append and at random.
 mod kill;
 /// Processes that commands start, and that nothing survives.
