@@ -227,3 +227,14 @@ proptest! {
         prop_assert!(out.iter().filter(|event| event.is_err()).count() <= 1);
     }
 }
+
+#[test]
+fn a_failed_answer_that_was_billed_says_so_before_its_error() {
+    let usage = json!({"input_tokens": 7, "output_tokens": 2});
+    let error = json!({"code": "server_error", "message": "x"});
+    let frame = |usage: &Value| json!({"type": "response.failed", "response": {"error": error, "usage": usage}});
+    let heard = reduce(&[frame(&usage)]);
+    let [Ok(ModelEvent::Billed(tokens)), Err(_)] = heard.as_slice() else { panic!("{heard:?}") };
+    assert_eq!((tokens.input_tokens, tokens.total_tokens), (7, 9));
+    assert_eq!(reduce(&[frame(&Value::Null)]).len(), 1);
+}
