@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::config::DEFAULT_MODEL;
 use crate::credential::FieldPolicy;
 use crate::history::History;
+use crate::id::SessionId;
 pub use crate::log::Log;
 use crate::provider::{ModelEvent, Reducer, Request, Splitter, Wishes, body};
 
@@ -19,6 +20,7 @@ pub fn request_body(history: History) -> Vec<u8> {
         history,
         cache_key: "bench".to_owned(),
         wishes: Wishes::default(),
+        session: SessionId::mint(),
     };
     body(&request, FieldPolicy::OpenAi)
 }

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use secrecy::ExposeSecret;
 use serde_json::Value;
 
 use crate::config::Config;
@@ -61,6 +60,7 @@ pub enum Which {
 pub struct Harness {
     config: Config,
     provider: Arc<dyn Provider>,
+    credential: Credential,
     secrets: Arc<Secrets>,
     commands: Commands,
     sessions: Sessions,
@@ -77,15 +77,19 @@ impl Harness {
             .find(|(name, _)| name == "SHELL")
             .map(|(_, value)| value.to_string_lossy().into_owned())
             .unwrap_or_default();
-        let key = credential.key().map(|key| key.expose_secret().to_owned());
-        let secrets = Secrets::from_environment(environment.iter().cloned())
-            .and(key.map(|key| ("provider key".to_owned(), key)));
+        let secrets = Arc::new(Secrets::from_environment(environment.iter().cloned()));
+        credential.hide_in(&secrets);
         let host = Host { own_binary, environment, containment: Containment::Best };
         let commands = Commands::new(host, &config);
-        let provider = Arc::new(Responses::new(credential, config.stream));
+        let provider = Arc::new(Responses::new(credential.clone(), config.stream));
         let sessions = Sessions::default();
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
-        Self { config, provider, secrets: Arc::new(secrets), commands, sessions, shell, budget }
+        Self { config, provider, credential, secrets, commands, sessions, shell, budget }
+    }
+
+    /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
+    pub async fn settle(&self) {
+        self.credential.settle().await;
     }
 
     /// Starts a Conversation: a new Session, or one that exists.

@@ -52,9 +52,9 @@ pub mod workbench;
 pub mod bench;
 
 pub use cli::{command, run};
-pub use config::{Config, Durability};
+pub use config::{Config, CredentialKind, Durability};
 pub use conversation::{Conversation, ConversationError, Input};
-pub use credential::{Credential, CredentialError};
+pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;
 pub use harness::{Door, Harness, HarnessError, Start, Which};

@@ -27,6 +27,14 @@ impl Home {
     pub fn config(&self) -> PathBuf {
         self.0.join("config.json")
     }
+    /// The tokens of a signed-in user.
+    pub fn auth(&self) -> PathBuf {
+        self.0.join("auth.json")
+    }
+    /// Held by whoever renews or replaces the tokens.
+    pub fn auth_lock(&self) -> PathBuf {
+        self.0.join("auth.lock")
+    }
     /// The user's instructions for every project.
     pub fn agents_md(&self) -> PathBuf {
         self.0.join("AGENTS.md")

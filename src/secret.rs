@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::Value;
@@ -18,14 +19,19 @@ const SHORTEST_FROM_ENVIRONMENT: usize = 12;
 /// Shorter explicit values would tear ordinary text apart.
 const SHORTEST: usize = 4;
 
-/// The known secret values of this run.
+/// The known secret values of this run; more may become known while it lasts.
 #[derive(Default)]
-pub struct Secrets {
+pub struct Secrets(RwLock<Arc<Table>>);
+
+/// What is known at one moment.
+#[derive(Default)]
+struct Table {
     known: Vec<Known>,
     /// Absent when there is nothing to look for, so that the usual run pays nothing.
     matcher: Option<AhoCorasick>,
 }
 
+#[derive(Clone)]
 struct Known {
     value: String,
     replacement: String,
@@ -62,39 +68,64 @@ impl Secrets {
 
     /// Knows these as well.
     #[must_use]
-    pub fn and(mut self, values: impl IntoIterator<Item = (String, String)>) -> Self {
-        for (name, value) in values {
-            let value = value.trim();
-            self.learn(&name, value);
-            if value.contains('\n') {
-                // Shown with line numbers, in a diff or with other endings, only its lines are left.
-                self.learn(&name, &value.replace("\r\n", "\n"));
-                self.learn(&name, &value.replace("\r\n", "\n").replace('\n', "\r\n"));
-                let lines = value.lines().map(str::trim).filter(|line| is_telling_line(line));
-                lines.for_each(|line| self.learn(&name, line));
-            }
-        }
-        if !self.known.is_empty() {
-            // A set too big for an automaton is not a case worth a panic, and none is known.
-            self.matcher = AhoCorasick::builder()
-                .match_kind(MatchKind::LeftmostLongest)
-                .build(self.known.iter().map(|known| known.value.as_bytes()))
-                .ok();
-        }
+    pub fn and(self, values: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.learn(values);
         self
     }
 
-    fn learn(&mut self, name: &str, value: &str) {
-        if value.len() < SHORTEST || self.known.iter().any(|known| known.value == value) {
+    /// Knows these from now on, such as a token that has just been renewed.
+    pub fn learn(&self, values: impl IntoIterator<Item = (String, String)>) {
+        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = place.known.clone();
+        for (name, value) in values {
+            let value = value.trim();
+            note(&mut known, &name, value);
+            if value.contains('\n') {
+                // Shown with line numbers, in a diff or with other endings, only its lines are left.
+                note(&mut known, &name, &value.replace("\r\n", "\n"));
+                note(&mut known, &name, &value.replace("\r\n", "\n").replace('\n', "\r\n"));
+                let lines = value.lines().map(str::trim).filter(|line| is_telling_line(line));
+                lines.for_each(|line| note(&mut known, &name, line));
+            }
+        }
+        if known.len() == place.known.len() {
             return;
         }
-        let replacement = format!("[redacted:{name}]");
-        let in_lines = replacement.clone() + &"\n".repeat(value.matches('\n').count());
-        self.known.push(Known { value: value.to_owned(), replacement, in_lines });
+        // A set too big for an automaton is not a case worth a panic, and none is known.
+        let matcher = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(known.iter().map(|known| known.value.as_bytes()))
+            .ok();
+        *place = Arc::new(Table { known, matcher });
+    }
+
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces every known value; text without any comes back as it is.
     pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.table().clean(text)
+    }
+
+    /// Replaces known values in every string of a JSON value, keys included.
+    pub fn clean_value(&self, value: &mut Value) {
+        self.table().clean_value(value);
+    }
+
+    /// Replaces every known value in the bytes of a file, and keeps their number of lines.
+    pub fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        self.table().clean_file(bytes)
+    }
+
+    /// Whether there is nothing to replace.
+    pub fn is_empty(&self) -> bool {
+        self.table().matcher.is_none()
+    }
+}
+
+impl Table {
+    fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(matcher) = &self.matcher else { return Cow::Borrowed(text) };
         let mut cleaned = String::new();
         let mut done = 0;
@@ -110,8 +141,7 @@ impl Secrets {
         Cow::Owned(cleaned)
     }
 
-    /// Replaces every known value in the bytes of a file, and keeps their number of lines.
-    pub fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+    fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         match &self.matcher {
             Some(matcher) if matcher.is_match(bytes) => {
                 let replacements: Vec<&str> =
@@ -122,8 +152,7 @@ impl Secrets {
         }
     }
 
-    /// Replaces known values in every string of a JSON value, keys included.
-    pub fn clean_value(&self, value: &mut Value) {
+    fn clean_value(&self, value: &mut Value) {
         if self.matcher.is_none() {
             return;
         }
@@ -143,11 +172,6 @@ impl Secrets {
                 }));
             }
         }
-    }
-
-    /// Whether there is nothing to replace.
-    pub fn is_empty(&self) -> bool {
-        self.matcher.is_none()
     }
 
     /// Where the end of `bytes`, from `from` on, might be the beginning of a secret.
@@ -172,6 +196,15 @@ fn password_in(address: &str) -> Option<&str> {
     user.split_once(':').map(|(_, password)| password)
 }
 
+fn note(known: &mut Vec<Known>, name: &str, value: &str) {
+    if value.len() < SHORTEST || known.iter().any(|known| known.value == value) {
+        return;
+    }
+    let replacement = format!("[redacted:{name}]");
+    let in_lines = replacement.clone() + &"\n".repeat(value.matches('\n').count());
+    known.push(Known { value: value.to_owned(), replacement, in_lines });
+}
+
 /// Whether a line of a secret is one itself; the frame of a PEM block is not.
 fn is_telling_line(line: &str) -> bool {
     line.len() >= SHORTEST_FROM_ENVIRONMENT && !line.starts_with("-----")
@@ -179,7 +212,7 @@ fn is_telling_line(line: &str) -> bool {
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secrets({} known)", self.known.len())
+        write!(f, "Secrets({} known)", self.table().known.len())
     }
 }
 
@@ -205,10 +238,11 @@ impl<'a> Cleaner<'a> {
 
     /// Takes a chunk and gives what is certain by now.
     pub fn push<'c>(&mut self, chunk: &'c [u8]) -> Cow<'c, [u8]> {
-        let Some(matcher) = &self.secrets.matcher else { return Cow::Borrowed(chunk) };
+        let table = self.secrets.table();
+        let Some(matcher) = &table.matcher else { return Cow::Borrowed(chunk) };
         self.held.extend_from_slice(chunk);
         let bytes = std::mem::take(&mut self.held);
-        let mut hold_from = self.secrets.possible_start(&bytes, 0);
+        let mut hold_from = table.possible_start(&bytes, 0);
         let mut cleaned = Vec::with_capacity(bytes.len());
         let mut done = 0;
         for found in matcher.find_iter(&bytes) {
@@ -216,12 +250,12 @@ impl<'a> Cleaner<'a> {
                 break;
             }
             cleaned.extend_from_slice(&bytes[done..found.start()]);
-            let known = &self.secrets.known[found.pattern().as_usize()];
+            let known = &table.known[found.pattern().as_usize()];
             cleaned.extend_from_slice((self.replacement)(known).as_bytes());
             done = found.end();
             // A match may reach into the held part; what it took begins no other secret.
             if done > hold_from {
-                hold_from = self.secrets.possible_start(&bytes, done);
+                hold_from = table.possible_start(&bytes, done);
             }
         }
         cleaned.extend_from_slice(&bytes[done..hold_from]);
@@ -232,9 +266,10 @@ impl<'a> Cleaner<'a> {
     /// Gives what was held back, at the end of the stream; another stream may follow.
     pub fn finish(&mut self) -> Vec<u8> {
         let held = std::mem::take(&mut self.held);
-        let Some(matcher) = &self.secrets.matcher else { return held };
+        let table = self.secrets.table();
+        let Some(matcher) = &table.matcher else { return held };
         let replacements: Vec<&[u8]> =
-            self.secrets.known.iter().map(|known| (self.replacement)(known).as_bytes()).collect();
+            table.known.iter().map(|known| (self.replacement)(known).as_bytes()).collect();
         matcher.replace_all_bytes(&held, &replacements)
     }
 }
@@ -328,6 +363,17 @@ mod tests {
         let mut value = json!({"a": ["x hidden-value"], "hidden-value": 1, "n": null});
         secrets(&["hidden-value"]).clean_value(&mut value);
         assert_eq!(value, json!({"a": ["x [redacted:S0]"], "[redacted:S0]": 1, "n": null}));
+    }
+
+    #[test]
+    fn a_secret_can_become_known_late() {
+        let secrets = Secrets::default();
+        let mut cleaner = Cleaner::new(&secrets);
+        assert_eq!(&*cleaner.push(b"token-one "), b"token-one ");
+        secrets.learn([("T".to_owned(), "token-one".to_owned())]);
+        assert_eq!(&*cleaner.push(b"token-one "), b"[redacted:T] ");
+        assert_eq!(secrets.clean("a token-one"), "a [redacted:T]");
+        assert!(!secrets.is_empty());
     }
 
     #[test]

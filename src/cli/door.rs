@@ -4,9 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use super::{Colour, Context, bad_argument, provider, stdin};
+use super::{Colour, Context, Paying, bad_argument, provider, stdin};
 use crate::config::{self, AnswerSchema, Config, Loaded, Sources};
-use crate::credential::{Credential, FieldPolicy};
+use crate::credential::{
+    self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy,
+};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::paths::{Home, STATE_FOLDER};
@@ -151,7 +153,7 @@ impl Context {
         if model == DEMO_MODEL {
             return Ok(Opened { loaded, access: Access::Demo });
         }
-        let credential = self.credential(config)?;
+        let credential = self.payer(config)?;
         if config.web_search && credential.policy() == FieldPolicy::Portable {
             if self.flags.web_search {
                 return Err(bad_argument("this provider cannot search the web by itself")
@@ -169,13 +171,13 @@ impl Context {
         self.settings(None).map(|loaded| loaded.config)
     }
 
-    /// Who pays under these settings: the key of a named server, or that of the environment.
-    pub fn credential(&self, config: &Config) -> Result<Credential, Report> {
+    /// Who pays under these settings: the key of a named server, or whoever is chosen.
+    pub fn payer(&self, config: &Config) -> Result<Credential, Report> {
         if let Some(credential) = provider::credential(config, &self.environment)? {
             return Ok(credential);
         }
-        let lookup = |name: &str| self.environment.text(name);
-        Credential::from_environment(lookup).map_err(|error| Report::from(&error))
+        let chosen = self.credential(config).map_err(|error| Report::from(&error))?;
+        Ok(chosen.credential)
     }
 
     /// The schema that the answer must fit; a file that holds none is refused before anything
@@ -202,6 +204,13 @@ impl Context {
             flags: config::Flags {
                 model: self.flags.model.clone(),
                 effort: self.flags.effort.clone(),
+                credential: self.flags.credential.map(|paying| {
+                    let kind = match paying {
+                        Paying::ChatGpt => CredentialKind::ChatGpt,
+                        Paying::ApiKey => CredentialKind::ApiKey,
+                    };
+                    kind.name().to_owned()
+                }),
                 max_iterations: self.flags.max_iterations,
                 max_tokens_total: self.flags.max_tokens_total,
                 max_cost: self.flags.max_cost.clone(),
@@ -213,6 +222,15 @@ impl Context {
             },
         };
         config::load(sources).map_err(|error| Report::from(&error))
+    }
+
+    /// Who pays under these settings, and why.
+    pub fn credential(&self, config: &Config) -> Result<Chosen, CredentialError> {
+        credential::choose(&Circumstances {
+            home: &config.home,
+            lookup: &|name| self.environment.text(name),
+            wanted: config.credential,
+        })
     }
 
     /// How a Turn is shown.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -18,6 +19,9 @@ use crate::event::{From as ListenFrom, Heard};
 use crate::harness::{Door, Harness, Start, Which};
 use crate::projection;
 use crate::render::{Ending, Envelope, Mode, Paper, Tally, View};
+
+/// How long the end of a run is held up for a token that is being renewed.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// What a run is to do.
 pub struct Errand {
@@ -49,6 +53,7 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
             Prompt::Lines => driver.lines(first_line).await,
         };
         driver.remember();
+        driver.settle().await;
         exit
     })
 }
@@ -81,7 +86,7 @@ pub struct Driver<'a> {
     leaving: bool,
     /// The embedded model, alive while it may be asked.
     _demo: Option<crate::scripted::Server>,
-    _harness: Harness,
+    harness: Harness,
 }
 
 /// How a Turn that was driven came to an end.
@@ -140,7 +145,7 @@ impl<'a> Driver<'a> {
             signals,
             leaving: false,
             _demo: demo,
-            _harness: harness,
+            harness,
         })
     }
 
@@ -250,6 +255,15 @@ impl<'a> Driver<'a> {
         }
     }
 
+    /// Lets a renewal of the sign-in end, because the old token is spent; a signal cuts it short.
+    async fn settle(&mut self) {
+        let settled = tokio::time::timeout(SETTLE, self.harness.settle());
+        tokio::select! {
+            _ = settled => {}
+            _ = self.signals.next() => {}
+        }
+    }
+
     fn hint(&mut self) {
         let command = self.resume_command();
         self.view.notice(&format!("resume: {command}"));
@@ -316,7 +330,7 @@ async fn listen(view: &mut View, signals: &mut Signals) -> Said {
 }
 
 /// A line of stdin without its end; `None` when there are no more.
-fn read_line() -> Option<String> {
+pub fn read_line() -> Option<String> {
     let mut bytes = Vec::new();
     match io::BufRead::read_until(&mut io::stdin().lock(), b'\n', &mut bytes) {
         Ok(0) | Err(_) => None,

@@ -88,6 +88,7 @@ fn of_kind(kind: Kind) -> Exit {
         Kind::SessionBusy => Exit::Busy,
         Kind::LogWriteFailed => Exit::LogUnwritable,
         Kind::Interrupted => Exit::Interrupted,
+        Kind::Timeout => Exit::TimedOut,
         Kind::DoomLoop
         | Kind::IterationCap
         | Kind::Incomplete

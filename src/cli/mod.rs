@@ -6,10 +6,13 @@
 mod arguments;
 mod completions;
 mod demo;
+mod doctor;
 mod door;
 mod drive;
 mod exit;
 mod guard;
+mod login;
+mod logout;
 mod models;
 mod provider;
 #[cfg(test)]
@@ -88,6 +91,9 @@ pub struct Flags {
     /// Let the model think this hard, such as low, medium or high
     #[arg(long, global = true, value_name = "LEVEL")]
     pub effort: Option<String>,
+    /// Pay with the ChatGPT subscription or with the API key
+    #[arg(long, global = true, value_name = "KIND", value_enum)]
+    pub credential: Option<Paying>,
     /// Work in this directory
     #[arg(long, global = true, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
@@ -138,6 +144,17 @@ pub enum Colour {
     Never,
 }
 
+/// Who pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Paying {
+    /// The subscription of `pixir login`
+    #[value(name = "chatgpt")]
+    ChatGpt,
+    /// `OPENAI_API_KEY`
+    #[value(name = "api-key")]
+    ApiKey,
+}
+
 /// The commands of this build.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -149,6 +166,9 @@ pub enum Command {
     Repair(repair::RepairArgs),
     Usage(usage::UsageArgs),
     Models(models::ModelsArgs),
+    Login(login::LoginArgs),
+    Logout(logout::LogoutArgs),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -163,6 +183,9 @@ impl Command {
             Command::Repair(_) => "repair",
             Command::Usage(_) => "usage",
             Command::Models(_) => "models",
+            Command::Login(_) => "login",
+            Command::Logout(_) => "logout",
+            Command::Doctor(_) => "doctor",
             Command::Demo(_) => "demo",
             Command::Completions(_) => "completions",
         }
@@ -213,6 +236,9 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Repair(args) => repair::repair(&args, context),
         Command::Usage(args) => usage::usage(&args, context),
         Command::Models(args) => models::models(&args, context),
+        Command::Login(args) => login::login(&args, context),
+        Command::Logout(args) => logout::logout(&args, context),
+        Command::Doctor(args) => doctor::doctor(&args, context),
         Command::Demo(args) => demo::demo(&args, context),
         Command::Completions(args) => Ok(completions::completions(&args)),
     }

@@ -46,7 +46,7 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
         Some(ModelsCommand::Refresh) => Some(refresh(&config, context)?),
         // Looking needs no credential; without one there is nothing that was asked for it.
         None => context
-            .credential(&config)
+            .payer(&config)
             .ok()
             .and_then(|credential| models::remembered(&config.home, credential.base_url())),
     };
@@ -73,12 +73,14 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
-    let credential = context.credential(config)?;
+    let credential = context.payer(config)?;
     let base_url = credential.base_url().to_owned();
     let limits = Stream { idle: PATIENCE, total: PATIENCE, connect: PATIENCE };
-    let provider = Responses::new(credential, limits);
+    let provider = Responses::new(credential.clone(), limits);
     let models = in_runtime(async {
         let asked = provider.models(env!("CARGO_PKG_VERSION")).await;
+        // A token that is being renewed must not be lost with the process.
+        credential.settle().await;
         asked.map_err(|error| Report::from(&error))
     })?;
     let listing = Listing { fetched_at: jiff::Timestamp::now().as_second(), models };

@@ -30,6 +30,7 @@ pub struct Sources<'a> {
 pub struct Flags {
     pub model: Option<String>,
     pub effort: Option<String>,
+    pub credential: Option<String>,
     pub max_iterations: Option<u32>,
     pub max_tokens_total: Option<u64>,
     /// As it was typed: a number of dollars.
@@ -154,6 +155,7 @@ fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
     let given = [
         ("model", flags.model.clone().map(Value::from)),
         ("effort", flags.effort.clone().map(Value::from)),
+        ("credential", flags.credential.clone().map(Value::from)),
         ("max_iterations", flags.max_iterations.map(Value::from)),
         ("max_tokens_total", flags.max_tokens_total.map(Value::from)),
         ("max_cost", flags.max_cost.as_deref().map(decimal)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Config, Durability, Prices, Servers, duration};
+use super::{Config, CredentialKind, Durability, Prices, Servers, duration};
 
 /// One setting.
 pub struct Key {
@@ -86,6 +86,9 @@ pub const KEYS: &[Key] = &[
         put(&mut config.servers, Servers::read(value)?)
     }),
     user("provider", Shape::Text, |config, value| put(&mut config.provider, Some(word(value)?))),
+    user("credential", Shape::Text, |config, value| {
+        put(&mut config.credential, Some(credential(value)?))
+    }),
     user("durability", Shape::Text, |config, value| {
         put(&mut config.durability, durability(value)?)
     }),
@@ -192,6 +195,12 @@ fn span(value: &Value) -> Result<Duration, String> {
 
 fn switch(value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| expected("must be true or false", value))
+}
+
+fn credential(value: &Value) -> Result<CredentialKind, String> {
+    let kinds = [CredentialKind::ChatGpt, CredentialKind::ApiKey];
+    let named = kinds.into_iter().find(|kind| value.as_str() == Some(kind.name()));
+    named.ok_or_else(|| expected("must be \"chatgpt\" or \"api-key\"", value))
 }
 
 fn durability(value: &Value) -> Result<Durability, String> {

@@ -39,6 +39,8 @@ pub struct Config {
     pub model: String,
     /// A flag or the environment named the model, so a resumed Session switches to it.
     pub model_named: bool,
+    /// Which credential is to be used; `None` lets Pixir choose.
+    pub credential: Option<CredentialKind>,
     /// `None` lets the model's own default decide.
     pub effort: Option<String>,
     /// What may be done without asking.
@@ -82,6 +84,7 @@ impl Config {
             home,
             model: DEFAULT_MODEL.to_owned(),
             model_named: false,
+            credential: None,
             effort: None,
             permission_mode: PermissionMode::Auto,
             max_iterations: None,
@@ -114,6 +117,25 @@ pub struct Budget {
     pub max_requests: Option<u64>,
     /// Wall-clock time of this run.
     pub timeout: Option<Duration>,
+}
+
+/// The two ways to pay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CredentialKind {
+    /// A ChatGPT subscription, signed in with `pixir login`.
+    ChatGpt,
+    /// `OPENAI_API_KEY`.
+    ApiKey,
+}
+
+impl CredentialKind {
+    /// The word for it, in flags, settings and answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            CredentialKind::ChatGpt => "chatgpt",
+            CredentialKind::ApiKey => "api-key",
+        }
+    }
 }
 
 /// When the Log is forced to the disk.

@@ -26,9 +26,11 @@ pub use retry::next_delay;
 pub use wire::frames::Splitter;
 
 use crate::config::AnswerSchema;
+use crate::credential::CredentialError;
 use crate::error::{Explain, Kind};
 use crate::event::Tokens;
 use crate::history::History;
+use crate::id::SessionId;
 use crate::tool::ToolSpec;
 
 /// A model behind a wire.
@@ -57,6 +59,8 @@ pub struct Request {
     pub history: History,
     /// The Provider's cache key.
     pub cache_key: String,
+    /// The Session it belongs to; some backends keep its calls together.
+    pub session: SessionId,
     /// What the user wants of the answer.
     pub wishes: Wishes,
 }
@@ -180,6 +184,16 @@ impl ProviderError {
     }
 }
 
+/// A call that could not be authorised; what a person must do first is in the kind.
+impl From<CredentialError> for ProviderError {
+    fn from(error: CredentialError) -> Self {
+        let mut failed = Self::terminal(error.kind(), error.to_string());
+        failed.retryable = error.is_passing();
+        failed.details = error.details();
+        failed
+    }
+}
+
 impl Explain for ProviderError {
     fn kind(&self) -> Kind {
         self.kind
@@ -199,7 +213,11 @@ impl Explain for ProviderError {
         );
         let until = format!("{}, or use another credential or `--provider`", reset::until(self));
         let actions: &[&str] = match self.kind {
-            Kind::AuthRefused => &["check OPENAI_API_KEY, or sign in again with `pixir login`"],
+            Kind::AuthRefused => &[
+                "see which credential is used with `pixir login status`",
+                "check OPENAI_API_KEY, or sign in again with `pixir login`",
+            ],
+            Kind::NotAuthenticated => &["sign in with `pixir login`, or set OPENAI_API_KEY"],
             Kind::ContextOverflow => {
                 &["start a new Session and tell it what matters from this one"]
             }

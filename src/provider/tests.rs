@@ -40,6 +40,7 @@ fn request() -> Request {
         history: History::from_events(vec![Arc::new(event)]),
         cache_key: "k".into(),
         wishes: Wishes::default(),
+        session: SessionId::parse("s").unwrap(),
     }
 }
 
@@ -104,7 +105,7 @@ async fn the_request_carries_the_credential_and_the_contract() {
     assert_eq!(received.header("authorization"), Some("Bearer sk-test"));
     assert_eq!(received.header("openai-project"), Some("p1"));
     assert_eq!(received.header("accept"), Some("text/event-stream"));
-    assert_eq!(received.header("user-agent"), Some(concat!("pixir/", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(received.header("user-agent"), Some(&*crate::credential::user_agent()));
     assert_eq!(received.body["store"], false);
     assert_eq!(received.user_texts(), ["hi"]);
 }

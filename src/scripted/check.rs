@@ -44,6 +44,44 @@ pub fn portable_refusal(body: &Value) -> Option<String> {
     Some(json!({"error": {"message": fault, "type": "invalid_request_error"}}).to_string())
 }
 
+/// What the subscription's backend says about a field that it does not take.
+pub fn chatgpt_detail(body: &Value) -> Option<String> {
+    const REFUSED: [&str; 17] = [
+        "max_output_tokens",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "prompt_cache_retention",
+        "metadata",
+        "user",
+        "safety_identifier",
+        "truncation",
+        "background",
+        "conversation",
+        "prompt",
+        "max_tool_calls",
+        "top_logprobs",
+        "moderation",
+        "previous_response_id",
+    ];
+    if body["store"] != false {
+        return Some("Store must be set to false".to_owned());
+    }
+    if body["stream"] != true {
+        return Some("Stream must be set to true".to_owned());
+    }
+    if body["instructions"].as_str().is_none_or(str::is_empty) {
+        return Some("Instructions are required".to_owned());
+    }
+    if let Some(field) = REFUSED.into_iter().find(|field| body.get(field).is_some()) {
+        return Some(format!("Unsupported parameter: {field}"));
+    }
+    let mut items = body["input"].as_array().into_iter().flatten();
+    let has_system = items.any(|item| item["role"] == "system");
+    has_system.then(|| "System messages are not allowed".to_owned())
+}
+
 type Fault = (String, Option<&'static str>);
 
 fn fault(body: &Value) -> Option<Fault> {

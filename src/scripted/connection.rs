@@ -16,7 +16,7 @@ const LIMIT: usize = 256 * 1024 * 1024;
 
 /// What becomes of the connection after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     /// Another request may follow.
     Listen,
     Close,
@@ -50,13 +50,22 @@ async fn answer(
         let message = format!("Invalid URL ({} {})", request.method, request.path);
         return plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string()).await;
     }
-    let is_portable = request.path.starts_with("/portable/");
-    let unknown = if is_portable { check::portable_refusal(&request.body) } else { None };
-    let refusal = unknown.or_else(|| check::refusal(&request.body));
+    let is_chatgpt = request.path.starts_with("/backend-api/codex/");
+    let refusal = if is_chatgpt {
+        requests.book.as_ref().and_then(|book| book.refusal(&request)).or_else(|| {
+            let detail = check::chatgpt_detail(&request.body)?;
+            Some((400, json!({ "detail": detail }).to_string()))
+        })
+    } else if request.path.starts_with("/portable/") {
+        check::portable_refusal(&request.body).map(|body| (400, body))
+    } else {
+        None
+    };
+    let refusal = refusal.or_else(|| Some((400, check::refusal(&request.body)?)));
     let serial = request.input().len();
-    let number = requests.keep(request.clone());
-    if let Some(body) = refusal {
-        return plain(socket, 400, &[], &body).await;
+    let number = requests.keep(request.clone(), refusal.is_none());
+    if let Some((status, body)) = refusal {
+        return plain(socket, status, &[], &body).await;
     }
     let reply = script.reply(number, &request);
     match &reply.head {
@@ -69,7 +78,7 @@ fn is_listing(path: &str) -> bool {
     path.ends_with("/models")
 }
 
-async fn plain(
+pub(super) async fn plain(
     socket: &mut TcpStream,
     status: u16,
     headers: &[(String, String)],
@@ -145,7 +154,10 @@ fn chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads one request; bytes behind it stay in the buffer. `None` when the client has left.
-async fn read(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Received>> {
+pub(super) async fn read(
+    socket: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+) -> std::io::Result<Option<Received>> {
     let mut arrived = None;
     let head_end = loop {
         if let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") {

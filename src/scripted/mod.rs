@@ -7,6 +7,7 @@
 mod check;
 mod connection;
 mod demo;
+mod issuer;
 mod render;
 mod reply;
 #[cfg(test)]
@@ -21,7 +22,10 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
+use issuer::Book;
+
 pub use demo::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, demo_model};
+pub use issuer::{Counts, Endpoint, Fault, Issuer};
 pub use reply::Reply;
 
 /// What the model will say, request by request.
@@ -137,9 +141,18 @@ pub struct Server {
 impl Server {
     /// Listens on a free port of 127.0.0.1.
     pub async fn start(script: Script) -> std::io::Result<Self> {
+        Self::start_with(script, None).await
+    }
+
+    /// The same, for subscriptions of this issuer too; their route wants its tokens.
+    pub async fn start_for(script: Script, issuer: &Issuer) -> std::io::Result<Self> {
+        Self::start_with(script, Some(issuer.book())).await
+    }
+
+    async fn start_with(script: Script, book: Option<Arc<Book>>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let requests = Arc::new(Requests::default());
+        let requests = Arc::new(Requests { book, ..Requests::default() });
         let task = tokio::spawn(serve(listener, Arc::new(script), requests.clone()));
         Ok(Self { address, requests, task })
     }
@@ -157,6 +170,11 @@ impl Server {
     /// Every question for the list of models so far.
     pub fn listings(&self) -> Vec<Received> {
         self.requests.listings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What goes into `PIXIR_CHATGPT_BASE_URL`.
+    pub fn chatgpt_url(&self) -> String {
+        format!("http://{}/backend-api/codex", self.address)
     }
 
     /// How many connections were opened so far.
@@ -182,6 +200,9 @@ struct Requests {
     received: Mutex<Vec<Received>>,
     listings: Mutex<Vec<Received>>,
     connections: AtomicUsize,
+    replies: AtomicUsize,
+    /// Whose tokens open the subscription's route.
+    book: Option<Arc<Book>>,
 }
 
 impl Requests {
@@ -194,11 +215,10 @@ impl Requests {
         self.listings.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     }
 
-    /// Keeps a request and says which one it is, from 0.
-    fn keep(&self, request: Received) -> usize {
-        let mut requests = self.lock();
-        requests.push(request);
-        requests.len() - 1
+    /// Keeps a request and says which one of those that get a reply it is, from 0.
+    fn keep(&self, request: Received, gets_reply: bool) -> usize {
+        self.lock().push(request);
+        self.replies.fetch_add(usize::from(gets_reply), Ordering::Relaxed)
     }
 }
 

@@ -167,6 +167,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
             history: history.clone(),
             cache_key: "k".to_owned(),
             wishes: Wishes::default(),
+            session: crate::id::SessionId::parse("s").unwrap(),
         });
         let mut wants_more = false;
         while let Some(event) = call.next().await {

@@ -130,6 +130,7 @@ impl Turn {
             history,
             cache_key: prompt.cache_key.clone(),
             wishes: self.settings.wishes.clone(),
+            session: self.context.session_id().clone(),
         });
         let mut items = Vec::new();
         loop {

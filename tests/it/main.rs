@@ -18,16 +18,22 @@ mod cli;
 mod damage;
 /// Pages that cannot lie.
 mod docs;
+/// Is everything in place?
+mod doctor;
 /// Every Turn ends once.
 mod ends;
 /// What is said when a Provider does not answer.
 mod errors;
 /// A Session killed at every append and at random.
 mod kill;
+/// Signing in, and signing out.
+mod login;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
 mod prompt;
+/// Staying signed in.
+mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
 /// Other servers that speak the dialect.

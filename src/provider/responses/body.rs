@@ -179,6 +179,7 @@ mod tests {
     use super::*;
     use crate::config::AnswerSchema;
     use crate::history::History;
+    use crate::id::SessionId;
     use crate::provider::Wishes;
 
     fn spec(name: &str) -> ToolSpec {
@@ -196,6 +197,7 @@ mod tests {
             history: History::default(),
             cache_key: "pxr1:key".to_owned(),
             wishes: Wishes::default(),
+            session: SessionId::parse("s").unwrap(),
         }
     }
 

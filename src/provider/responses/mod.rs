@@ -6,6 +6,7 @@ mod reduce;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use serde_json::Value;
@@ -17,8 +18,9 @@ use super::wire::sse::{Answer, Read, Sse};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::Stream;
 use crate::config::models::{self, Model};
-use crate::credential::{Credential, FieldPolicy};
+use crate::credential::{Credential, FieldPolicy, Recovery};
 use crate::error::Kind;
+use crate::id::SessionId;
 
 /// A model behind `/responses`.
 #[derive(Debug, Clone)]
@@ -39,7 +41,22 @@ impl Responses {
             FieldPolicy::ChatGpt => format!("/models?client_version={version}"),
             FieldPolicy::OpenAi | FieldPolicy::Portable => "/models".to_owned(),
         };
-        let answer: Value = serde_json::from_slice(&self.sse.get(&path).await?).unwrap_or_default();
+        let credential = self.sse.credential();
+        let mut authorization = credential.authorize().await?;
+        let mut recovery = Recovery::default();
+        let answer = loop {
+            let headers = credential.headers(&authorization, "")?;
+            let error = match self.sse.get(&path, headers).await {
+                Ok(answer) => break answer,
+                Err(error) if error.details["status"] != 401 => return Err(error),
+                Err(error) => error,
+            };
+            match credential.recover(&authorization, &mut recovery).await? {
+                Some(another) => authorization = another,
+                None => return Err(error),
+            }
+        };
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         models::listed(&answer).ok_or_else(|| {
             let message = "the endpoint answered, but not with a list of models";
             ProviderError::terminal(Kind::InvalidResponse, message)
@@ -51,7 +68,8 @@ impl Provider for Responses {
     fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
         let call = Call {
             sse: self.sse.clone(),
-            body: Some(body(&request, self.sse.credential().policy())),
+            body: Some(body(&request, self.sse.credential().policy()).into()),
+            session: request.session,
             answer: None,
             reducer: Reducer::default(),
             ready: VecDeque::new(),
@@ -70,7 +88,8 @@ impl Provider for Responses {
 struct Call {
     sse: Arc<Sse>,
     /// What is still to be sent.
-    body: Option<Vec<u8>>,
+    body: Option<Bytes>,
+    session: SessionId,
     answer: Option<Answer>,
     reducer: Reducer,
     ready: VecDeque<Result<ModelEvent, ProviderError>>,
@@ -97,9 +116,30 @@ impl Call {
         }
     }
 
+    /// Sends the body. A refused token is helped at most twice, and only before anything was heard.
+    async fn open(&self, body: Bytes) -> Result<Answer, ProviderError> {
+        let credential = self.sse.credential();
+        let mut authorization = credential.authorize().await?;
+        let mut recovery = Recovery::default();
+        loop {
+            let headers = credential.headers(&authorization, self.session.as_str())?;
+            let error = match self.sse.post("/responses", headers, body.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if error.details["status"] != 401 {
+                return Err(error);
+            }
+            match credential.recover(&authorization, &mut recovery).await? {
+                Some(another) => authorization = another,
+                None => return Err(error),
+            }
+        }
+    }
+
     async fn advance(&mut self) -> Result<(), ProviderError> {
         if let Some(body) = self.body.take() {
-            self.answer = Some(self.sse.post("/responses", body).await?);
+            self.answer = Some(self.open(body).await?);
         }
         let Some(answer) = &mut self.answer else {
             return Err(ProviderError::terminal(Kind::Internal, "a call that is over was read"));

@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Response};
-use secrecy::ExposeSecret;
 use tokio::time::{Instant, Sleep};
 
 use super::frames::{Frame, Splitter};
@@ -51,10 +51,9 @@ impl Sse {
         &self.credential
     }
 
-    /// Reads something small.
-    pub async fn get(&self, path: &str) -> Result<Vec<u8>, ProviderError> {
+    /// Reads something small; `headers` are the credential's.
+    pub async fn get(&self, path: &str, mut headers: HeaderMap) -> Result<Vec<u8>, ProviderError> {
         let client = self.client.get_or_init(|| build(&self.credential, self.limits)).as_ref();
-        let mut headers = self.headers()?;
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let url = format!("{}{path}", self.credential.base_url());
         let request = client.map_err(Clone::clone)?.get(url).headers(headers);
@@ -77,48 +76,30 @@ impl Sse {
         Ok(body)
     }
 
-    /// Sends a JSON body and waits for the head of the answer.
-    pub async fn post(&self, path: &str, body: Vec<u8>) -> Result<Answer, ProviderError> {
+    /// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.
+    pub async fn post(
+        &self,
+        path: &str,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, ProviderError> {
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let client = self.client.get_or_init(|| build(&self.credential, self.limits)).as_ref();
         let request = client
             .map_err(Clone::clone)?
             .post(format!("{}{path}", self.credential.base_url()))
-            .headers(self.headers()?)
+            .headers(headers)
             .body(body);
         let mut clock = Clock::start(self.limits);
         let response = clock.watch(request.send()).await?.map_err(unreachable)?;
         let mut answer = Answer { response, clock, splitter: Splitter::default(), end: None };
         if answer.response.status().is_success() { Ok(answer) } else { Err(answer.refusal().await) }
     }
-
-    fn headers(&self) -> Result<HeaderMap, ProviderError> {
-        let odd =
-            |_| ProviderError::terminal(Kind::NotAuthenticated, "the credential is not a header");
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(key) = self.credential.key() {
-            let mut bearer =
-                HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(odd)?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
-        let billed = [
-            ("openai-organization", &self.credential.organization),
-            ("openai-project", &self.credential.project),
-        ];
-        for (name, value) in billed {
-            if let Some(value) = value {
-                headers.insert(name, HeaderValue::from_str(value).map_err(odd)?);
-            }
-        }
-        Ok(headers)
-    }
 }
 
 fn build(credential: &Credential, limits: Stream) -> Result<Client, ProviderError> {
     let mut builder = Client::builder()
-        .user_agent(concat!("pixir/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(limits.connect);
     if credential.is_loopback() {

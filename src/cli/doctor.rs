@@ -1,0 +1,324 @@
+//! `pixir doctor`: is everything in place for a Turn? Looks at this machine only, unless asked.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::login::{describe, freshness};
+use super::{Context, say};
+use crate::config::Config;
+use crate::credential::{Chosen, Issuer, now};
+use crate::error::{Kind, Report};
+use crate::history::History;
+use crate::id::CallId;
+use crate::paths;
+use crate::render::{Envelope, clean};
+use crate::secret::Secrets;
+use crate::tool::{Commands, Containment, Host, Signals, ToolContext, Toolbox};
+use crate::workspace::Workspace;
+
+/// How long an endpoint may take to show that it is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Check that everything is in place for a Turn
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Check that everything is in place for a Turn.\n\n\
+        Looks at this machine only: version, settings, Workspace, credential, Log folder, and how commands are \
+        contained. With --online the endpoints are reached too, without spending anything. The exit code is 1 \
+        when a check fails.",
+    after_long_help = "Examples:\n  pixir doctor\n  pixir doctor --online --json"
+)]
+pub struct DoctorArgs {
+    /// Reach the model's endpoint and the sign-in service too
+    #[arg(long)]
+    online: bool,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Check {
+    id: &'static str,
+    status: Health,
+    message: String,
+    details: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Health {
+    Passed,
+    Warning,
+    Failed,
+}
+
+impl Check {
+    fn new(id: &'static str, status: Health, message: impl Into<String>) -> Self {
+        Self { id, status, message: message.into(), details: json!({}) }
+    }
+
+    fn failed(id: &'static str, report: &Report) -> Self {
+        let details = if report.details.is_null() { json!({}) } else { report.details.clone() };
+        Self { id, status: Health::Failed, message: report.message.clone(), details }
+    }
+
+    fn with(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+
+    fn next(mut self, action: &str) -> Self {
+        self.details["next_actions"] = json!([action]);
+        self
+    }
+}
+
+pub fn doctor(args: &DoctorArgs, context: &Context) -> Result<Exit, Report> {
+    let checks = in_runtime(async { Ok(examine(args.online, context).await) })?;
+    let has_failed = checks.iter().any(|check| check.status == Health::Failed);
+    if context.flags.json {
+        let output = serde_json::to_value(&checks)
+            .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
+        let mut envelope =
+            Envelope::success("doctor", json!({"checks": output}), context.started.elapsed());
+        if has_failed {
+            let failed: Vec<&str> = checks
+                .iter()
+                .filter(|check| check.status == Health::Failed)
+                .map(|check| check.id)
+                .collect();
+            envelope.ok = false;
+            envelope.status = "error";
+            let message = format!("failed: {}", failed.join(", "));
+            envelope.error = Some(Report::new(Kind::InvalidConfig, message));
+        }
+        say(&envelope.line());
+    } else {
+        say(&clean(&checks.iter().map(told).collect::<String>()));
+    }
+    Ok(if has_failed { Exit::Error } else { Exit::Answered })
+}
+
+fn told(check: &Check) -> String {
+    let word = match check.status {
+        Health::Passed => "ok     ",
+        Health::Warning => "warning",
+        Health::Failed => "FAILED ",
+    };
+    let mut text = format!("{word} {}: {}\n", check.id, check.message);
+    for action in check.details["next_actions"].as_array().into_iter().flatten() {
+        writeln!(text, "          try: {}", action.as_str().unwrap_or_default()).ok();
+    }
+    text
+}
+
+async fn examine(online: bool, context: &Context) -> Vec<Check> {
+    let mut checks = vec![runtime()];
+    let workspace = context.workspace();
+    let folder = workspace.as_deref().ok();
+    checks.push(match &workspace {
+        Ok(folder) => writable("workspace", folder),
+        Err(report) => Check::failed("workspace", report),
+    });
+    let settings = context.settings(folder);
+    checks.push(match &settings {
+        Ok(loaded) if loaded.notices.is_empty() => {
+            let message = format!("model {}", loaded.config.model);
+            Check::new("config", Health::Passed, message)
+        }
+        Ok(loaded) => Check::new("config", Health::Warning, loaded.notices.join("; ")),
+        Err(report) => Check::failed("config", report),
+    });
+    let config = match settings {
+        Ok(loaded) => Some(loaded.config),
+        Err(_) => context.home().ok().map(Config::new),
+    };
+    let Some(config) = config else { return checks };
+    let chosen = context.credential(&config);
+    checks.push(match &chosen {
+        Ok(chosen) => credential(chosen, &config),
+        Err(error) => Check::failed("credential", &Report::from(error)),
+    });
+    if let Some(folder) = folder {
+        checks.push(log_folder(folder));
+        checks.push(containment(folder, &config, context).await);
+    }
+    if online {
+        checks.push(endpoint(chosen.as_ref().ok()).await);
+        checks.push(issuer(context).await);
+    }
+    checks
+}
+
+fn runtime() -> Check {
+    let (version, os, arch) =
+        (env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
+    let message = format!("pixir {version} on {os} {arch}");
+    Check::new("runtime", Health::Passed, message)
+        .with(json!({"version": version, "os": os, "arch": arch}))
+}
+
+fn writable(id: &'static str, folder: &Path) -> Check {
+    let details = json!({ "path": folder });
+    match rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
+        Ok(()) => Check::new(id, Health::Passed, format!("{} can be written", folder.display()))
+            .with(details),
+        Err(error) => {
+            let message = format!("{} cannot be written: {error}", folder.display());
+            Check::new(id, Health::Failed, message)
+                .with(details)
+                .next("make it writable for you, or name another directory with --cwd")
+        }
+    }
+}
+
+fn credential(chosen: &Chosen, config: &Config) -> Check {
+    let Chosen { credential, reason } = chosen;
+    let name = credential.kind().name();
+    let details = describe(chosen);
+    let Some(tokens) = credential.tokens() else {
+        let message = format!("{name}, because {reason}");
+        return Check::new("credential", Health::Passed, message).with(details);
+    };
+    let message = format!("{name}, because {reason}; {}", freshness(&tokens));
+    if !tokens.is_alive(now()) && tokens.refresh.is_none() {
+        return Check::new("credential", Health::Failed, message)
+            .with(details)
+            .next("sign in again with `pixir login`");
+    }
+    let path = config.home.auth();
+    if is_open_to_others(&path) {
+        let message = format!("{message}; others can read {}", path.display());
+        return Check::new("credential", Health::Warning, message)
+            .with(details)
+            .next("chmod 600 that file");
+    }
+    Check::new("credential", Health::Passed, message).with(details)
+}
+
+fn is_open_to_others(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
+}
+
+fn log_folder(workspace: &Path) -> Check {
+    let folder = paths::sessions(workspace);
+    for part in [paths::state(workspace), folder.clone()] {
+        match std::fs::symlink_metadata(&part) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Check::new("log_folder", Health::Passed, "made with the first Session");
+            }
+            Err(error) => {
+                let message = format!("{} cannot be looked at: {error}", part.display());
+                return Check::new("log_folder", Health::Failed, message);
+            }
+            Ok(found) if !found.is_dir() => {
+                let message = format!("{} is not a folder of its own", part.display());
+                return Check::new("log_folder", Health::Failed, message)
+                    .next("move it away; Pixir's state goes through no link");
+            }
+            Ok(_) => {}
+        }
+    }
+    writable("log_folder", &folder)
+}
+
+/// Runs a command that does nothing, and sees what held it.
+async fn containment(folder: &Path, config: &Config, context: &Context) -> Check {
+    match contained(folder, config, context).await {
+        Ok(level) => {
+            let message = match level.as_str() {
+                "namespace" => "commands run in a process namespace",
+                _ => "commands are gathered by a subreaper; namespaces are not to be had here",
+            };
+            Check::new("containment", Health::Passed, message).with(json!({ "level": level }))
+        }
+        Err(report) => Check::failed("containment", &report),
+    }
+}
+
+async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<String, Report> {
+    let own_binary: PathBuf = std::env::current_exe()
+        .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
+    let host =
+        Host { own_binary, environment: context.environment.all(), containment: Containment::Best };
+    let toolbox = Toolbox::built_in(config, Commands::new(host, config), &History::default());
+    let bash = toolbox.find("bash").map_err(|error| Report::from(&error))?;
+    let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
+    let cx = ToolContext {
+        call_id: CallId::new("doctor".to_owned()),
+        session_folder: std::env::temp_dir(),
+        workspace,
+        cancel: CancellationToken::new(),
+        signals: Signals::nowhere(),
+        secrets: Arc::new(Secrets::default()),
+        output_limit: config.output_limit,
+    };
+    let output =
+        bash.run(json!({"command": "true"}), cx).await.map_err(|error| Report::from(&error))?;
+    if !output.ok {
+        return Err(Report::new(Kind::CommandFailed, format!("`true` failed: {}", output.text)));
+    }
+    Ok(output.details["containment"].as_str().unwrap_or("unknown").to_owned())
+}
+
+/// Opens a connection and asks nothing that costs anything.
+async fn endpoint(chosen: Option<&Chosen>) -> Check {
+    const ID: &str = "endpoint";
+    let Some(chosen) = chosen else {
+        return Check::new(ID, Health::Warning, "not reached, because there is no credential");
+    };
+    let credential = &chosen.credential;
+    let mut builder =
+        reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(PATIENCE);
+    if credential.is_loopback() {
+        builder = builder.no_proxy();
+    }
+    let client = builder.build();
+    let details = json!({ "url": credential.base_url() });
+    let reached = match client {
+        // No secret goes along: whether somebody is there is all that is asked.
+        Ok(client) => client.get(credential.base_url()).send().await.map(|found| found.status()),
+        Err(error) => Err(error),
+    };
+    match reached {
+        Ok(_) => {
+            let message = format!("{} answers", credential.base_url());
+            Check::new(ID, Health::Passed, message).with(details)
+        }
+        Err(error) => {
+            let message = format!("{} does not answer: {error}", credential.base_url());
+            Check::new(ID, Health::Failed, message)
+                .with(details)
+                .next("check the network, the proxy and OPENAI_BASE_URL")
+        }
+    }
+}
+
+async fn issuer(context: &Context) -> Check {
+    const ID: &str = "issuer";
+    let issuer = match Issuer::from_environment(&|name| context.environment.text(name)) {
+        Ok(issuer) => issuer,
+        Err(error) => return Check::failed(ID, &Report::from(&error)),
+    };
+    let needs_it = context.flags.credential != Some(super::Paying::ApiKey);
+    match issuer.reach(PATIENCE).await {
+        Ok(()) => Check::new(ID, Health::Passed, format!("{} answers", issuer.base())),
+        Err(error) => {
+            let report = Report::from(&error);
+            let mut check = Check::failed(ID, &report);
+            if !needs_it || context.environment.get("OPENAI_API_KEY").is_some() {
+                check.status = Health::Warning;
+            }
+            check
+        }
+    }
+}

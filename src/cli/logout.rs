@@ -1,0 +1,62 @@
+//! `pixir logout`: forget the sign-in here, and tell the issuer if it listens.
+
+use clap::Args;
+use serde_json::json;
+
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::{Context, say};
+use crate::credential::{CredentialError, Issuer, Store};
+use crate::error::{Kind, Report};
+use crate::render::Envelope;
+
+/// Sign out of ChatGPT on this machine
+#[derive(Debug, Args)]
+#[command(long_about = "Sign out of ChatGPT on this machine.\n\n\
+        The stored tokens are deleted, whatever happens next; then the issuer is asked to revoke them, \
+        for at most ten seconds. An API key in the environment is not touched.")]
+pub struct LogoutArgs {}
+
+pub fn logout(_: &LogoutArgs, context: &Context) -> Result<Exit, Report> {
+    let report = |error: CredentialError| Report::from(&error);
+    let store = Store::new(&context.home()?);
+    let place = store.clone();
+    let revoked = in_runtime(async {
+        let forgotten = tokio::task::spawn_blocking(move || forget(&place)).await;
+        let (was_signed_in, tokens) = forgotten
+            .map_err(|error| Report::new(Kind::Internal, format!("not signed out: {error}")))?
+            .map_err(report)?;
+        let Some(tokens) = tokens else { return Ok((was_signed_in, false)) };
+        let issuer = Issuer::from_environment(&|name| context.environment.text(name));
+        let revoked = match issuer {
+            Ok(issuer) => issuer.revoke(&tokens).await.is_ok(),
+            Err(_) => false,
+        };
+        if !revoked {
+            context.notice("the sign-in service could not be told; its tokens end by themselves");
+        }
+        Ok((was_signed_in, revoked))
+    });
+    let (was_signed_in, revoked) = revoked?;
+    if context.flags.json {
+        let output = json!({"was_signed_in": was_signed_in, "revoked": revoked});
+        say(&Envelope::success("logout", output, context.started.elapsed()).line());
+    } else {
+        say(if was_signed_in { "Signed out.\n" } else { "Nobody was signed in.\n" });
+    }
+    if context.environment.get("OPENAI_API_KEY").is_some_and(|key| !key.is_empty()) {
+        context.notice("OPENAI_API_KEY is still set, and will be used");
+    }
+    Ok(Exit::Answered)
+}
+
+type Forgotten = (bool, Option<crate::credential::Tokens>);
+
+/// Deletes first: what happens afterwards, even a kill, cannot bring the tokens back.
+fn forget(store: &Store) -> Result<Forgotten, CredentialError> {
+    // Nobody signed in and no folder: there is nothing to lock, and nothing to make for it.
+    let _lock = if store.path().exists() { store.lock().ok() } else { None };
+    // A file that cannot be understood is deleted too, because that was asked for.
+    let tokens = store.read().ok().flatten().map(|stored| stored.tokens);
+    Ok((store.clear()?, tokens))
+}

@@ -1,0 +1,310 @@
+//! Credentials: who pays, and the one endpoint that may see the secret.
+//!
+//! A credential and its endpoint travel together, with the headers that endpoint wants and the
+//! fields it accepts, so that a secret can never be sent elsewhere. The environment is handed in by
+//! `cli`; nothing here reads it.
+
+mod browser;
+mod callback;
+mod choice;
+mod device;
+mod endpoint;
+mod error;
+mod issuer;
+mod keyring;
+mod policy;
+mod store;
+#[cfg(test)]
+mod tests;
+mod token;
+
+use std::fmt;
+use std::sync::Arc;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
+use secrecy::{ExposeSecret, SecretString};
+
+pub use browser::{BrowserLogin, DEFAULT_PORTS, Pasted};
+pub use choice::{Chosen, Circumstances, choose};
+pub use device::{DeviceLogin, Pace};
+pub use error::CredentialError;
+pub use issuer::Issuer;
+pub use keyring::Keyring;
+pub use policy::FieldPolicy;
+pub use store::Store;
+pub use token::{Tokens, now};
+
+pub use crate::config::CredentialKind;
+use crate::secret::Secrets;
+use endpoint::is_header_text;
+
+/// Where an API key goes when nobody says otherwise.
+pub const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+
+/// Where a subscription's tokens go.
+const CHATGPT_BASE_URL: &str = "https://chatgpt.com/backend-api/codex";
+
+/// How Pixir introduces itself.
+const ORIGINATOR: &str = "pixir";
+
+/// The longest name of a Session that a backend accepts, in bytes.
+const SESSION_LIMIT: usize = 64;
+
+/// Who pays, how, and where.
+#[derive(Clone)]
+pub struct Credential {
+    means: Means,
+    base_url: String,
+    is_loopback: bool,
+    policy: FieldPolicy,
+    /// The `OpenAI-Organization` header.
+    pub organization: Option<String>,
+    /// The `OpenAI-Project` header.
+    pub project: Option<String>,
+}
+
+#[derive(Clone)]
+enum Means {
+    /// A server on this machine that asks for nothing.
+    Nothing,
+    Key(SecretString),
+    Subscription(Keyring),
+}
+
+/// What opens the endpoint for one attempt.
+#[derive(Clone)]
+pub struct Authorization {
+    bearer: Option<SecretString>,
+    account_id: Option<String>,
+}
+
+/// How often a refused call has been helped; each call has its own.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    spent: u8,
+}
+
+impl Credential {
+    /// Reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and the billing variables through `lookup`.
+    pub fn from_environment(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, CredentialError> {
+        let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+        let header = |names: [&'static str; 2]| {
+            let Some((name, value)) =
+                names.into_iter().find_map(|name| set(name).map(|value| (name, value)))
+            else {
+                return Ok(None);
+            };
+            if is_header_text(&value) { Ok(Some(value)) } else { Err(CredentialError::Odd(name)) }
+        };
+        let mut credential = Self::new(
+            set("OPENAI_API_KEY").as_deref(),
+            set("OPENAI_BASE_URL").as_deref().unwrap_or(DEFAULT_BASE_URL),
+        )?;
+        credential.organization = header(["OPENAI_ORGANIZATION", "OPENAI_ORG_ID"])?;
+        credential.project = header(["OPENAI_PROJECT", "OPENAI_PROJECT_ID"])?;
+        Ok(credential)
+    }
+
+    /// Ties a key to an endpoint; only a server on this machine works without a key.
+    pub fn new(key: Option<&str>, base_url: &str) -> Result<Self, CredentialError> {
+        let base_url = base_url.trim().trim_end_matches('/');
+        let is_loopback = endpoint::check("OPENAI_BASE_URL", base_url)?;
+        if key.is_none() && !is_loopback {
+            return Err(CredentialError::Missing);
+        }
+        if key.is_some_and(|key| !is_header_text(key)) {
+            return Err(CredentialError::Odd("OPENAI_API_KEY"));
+        }
+        let means = key.map_or(Means::Nothing, |key| Means::Key(key.into()));
+        Ok(Self::with(means, base_url, is_loopback, FieldPolicy::OpenAi))
+    }
+
+    /// Ties a subscription to its own endpoint, or to one on this machine that stands in for it.
+    pub fn subscription(keyring: Keyring, base_url: &str) -> Result<Self, CredentialError> {
+        let is_loopback = endpoint::check("PIXIR_CHATGPT_BASE_URL", base_url)?;
+        if !is_loopback && base_url != CHATGPT_BASE_URL {
+            let reason = "it must be on this machine";
+            return Err(CredentialError::Endpoint { name: "PIXIR_CHATGPT_BASE_URL", reason });
+        }
+        let means = Means::Subscription(keyring);
+        Ok(Self::with(means, base_url, is_loopback, FieldPolicy::ChatGpt))
+    }
+
+    fn with(means: Means, base_url: &str, is_loopback: bool, policy: FieldPolicy) -> Self {
+        let base_url = base_url.to_owned();
+        Self { means, base_url, is_loopback, policy, organization: None, project: None }
+    }
+
+    /// The same credential for a backend that accepts other fields.
+    #[must_use]
+    pub fn with_policy(mut self, policy: FieldPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Which of the two ways to pay it is.
+    pub fn kind(&self) -> CredentialKind {
+        match self.means {
+            Means::Nothing | Means::Key(_) => CredentialKind::ApiKey,
+            Means::Subscription(_) => CredentialKind::ChatGpt,
+        }
+    }
+
+    /// The API key itself, if it is one.
+    pub fn key(&self) -> Option<&SecretString> {
+        match &self.means {
+            Means::Key(key) => Some(key),
+            Means::Nothing | Means::Subscription(_) => None,
+        }
+    }
+
+    /// The tokens of a subscription, if it is one.
+    pub fn tokens(&self) -> Option<Tokens> {
+        match &self.means {
+            Means::Subscription(keyring) => Some(keyring.tokens()),
+            Means::Nothing | Means::Key(_) => None,
+        }
+    }
+
+    /// The endpoint, without a final slash.
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// Whether the endpoint is this machine.
+    pub fn is_loopback(&self) -> bool {
+        self.is_loopback
+    }
+
+    /// Which fields the endpoint accepts.
+    pub fn policy(&self) -> FieldPolicy {
+        self.policy
+    }
+
+    /// Keeps every secret of this credential out of sight, also those that are yet to come.
+    pub fn hide_in(&self, secrets: &Arc<Secrets>) {
+        match &self.means {
+            Means::Nothing => {}
+            Means::Key(key) => {
+                let value = key.expose_secret().to_owned();
+                secrets.learn([("provider key".to_owned(), value)]);
+            }
+            Means::Subscription(keyring) => keyring.hide_in(secrets),
+        }
+    }
+
+    /// What opens the endpoint now. Asked for at every attempt, because tokens end.
+    pub async fn authorize(&self) -> Result<Authorization, CredentialError> {
+        match &self.means {
+            Means::Nothing => Ok(Authorization { bearer: None, account_id: None }),
+            Means::Key(key) => Ok(Authorization { bearer: Some(key.clone()), account_id: None }),
+            Means::Subscription(keyring) => keyring.authorize().await,
+        }
+    }
+
+    /// Finds another way in after a 401: first what somebody else has stored, then a renewal.
+    /// `None` when there is none, or no more.
+    pub async fn recover(
+        &self,
+        failed: &Authorization,
+        recovery: &mut Recovery,
+    ) -> Result<Option<Authorization>, CredentialError> {
+        let (Means::Subscription(keyring), Some(bearer)) = (&self.means, &failed.bearer) else {
+            return Ok(None);
+        };
+        if recovery.spent == 0 {
+            recovery.spent = 1;
+            if let Some(tokens) = keyring.reread(bearer).await? {
+                return Ok(Some(Authorization::of(&tokens)));
+            }
+        }
+        if recovery.spent == 1 {
+            recovery.spent = 2;
+            let tokens = keyring.renew(bearer).await?;
+            return Ok(Some(Authorization::of(&tokens)));
+        }
+        Ok(None)
+    }
+
+    /// Waits until nothing is under way that must not be lost; returns at once when nothing is.
+    pub async fn settle(&self) {
+        if let Means::Subscription(keyring) = &self.means {
+            keyring.settle().await;
+        }
+    }
+
+    /// The headers of one attempt, for either transport; `session` names the Session.
+    pub fn headers(
+        &self,
+        authorization: &Authorization,
+        session: &str,
+    ) -> Result<HeaderMap, CredentialError> {
+        let odd = |_| CredentialError::Odd("the credential");
+        let mut headers = HeaderMap::new();
+        let mut put = |name: &'static str, value: &str| {
+            headers.insert(name, HeaderValue::from_str(value).map_err(odd)?);
+            Ok(())
+        };
+        put(USER_AGENT.as_str(), &user_agent())?;
+        if let Some(organization) = &self.organization {
+            put("openai-organization", organization)?;
+        }
+        if let Some(project) = &self.project {
+            put("openai-project", project)?;
+        }
+        if self.kind() == CredentialKind::ChatGpt {
+            put("originator", ORIGINATOR)?;
+            let session: String = session.chars().filter(char::is_ascii_graphic).collect();
+            let session = session.get(..SESSION_LIMIT).unwrap_or(&session);
+            if !session.is_empty() {
+                put("session-id", session)?;
+                put("x-client-request-id", session)?;
+            }
+        }
+        let mut hide = |name: &'static str, value: &str| {
+            let mut value = HeaderValue::from_str(value).map_err(odd)?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+            Ok(())
+        };
+        if let Some(account_id) = &authorization.account_id {
+            hide("chatgpt-account-id", account_id)?;
+        }
+        if let Some(bearer) = &authorization.bearer {
+            hide(AUTHORIZATION.as_str(), &format!("Bearer {}", bearer.expose_secret()))?;
+        }
+        Ok(headers)
+    }
+}
+
+impl Authorization {
+    fn of(tokens: &Tokens) -> Self {
+        let account_id = Some(tokens.account_id.clone());
+        Self { bearer: Some(tokens.access.clone()), account_id }
+    }
+}
+
+/// Never shows a secret.
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("kind", &self.kind())
+            .field("base_url", &self.base_url)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authorization(hidden)")
+    }
+}
+
+/// How Pixir introduces itself to servers.
+pub fn user_agent() -> String {
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    format!("pixir/{} ({os}; {arch})", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,398 @@
+//! The scripted issuer: hands out tokens on loopback as the real one does, and fails on command.
+//!
+//! Codes and refresh tokens work once, PKCE is checked, and everything that was ever handed out is
+//! remembered, so that a test can look for it where it should not be.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use reqwest::Url;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::Received;
+use super::connection::{plain, read};
+
+/// The account of every token, unless a test says otherwise.
+const ACCOUNT: &str = "account-of-the-story";
+
+/// Which question is to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// The page where a person signs in.
+    Authorize,
+    /// A code for tokens.
+    Exchange,
+    /// A refresh token for tokens.
+    Refresh,
+    /// A code for a person to type.
+    UserCode,
+    /// Whether the person has typed it.
+    Poll,
+    /// Goodbye.
+    Revoke,
+}
+
+/// How it fails, once.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// An answer with this status and body; nothing is handed out.
+    Answer(u16, String),
+    /// A sensible answer, after a while.
+    Slow(Duration),
+}
+
+impl Fault {
+    /// A complaint with a code, in the issuer's own shape.
+    pub fn code(status: u16, code: &str) -> Self {
+        let message = format!("the issuer says {code}");
+        Self::Answer(status, json!({"error": {"code": code, "message": message}}).to_string())
+    }
+}
+
+/// How often each question was answered with a success, and how often it was asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Codes traded for tokens.
+    pub exchanges: usize,
+    /// Refresh tokens traded for tokens.
+    pub refreshes: usize,
+    /// Refresh tokens that were used a second time.
+    pub reuses: usize,
+    /// Questions whether a code was typed.
+    pub polls: usize,
+    /// Tokens that were given back.
+    pub revokes: usize,
+    /// Every request.
+    pub requests: usize,
+}
+
+/// A running issuer; dropping it closes the port and every connection.
+#[derive(Debug)]
+pub struct Issuer {
+    book: Arc<Book>,
+    task: JoinHandle<()>,
+}
+
+/// What it knows; a leaf, never locked across an await.
+#[derive(Debug)]
+pub(super) struct Book {
+    address: SocketAddr,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    account: String,
+    /// Seconds that a new access token lives.
+    life: i64,
+    counts: Counts,
+    faults: HashMap<Endpoint, VecDeque<Fault>>,
+    /// Codes that wait to be traded: challenge and redirect.
+    codes: HashMap<String, (String, String)>,
+    device: HashMap<String, String>,
+    fresh: HashSet<String>,
+    spent: HashSet<String>,
+    live: HashSet<String>,
+    handed_out: Vec<String>,
+}
+
+impl Issuer {
+    /// Listens on a free port of 127.0.0.1.
+    pub async fn start() -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let pages = Pages {
+            account: ACCOUNT.to_owned(),
+            life: 3600,
+            counts: Counts::default(),
+            faults: HashMap::new(),
+            codes: HashMap::new(),
+            device: HashMap::new(),
+            fresh: HashSet::new(),
+            spent: HashSet::new(),
+            live: HashSet::new(),
+            handed_out: Vec::new(),
+        };
+        let book = Arc::new(Book { address: listener.local_addr()?, pages: Mutex::new(pages) });
+        let task = tokio::spawn(serve(listener, Arc::clone(&book)));
+        Ok(Self { book, task })
+    }
+
+    /// What goes into `PIXIR_AUTH_ISSUER`.
+    pub fn base_url(&self) -> String {
+        self.book.base_url()
+    }
+
+    /// What was asked so far.
+    pub fn counts(&self) -> Counts {
+        self.book.pages().counts
+    }
+
+    /// The next answer of this endpoint that has no fault before it will be this one.
+    pub fn fail(&self, endpoint: Endpoint, fault: Fault) {
+        self.book.pages().faults.entry(endpoint).or_default().push_back(fault);
+    }
+
+    /// New tokens are for this account.
+    pub fn switch_account(&self, account: &str) {
+        account.clone_into(&mut self.book.pages().account);
+    }
+
+    /// New access tokens live this long, in seconds.
+    pub fn set_life(&self, seconds: i64) {
+        self.book.pages().life = seconds;
+    }
+
+    /// No access token of before is accepted any more, whatever it says about itself.
+    pub fn forget_access_tokens(&self) {
+        self.book.pages().live.clear();
+    }
+
+    /// Signs somebody in and gives what Pixir stores; the access token lives so many seconds more.
+    pub fn signed_in(&self, seconds: i64) -> Value {
+        let mut pages = self.book.pages();
+        let tokens = pages.issue(seconds);
+        json!({
+            "kind": "subscription",
+            "access_token": tokens["access_token"],
+            "refresh_token": tokens["refresh_token"],
+            "id_token": tokens["id_token"],
+            "account_id": pages.account,
+            "obtained_at": now() * 1000,
+        })
+    }
+
+    /// Everything secret that was ever handed out: tokens, codes, verifiers.
+    pub fn handed_out(&self) -> Vec<String> {
+        self.book.pages().handed_out.clone()
+    }
+
+    pub(super) fn book(&self) -> Arc<Book> {
+        Arc::clone(&self.book)
+    }
+}
+
+impl Drop for Issuer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Book {
+    fn base_url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the subscription's backend says to a request that is not authorised.
+    pub(super) fn refusal(&self, request: &Received) -> Option<(u16, String)> {
+        let pages = self.pages();
+        let bearer = request.header("authorization").and_then(|text| text.strip_prefix("Bearer "));
+        if !bearer.is_some_and(|bearer| pages.live.contains(bearer)) {
+            return Some((401, json!({"detail": "Unauthorized"}).to_string()));
+        }
+        if request.header("chatgpt-account-id") != Some(&pages.account) {
+            return Some((403, json!({"detail": "Forbidden"}).to_string()));
+        }
+        None
+    }
+
+    fn answer(&self, request: &Received) -> (u16, Vec<(String, String)>, String) {
+        let mut pages = self.pages();
+        let form = form(request);
+        let said = |name: &str| form.get(name).cloned().unwrap_or_default();
+        let (status, body) = match endpoint(request) {
+            Some(Endpoint::Authorize) => {
+                let code = pages.keep(format!("code-{}", word()));
+                pages.codes.insert(code.clone(), (said("code_challenge"), said("redirect_uri")));
+                let back = [("code", code.as_str()), ("state", &said("state"))];
+                let back = Url::parse_with_params(&said("redirect_uri"), back);
+                let Ok(back) = back else { return (400, Vec::new(), "no redirect".to_owned()) };
+                return (302, vec![("location".to_owned(), back.into())], String::new());
+            }
+            Some(Endpoint::Exchange) => pages.exchange(&said),
+            Some(Endpoint::Refresh) => pages.refresh(&said("refresh_token")),
+            Some(Endpoint::UserCode) => {
+                let (id, user_code) = (word(), word()[..8].to_uppercase());
+                pages.device.insert(id.clone(), user_code.clone());
+                let interval = "0";
+                (200, json!({"device_auth_id": id, "user_code": user_code, "interval": interval}))
+            }
+            Some(Endpoint::Poll) => {
+                let redirect = format!("{}/deviceauth/callback", self.base_url());
+                pages.approve(&said("device_auth_id"), &said("user_code"), redirect)
+            }
+            Some(Endpoint::Revoke) => {
+                pages.counts.revokes += 1;
+                let token = said("token");
+                pages.fresh.remove(&token);
+                (200, json!({}))
+            }
+            None => (404, json!({"error": "not_found"})),
+        };
+        (status, Vec::new(), body.to_string())
+    }
+}
+
+impl Pages {
+    fn keep(&mut self, secret: String) -> String {
+        self.handed_out.push(secret.clone());
+        secret
+    }
+
+    fn issue(&mut self, seconds: i64) -> Value {
+        let claims = json!({
+            "exp": now() + seconds,
+            "jti": word(),
+            "https://api.openai.com/profile": {"email": "story@example.org"},
+            "https://api.openai.com/auth": {
+                "chatgpt_account_id": self.account, "chatgpt_plan_type": "plus",
+            },
+        });
+        let access = self.keep(jwt(&claims));
+        let id = self.keep(jwt(&json!({"email": "story@example.org", "jti": word()})));
+        let refresh = self.keep(format!("refresh-{}{}", word(), word()));
+        self.live.insert(access.clone());
+        self.fresh.insert(refresh.clone());
+        json!({
+            "access_token": access,
+            "refresh_token": refresh,
+            "id_token": id,
+            "expires_in": seconds,
+            "token_type": "Bearer",
+        })
+    }
+
+    fn exchange(&mut self, said: &dyn Fn(&str) -> String) -> (u16, Value) {
+        let refuse = |why: &str| (400, json!({"error": "invalid_grant", "error_description": why}));
+        let Some((challenge, redirect)) = self.codes.remove(&said("code")) else {
+            return refuse("this code is unknown, or has been used");
+        };
+        let verifier = self.keep(said("code_verifier"));
+        if URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes())) != challenge {
+            return refuse("the verifier does not fit the challenge");
+        }
+        if said("redirect_uri") != redirect || said("client_id").is_empty() {
+            return refuse("the redirect is not the one of before");
+        }
+        self.counts.exchanges += 1;
+        (200, self.issue(self.life))
+    }
+
+    fn refresh(&mut self, token: &str) -> (u16, Value) {
+        if self.spent.contains(token) {
+            self.counts.reuses += 1;
+            let message = "this refresh token has already been used";
+            return (401, json!({"error": {"code": "refresh_token_reused", "message": message}}));
+        }
+        if !self.fresh.remove(token) {
+            let message = "this refresh token is unknown";
+            return (
+                401,
+                json!({"error": {"code": "refresh_token_invalidated", "message": message}}),
+            );
+        }
+        self.spent.insert(token.to_owned());
+        self.counts.refreshes += 1;
+        (200, self.issue(self.life))
+    }
+
+    fn approve(&mut self, id: &str, user_code: &str, redirect: String) -> (u16, Value) {
+        if self.device.get(id).is_none_or(|own| own != user_code) {
+            return (400, json!({"error": {"code": "invalid_device"}}));
+        }
+        let verifier = self.keep(format!("{}{}", word(), word()));
+        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
+        let code = self.keep(format!("code-{}", word()));
+        self.codes.insert(code.clone(), (challenge.clone(), redirect));
+        let answer = json!({
+            "authorization_code": code, "code_challenge": challenge, "code_verifier": verifier,
+        });
+        (200, answer)
+    }
+}
+
+async fn serve(listener: TcpListener, book: Arc<Book>) {
+    // Connections live in the set, so they end when this task does.
+    let mut connections = JoinSet::new();
+    while let Ok((socket, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(converse(socket, Arc::clone(&book)));
+    }
+}
+
+async fn converse(mut socket: TcpStream, book: Arc<Book>) {
+    let mut buffer = Vec::new();
+    while let Ok(Some(request)) = read(&mut socket, &mut buffer).await {
+        let fault = {
+            let mut pages = book.pages();
+            pages.counts.requests += 1;
+            let endpoint = endpoint(&request);
+            pages.counts.polls += usize::from(endpoint == Some(Endpoint::Poll));
+            endpoint.and_then(|endpoint| pages.faults.get_mut(&endpoint)?.pop_front())
+        };
+        let (status, headers, body) = match fault {
+            Some(Fault::Answer(status, body)) => (status, Vec::new(), body),
+            Some(Fault::Slow(time)) => {
+                tokio::time::sleep(time).await;
+                book.answer(&request)
+            }
+            None => book.answer(&request),
+        };
+        if plain(&mut socket, status, &headers, &body).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn endpoint(request: &Received) -> Option<Endpoint> {
+    let path = request.path.split('?').next().unwrap_or_default();
+    match (request.method.as_str(), path) {
+        ("GET", "/oauth/authorize") => Some(Endpoint::Authorize),
+        ("POST", "/oauth/token") => {
+            let is_refresh = form(request).get("grant_type").is_some_and(|g| g == "refresh_token");
+            Some(if is_refresh { Endpoint::Refresh } else { Endpoint::Exchange })
+        }
+        ("POST", "/api/accounts/deviceauth/usercode") => Some(Endpoint::UserCode),
+        ("POST", "/api/accounts/deviceauth/token") => Some(Endpoint::Poll),
+        ("POST", "/oauth/revoke") => Some(Endpoint::Revoke),
+        _ => None,
+    }
+}
+
+/// What a request says, as JSON, as a form, or behind its path.
+fn form(request: &Received) -> HashMap<String, String> {
+    if let Some(fields) = request.body.as_object() {
+        let text = fields.iter().filter_map(|(name, value)| Some((name, value.as_str()?)));
+        return text.map(|(name, value)| (name.clone(), value.to_owned())).collect();
+    }
+    let query = match request.path.split_once('?') {
+        Some((_, query)) => query,
+        None => &request.body_text,
+    };
+    let Ok(url) = Url::parse(&format!("http://form/?{query}")) else { return HashMap::new() };
+    url.query_pairs().into_owned().collect()
+}
+
+fn jwt(claims: &Value) -> String {
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    format!("{}.{}.{}", part(&json!({"alg": "RS256", "typ": "JWT"})), part(claims), word())
+}
+
+fn word() -> String {
+    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,82 @@
+//! The doctor: what it looks at, and what it says about a machine that is not well.
+
+use std::path::Path;
+use std::process::Command;
+
+use pixir::scripted::{Issuer, Script, Server};
+use serde_json::Value;
+
+use super::support::house::PIXIR;
+
+fn doctor(home: &Path, args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, Value, String) {
+    let work = home.join("work");
+    std::fs::create_dir_all(&work).unwrap();
+    let output = Command::new(PIXIR)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", home)
+        .envs(variables.iter().copied())
+        .current_dir(work)
+        .args(["doctor", "--json"])
+        .args(args)
+        .output()
+        .unwrap();
+    let envelope: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), envelope, err)
+}
+
+fn status<'a>(envelope: &'a Value, id: &str) -> &'a str {
+    let checks = envelope["output"]["checks"].as_array().unwrap();
+    let found = checks.iter().find(|check| check["id"] == id);
+    found.unwrap_or_else(|| panic!("no {id} in {envelope}"))["status"].as_str().unwrap()
+}
+
+#[test]
+fn a_machine_that_is_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, envelope, _) = doctor(folder.path(), &[], &[("OPENAI_API_KEY", "sk-planted-key")]);
+    assert_eq!((code, &envelope["ok"]), (Some(0), &Value::Bool(true)), "{envelope}");
+    for id in ["runtime", "workspace", "config", "credential", "log_folder", "containment"] {
+        assert_eq!(status(&envelope, id), "passed", "{id}");
+    }
+    assert!(!envelope.to_string().contains("sk-planted-key"));
+    assert!(!folder.path().join("work/.pixir").exists(), "looking changes nothing");
+    assert!(!folder.path().join(".pixir").exists(), "looking changes nothing");
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join(".pixir")).unwrap();
+    std::fs::write(folder.path().join(".pixir/config.json"), "{\"modle\":1}").unwrap();
+    std::fs::write(folder.path().join(".pixir/auth.json"), "{").unwrap();
+    std::fs::create_dir_all(folder.path().join("work")).unwrap();
+    std::fs::write(folder.path().join("work/.pixir"), "not a folder").unwrap();
+    let (code, envelope, _) = doctor(folder.path(), &[], &[]);
+    assert_eq!((code, &envelope["status"]), (Some(1), &Value::from("error")));
+    for id in ["config", "credential", "log_folder"] {
+        assert_eq!(status(&envelope, id), "failed", "{id}: {envelope}");
+    }
+    for check in envelope["output"]["checks"].as_array().unwrap() {
+        let says_how = check["details"]["next_actions"].is_array();
+        assert!(check["status"] != "failed" || says_how, "{check}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn online_means_that_somebody_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let issuer = Issuer::start().await.unwrap();
+    let server = Server::start(Script::new([])).await.unwrap();
+    let (base_url, issuer_url) = (server.base_url(), issuer.base_url());
+    let variables =
+        [("OPENAI_BASE_URL", base_url.as_str()), ("PIXIR_AUTH_ISSUER", issuer_url.as_str())];
+    let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables);
+    assert_eq!(code, Some(0), "{envelope}");
+    assert_eq!((status(&envelope, "endpoint"), status(&envelope, "issuer")), ("passed", "passed"));
+    assert_eq!(server.requests().len(), 0, "nothing was spent");
+    drop((server, issuer));
+    let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables);
+    assert_eq!((code, status(&envelope, "endpoint")), (Some(1), "failed"));
+}

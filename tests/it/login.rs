@@ -1,0 +1,330 @@
+//! Stories of signing in and out: the real binary, a home of its own, and a scripted issuer.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use pixir::scripted::{Endpoint, Fault};
+use serde_json::{Value, json};
+
+use super::support::desk::{Desk, Ran, ran};
+
+/// A sign-in under way, read up to the line that names the page.
+struct Login {
+    child: Child,
+    err: BufReader<ChildStderr>,
+    read: String,
+    page: String,
+}
+
+impl Login {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut read = String::new();
+        let page = loop {
+            let mut line = String::new();
+            assert_ne!(err.read_line(&mut line).unwrap(), 0, "no page was named: {read}");
+            read.push_str(&line);
+            if let Some(page) = line.trim().strip_prefix("http") {
+                break format!("http{page}");
+            }
+        };
+        Self { child, err, read, page }
+    }
+
+    /// Plays the browser: opens the page and is sent back to where Pixir listens.
+    fn redirect(&self) -> String {
+        let answer = get(&self.page, None);
+        let line = answer.lines().find_map(|line| line.strip_prefix("location: "));
+        line.unwrap_or_else(|| panic!("no redirect: {answer}")).to_owned()
+    }
+
+    fn paste(&mut self, text: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{text}").unwrap();
+    }
+
+    fn finish(mut self) -> Ran {
+        // Stdin stays open: a person who does not paste has not left.
+        let stdin = self.child.stdin.take();
+        self.err.read_to_string(&mut self.read).unwrap();
+        let output = self.child.wait_with_output().unwrap();
+        drop(stdin);
+        let out = String::from_utf8(output.stdout).unwrap();
+        Ran { code: output.status.code(), out, err: self.read }
+    }
+}
+
+/// Flags, variables, exit code, and who pays.
+type Row<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
+
+/// One GET, by hand, so that the host can be a lie.
+fn get(url: &str, host: Option<&str>) -> String {
+    let rest = url.strip_prefix("http://").unwrap();
+    let (address, path) = rest.split_once('/').unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let host = host.unwrap_or(address);
+    write!(socket, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    while !answer.windows(4).any(|window| window == b"\r\n\r\n") {
+        let count = socket.read(&mut chunk).unwrap();
+        assert_ne!(count, 0, "{}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&chunk[..count]);
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_signs_in_and_a_turn_runs_on_the_plan() {
+    let desk = Desk::new().await;
+    let login = Login::start(&mut desk.pixir(&["login"]));
+    let back = login.redirect();
+    assert!(back.starts_with("http://127.0.0.1:"), "{back}");
+    // A stranger's state, a foreign host and another path are sent away, and use nothing up.
+    let forged = back.replace("state=", "state=x");
+    assert!(get(&forged, None).starts_with("HTTP/1.1 400"));
+    assert!(get(&back, Some("evil.example")).starts_with("HTTP/1.1 421"));
+    assert!(get(&back.replace("/auth/callback", "/"), None).starts_with("HTTP/1.1 404"));
+    let answer = get(&back, None);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"));
+    let signed_in = login.finish().exits(0);
+    assert_eq!(signed_in.out, "Signed in with ChatGPT as story@example.org (plus).\n");
+    assert_eq!(desk.stored()["kind"], "subscription");
+    let mode = |path: &Path| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!((mode(&desk.auth()), mode(desk.auth().parent().unwrap())), (0o600, 0o700));
+
+    let status = desk.run(&["login", "status"]).exits(0);
+    assert!(status.out.contains("story@example.org (plus)"), "{}", status.out);
+    let json = desk.run(&["login", "status", "--json"]).exits(0);
+    assert_eq!(json.envelope()["output"]["credential"], "chatgpt");
+    assert_eq!(json.envelope()["output"]["account_id"], "account-of-the-story");
+
+    // Traced, and with every Event shown: no token is in either.
+    let turn = desk.run(&["--log-file", "trace.log", "--events", "say hello"]).exits(0);
+    let requests = desk.server.requests();
+    assert_eq!(requests[0].path, "/backend-api/codex/responses");
+    assert_eq!(requests[0].header("chatgpt-account-id"), Some("account-of-the-story"));
+    assert_eq!(requests[0].header("originator"), Some("pixir"));
+    assert!(requests[0].header("session-id").is_some_and(|id| !id.is_empty() && id.len() <= 64));
+    assert_eq!(requests[0].header("session-id"), requests[0].header("x-client-request-id"));
+    desk.check_secrets(&[signed_in, status, json, turn]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_address_can_be_pasted() {
+    let desk = Desk::new().await;
+    let mut login = Login::start(desk.pixir(&["login", "--json"]).env("SSH_TTY", "/dev/pts/1"));
+    let back = login.redirect();
+    login.paste("nonsense=1");
+    login.paste(&back.replace("state=", "state=x"));
+    login.paste(&back);
+    let run = login.finish().exits(0);
+    assert!(run.err.contains("another sign-in"), "{}", run.err);
+    assert_eq!(run.envelope()["output"]["plan"], "plus");
+    desk.check_secrets(&[run]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_in_the_browser_is_told_and_nothing_is_stored() {
+    let desk = Desk::new().await;
+    let login = Login::start(&mut desk.pixir(&["login", "--json"]));
+    let back = login.redirect();
+    let (code, _) = back.split_once("code=").unwrap();
+    let state = back.split_once("state=").unwrap().1;
+    get(&format!("{code}error=access_denied&error_description=%3Cno%3E&state={state}"), None);
+    let run = login.finish().exits(4);
+    assert_eq!(run.envelope()["error"]["kind"], "auth_refused");
+    assert_eq!(run.envelope()["error"]["details"]["code"], "access_denied");
+    assert!(!desk.auth().exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_port_a_code_is_shown() {
+    let desk = Desk::new().await;
+    let [one, two] = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = |taken: &std::net::TcpListener| taken.local_addr().unwrap().port();
+    let both = format!("{},{}", port(&one), port(&two));
+    let run = ran(desk.pixir(&["login"]).env("PIXIR_LOGIN_PORTS", &both)).exits(0);
+    assert!(run.err.contains("no port") && run.err.contains("/codex/device"), "{}", run.err);
+    // With a second one free, the browser is used.
+    let second = format!("{},0", port(&one));
+    let login = Login::start(desk.pixir(&["login"]).env("PIXIR_LOGIN_PORTS", second));
+    let back = login.redirect();
+    assert!(!back.starts_with(&format!("http://127.0.0.1:{}/", port(&one))), "{back}");
+    get(&back, None);
+    login.finish().exits(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_browser_a_code_is_shown() {
+    let desk = Desk::new().await;
+    let run = ran(desk.pixir(&["login"]).env_remove("PIXIR_NO_BROWSER")).exits(0);
+    assert!(run.err.contains("no browser here"), "{}", run.err);
+    assert_eq!(desk.issuer.counts().polls, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_code_is_typed_elsewhere() {
+    let desk = Desk::new().await;
+    for fault in [
+        Fault::Answer(403, String::new()),
+        Fault::code(400, "deviceauth_authorization_pending"),
+        Fault::code(400, "slow_down"),
+    ] {
+        desk.issuer.fail(Endpoint::Poll, fault);
+    }
+    let run = desk.run(&["login", "--device-code", "--quiet"]).exits(0);
+    assert!(run.err.contains("/codex/device") && run.err.contains("15 minutes"), "{}", run.err);
+    assert_eq!((desk.issuer.counts().polls, desk.issuer.counts().exchanges), (4, 1));
+    assert_eq!(desk.stored()["account_id"], "account-of-the-story");
+    desk.check_secrets(&[run]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_code_that_is_refused_or_too_late_leaves_things_as_they_were() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    let before = desk.stored();
+    for code in ["expired_token", "access_denied"] {
+        desk.issuer.fail(Endpoint::Poll, Fault::code(400, code));
+        let run = desk.run(&["login", "--device-code", "--json"]).exits(4);
+        assert_eq!(run.envelope()["error"]["details"]["code"], code);
+    }
+    for _ in 0..200 {
+        desk.issuer.fail(Endpoint::Poll, Fault::Answer(404, String::new()));
+    }
+    let mut hasty = desk.pixir(&["login", "--device-code", "--json"]);
+    let run = ran(hasty.env("PIXIR_LOGIN_DEADLINE_MS", "50")).exits(124);
+    assert_eq!(run.envelope()["error"]["kind"], "timeout");
+    let mut hasty = desk.pixir(&["login", "--json"]);
+    let _ = ran(hasty.env("PIXIR_LOGIN_DEADLINE_MS", "50")).exits(124);
+    assert_eq!(desk.stored(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_in_can_be_cancelled() {
+    let desk = Desk::new().await;
+    let login = Login::start(&mut desk.pixir(&["login", "--json"]));
+    let pid = login.child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    let run = login.finish().exits(130);
+    assert_eq!(run.envelope()["status"], "interrupted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_out_clears_the_store_whatever_the_issuer_says() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    let run = desk.run(&["logout"]).exits(0);
+    assert_eq!(run.out, "Signed out.\n");
+    assert!(!desk.auth().exists());
+    assert_eq!(desk.issuer.counts().revokes, 1);
+    assert_eq!(desk.run(&["logout"]).exits(0).out, "Nobody was signed in.\n");
+    desk.sign_in(3600);
+    desk.issuer.fail(Endpoint::Revoke, Fault::Answer(500, "no".into()));
+    let run = desk.run(&["logout", "--json"]).exits(0);
+    assert_eq!(run.envelope()["output"], json!({"was_signed_in": true, "revoked": false}));
+    std::fs::write(desk.auth(), "damaged").unwrap();
+    let _ = desk.run(&["logout"]).exits(0);
+    assert!(!desk.auth().exists());
+    let status = desk.run(&["login", "status", "--json"]).exits(4);
+    assert_eq!(status.envelope()["output"]["credential"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_store_is_named_and_put_aside_by_the_next_sign_in() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    std::fs::write(desk.auth(), "{\"access_token\":").unwrap();
+    let run = desk.run(&["hello", "there"]).exits(4);
+    assert!(run.err.contains("auth.json") && run.err.contains("pixir login"), "{}", run.err);
+    let run = desk.run(&["login", "--device-code"]).exits(0);
+    assert!(run.err.contains("auth.json.damaged"), "{}", run.err);
+    assert_eq!(desk.stored()["kind"], "subscription");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_pays_is_shown_with_its_reason() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    let table: &[Row<'_>] = &[
+        (&[], &[], 0, "chatgpt"),
+        (&[], &[("OPENAI_API_KEY", "sk-planted-key")], 0, "chatgpt"),
+        (&["--credential", "api-key"], &[("OPENAI_API_KEY", "sk-planted-key")], 0, "api-key"),
+        (
+            &[],
+            &[("OPENAI_API_KEY", "sk-planted-key"), ("PIXIR_CREDENTIAL", "api-key")],
+            0,
+            "api-key",
+        ),
+        (
+            &["--credential", "chatgpt"],
+            &[("OPENAI_API_KEY", "sk-planted-key"), ("PIXIR_CREDENTIAL", "api-key")],
+            0,
+            "chatgpt",
+        ),
+        (&[], &[("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")], 0, "api-key"),
+        (&["--credential", "chatgpt"], &[("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")], 2, ""),
+        (&["--credential", "api-key"], &[], 4, ""),
+        (&[], &[("PIXIR_AUTH_ISSUER", "https://evil.example")], 2, ""),
+        (&[], &[("PIXIR_CHATGPT_BASE_URL", "http://evil.example")], 2, ""),
+    ];
+    for (flags, variables, code, kind) in table {
+        let mut command = desk.pixir(&["login", "status", "--json"]);
+        command.args(*flags).envs(variables.iter().copied());
+        let run = ran(&mut command).exits(*code);
+        let output = &run.envelope()["output"];
+        assert_eq!(output["credential"].as_str().unwrap_or_default(), *kind, "{flags:?}");
+        assert!(output["reason"].as_str().is_some_and(|reason| !reason.is_empty()));
+        assert!(!run.out.contains("sk-planted-key") && !run.err.contains("sk-planted-key"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_subscriptions_route_takes_no_field_too_many() {
+    let desk = Desk::new().await;
+    let auth = desk.issuer.signed_in(3600);
+    let post = |body: &Value| {
+        let url = desk.server.chatgpt_url();
+        let rest = url.strip_prefix("http://").unwrap().to_owned();
+        let (address, path) = rest.split_once('/').unwrap();
+        let mut socket = TcpStream::connect(address).unwrap();
+        let (bearer, body) = (auth["access_token"].as_str().unwrap(), body.to_string());
+        write!(
+            socket,
+            "POST /{path}/responses HTTP/1.1\r\nauthorization: Bearer {bearer}\r\n\
+             chatgpt-account-id: account-of-the-story\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut chunk = [0; 8192];
+        let count = socket.read(&mut chunk).unwrap();
+        String::from_utf8_lossy(&chunk[..count]).into_owned()
+    };
+    let good = json!({
+        "model": "m", "store": false, "stream": true, "instructions": "x",
+        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}],
+    });
+    assert!(post(&good).starts_with("HTTP/1.1 200"));
+    for (field, value, detail) in [
+        ("store", json!(true), "Store must be set to false"),
+        ("stream", json!(false), "Stream must be set to true"),
+        ("instructions", json!(""), "Instructions are required"),
+        ("max_output_tokens", json!(9), "Unsupported parameter: max_output_tokens"),
+        ("prompt_cache_retention", json!("24h"), "Unsupported parameter: prompt_cache_retention"),
+        ("previous_response_id", json!("r"), "Unsupported parameter: previous_response_id"),
+        ("metadata", json!({}), "Unsupported parameter: metadata"),
+    ] {
+        let mut bad = good.clone();
+        bad[field] = value;
+        let answer = post(&bad);
+        assert!(answer.starts_with("HTTP/1.1 400"), "{field}: {answer}");
+        assert!(answer.contains(&json!({"detail": detail}).to_string()), "{field}: {answer}");
+    }
+}

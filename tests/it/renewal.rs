@@ -1,0 +1,127 @@
+//! Stories of staying signed in: renewals, races, refusals, and secrets that nobody sees.
+
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use pixir::scripted::{Endpoint, Fault, Reply, Script, Server};
+use serde_json::json;
+
+use super::support::desk::{Desk, Ran};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_reads_the_store_tells_the_model_nothing() {
+    let mut desk = Desk::new().await;
+    let script = Script::answering(|request| match request.outputs().as_slice() {
+        [] => Reply::calls("bash", json!({"command": "cat \"$HOME/.pixir/auth.json\""})),
+        _ => Reply::says("done"),
+    });
+    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
+    // It ends soon, so the token that is printed is one that was renewed in this very run.
+    desk.sign_in(100);
+    let run = desk.run(&["--events", "show me"]).exits(0);
+    let requests = desk.server.requests();
+    let output = requests.last().unwrap().outputs()[0].to_owned();
+    assert!(output.contains("[redacted:"), "{output}");
+    assert_eq!(desk.issuer.counts().refreshes, 1);
+    for secret in desk.issuer.handed_out() {
+        assert!(!requests.iter().any(|request| request.body_text.contains(&secret)));
+    }
+    desk.check_secrets(&[run]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thirty_two_processes_renew_once() {
+    let desk = Desk::new().await;
+    desk.sign_in(60);
+    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(200)));
+    // Only what is renewed is accepted, so nobody can do without.
+    desk.issuer.forget_access_tokens();
+    let children: Vec<Child> =
+        (0..32).map(|_| desk.pixir(&["hello", "there"]).spawn().unwrap()).collect();
+    let mut runs = Vec::new();
+    for child in children {
+        runs.push(Ran::of(child.wait_with_output().unwrap()).exits(0));
+    }
+    assert!(runs.iter().all(|run| run.out == "hello from the plan\n"));
+    let counts = desk.issuer.counts();
+    assert_eq!((counts.refreshes, counts.reuses), (1, 0));
+    assert!(!desk.stored()["refresh_token"].is_null());
+    desk.check_secrets(&runs);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    desk.issuer.forget_access_tokens();
+    let run = desk.run(&["hello", "there"]).exits(0);
+    assert_eq!(run.out, "hello from the plan\n");
+    assert_eq!((desk.issuer.counts().refreshes, desk.server.requests().len()), (1, 2));
+    // A backend that refuses whatever it is given is told to the user, and not stormed.
+    desk.issuer.switch_account("somebody-else");
+    let run = desk.run(&["hello", "again"]).exits(4);
+    assert!(run.err.contains("pixir login"), "{}", run.err);
+    assert!(desk.server.requests().len() <= 5);
+    assert!(desk.auth().exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_refuses_every_token_is_asked_no_more_than_needed() {
+    let mut desk = Desk::new().await;
+    let script = Script::answering(|_| Reply::status(401, r#"{"detail":"Unauthorized"}"#));
+    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
+    desk.sign_in(3600);
+    let run = desk.run(&["--json", "hello", "there"]).exits(4);
+    assert_eq!(run.envelope()["error"]["kind"], "auth_refused");
+    // Nobody else has stored anything, so there is one renewal and one more try.
+    assert_eq!((desk.server.requests().len(), desk.issuer.counts().refreshes), (2, 1));
+    assert_eq!(desk.stored()["kind"], "subscription");
+    desk.check_secrets(&[run]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_run_does_not_lose_the_token_that_is_being_renewed() {
+    let desk = Desk::new().await;
+    desk.sign_in(-10);
+    let before = desk.stored();
+    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(400)));
+    let child = desk.pixir(&["hello", "there"]).spawn().unwrap();
+    while desk.issuer.counts().requests == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert_ne!(desk.stored()["refresh_token"], before["refresh_token"]);
+    assert_eq!(desk.run(&["hello", "again"]).exits(0).out, "hello from the plan\n");
+    assert_eq!((desk.issuer.counts().refreshes, desk.issuer.counts().reuses), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_fails_in_passing_is_tried_again() {
+    let desk = Desk::new().await;
+    desk.sign_in(-10);
+    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(503, "busy".into()));
+    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(200, "<html>garbage".into()));
+    let run = desk.run(&["hello", "there"]).exits(0);
+    assert_eq!(run.out, "hello from the plan\n");
+    // While the old token lives, a failed renewal is nobody's business.
+    desk.sign_in(60);
+    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(503, "busy".into()));
+    let run = desk.run(&["hello", "again"]).exits(0);
+    assert!(!run.err.contains("busy"), "{}", run.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_in_that_has_ended_says_what_to_do_and_is_kept() {
+    let desk = Desk::new().await;
+    desk.sign_in(-10);
+    let before = desk.stored();
+    desk.issuer.fail(Endpoint::Refresh, Fault::code(401, "refresh_token_expired"));
+    let run = desk.run(&["--json", "hello", "there"]).exits(4);
+    assert_eq!(run.envelope()["error"]["details"]["code"], "refresh_token_expired");
+    assert!(run.envelope()["error"]["details"].to_string().contains("pixir login"));
+    assert_eq!(desk.issuer.counts().requests, 1, "a final no is not argued with");
+    assert_eq!(desk.stored(), before);
+    assert_eq!(desk.server.requests().len(), 0);
+}

@@ -1,0 +1,125 @@
+//! A desk: a home, a Workspace, an issuer, and a model that wants the issuer's tokens.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use pixir::scripted::{Issuer, Reply, Script, Server};
+use serde_json::Value;
+
+use super::house::PIXIR;
+
+/// A home, a Workspace, an issuer and a model that wants its tokens.
+pub struct Desk {
+    folder: tempfile::TempDir,
+    pub issuer: Issuer,
+    pub server: Server,
+}
+
+/// What a run left behind.
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    pub fn envelope(&self) -> Value {
+        assert_eq!(self.out.lines().count(), 1, "one line: {}", self.out);
+        serde_json::from_str(&self.out).unwrap()
+    }
+}
+
+impl Desk {
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("work")).unwrap();
+        let issuer = Issuer::start().await.unwrap();
+        let script = Script::answering(|_| Reply::says("hello from the plan"));
+        let server = Server::start_for(script, &issuer).await.unwrap();
+        Self { folder, issuer, server }
+    }
+
+    pub fn auth(&self) -> PathBuf {
+        self.folder.path().join(".pixir/auth.json")
+    }
+
+    pub fn sign_in(&self, seconds: i64) {
+        std::fs::create_dir_all(self.auth().parent().unwrap()).unwrap();
+        std::fs::write(self.auth(), self.issuer.signed_in(seconds).to_string()).unwrap();
+    }
+
+    pub fn stored(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.auth()).unwrap()).unwrap()
+    }
+
+    pub fn pixir(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PIXIR);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.folder.path())
+            .env("PIXIR_AUTH_ISSUER", self.issuer.base_url())
+            .env("PIXIR_CHATGPT_BASE_URL", self.server.chatgpt_url())
+            .env("PIXIR_LOGIN_PORTS", "0")
+            .env("PIXIR_LOGIN_PACE_MS", "5")
+            .env("PIXIR_NO_BROWSER", "1")
+            .env("PIXIR_DURABILITY", "none")
+            .env("PIXIR_RETRY_BASE_MS", "1")
+            .current_dir(self.folder.path().join("work"))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        ran(&mut self.pixir(args))
+    }
+
+    /// Nothing that the issuer ever handed out is in any of these streams, nor in any file but one.
+    #[track_caller]
+    pub fn check_secrets(&self, runs: &[Ran]) {
+        let secrets = self.issuer.handed_out();
+        assert!(!secrets.is_empty());
+        let mut files = Vec::new();
+        files_below(self.folder.path(), &mut files);
+        for secret in &secrets {
+            for run in runs {
+                assert!(!run.out.contains(secret) && !run.err.contains(secret), "in a stream");
+            }
+            for path in files.iter().filter(|path| **path != self.auth()) {
+                let bytes = std::fs::read(path).unwrap();
+                let found = String::from_utf8_lossy(&bytes).contains(secret);
+                assert!(!found, "in {}", path.display());
+            }
+        }
+    }
+}
+
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files_below(&path, found) } else { found.push(path) }
+    }
+}
+
+#[must_use = "a run is looked at, or its exit code is"]
+pub fn ran(command: &mut Command) -> Ran {
+    Ran::of(command.output().unwrap())
+}
