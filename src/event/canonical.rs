@@ -380,6 +380,9 @@ pub struct ProviderUsage {
     pub error_kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Tokens>,
+    /// What failed attempts of this call were billed for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_usage: Option<Tokens>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
     #[serde(default)]

@@ -341,7 +341,8 @@ impl<'a> Fold<'a> {
 /// Encrypted reasoning can be read by the model that made it, and by no other.
 fn is_replayable(reasoning: &Reasoning, model: &str) -> bool {
     let text = |name: &str| reasoning.item.get(name).and_then(Value::as_str);
-    reasoning.model == model
+    !model.is_empty()
+        && reasoning.model == model
         && text("type") == Some("reasoning")
         && text("encrypted_content").is_some_and(|content| !content.is_empty())
 }

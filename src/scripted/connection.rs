@@ -42,6 +42,10 @@ async fn answer(
     requests: &Requests,
     request: Received,
 ) -> std::io::Result<Next> {
+    if request.method == "GET" && request.path.split('?').next().is_some_and(is_listing) {
+        requests.keep_listing(request);
+        return plain(socket, 200, &[], &script.models.to_string()).await;
+    }
     if request.method != "POST" || !request.path.ends_with("/responses") {
         let message = format!("Invalid URL ({} {})", request.method, request.path);
         return plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string()).await;
@@ -52,6 +56,8 @@ async fn answer(
             let detail = check::chatgpt_detail(&request.body)?;
             Some((400, json!({ "detail": detail }).to_string()))
         })
+    } else if request.path.starts_with("/portable/") {
+        check::portable_refusal(&request.body).map(|body| (400, body))
     } else {
         None
     };
@@ -66,6 +72,10 @@ async fn answer(
         Head::Plain { status, headers, body } => plain(socket, *status, headers, body).await,
         Head::Stream => stream(socket, &reply, &request.body["model"], serial).await,
     }
+}
+
+fn is_listing(path: &str) -> bool {
+    path.ends_with("/models")
 }
 
 pub(super) async fn plain(

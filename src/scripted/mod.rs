@@ -29,7 +29,11 @@ pub use issuer::{Counts, Endpoint, Fault, Issuer};
 pub use reply::Reply;
 
 /// What the model will say, request by request.
-pub struct Script(Source);
+pub struct Script {
+    source: Source,
+    /// What `/models` answers.
+    models: Value,
+}
 
 enum Source {
     Listed(Vec<Reply>),
@@ -39,16 +43,28 @@ enum Source {
 impl Script {
     /// The n-th request gets the n-th reply; when they run out, an HTTP 500 that says so.
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
-        Self(Source::Listed(replies.into_iter().collect()))
+        Self::of(Source::Listed(replies.into_iter().collect()))
     }
 
     /// Every request is answered by a function of what it says.
     pub fn answering(answer: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
-        Self(Source::Answering(Box::new(answer)))
+        Self::of(Source::Answering(Box::new(answer)))
+    }
+
+    /// Answers `/models` with this.
+    #[must_use]
+    pub fn listing(mut self, models: Value) -> Self {
+        self.models = models;
+        self
+    }
+
+    fn of(source: Source) -> Self {
+        let models = json!({"object": "list", "data": [{"id": "gpt-5.5", "object": "model"}]});
+        Self { source, models }
     }
 
     fn reply(&self, number: usize, request: &Received) -> Reply {
-        match &self.0 {
+        match &self.source {
             Source::Answering(answer) => answer(request),
             Source::Listed(replies) => replies.get(number).cloned().unwrap_or_else(|| {
                 let message = format!(
@@ -146,6 +162,16 @@ impl Server {
         format!("http://{}/v1", self.address)
     }
 
+    /// The same for a server that takes only what every server understands.
+    pub fn portable_url(&self) -> String {
+        format!("http://{}/portable/v1", self.address)
+    }
+
+    /// Every question for the list of models so far.
+    pub fn listings(&self) -> Vec<Received> {
+        self.requests.listings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// What goes into `PIXIR_CHATGPT_BASE_URL`.
     pub fn chatgpt_url(&self) -> String {
         format!("http://{}/backend-api/codex", self.address)
@@ -172,6 +198,7 @@ impl Drop for Server {
 #[derive(Debug, Default)]
 struct Requests {
     received: Mutex<Vec<Received>>,
+    listings: Mutex<Vec<Received>>,
     connections: AtomicUsize,
     replies: AtomicUsize,
     /// Whose tokens open the subscription's route.
@@ -181,6 +208,11 @@ struct Requests {
 impl Requests {
     fn lock(&self) -> MutexGuard<'_, Vec<Received>> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a question for the list of models.
+    fn keep_listing(&self, request: Received) {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     }
 
     /// Keeps a request and says which one of those that get a reply it is, from 0.

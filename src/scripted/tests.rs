@@ -14,7 +14,7 @@ use crate::event::{
 };
 use crate::history::History;
 use crate::id::{CallId, EventId, SessionId};
-use crate::provider::{Item, ModelEvent, Provider, Request, Responses};
+use crate::provider::{Item, ModelEvent, Provider, Request, Responses, Wishes};
 
 fn post(body: &Value) -> String {
     let body = body.to_string();
@@ -166,6 +166,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
             tools: Arc::from([]),
             history: history.clone(),
             cache_key: "k".to_owned(),
+            wishes: Wishes::default(),
             session: crate::id::SessionId::parse("s").unwrap(),
         });
         let mut wants_more = false;
@@ -192,7 +193,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
                     );
                     record(&mut history, result_of(&call.call_id, &call.name));
                 }
-                Item::Other { type_name } => panic!("{type_name}"),
+                item @ (Item::WebSearch(_) | Item::Other { .. }) => panic!("{item:?}"),
             }
         }
         if !wants_more {

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
-use super::{End, Turn};
+use super::{End, Turn, evidence};
 use crate::error::{Kind, Report};
-use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
+use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus, Tokens};
+use crate::history::History;
 use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, next_delay};
 use crate::secret::{Cleaner, Secrets};
 
@@ -22,6 +23,8 @@ struct Progress<'a> {
     first_byte: Option<Duration>,
     attempts: u32,
     shown: Shown,
+    /// What failed attempts were billed for.
+    spent: Option<Tokens>,
     screen: Screen<'a>,
 }
 
@@ -44,9 +47,19 @@ impl Turn {
             first_byte: None,
             attempts: 0,
             shown: Shown::default(),
+            spent: None,
             screen: Screen::new(&self.settings.secrets),
         };
         loop {
+            if let Err(end) = self.check_budget(&progress).await {
+                if progress.attempts > 0
+                    && let End::Failed { error, .. } = &end
+                {
+                    self.record_failure(self.bill(iteration, &progress), &mut progress, error)
+                        .await?;
+                }
+                return Err(end);
+            }
             progress.attempts += 1;
             let left = self.settings.total.saturating_sub(progress.started.elapsed());
             let attempt = tokio::time::timeout(left, self.attempt(&mut progress)).await;
@@ -58,12 +71,12 @@ impl Turn {
             let error = match attempt {
                 Ok(completion) => {
                     let usage = self.bill(iteration, &progress);
-                    self.record_success(usage, &completion.end).await?;
+                    self.record_success(usage, &completion).await?;
                     return Ok(completion);
                 }
                 Err(Stop::Failed(error)) => error,
                 Err(Stop::Interrupted) => {
-                    let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
+                    let error = self.stopped();
                     self.record_failure(self.bill(iteration, &progress), &mut progress, &error)
                         .await?;
                     return Err(End::Interrupted);
@@ -89,11 +102,20 @@ impl Turn {
             progress.shown.start_over();
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
-                let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
+                let error = self.stopped();
                 self.record_failure(self.bill(iteration, &progress), &mut progress, &error).await?;
                 return Err(End::Interrupted);
             }
         }
+    }
+
+    /// Asks the budget whether another request may leave.
+    async fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
+        let budget = &self.settings.budget;
+        let history =
+            if budget.needs_history() { self.context.history().await? } else { History::default() };
+        let open = progress.spent.clone().unwrap_or_default();
+        Ok(budget.admit(&self.settings.model, &history, &open)?)
     }
 
     async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
@@ -107,6 +129,7 @@ impl Turn {
             tools: self.settings.toolbox.specs(),
             history,
             cache_key: prompt.cache_key.clone(),
+            wishes: self.settings.wishes.clone(),
             session: self.context.session_id().clone(),
         });
         let mut items = Vec::new();
@@ -127,6 +150,9 @@ impl Turn {
                         let cleaner = &mut progress.screen.reasoning;
                         self.show(delta, cleaner, Ephemeral::ReasoningDelta);
                     }
+                }
+                Some(Ok(ModelEvent::Billed(tokens))) => {
+                    progress.spent.get_or_insert_default().add(&tokens);
                 }
                 Some(Ok(ModelEvent::Item(item))) => {
                     self.show_held(&mut progress.screen);
@@ -183,22 +209,39 @@ impl Turn {
             duration_ms: Some(millis(progress.started.elapsed())),
             prompt_contract: Some(self.settings.prompt.contract.to_owned()),
             prompt_cache_key: Some(self.settings.prompt.cache_key.clone()),
+            failed_usage: progress.spent.clone(),
             extra: Extra::new(),
             ..ProviderUsage::default()
         }
     }
 
-    async fn record_success(&self, bill: ProviderUsage, end: &Completed) -> Result<(), End> {
+    async fn record_success(
+        &self,
+        bill: ProviderUsage,
+        completion: &Completion,
+    ) -> Result<(), End> {
+        let end = &completion.end;
         let status = if end.incomplete.is_some() { "incomplete" } else { "completed" };
-        self.context
-            .record(ProviderUsage {
-                status: Some(status.to_owned()),
-                usage: end.usage.clone(),
-                response_id: end.response_id.clone(),
-                ..bill
-            })
-            .await?;
+        let mut bill = ProviderUsage {
+            status: Some(status.to_owned()),
+            usage: end.usage.clone(),
+            response_id: end.response_id.clone(),
+            ..bill
+        };
+        if let Some(mut searched) = evidence::web_search(&completion.items) {
+            self.settings.secrets.clean_value(&mut searched);
+            bill.extra.insert("web_search".to_owned(), searched);
+        }
+        self.context.record(self.priced(bill)).await?;
         Ok(())
+    }
+
+    /// Adds what it cost, where that is known.
+    fn priced(&self, mut bill: ProviderUsage) -> ProviderUsage {
+        let prices = self.settings.budget.prices();
+        bill.estimated_cost_usd =
+            bill.billed().and_then(|tokens| prices.cost(&bill.model, &tokens));
+        bill
     }
 
     async fn record_failure(
@@ -210,7 +253,8 @@ impl Turn {
         self.show_held(&mut progress.screen);
         let status = Some("failed".to_owned());
         let error_kind = Some(error.kind.clone());
-        self.context.record(ProviderUsage { status, error_kind, ..bill }).await?;
+        let bill = ProviderUsage { status, error_kind, ..bill };
+        self.context.record(self.priced(bill)).await?;
         self.keep_partial(progress.shown.kept().to_owned(), error).await
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use serde_json::Value;
 
 pub use body::body;
 pub use reduce::Reducer;
@@ -16,7 +17,8 @@ pub use reduce::Reducer;
 use super::wire::sse::{Answer, Read, Sse};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::Stream;
-use crate::credential::{Credential, Recovery};
+use crate::config::models::{self, Model};
+use crate::credential::{Credential, FieldPolicy, Recovery};
 use crate::error::Kind;
 use crate::id::SessionId;
 
@@ -30,6 +32,35 @@ impl Responses {
     /// Cheap: nothing is loaded or connected before the first call.
     pub fn new(credential: Credential, limits: Stream) -> Self {
         Self { sse: Arc::new(Sse::new(credential, limits)) }
+    }
+
+    /// Asks the endpoint which models it has; free, and bounded by the limits.
+    pub async fn models(&self, version: &str) -> Result<Vec<Model>, ProviderError> {
+        let path = match self.sse.credential().policy() {
+            // This catalogue hides what a client of unknown version may not know.
+            FieldPolicy::ChatGpt => format!("/models?client_version={version}"),
+            FieldPolicy::OpenAi | FieldPolicy::Portable => "/models".to_owned(),
+        };
+        let credential = self.sse.credential();
+        let mut authorization = credential.authorize().await?;
+        let mut recovery = Recovery::default();
+        let answer = loop {
+            let headers = credential.headers(&authorization, "")?;
+            let error = match self.sse.get(&path, headers).await {
+                Ok(answer) => break answer,
+                Err(error) if error.details["status"] != 401 => return Err(error),
+                Err(error) => error,
+            };
+            match credential.recover(&authorization, &mut recovery).await? {
+                Some(another) => authorization = another,
+                None => return Err(error),
+            }
+        };
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        models::listed(&answer).ok_or_else(|| {
+            let message = "the endpoint answered, but not with a list of models";
+            ProviderError::terminal(Kind::InvalidResponse, message)
+        })
     }
 }
 

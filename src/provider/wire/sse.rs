@@ -26,6 +26,9 @@ use crate::provider::classify::{self, BODY_LIMIT, Hints};
 /// The longest wait that the clock can add to any moment without overflow.
 const A_YEAR: Duration = Duration::from_hours(365 * 24);
 
+/// The longest answer that is read as a whole.
+const SMALL: usize = 4 * 1024 * 1024;
+
 /// How much of a burst is taken in one step; more would keep the screen waiting.
 const BURST: usize = 64 * 1024;
 
@@ -46,6 +49,31 @@ impl Sse {
     /// Who pays, and where.
     pub fn credential(&self) -> &Credential {
         &self.credential
+    }
+
+    /// Reads something small; `headers` are the credential's.
+    pub async fn get(&self, path: &str, mut headers: HeaderMap) -> Result<Vec<u8>, ProviderError> {
+        let client = self.client.get_or_init(|| build(&self.credential, self.limits)).as_ref();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let url = format!("{}{path}", self.credential.base_url());
+        let request = client.map_err(Clone::clone)?.get(url).headers(headers);
+        let mut clock = Clock::start(self.limits);
+        let response = clock.watch(request.send()).await?.map_err(unreachable)?;
+        let mut answer = Answer { response, clock, splitter: Splitter::default(), end: None };
+        if !answer.response.status().is_success() {
+            return Err(answer.refusal().await);
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) =
+            answer.clock.watch(answer.response.chunk()).await?.map_err(unreachable)?
+        {
+            body.extend_from_slice(&chunk);
+            if body.len() > SMALL {
+                let message = "the Provider's answer is far longer than it should be";
+                return Err(ProviderError::terminal(Kind::InvalidResponse, message));
+            }
+        }
+        Ok(body)
     }
 
     /// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.
@@ -231,12 +259,9 @@ fn unreachable(error: reqwest::Error) -> ProviderError {
         "the connection broke"
     };
     let is_ours = error.is_builder();
-    let message = format!("{what}: {}", told(error));
-    if is_ours {
-        ProviderError::terminal(Kind::Network, message)
-    } else {
-        ProviderError::passing(Kind::Network, message)
-    }
+    let mut error = classify::connection(what, &told(error));
+    error.retryable &= !is_ours;
+    error
 }
 
 /// The error and its causes in one line, without the URL.
