@@ -4,6 +4,7 @@ use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
 use crate::support::Stage;
+use crate::support::desk::Desk;
 
 async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
     let listing = json!({"object": "list", "data": [{"id": "gpt-oss:20b"}, {"id": "qwen"}]});
@@ -98,4 +99,32 @@ async fn hosted_search_is_not_asked_of_a_portable_server() {
     ended.expect_code(2);
     assert!(ended.stderr.contains("cannot search the web"), "{}", ended.stderr);
     assert_eq!(stage.server.requests().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_asks_its_own_catalogue_and_never_pays_elsewhere() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    let listed = desk.run(&["models", "refresh", "--json"]).exits(0);
+    let asked = &desk.server.listings()[0];
+    let path = format!("/backend-api/codex/models?client_version={}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(asked.path, path);
+    assert!(asked.header("chatgpt-account-id").is_some());
+    assert_eq!(listed.envelope()["output"]["source"], "endpoint");
+    // Wishes are understood by the subscription's backend.
+    let schema = desk.auth().parent().unwrap().join("schema.json");
+    std::fs::write(&schema, r#"{"type": "string"}"#).unwrap();
+    let schema = schema.to_str().unwrap();
+    let wished = desk.run(&["--web-search", "--output-schema", schema, "hello", "there"]).exits(6);
+    assert_eq!(desk.server.requests()[0].body["text"]["format"]["type"], "json_schema");
+    // A named server is not the subscription's endpoint.
+    let config = json!({"providers": {"local": {"base_url": desk.server.portable_url()}}});
+    std::fs::write(desk.auth().with_file_name("config.json"), config.to_string()).unwrap();
+    let local = desk.run(&["--provider", "local", "hello", "there"]).exits(0);
+    let requests = desk.server.requests();
+    let request = requests.last().unwrap();
+    assert_eq!(request.path, "/portable/v1/responses");
+    assert_eq!(request.header("authorization"), None);
+    assert_eq!(request.header("chatgpt-account-id"), None);
+    desk.check_secrets(&[listed, wished, local]);
 }
