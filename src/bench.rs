@@ -7,7 +7,7 @@ use crate::credential::FieldPolicy;
 use crate::history::History;
 use crate::id::SessionId;
 pub use crate::log::Log;
-use crate::provider::{ModelEvent, Reducer, Request, Splitter, body};
+use crate::provider::{ModelEvent, Reducer, Request, Splitter, Wishes, body};
 
 /// The body of the request that a Turn would make of a History.
 pub fn request_body(history: History) -> Vec<u8> {
@@ -19,6 +19,7 @@ pub fn request_body(history: History) -> Vec<u8> {
         tools: Vec::new().into(),
         history,
         cache_key: "bench".to_owned(),
+        wishes: Wishes::default(),
         session: SessionId::mint(),
         resends: 0,
     };

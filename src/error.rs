@@ -112,7 +112,7 @@ kinds! {
     ProviderOverloaded = "provider_overloaded",
     /// The Provider could not be reached.
     Network = "network",
-    /// The Provider's certificate is not trusted.
+    /// The Provider's certificate, or the handshake around it, does not hold.
     Tls = "tls",
     /// The stream was silent for too long.
     StreamIdle = "stream_idle_timeout",
@@ -120,6 +120,10 @@ kinds! {
     InvalidResponse = "invalid_response",
     /// The answer ended early, or is empty.
     Incomplete = "incomplete",
+    /// The answer is not what the caller's schema asks for.
+    SchemaMismatch = "schema_mismatch",
+    /// A limit that the user set on tokens, cost or requests is reached.
+    BudgetExceeded = "budget_exceeded",
     /// There is nothing to do: no prompt was given.
     NoPrompt = "no_prompt",
     /// Something panicked; the Session lives on.

@@ -17,11 +17,11 @@ use crate::log::{Flaw, Opened};
 use crate::paths;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
-use crate::provider::{Network, Provider, Responses, Travel};
+use crate::provider::{Provider, Responses, Travel, Wishes};
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Commands, Containment, Host, Toolbox};
-use crate::turn::{Prompt, Settings};
+use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
 
 /// What enters at the door: nothing below reads the environment or a settings file.
@@ -65,6 +65,7 @@ pub struct Harness {
     commands: Commands,
     sessions: Sessions,
     shell: String,
+    budget: Arc<Budget>,
 }
 
 impl Harness {
@@ -82,16 +83,13 @@ impl Harness {
             let found = environment.iter().find(|(own, _)| own == name);
             found.and_then(|(_, value)| value.to_str()).map(str::to_owned)
         };
-        let travel = Travel {
-            transport: config.transport,
-            network: Network::from_environment(lookup).trusting(config.extra_roots.clone()),
-            ..Travel::default()
-        };
+        let travel = Travel::of(&config, lookup);
         let host = Host { own_binary, environment, containment: Containment::Best };
         let commands = Commands::new(host, &config);
         let provider = Arc::new(Responses::new(credential.clone(), config.stream, travel));
         let sessions = Sessions::default();
-        Self { config, provider, credential, secrets, commands, sessions, shell }
+        let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
+        Self { config, provider, credential, secrets, commands, sessions, shell, budget }
     }
 
     /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
@@ -181,6 +179,11 @@ impl Harness {
             tool_grace: self.config.grace.process + self.config.grace.turn / 5,
             output_limit: self.config.output_limit,
             session_folder: folder,
+            budget: Arc::clone(&self.budget),
+            wishes: Wishes {
+                web_search: self.config.web_search,
+                answer_schema: self.config.answer_schema.clone(),
+            },
             prompt: Prompt {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),

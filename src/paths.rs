@@ -39,6 +39,10 @@ impl Home {
     pub fn agents_md(&self) -> PathBuf {
         self.0.join("AGENTS.md")
     }
+    /// A cache of the models that Providers have listed.
+    pub fn models(&self) -> PathBuf {
+        self.0.join("models.json")
+    }
     /// A cache of Workspaces that were used.
     pub fn workspaces(&self) -> PathBuf {
         self.0.join("workspaces.json")

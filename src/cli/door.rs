@@ -4,15 +4,18 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use super::{Colour, Context, Paying, bad_argument, stdin};
-use crate::config::{self, Config, Loaded, Sources};
-use crate::credential::{self, Chosen, Circumstances, Credential, CredentialError, CredentialKind};
+use super::{Colour, Context, Paying, bad_argument, provider, stdin};
+use crate::config::{self, AnswerSchema, Config, Loaded, Sources};
+use crate::credential::{
+    self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy,
+};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::paths::{Home, STATE_FOLDER};
 use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
 use crate::scripted::{DEMO_MODEL, Server, demo_model};
+use crate::turn;
 use crate::workspace::{Choice, Workspace, WorkspaceError};
 
 /// The environment of this process, as it was when Pixir started.
@@ -133,19 +136,62 @@ impl Context {
 
     /// Settings and access for a Turn; `stored_model` is what a resumed Session was set to.
     pub fn open(&self, workspace: &Path, stored_model: Option<&str>) -> Result<Opened, Report> {
-        let loaded = self.settings(Some(workspace))?;
-        let config = &loaded.config;
+        let mut loaded = self.settings(Some(workspace))?;
+        let config = &mut loaded.config;
+        config.answer_schema = self.answer_schema()?;
+        if let Some(model) = provider::fitting_model(config, stored_model) {
+            config.model = model;
+            config.model_named = true;
+        }
         let model = match stored_model {
             Some(stored) if !config.model_named => stored,
             _ => &config.model,
         };
-        let access = if model == DEMO_MODEL {
-            Access::Demo
-        } else {
-            let chosen = self.credential(config).map_err(|error| Report::from(&error))?;
-            Access::Provider(chosen.credential)
-        };
-        Ok(Opened { loaded, access })
+        if config.budget.max_cost.is_some() && config.prices.of(model).is_none() {
+            return Err(turn::unpriced(model));
+        }
+        if model == DEMO_MODEL {
+            return Ok(Opened { loaded, access: Access::Demo });
+        }
+        let credential = self.payer(config)?;
+        if config.web_search && credential.policy() == FieldPolicy::Portable {
+            if self.flags.web_search {
+                return Err(bad_argument("this provider cannot search the web by itself")
+                    .with_next_actions(vec!["leave out --web-search, or --provider".into()]));
+            }
+            let words = "`web_search` of the config is left out: this provider cannot do it";
+            loaded.notices.push(words.to_owned());
+            loaded.config.web_search = false;
+        }
+        Ok(Opened { loaded, access: Access::Provider(credential) })
+    }
+
+    /// What the user has set, for commands that need no Workspace.
+    pub fn user_settings(&self) -> Result<Config, Report> {
+        self.settings(None).map(|loaded| loaded.config)
+    }
+
+    /// Who pays under these settings: the key of a named server, or whoever is chosen.
+    pub fn payer(&self, config: &Config) -> Result<Credential, Report> {
+        if let Some(credential) = provider::credential(config, &self.environment)? {
+            return Ok(credential);
+        }
+        let chosen = self.credential(config).map_err(|error| Report::from(&error))?;
+        Ok(chosen.credential)
+    }
+
+    /// The schema that the answer must fit; a file that holds none is refused before anything
+    /// happens.
+    fn answer_schema(&self) -> Result<Option<AnswerSchema>, Report> {
+        let Some(path) = &self.flags.output_schema else { return Ok(None) };
+        let refuse =
+            |reason: String| bad_argument(format!("--output-schema {}: {reason}", path.display()));
+        let is_file = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?.is_file();
+        if !is_file {
+            return Err(refuse("it is not a file".to_owned()));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+        AnswerSchema::parse(&text).map(Some).map_err(refuse)
     }
 
     /// The settings of this run.
@@ -166,6 +212,12 @@ impl Context {
                     kind.name().to_owned()
                 }),
                 max_iterations: self.flags.max_iterations,
+                max_tokens_total: self.flags.max_tokens_total,
+                max_cost: self.flags.max_cost.clone(),
+                max_requests: self.flags.max_requests,
+                timeout: self.flags.timeout.clone(),
+                web_search: self.flags.web_search,
+                provider: self.flags.provider.clone(),
                 dry_run: self.flags.dry_run,
             },
         };
@@ -220,7 +272,10 @@ impl Context {
 
     /// What to type to go on with a Session.
     pub fn resume_command(&self, id: &SessionId, workspace: &Path) -> String {
-        let command = format!("{} resume {id}", self.program());
+        let mut command = format!("{} resume {id}", self.program());
+        if let Some(provider) = &self.flags.provider {
+            command = format!("{command} --provider {}", quoted(provider));
+        }
         let is_here = std::env::current_dir()
             .and_then(|here| here.canonicalize())
             .is_ok_and(|here| here == workspace);

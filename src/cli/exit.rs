@@ -89,9 +89,12 @@ fn of_kind(kind: Kind) -> Exit {
         Kind::LogWriteFailed => Exit::LogUnwritable,
         Kind::Interrupted => Exit::Interrupted,
         Kind::Timeout => Exit::TimedOut,
-        Kind::DoomLoop | Kind::IterationCap | Kind::Incomplete | Kind::ProviderRefusal => {
-            Exit::NoAnswer
-        }
+        Kind::DoomLoop
+        | Kind::IterationCap
+        | Kind::Incomplete
+        | Kind::ProviderRefusal
+        | Kind::SchemaMismatch
+        | Kind::BudgetExceeded => Exit::NoAnswer,
         _ => Exit::Error,
     }
 }

@@ -10,6 +10,8 @@ const HERE: &[&str] = &[
     "sessions",
     "verify",
     "repair",
+    "usage",
+    "models",
     "login",
     "logout",
     "doctor",
@@ -26,11 +28,9 @@ const LATER: &[&str] = &[
     "compact",
     "inspect-replay",
     "diagnose",
-    "models",
     "skills",
     "agents",
     "workflow",
-    "usage",
     "undo",
     "redo",
     "export",
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn a_promised_command_is_not_a_prompt() {
-        let message = "the command `usage` is not in this version of Pixir";
-        check_word("usage", Some(message));
-        check_word("USAGE", Some(message));
+        let message = "the command `gc` is not in this version of Pixir";
+        check_word("gc", Some(message));
+        check_word("GC", Some(message));
     }
 
     #[test]

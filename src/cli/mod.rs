@@ -13,6 +13,8 @@ mod exit;
 mod guard;
 mod login;
 mod logout;
+mod models;
+mod provider;
 #[cfg(test)]
 mod readme;
 mod relay;
@@ -25,6 +27,7 @@ mod stdin;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod usage;
 mod verify;
 
 use std::ffi::OsString;
@@ -97,6 +100,27 @@ pub struct Flags {
     /// Stop after this many calls of the model
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_iterations: Option<u32>,
+    /// Stop when the Session has used this many tokens
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_tokens_total: Option<u64>,
+    /// Stop when the Session has cost this much; needs the model's price in the config
+    #[arg(long, global = true, value_name = "USD")]
+    pub max_cost: Option<String>,
+    /// Stop after this many requests to the Provider, retries included
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_requests: Option<u64>,
+    /// Stop after this long, such as 90s, 10m or 1h30m
+    #[arg(long, global = true, value_name = "DURATION")]
+    pub timeout: Option<String>,
+    /// Let the Provider search the web
+    #[arg(long, global = true)]
+    pub web_search: bool,
+    /// Ask for an answer that fits the JSON Schema in this file, and check that it does
+    #[arg(long, global = true, value_name = "FILE")]
+    pub output_schema: Option<PathBuf>,
+    /// Ask this server of `providers` in the config
+    #[arg(long, global = true, value_name = "NAME")]
+    pub provider: Option<String>,
     /// Plan tool calls without running those that change something
     #[arg(long, global = true)]
     pub dry_run: bool,
@@ -140,6 +164,8 @@ pub enum Command {
     Sessions(sessions::SessionsArgs),
     Verify(verify::VerifyArgs),
     Repair(repair::RepairArgs),
+    Usage(usage::UsageArgs),
+    Models(models::ModelsArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
     Doctor(doctor::DoctorArgs),
@@ -155,6 +181,8 @@ impl Command {
             Command::Sessions(_) => "sessions",
             Command::Verify(_) => "verify",
             Command::Repair(_) => "repair",
+            Command::Usage(_) => "usage",
+            Command::Models(_) => "models",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
             Command::Doctor(_) => "doctor",
@@ -206,6 +234,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Sessions(args) => sessions::sessions(args, context),
         Command::Verify(args) => verify::verify(&args, context),
         Command::Repair(args) => repair::repair(&args, context),
+        Command::Usage(args) => usage::usage(&args, context),
+        Command::Models(args) => models::models(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),
         Command::Doctor(args) => doctor::doctor(&args, context),

@@ -32,6 +32,13 @@ pub struct Flags {
     pub effort: Option<String>,
     pub credential: Option<String>,
     pub max_iterations: Option<u32>,
+    pub max_tokens_total: Option<u64>,
+    /// As it was typed: a number of dollars.
+    pub max_cost: Option<String>,
+    pub max_requests: Option<u64>,
+    pub timeout: Option<String>,
+    pub web_search: bool,
+    pub provider: Option<String>,
     pub dry_run: bool,
 }
 
@@ -127,6 +134,13 @@ fn apply_environment(
         let value = match key.shape {
             Shape::Text => Value::from(text),
             Shape::Number => text.trim().parse::<u64>().map_or(Value::from(text), Value::from),
+            Shape::Decimal => decimal(&text),
+            Shape::Switch => match text.trim() {
+                "1" | "true" => Value::from(true),
+                "0" | "false" => Value::from(false),
+                _ => Value::from(text),
+            },
+            Shape::Object => serde_json::from_str(&text).unwrap_or(Value::from(text)),
             Shape::List => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
         };
         (key.set)(config, &value).map_err(|reason| ConfigError {
@@ -143,6 +157,12 @@ fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
         ("effort", flags.effort.clone().map(Value::from)),
         ("credential", flags.credential.clone().map(Value::from)),
         ("max_iterations", flags.max_iterations.map(Value::from)),
+        ("max_tokens_total", flags.max_tokens_total.map(Value::from)),
+        ("max_cost", flags.max_cost.as_deref().map(decimal)),
+        ("max_requests", flags.max_requests.map(Value::from)),
+        ("timeout", flags.timeout.clone().map(Value::from)),
+        ("web_search", flags.web_search.then_some(Value::from(true))),
+        ("provider", flags.provider.clone().map(Value::from)),
     ];
     for (name, value) in given {
         let (Some(value), Some(key)) = (value, Key::find(name)) else { continue };
@@ -152,6 +172,12 @@ fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
         })?;
     }
     Ok(())
+}
+
+/// A number, or the text that is none, for the error that names it.
+fn decimal(text: &str) -> Value {
+    let number = text.trim().parse::<f64>().ok().and_then(serde_json::Number::from_f64);
+    number.map_or_else(|| Value::from(text), Value::from)
 }
 
 /// What single keys cannot know of each other.
@@ -164,6 +190,15 @@ fn check_together(config: &Config) -> Result<(), ConfigError> {
     };
     if config.bash.timeout > config.bash.max_timeout {
         return refuse("bash.timeout_ms", "must not be larger than bash.max_timeout_ms");
+    }
+    if let Some(name) = &config.provider
+        && config.servers.find(name).is_none()
+    {
+        let known = match config.servers.names().as_slice() {
+            [] => "there are none in `providers` of your config.json".to_owned(),
+            names => format!("there are {}", names.join(", ")),
+        };
+        return refuse("provider", &format!("names no server: {name:?}; {known}"));
     }
     if config.retry.base > config.retry.cap {
         return refuse("retry.base_ms", "must not be larger than retry.cap_ms");

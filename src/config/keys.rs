@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Config, CredentialKind, Durability, Transport};
+use super::{Config, CredentialKind, Durability, Prices, Servers, Transport, duration};
 
 /// One setting.
 pub struct Key {
@@ -24,7 +24,10 @@ pub struct Key {
 pub enum Shape {
     Text,
     Number,
+    Decimal,
+    Switch,
     List,
+    Object,
 }
 
 impl Key {
@@ -56,6 +59,7 @@ impl Key {
 }
 
 const HOUR: u64 = 3_600_000;
+const MANY: u64 = 1_000_000_000_000;
 
 /// Every setting there is.
 pub const KEYS: &[Key] = &[
@@ -64,6 +68,24 @@ pub const KEYS: &[Key] = &[
     workspace("max_iterations", Shape::Number, |config, value| {
         put(&mut config.max_iterations, Some(count(value, 1..=1_000_000)?))
     }),
+    user("max_tokens_total", Shape::Number, |config, value| {
+        put(&mut config.budget.max_tokens_total, Some(number(value, &(1..=MANY))?))
+    }),
+    user("max_cost", Shape::Decimal, |config, value| {
+        put(&mut config.budget.max_cost, Some(dollars(value)?))
+    }),
+    user("max_requests", Shape::Number, |config, value| {
+        put(&mut config.budget.max_requests, Some(number(value, &(1..=MANY))?))
+    }),
+    user("timeout", Shape::Text, |config, value| {
+        put(&mut config.budget.timeout, Some(span(value)?))
+    }),
+    user("prices", Shape::Object, |config, value| put(&mut config.prices, Prices::read(value)?)),
+    user("web_search", Shape::Switch, |config, value| put(&mut config.web_search, switch(value)?)),
+    user("providers", Shape::Object, |config, value| {
+        put(&mut config.servers, Servers::read(value)?)
+    }),
+    user("provider", Shape::Text, |config, value| put(&mut config.provider, Some(word(value)?))),
     user("credential", Shape::Text, |config, value| {
         put(&mut config.credential, Some(credential(value)?))
     }),
@@ -161,6 +183,24 @@ fn count<T: TryFrom<u64>>(value: &Value, range: RangeInclusive<u64>) -> Result<T
 
 fn millis(value: &Value, range: RangeInclusive<u64>) -> Result<Duration, String> {
     number(value, &range).map(Duration::from_millis)
+}
+
+fn dollars(value: &Value) -> Result<f64, String> {
+    let fits = |amount: &f64| (0.0..=1e9).contains(amount) && *amount > 0.0;
+    let found = value.as_f64().filter(fits);
+    found.ok_or_else(|| expected("must be an amount of dollars above 0", value))
+}
+
+fn span(value: &Value) -> Result<Duration, String> {
+    let found = match value {
+        Value::Number(number) => duration(&number.to_string()),
+        value => value.as_str().and_then(duration),
+    };
+    found.ok_or_else(|| expected("must be a duration such as 90s, 10m or 1h30m", value))
+}
+
+fn switch(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| expected("must be true or false", value))
 }
 
 fn credential(value: &Value) -> Result<CredentialKind, String> {

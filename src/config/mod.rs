@@ -3,9 +3,14 @@
 //! Defaults, then the user's file, then the few keys a Workspace may set, then the environment,
 //! then flags. Below `cli` nobody reads a file or a variable for settings.
 
+mod duration;
 mod file;
 mod keys;
+pub mod models;
+mod prices;
 mod read;
+mod schema;
+mod servers;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -13,7 +18,11 @@ mod tree;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use duration::duration;
 pub use file::{Flags, Loaded, Sources, load};
+pub use prices::Prices;
+pub use schema::{AnswerSchema, Miss};
+pub use servers::{Server, Servers};
 
 use crate::event::PermissionMode;
 use crate::paths::Home;
@@ -58,6 +67,18 @@ pub struct Config {
     pub output_limit: usize,
     /// How much of the AGENTS.md chain is injected, in bytes.
     pub instructions_limit: usize,
+    /// What the run may use up.
+    pub budget: Budget,
+    /// What tokens cost, where that is known.
+    pub prices: Prices,
+    /// Whether the Provider may search the web for the model.
+    pub web_search: bool,
+    /// What the final answer must look like.
+    pub answer_schema: Option<AnswerSchema>,
+    /// Other servers that speak the dialect, by name.
+    pub servers: Servers,
+    /// The one of them that is asked; `None` is the credential's own endpoint.
+    pub provider: Option<String>,
 }
 
 impl Config {
@@ -81,8 +102,27 @@ impl Config {
             grace: Grace::default(),
             output_limit: 16 * 1024,
             instructions_limit: 32 * 1024,
+            budget: Budget::default(),
+            prices: Prices::default(),
+            web_search: false,
+            answer_schema: None,
+            servers: Servers::default(),
+            provider: None,
         }
     }
+}
+
+/// Hard limits; a request that would leave beyond one of them does not leave.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Budget {
+    /// Tokens of the whole Session, input and output.
+    pub max_tokens_total: Option<u64>,
+    /// Estimated dollars of the whole Session.
+    pub max_cost: Option<f64>,
+    /// Requests of this run, retries included.
+    pub max_requests: Option<u64>,
+    /// Wall-clock time of this run.
+    pub timeout: Option<Duration>,
 }
 
 /// The two ways to pay.

@@ -173,7 +173,7 @@ fn a_workspace_cannot_widen_trust_and_cannot_break_a_run() {
     assert_eq!((config.transport, config.extra_roots.len(), desk.notices().len()), (None, 0, 2));
 
     let broken = Desk::new().workspace("{").notices();
-    assert!(broken[0].contains("/work/.pixir/config.json is ignored"), "{broken:?}");
+    assert!(broken[0].contains("work/.pixir/config.json is ignored"), "{broken:?}");
     let too_long = Desk::new().workspace(r#"{"bash": {"timeout_ms": 900000}}"#);
     assert_eq!(too_long.load().unwrap().config.bash.timeout, Duration::from_mins(2));
     assert!(too_long.notices()[0].contains("bash.max_timeout_ms"));
@@ -219,4 +219,44 @@ fn odd_files_are_refused_without_waiting_for_them() {
     assert_eq!(desk.load().unwrap().config.model, "linked");
     let huge = Desk::new().user(&format!("{{\"model\": \"{}\"}}", "x".repeat(1_100_000)));
     assert!(huge.mistake().contains("larger than 1 MiB"));
+}
+
+#[test]
+fn budgets_prices_and_servers_come_from_the_users_own_sources() {
+    let text = r#"{"max_tokens_total": 5, "max_cost": 1.5, "max_requests": 3, "timeout": "10m",
+        "web_search": true, "provider": "a", "providers": {"a": {"base_url": "http://127.0.0.1"}},
+        "prices": {"m": {"input": 1, "output": 2}}}"#;
+    let mut desk = Desk::new().user(text);
+    let config = desk.load().unwrap().config;
+    let budget = Budget {
+        max_tokens_total: Some(5),
+        max_cost: Some(1.5),
+        max_requests: Some(3),
+        timeout: Some(Duration::from_mins(10)),
+    };
+    assert_eq!(config.budget, budget);
+    assert!(config.web_search && config.prices.of("m").is_some());
+    assert_eq!(config.provider.as_deref(), Some("a"));
+    desk = desk.variable("PIXIR_MAX_COST", "0.25").variable("PIXIR_WEB_SEARCH", "0");
+    desk.flags.timeout = Some("90".to_owned());
+    let config = desk.load().unwrap().config;
+    assert_eq!(config.budget.max_cost, Some(0.25));
+    assert_eq!(config.budget.timeout, Some(Duration::from_secs(90)));
+    assert!(!config.web_search);
+}
+
+#[test]
+fn a_mistake_in_a_budget_or_server_is_named() {
+    for (text, expected) in [
+        (r#"{"timeout": "soon"}"#, "`timeout` must be a duration such as 90s, 10m or 1h30m"),
+        (r#"{"max_cost": 0}"#, "`max_cost` must be an amount of dollars above 0, not 0"),
+        (r#"{"max_requests": 0}"#, "`max_requests` must be a whole number from 1"),
+        (r#"{"web_search": "yes"}"#, "`web_search` must be true or false"),
+        (r#"{"prices": {"m": {}}}"#, "`prices` must have dollars per million tokens for `m`"),
+        (r#"{"providers": {"a": {}}}"#, "`providers` has a mistake in server `a`"),
+        (r#"{"provider": "a"}"#, "`provider` names no server: \"a\"; there are none"),
+    ] {
+        let mistake = Desk::new().user(text).mistake();
+        assert!(mistake.contains(expected), "{mistake}");
+    }
 }

@@ -363,6 +363,9 @@ pub struct ProviderUsage {
     pub error_kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Tokens>,
+    /// What failed attempts of this call were billed for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_usage: Option<Box<Tokens>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
     /// Why it was not the transport that is preferred.

@@ -3,6 +3,7 @@
 //! A canonical Event has a `seq`, and only `log` can make one: a sequenced Event is an Event on
 //! disk. An ephemeral Event lives on the bus alone.
 
+mod bill;
 mod bus;
 mod canonical;
 mod counts;

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use super::ProviderError;
+use super::reset::Reset;
 use crate::error::Kind;
 
 /// The longest error body that is looked at.
@@ -23,6 +24,8 @@ pub struct Hints {
     /// The server's own word on retrying; it overrides ours.
     pub should_retry: Option<bool>,
     pub request_id: Option<String>,
+    /// When the answer came; turns a moment of reset into a wait.
+    pub now: Option<SystemTime>,
 }
 
 impl Hints {
@@ -35,7 +38,10 @@ impl Hints {
         Self {
             retry_after: milliseconds.or_else(seconds),
             should_retry: header("x-should-retry").and_then(|text| text.trim().parse().ok()),
-            request_id: header("x-request-id").map(str::to_owned),
+            request_id: header("x-request-id")
+                .or_else(|| header("x-oai-request-id"))
+                .map(str::to_owned),
+            now: Some(now),
         }
     }
 }
@@ -58,7 +64,8 @@ pub fn http(status: u16, hints: Hints, body: &[u8]) -> ProviderError {
         complaint.message = plain_prose(&text);
     }
     complaint.status = Some(status);
-    let mut error = complaint.judge().with("status", status);
+    let now = hints.now.unwrap_or(SystemTime::UNIX_EPOCH);
+    let mut error = complaint.judge(now).with("status", status);
     if error.message.is_empty() {
         error.message = format!("the Provider answered with HTTP status {status}");
     }
@@ -75,7 +82,7 @@ pub fn in_band(frame: &Value) -> ProviderError {
     let holder = frame.get("response").unwrap_or(frame);
     let complaint = Complaint::from_json(holder);
     let status = complaint.status;
-    let mut error = complaint.judge();
+    let mut error = complaint.judge(SystemTime::now());
     if let Some(status) = status {
         error = error.with("status", status);
     }
@@ -92,15 +99,26 @@ pub fn in_band(frame: &Value) -> ProviderError {
     error
 }
 
+/// What a connection that failed means; `causes` is the error with everything behind it.
+pub fn connection(what: &str, causes: &str) -> ProviderError {
+    let message = format!("{what}: {}", cut(causes));
+    let prose = causes.to_lowercase();
+    // A certificate that does not hold now will not hold in a second.
+    if prose.contains("certificate") || prose.contains("tls") && prose.contains("alert") {
+        return ProviderError::terminal(Kind::Tls, message);
+    }
+    ProviderError::passing(Kind::Network, message)
+}
+
 /// The parts of a complaint, whatever shape it came in.
 #[derive(Debug, Default)]
 struct Complaint {
     status: Option<u16>,
     code: String,
     message: String,
-    resets_in: Option<Duration>,
-    /// When the plan's usage begins anew, in Unix seconds.
-    resets_at: Option<u64>,
+    /// The plan that is spent.
+    plan: Option<String>,
+    reset: Reset,
 }
 
 impl Complaint {
@@ -120,27 +138,30 @@ impl Complaint {
             .into_iter()
             .find_map(|key| json.get(key).and_then(Value::as_u64))
             .and_then(|status| u16::try_from(status).ok());
-        let resets_in =
-            inner.get("resets_in_seconds").and_then(Value::as_u64).map(Duration::from_secs);
+        let wait = inner.get("resets_in_seconds").and_then(Value::as_u64).map(Duration::from_secs);
         Self {
             status,
             code: code.unwrap_or_default(),
             message: cut(&message.unwrap_or_default()),
-            resets_in,
-            resets_at: inner.get("resets_at").and_then(Value::as_u64),
+            plan: text(inner, "plan_type"),
+            reset: Reset { at: inner.get("resets_at").and_then(Value::as_u64), wait },
         }
     }
 
-    fn judge(self) -> ProviderError {
+    fn judge(self, now: SystemTime) -> ProviderError {
         let prose = self.message.to_lowercase();
         let (kind, retryable) = by_code(&self.code, &prose)
             .or_else(|| by_prose(&prose))
             .unwrap_or_else(|| by_status(self.status, &prose));
         let mut error = ProviderError::terminal(kind, self.message);
         error.retryable = retryable;
-        error.retry_after = self.resets_in.or_else(|| stated_wait(&prose));
-        if let Some(at) = self.resets_at {
+        let reset = self.reset.complete(now);
+        error.retry_after = reset.wait.or_else(|| stated_wait(&prose));
+        if let Some(at) = reset.at {
             error = error.with("resets_at", at);
+        }
+        if let Some(plan) = self.plan {
+            error = error.with("plan", plan);
         }
         if self.code.is_empty() { error } else { error.with("code", self.code) }
     }
@@ -150,27 +171,35 @@ fn by_code(code: &str, prose: &str) -> Option<(Kind, bool)> {
     Some(match code {
         "context_length_exceeded" | "exceed_context_size_error" => (Kind::ContextOverflow, false),
         "rate_limit_exceeded" => (Kind::RateLimited, true),
-        "insufficient_quota" | "credit_balance_exhausted" | "billing_hard_limit_reached" => {
-            (Kind::QuotaExceeded, false)
-        }
-        "usage_limit_reached"
+        // A plan without this model is no plan to wait for.
+        "insufficient_quota"
+        | "credit_balance_exhausted"
+        | "billing_hard_limit_reached"
         | "usage_not_included"
-        | "subscription_sharing_usage_limit_exceeded" => (Kind::UsageLimitReached, false),
-        "server_is_overloaded" | "slow_down" | "overloaded_error" => {
-            (Kind::ProviderOverloaded, true)
+        | "subscription_sharing_user_not_eligible" => (Kind::QuotaExceeded, false),
+        "usage_limit_reached" | "subscription_sharing_usage_limit_exceeded" => {
+            (Kind::UsageLimitReached, false)
         }
+        "server_is_overloaded"
+        | "slow_down"
+        | "overloaded_error"
+        | "subscription_sharing_usage_unavailable"
+        | "subscription_sharing_user_unavailable" => (Kind::ProviderOverloaded, true),
         "invalid_prompt"
         | "bio_policy"
         | "cyber_policy"
         | "content_policy_violation"
         | "misalignment_policy_violation" => (Kind::ProviderRefusal, false),
         "model_not_found" | "model_not_supported" => (Kind::ModelNotSupported, false),
-        "invalid_api_key" | "invalid_token" | "token_expired" => (Kind::AuthRefused, false),
         // Sent anew without what the server lost, or on a new connection.
         "previous_response_not_found" | "websocket_connection_limit_reached" => {
             (Kind::ProviderError, true)
         }
         "invalid_encrypted_content" => (Kind::ProviderError, false),
+        "invalid_api_key"
+        | "invalid_token"
+        | "token_expired"
+        | "subscription_sharing_invalid_user" => (Kind::AuthRefused, false),
         "server_error" | "internal_error" => match by_prose(prose) {
             Some(better) => better,
             None => (Kind::ProviderError, true),
@@ -183,6 +212,7 @@ fn by_prose(prose: &str) -> Option<(Kind, bool)> {
     let says = |words: &[&str]| words.iter().any(|word| prose.contains(word));
     if says(&[
         "context window",
+        "prompt is too long",
         "maximum context length",
         "available context size",
         "greater than the context length",

@@ -44,7 +44,8 @@ impl<'a> Reader<'a> {
     fn can_read(&self, reasoning: &Reasoning) -> bool {
         let text = |name: &str| reasoning.item.get(name).and_then(Value::as_str);
         let maker = reasoning.extra.get("account").and_then(Value::as_str);
-        reasoning.model == self.model
+        !self.model.is_empty()
+            && reasoning.model == self.model
             && (maker.is_none() || self.account.is_none() || maker == self.account)
             && text("type") == Some("reasoning")
             && text("encrypted_content").is_some_and(|content| !content.is_empty())
@@ -97,7 +98,7 @@ fn recorded(item: &Item, reader: &Reader<'_>) -> Option<Canonical> {
             Reasoning { item: item.clone(), model: reader.model.to_owned(), extra }.into()
         }
         Item::Call(call) => call.recorded(&call.args()).into(),
-        Item::Message { .. } | Item::Other { .. } => return None,
+        Item::Message { .. } | Item::WebSearch(_) | Item::Other { .. } => return None,
     })
 }
 

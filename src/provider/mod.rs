@@ -6,8 +6,10 @@
 
 mod classify;
 mod input;
+mod reset;
 mod responses;
 mod retry;
+mod search;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -22,8 +24,8 @@ use serde_json::{Value, json};
 pub use responses::{Reducer, Responses, Travel, body};
 pub use retry::next_delay;
 pub use wire::frames::Splitter;
-pub use wire::network::Network;
 
+use crate::config::AnswerSchema;
 use crate::credential::CredentialError;
 use crate::error::{Explain, Kind};
 use crate::event::{Continuation, Extra, Tokens, ToolCall};
@@ -65,6 +67,17 @@ pub struct Request {
     /// How often the Provider may send it anew by itself, on another wire or without what the
     /// server refused, as long as nothing was said.
     pub resends: u32,
+    /// What the user wants of the answer.
+    pub wishes: Wishes,
+}
+
+/// What the user wants of an answer, beyond an answer.
+#[derive(Debug, Clone, Default)]
+pub struct Wishes {
+    /// The Provider may search the web.
+    pub web_search: bool,
+    /// What the final message must look like.
+    pub answer_schema: Option<AnswerSchema>,
 }
 
 /// What a model says while it answers.
@@ -78,6 +91,8 @@ pub enum ModelEvent {
     ReasoningDelta(String),
     /// A finished output item, in arrival order.
     Item(Item),
+    /// What a failed answer cost all the same; its error follows.
+    Billed(Tokens),
     /// The end, with the bill.
     Completed(Completed),
 }
@@ -103,15 +118,36 @@ pub enum Item {
     Message {
         text: String,
         is_refusal: bool,
+        /// What the text refers to on the web.
+        citations: Vec<Source>,
     },
     Reasoning {
         item: Value,
     },
     Call(Call),
+    /// A search that the Provider made by itself.
+    WebSearch(WebSearch),
     /// Hosted tools and types of the future; kept out of the Turn, never a failure.
     Other {
         type_name: String,
     },
+}
+
+/// A search on the web: what it was, never what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WebSearch {
+    /// `search`, `open_page` or `find_in_page`, as the Provider says.
+    pub action: String,
+    /// How long each query was, in characters.
+    pub query_lengths: Vec<usize>,
+    pub sources: Vec<Source>,
+}
+
+/// A page on the web.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Source {
+    pub url: String,
+    pub title: String,
 }
 
 /// A finished tool call; `arguments` is JSON text exactly as sent.
@@ -220,8 +256,9 @@ impl Explain for ProviderError {
     fn next_actions(&self) -> Vec<String> {
         let wait = self.retry_after.map_or_else(
             || "wait a little and run it again".to_owned(),
-            |wait| format!("wait {} s and run it again", wait.as_secs().max(1)),
+            |wait| format!("wait {} and run it again", reset::spoken(wait)),
         );
+        let until = format!("{}, or use another credential or `--provider`", reset::until(self));
         let actions: &[&str] = match self.kind {
             Kind::AuthRefused => &[
                 "see which credential is used with `pixir login status`",
@@ -231,20 +268,27 @@ impl Explain for ProviderError {
             Kind::ContextOverflow => {
                 &["start a new Session and tell it what matters from this one"]
             }
-            Kind::RateLimited | Kind::ProviderOverloaded | Kind::UsageLimitReached => &[&wait],
+            Kind::RateLimited | Kind::ProviderOverloaded => &[&wait],
+            Kind::UsageLimitReached => &[&until],
             Kind::QuotaExceeded => &["check the plan and billing of this account"],
-            Kind::ModelNotSupported => &["choose another model with `--model`"],
+            Kind::ModelNotSupported => {
+                &["see what there is with `pixir models refresh`", "choose one with `--model`"]
+            }
             Kind::ProviderRefusal => &["rephrase the request"],
+            Kind::Tls => &[
+                "check the clock of this machine and the name in OPENAI_BASE_URL",
+                "behind an inspecting proxy, name its certificate in `tls.extra_roots` of your config, or in SSL_CERT_FILE",
+            ],
             Kind::Network => {
                 &["check the network, the proxy and OPENAI_BASE_URL, then resume the Session"]
             }
-            Kind::Tls => &[
-                "if a proxy signs connections anew, add its root certificate to `tls.extra_roots` in your config, or set SSL_CERT_FILE",
-            ],
             Kind::StreamIdle | Kind::Timeout => &[
                 "resume the Session; raise `stream.idle_ms` or `stream.total_ms` in the config if the model is slow",
             ],
             Kind::NotFound => &["check OPENAI_BASE_URL: it usually ends in /v1"],
+            Kind::ProviderError if !self.retryable => {
+                &["the same request would be refused again: change the prompt, model or settings"]
+            }
             Kind::InvalidResponse | Kind::ProviderError | Kind::Incomplete => {
                 &["resume the Session to try again"]
             }

@@ -41,6 +41,7 @@ fn request() -> Request {
         tools: Arc::from([]),
         history: History::from_events(vec![Arc::new(event)]),
         cache_key: "k".into(),
+        wishes: Wishes::default(),
         session: SessionId::parse("s").unwrap(),
         resends: 1,
     }

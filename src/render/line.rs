@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use super::diff;
+use super::footnote::footnotes;
 use super::sanitise::{Sanitiser, clean, one_line};
 use super::sheet::Sheet;
 use super::tally::truncation;
@@ -169,6 +170,9 @@ impl Line {
         }
         if let Some(reason) = truncation(message) {
             self.activity(&format!("the answer was cut: {}", one_line(reason, 60)), sheet);
+        }
+        for footnote in footnotes(message) {
+            self.activity(&footnote, sheet);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod diff;
 mod events;
+mod footnote;
 mod json;
 mod line;
 mod paper;

@@ -115,8 +115,8 @@ impl Tally {
             Canonical::PermissionDecision(decision) => self.denied |= decision.decision == "deny",
             Canonical::ProviderUsage(usage) => {
                 self.usage.calls += 1;
-                if let Some(tokens) = &usage.usage {
-                    self.usage.add(tokens);
+                if let Some(tokens) = usage.billed() {
+                    self.usage.add(&tokens);
                 }
                 if let Some(cost) = usage.estimated_cost_usd {
                     *self.usage.estimated_cost_usd.get_or_insert(0.0) += cost;

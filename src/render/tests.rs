@@ -294,3 +294,23 @@ fn an_envelope_names_the_way_a_turn_ended() {
         assert_eq!(envelope.error.unwrap().message, "why");
     }
 }
+
+#[test]
+fn pages_that_an_answer_cites_are_numbered_behind_it() {
+    let metadata = json!({"citations": [
+        {"url": "https://a.example/x", "title": "A \u{1b}[31mred\u{202e} title"},
+        {"url": "https://b.example", "title": ""},
+    ]});
+    let cited = fact(AssistantMessage {
+        text: "So it is.".into(),
+        phase: Some(Phase::Final),
+        metadata: metadata.as_object().cloned(),
+        ..Default::default()
+    });
+    let terminal = on_terminal(&[thinking(), delta("So it is."), cited.clone()]);
+    let pipe = in_pipe(&[thinking(), cited]);
+    for told in [terminal, pipe] {
+        assert!(told.contains("[1] A red title: https://a.example/x"), "{told}");
+        assert!(told.contains("[2] https://b.example"), "{told}");
+    }
+}

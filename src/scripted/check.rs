@@ -16,6 +16,34 @@ pub fn refusal(body: &Value) -> Option<String> {
     Some(json!({ "error": error }).to_string())
 }
 
+/// What a server says that knows only the plain parts of the dialect.
+pub fn portable_refusal(body: &Value) -> Option<String> {
+    const KNOWN: [&str; 11] = [
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "model",
+        "store",
+        "stream",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_p",
+    ];
+    let field = body.as_object()?.keys().find(|name| !KNOWN.contains(&name.as_str()));
+    let list = |name: &str| body[name].as_array().into_iter().flatten();
+    let tool = list("tools").find(|tool| tool["type"] != "function");
+    let item = list("input").find(|item| item["type"] == "reasoning");
+    let fault = match (field, tool, item) {
+        (Some(field), _, _) => format!("Unsupported parameter: {field}"),
+        (None, Some(tool), _) => format!("Unsupported tool type: {}", tool["type"]),
+        (None, None, Some(_)) => "Unsupported input item: reasoning".to_owned(),
+        (None, None, None) => return None,
+    };
+    Some(json!({"error": {"message": fault, "type": "invalid_request_error"}}).to_string())
+}
+
 /// What the subscription's backend says about a field that it does not take.
 pub fn chatgpt_detail(body: &Value) -> Option<String> {
     const REFUSED: [&str; 17] = [

@@ -58,6 +58,10 @@ async fn answer(
     requests: &Requests,
     request: Received,
 ) -> std::io::Result<Next> {
+    if request.method == "GET" && request.path.split('?').next().is_some_and(is_listing) {
+        requests.keep_listing(request);
+        return plain(socket, 200, &[], &script.models.to_string()).await;
+    }
     if request.method != "POST" || !request.path.ends_with("/responses") {
         let message = format!("Invalid URL ({} {})", request.method, request.path);
         return plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string()).await;
@@ -89,6 +93,11 @@ pub(super) fn refusal(
             return Some((400, json!({ "detail": detail }).to_string()));
         }
     }
+    if request.path.starts_with("/portable/")
+        && let Some(refusal) = check::portable_refusal(body)
+    {
+        return Some((400, refusal));
+    }
     Some((400, check::refusal(body)?))
 }
 
@@ -100,6 +109,10 @@ pub(super) fn stranger(requests: &Requests, request: &Received) -> Option<(u16, 
 
 fn is_chatgpt(request: &Received) -> bool {
     request.path.starts_with("/backend-api/codex/")
+}
+
+fn is_listing(path: &str) -> bool {
+    path.ends_with("/models")
 }
 
 pub(super) async fn plain(

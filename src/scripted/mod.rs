@@ -34,6 +34,8 @@ pub struct Script {
     source: Source,
     /// Answers the n-th request to become a WebSocket, from 0, with a status instead.
     refusal: Option<Box<dyn Fn(usize) -> Option<u16> + Send + Sync>>,
+    /// What `/models` answers.
+    models: Value,
 }
 
 enum Source {
@@ -44,12 +46,19 @@ enum Source {
 impl Script {
     /// The n-th request gets the n-th reply; when they run out, an HTTP 500 that says so.
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
-        Self { source: Source::Listed(replies.into_iter().collect()), refusal: None }
+        Self::of(Source::Listed(replies.into_iter().collect()))
     }
 
     /// Every request is answered by a function of what it says.
     pub fn answering(answer: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
-        Self { source: Source::Answering(Box::new(answer)), refusal: None }
+        Self::of(Source::Answering(Box::new(answer)))
+    }
+
+    /// Answers `/models` with this.
+    #[must_use]
+    pub fn listing(mut self, models: Value) -> Self {
+        self.models = models;
+        self
     }
 
     /// Answers requests to become a WebSocket with a status, where the function names one for the
@@ -61,6 +70,11 @@ impl Script {
     ) -> Self {
         self.refusal = Some(Box::new(refusal));
         self
+    }
+
+    fn of(source: Source) -> Self {
+        let models = json!({"object": "list", "data": [{"id": "gpt-5.5", "object": "model"}]});
+        Self { source, refusal: None, models }
     }
 
     fn reply(&self, number: usize, request: &Received) -> Reply {
@@ -176,6 +190,16 @@ impl Server {
         format!("http://{}/v1", self.address)
     }
 
+    /// The same for a server that takes only what every server understands.
+    pub fn portable_url(&self) -> String {
+        format!("http://{}/portable/v1", self.address)
+    }
+
+    /// Every question for the list of models so far.
+    pub fn listings(&self) -> Vec<Received> {
+        self.requests.listings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// What goes into `PIXIR_CHATGPT_BASE_URL`.
     pub fn chatgpt_url(&self) -> String {
         format!("http://{}/backend-api/codex", self.address)
@@ -207,6 +231,7 @@ impl Drop for Server {
 #[derive(Debug, Default)]
 struct Requests {
     received: Mutex<Vec<Received>>,
+    listings: Mutex<Vec<Received>>,
     connections: AtomicUsize,
     upgrades: AtomicUsize,
     replies: AtomicUsize,
@@ -217,6 +242,11 @@ struct Requests {
 impl Requests {
     fn lock(&self) -> MutexGuard<'_, Vec<Received>> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a question for the list of models.
+    fn keep_listing(&self, request: Received) {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     }
 
     /// Keeps a request and says which one of those that get a reply it is, from 0.

@@ -56,9 +56,18 @@ impl Stream {
             Step::Binary => self.pieces.push(Piece::Binary),
             Step::Close(code) => self.pieces.push(Piece::Close(*code)),
             Step::Raw(text) => self.pieces.push(Piece::Bytes(text.clone().into_bytes())),
-            Step::Text { chunks, phase } => {
+            Step::WebSearch { query, sources } => {
+                self.web_search(&format!("ws_{serial}_{index}"), query, sources);
+            }
+            Step::Text { chunks, phase, cites } => {
+                let notes: Vec<Value> = cites
+                    .iter()
+                    .map(|(url, title)| {
+                        json!({"type": "url_citation", "url": url, "title": title, "start_index": 0, "end_index": 1})
+                    })
+                    .collect();
                 let part =
-                    |text: &str| json!({"type": "output_text", "text": text, "annotations": []});
+                    |text: &str| json!({"type": "output_text", "text": text, "annotations": notes});
                 self.message(&format!("msg_{serial}_{index}"), "output_text", chunks, *phase, part);
             }
             Step::Refusal(text) => {
@@ -112,6 +121,22 @@ impl Stream {
         self.event("response.content_part.done", at(json!({"part": part(&text)})));
         item["status"] = "completed".into();
         item["content"] = json!([part(&text)]);
+        self.finish(&item.clone(), item);
+    }
+
+    fn web_search(&mut self, id: &str, query: &str, sources: &[String]) {
+        let index = self.output.len();
+        let place = json!({"output_index": index, "item_id": id});
+        let sources: Vec<Value> =
+            sources.iter().map(|url| json!({"type": "url", "url": url})).collect();
+        let item = json!({"id": id, "type": "web_search_call", "status": "in_progress"});
+        self.event("response.output_item.added", json!({"output_index": index, "item": item}));
+        for step in ["in_progress", "searching", "completed"] {
+            self.event(&format!("response.web_search_call.{step}"), place.clone());
+        }
+        let action = json!({"type": "search", "query": query, "sources": sources});
+        let item =
+            json!({"id": id, "type": "web_search_call", "status": "completed", "action": action});
         self.finish(&item.clone(), item);
     }
 
@@ -179,9 +204,11 @@ impl Stream {
                 response["incomplete_details"] = json!({"reason": reason});
                 "incomplete"
             }
-            Ending::Failed { code, message } => {
+            Ending::Failed { code, message, billed } => {
                 response["error"] = json!({"code": code, "message": message});
-                response["usage"] = Value::Null;
+                if !billed {
+                    response["usage"] = Value::Null;
+                }
                 "failed"
             }
         };

@@ -34,6 +34,13 @@ pub(super) enum Step {
     Text {
         chunks: Vec<String>,
         phase: Option<&'static str>,
+        /// Address and title of each page it refers to.
+        cites: Vec<(String, String)>,
+    },
+    /// A search that the Provider made.
+    WebSearch {
+        query: String,
+        sources: Vec<String>,
     },
     Refusal(String),
     Reasoning {
@@ -69,6 +76,8 @@ pub(super) enum Ending {
     Failed {
         code: String,
         message: String,
+        /// Whether the failure is billed.
+        billed: bool,
     },
     /// A top-level `error` event.
     Error {
@@ -155,20 +164,38 @@ impl Reply {
         self.step(Step::Text {
             chunks: chunks.into_iter().map(str::to_owned).collect(),
             phase: None,
+            cites: Vec::new(),
         })
+    }
+
+    /// A message that refers to pages on the web: address and title.
+    #[must_use]
+    pub fn citing(self, text: &str, pages: &[(&str, &str)]) -> Self {
+        let chunks = text.split_inclusive(' ').map(str::to_owned).collect();
+        let cites =
+            pages.iter().map(|(url, title)| ((*url).to_owned(), (*title).to_owned())).collect();
+        self.step(Step::Text { chunks, phase: None, cites })
+    }
+
+    /// A search that the Provider made, and what it found.
+    #[must_use]
+    pub fn web_search(self, query: &str, sources: &[&str]) -> Self {
+        let sources = sources.iter().map(|url| (*url).to_owned()).collect();
+        self.step(Step::WebSearch { query: query.to_owned(), sources })
     }
 
     /// A message of one piece, many times.
     #[must_use]
     pub fn deltas(self, count: usize, piece: &str) -> Self {
-        self.step(Step::Text { chunks: vec![piece.to_owned(); count], phase: None })
+        let chunks = vec![piece.to_owned(); count];
+        self.step(Step::Text { chunks, phase: None, cites: Vec::new() })
     }
 
     /// A message that the server marks as commentary.
     #[must_use]
     pub fn commentary(self, text: &str) -> Self {
         let chunks = text.split_inclusive(' ').map(str::to_owned).collect();
-        self.step(Step::Text { chunks, phase: Some("commentary") })
+        self.step(Step::Text { chunks, phase: Some("commentary"), cites: Vec::new() })
     }
 
     /// A message that only refuses.
@@ -250,7 +277,16 @@ impl Reply {
     /// Ends with `response.failed`.
     #[must_use]
     pub fn fails(mut self, code: &str, message: &str) -> Self {
-        self.ending = Ending::Failed { code: code.to_owned(), message: message.to_owned() };
+        let (code, message) = (code.to_owned(), message.to_owned());
+        self.ending = Ending::Failed { code, message, billed: false };
+        self
+    }
+
+    /// Ends with `response.failed`, and with a bill.
+    #[must_use]
+    pub fn fails_billed(mut self, code: &str, message: &str) -> Self {
+        let (code, message) = (code.to_owned(), message.to_owned());
+        self.ending = Ending::Failed { code, message, billed: true };
         self
     }
 

@@ -14,7 +14,7 @@ use crate::event::{
 };
 use crate::history::History;
 use crate::id::{CallId, EventId, SessionId};
-use crate::provider::{Item, ModelEvent, Provider, Request, Responses, Travel};
+use crate::provider::{Item, ModelEvent, Provider, Request, Responses, Travel, Wishes};
 
 fn post(body: &Value) -> String {
     let body = body.to_string();
@@ -168,6 +168,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
             cache_key: "k".to_owned(),
             session: SessionId::parse("s").unwrap(),
             resends: 0,
+            wishes: Wishes::default(),
         });
         let mut wants_more = false;
         while let Some(event) = call.next().await {
@@ -193,7 +194,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
                     );
                     record(&mut history, result_of(&call.call_id, &call.name));
                 }
-                Item::Other { type_name } => panic!("{type_name}"),
+                item @ (Item::WebSearch(_) | Item::Other { .. }) => panic!("{item:?}"),
             }
         }
         if !wants_more {

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
-use super::{End, Turn};
+use super::{End, Turn, evidence};
 use crate::error::{Kind, Report};
-use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus};
+use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus, Tokens};
+use crate::history::History;
 use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, Sent, next_delay};
 use crate::secret::{Cleaner, Secrets};
 
@@ -22,6 +23,8 @@ struct Progress<'a> {
     first_byte: Option<Duration>,
     attempts: u32,
     shown: Shown,
+    /// What failed attempts were billed for.
+    spent: Option<Tokens>,
     screen: Screen<'a>,
     /// How the last request travelled.
     sent: Sent,
@@ -47,9 +50,19 @@ impl Turn {
             attempts: 0,
             shown: Shown::default(),
             sent: Sent::default(),
+            spent: None,
             screen: Screen::new(&self.settings.secrets),
         };
         loop {
+            if let Err(end) = self.check_budget(&progress).await {
+                if progress.attempts > 0
+                    && let End::Failed { error, .. } = &end
+                {
+                    self.record_failure(self.bill(iteration, &progress), &mut progress, error)
+                        .await?;
+                }
+                return Err(end);
+            }
             progress.attempts += 1;
             let left = self.settings.total.saturating_sub(progress.started.elapsed());
             let attempt = tokio::time::timeout(left, self.attempt(&mut progress)).await;
@@ -61,15 +74,22 @@ impl Turn {
             let error = match attempt {
                 Ok(completion) => {
                     let usage = self.bill(iteration, &progress);
-                    self.record_success(usage, &completion.end).await?;
+                    self.record_success(usage, &completion).await?;
                     return Ok(completion);
                 }
                 Err(Stop::Failed(error)) => error,
                 Err(Stop::Interrupted) => {
-                    let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
+                    let error = self.stopped();
                     self.record_failure(self.bill(iteration, &progress), &mut progress, &error)
                         .await?;
                     return Err(End::Interrupted);
+                }
+                Err(Stop::Spent(end)) => {
+                    if let End::Failed { error, .. } = &end {
+                        self.record_failure(self.bill(iteration, &progress), &mut progress, error)
+                            .await?;
+                    }
+                    return Err(end);
                 }
                 Err(Stop::End(end)) => return Err(end),
             };
@@ -92,11 +112,20 @@ impl Turn {
             progress.shown.start_over();
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
-                let error = Report::new(Kind::Interrupted, "the Turn was interrupted");
+                let error = self.stopped();
                 self.record_failure(self.bill(iteration, &progress), &mut progress, &error).await?;
                 return Err(End::Interrupted);
             }
         }
+    }
+
+    /// Asks the budget whether another request may leave.
+    async fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
+        let budget = &self.settings.budget;
+        let history =
+            if budget.needs_history() { self.context.history().await? } else { History::default() };
+        let open = progress.spent.clone().unwrap_or_default();
+        Ok(budget.admit(&self.settings.model, &history, &open)?)
     }
 
     async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
@@ -110,6 +139,7 @@ impl Turn {
             tools: self.settings.toolbox.specs(),
             history,
             cache_key: prompt.cache_key.clone(),
+            wishes: self.settings.wishes.clone(),
             session: self.context.session_id().clone(),
             resends: self.resends(progress.attempts),
         });
@@ -118,7 +148,7 @@ impl Turn {
             let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
             let Some(heard) = heard else { return Err(Stop::Interrupted) };
             match heard {
-                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress),
+                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress).await?,
                 Some(Ok(ModelEvent::Alive)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
                 }
@@ -132,6 +162,9 @@ impl Turn {
                         let cleaner = &mut progress.screen.reasoning;
                         self.show(delta, cleaner, Ephemeral::ReasoningDelta);
                     }
+                }
+                Some(Ok(ModelEvent::Billed(tokens))) => {
+                    progress.spent.get_or_insert_default().add(&tokens);
                 }
                 Some(Ok(ModelEvent::Item(item))) => {
                     self.show_held(&mut progress.screen);
@@ -159,9 +192,11 @@ impl Turn {
         if attempts == 1 { left.max(1) } else { left }
     }
 
-    /// A request that is sent anew is an attempt like any other, and is shown like one.
-    fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) {
+    /// A request that is sent anew is an attempt like any other: it is shown like one, and the
+    /// budget is asked before it leaves.
+    async fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
         if let Some(error) = sent.after.take() {
+            self.check_budget(progress).await.map_err(Stop::Spent)?;
             progress.attempts += 1;
             self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
                 attempt: progress.attempts,
@@ -172,6 +207,7 @@ impl Turn {
             progress.shown.start_over();
         }
         progress.sent = sent;
+        Ok(())
     }
 
     /// Shows what is certain by now.
@@ -212,22 +248,39 @@ impl Turn {
             duration_ms: Some(millis(progress.started.elapsed())),
             prompt_contract: Some(self.settings.prompt.contract.to_owned()),
             prompt_cache_key: Some(self.settings.prompt.cache_key.clone()),
+            failed_usage: progress.spent.clone().map(Box::new),
             extra: Extra::new(),
             ..ProviderUsage::default()
         }
     }
 
-    async fn record_success(&self, bill: ProviderUsage, end: &Completed) -> Result<(), End> {
+    async fn record_success(
+        &self,
+        bill: ProviderUsage,
+        completion: &Completion,
+    ) -> Result<(), End> {
+        let end = &completion.end;
         let status = if end.incomplete.is_some() { "incomplete" } else { "completed" };
-        self.context
-            .record(ProviderUsage {
-                status: Some(status.to_owned()),
-                usage: end.usage.clone(),
-                response_id: end.response_id.clone(),
-                ..bill
-            })
-            .await?;
+        let mut bill = ProviderUsage {
+            status: Some(status.to_owned()),
+            usage: end.usage.clone(),
+            response_id: end.response_id.clone(),
+            ..bill
+        };
+        if let Some(mut searched) = evidence::web_search(&completion.items) {
+            self.settings.secrets.clean_value(&mut searched);
+            bill.extra.insert("web_search".to_owned(), searched);
+        }
+        self.context.record(self.priced(bill)).await?;
         Ok(())
+    }
+
+    /// Adds what it cost, where that is known.
+    fn priced(&self, mut bill: ProviderUsage) -> ProviderUsage {
+        let prices = self.settings.budget.prices();
+        bill.estimated_cost_usd =
+            bill.billed().and_then(|tokens| prices.cost(&bill.model, &tokens));
+        bill
     }
 
     async fn record_failure(
@@ -239,7 +292,8 @@ impl Turn {
         self.show_held(&mut progress.screen);
         let status = Some("failed".to_owned());
         let error_kind = Some(error.kind.clone());
-        self.context.record(ProviderUsage { status, error_kind, ..bill }).await?;
+        let bill = ProviderUsage { status, error_kind, ..bill };
+        self.context.record(self.priced(bill)).await?;
         self.keep_partial(progress.shown.kept().to_owned(), error).await
     }
 }
@@ -248,6 +302,8 @@ impl Turn {
 enum Stop {
     Failed(ProviderError),
     Interrupted,
+    /// The budget forbids another request.
+    Spent(End),
     End(End),
 }
 

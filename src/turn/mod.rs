@@ -3,20 +3,26 @@
 //! Stateless between iterations: every Provider call is built from the Session's History, and
 //! everything that matters is recorded before the next step is taken.
 
+mod budget;
 mod complete;
 mod doom;
+mod evidence;
 mod execute;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::config::Retry;
+pub use budget::{Budget, unpriced};
+
+use crate::config::{Miss, Retry};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
     AssistantMessage, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status, TerminalStatus,
@@ -24,11 +30,12 @@ use crate::event::{
 };
 use crate::history;
 use crate::prompt::Context;
-use crate::provider::{Item, Provider};
+use crate::provider::{Item, Provider, Source, Wishes};
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
 use crate::tool::Toolbox;
 use crate::workspace::Workspace;
+use budget::Spent;
 use complete::Completion;
 use doom::DoomGuard;
 
@@ -54,6 +61,10 @@ pub struct Settings {
     pub output_limit: usize,
     pub session_folder: PathBuf,
     pub prompt: Prompt,
+    /// What the run may use up; shared by its Turns.
+    pub budget: Arc<Budget>,
+    /// What the user wants of the answer.
+    pub wishes: Wishes,
 }
 
 /// What the model is told beside the History.
@@ -76,8 +87,8 @@ pub struct Input {
 
 /// Runs a Turn to its end, records that end, and says how it went.
 pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) -> Status {
-    let turn = Turn { context, settings };
-    match turn.drive(input).await {
+    let turn = Turn { context, settings, is_late: AtomicBool::new(false) };
+    match turn.drive_in_time(input).await {
         Ok(()) => Status::Done,
         Err(end) => turn.fail(end).await,
     }
@@ -86,6 +97,8 @@ pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) ->
 pub(super) struct Turn {
     context: TurnContext,
     settings: Arc<Settings>,
+    /// The run's time is over: what looks like an interrupt is none.
+    is_late: AtomicBool,
 }
 
 /// Why a Turn ends without an answer.
@@ -112,7 +125,40 @@ impl End {
     }
 }
 
+impl From<Spent> for End {
+    fn from(spent: Spent) -> Self {
+        End::Failed { status: spent.status, error: spent.report }
+    }
+}
+
 impl Turn {
+    /// Drives until the run's time is over; then everything stops as for an interrupt.
+    async fn drive_in_time(&self, input: Input) -> Result<(), End> {
+        let Some(deadline) = self.settings.budget.deadline() else {
+            return self.drive(input).await;
+        };
+        let mut work = pin!(self.drive(input));
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep_until(deadline) => {}
+        }
+        self.is_late.store(true, Ordering::Release);
+        self.context.cancel().cancel();
+        match work.await {
+            Err(End::Interrupted) => Err(self.settings.budget.late().into()),
+            done => done,
+        }
+    }
+
+    /// Why work that was under way did not go on.
+    fn stopped(&self) -> Report {
+        if self.is_late.load(Ordering::Acquire) {
+            return *self.settings.budget.late().report;
+        }
+        Report::new(Kind::Interrupted, "the Turn was interrupted")
+    }
+
     async fn drive(&self, input: Input) -> Result<(), End> {
         self.begin(input).await?;
         let mut guard = DoomGuard::default();
@@ -178,13 +224,14 @@ impl Turn {
                     let extra = extra.into_iter().collect();
                     self.context.record(Reasoning { item, model, extra }).await?;
                 }
-                Item::Message { text, is_refusal } if !text.trim().is_empty() => {
+                Item::Message { text, is_refusal, citations } if !text.trim().is_empty() => {
                     let text = self.cleaned(text);
                     if !goes_on && Some(place) == last_text {
-                        answer = Some((text, is_refusal));
+                        answer = Some((text, is_refusal, citations));
                         continue;
                     }
-                    self.say(text, Phase::Commentary, truncated.as_deref()).await?;
+                    let cut = truncated.as_deref();
+                    self.say(text, Phase::Commentary, cut, &citations).await?;
                     recorded = true;
                 }
                 Item::Call(call) => {
@@ -196,13 +243,19 @@ impl Turn {
                     }
                     self.execute(calls, guard).await?;
                 }
-                Item::Message { .. } | Item::Other { .. } => {}
+                // A search has its place in the bill.
+                Item::Message { .. } | Item::WebSearch(_) | Item::Other { .. } => {}
             }
         }
         match answer {
-            Some((text, true)) => return self.refuse(text).await,
-            Some((text, false)) => {
-                self.say(text, Phase::Final, truncated.as_deref()).await?;
+            Some((text, true, _)) => return self.refuse(text).await,
+            Some((text, false, citations)) => {
+                if let Some(schema) = &self.settings.wishes.answer_schema
+                    && let Err(misses) = schema.check(&text)
+                {
+                    return self.miss(text, &misses, truncated.as_deref()).await;
+                }
+                self.say(text, Phase::Final, truncated.as_deref(), &citations).await?;
                 return Ok(Next::Answered);
             }
             None if has_calls => return Ok(Next::GoOn),
@@ -211,19 +264,25 @@ impl Turn {
             }
             None => {}
         }
-        let message = match truncated {
-            Some(reason) => format!("the answer was cut before it began: {reason}"),
-            None => "the model ended its Turn without an answer".to_owned(),
-        };
-        Err(End::failed(TerminalStatus::Incomplete, Kind::Incomplete, message))
+        Err(unanswered(truncated.as_deref()))
     }
 
-    async fn say(&self, text: String, phase: Phase, cut: Option<&str>) -> Result<(), End> {
-        let metadata = cut.map(|reason| {
-            let mut metadata = Extra::new();
+    async fn say(
+        &self,
+        text: String,
+        phase: Phase,
+        cut: Option<&str>,
+        citations: &[Source],
+    ) -> Result<(), End> {
+        let mut metadata = Extra::new();
+        if let Some(reason) = cut {
             metadata.insert("truncated".to_owned(), json!(reason));
-            metadata
-        });
+        }
+        if let Some(mut citations) = evidence::citations(citations) {
+            self.settings.secrets.clean_value(&mut citations);
+            metadata.insert("citations".to_owned(), citations);
+        }
+        let metadata = (!metadata.is_empty()).then_some(metadata);
         let phase = Some(phase);
         self.context
             .record(AssistantMessage { text, phase, metadata, extra: Extra::new() })
@@ -234,8 +293,26 @@ impl Turn {
     /// The model declined: its words are kept, and the Turn has no answer.
     async fn refuse(&self, text: String) -> Result<Next, End> {
         let message = format!("the model declined: {}", text.trim());
-        self.say(text, Phase::Commentary, None).await?;
+        self.say(text, Phase::Commentary, None, &[]).await?;
         Err(End::failed(TerminalStatus::Incomplete, Kind::ProviderRefusal, message))
+    }
+
+    /// The answer is not what was asked for: its words are kept, and the Turn has no answer.
+    async fn miss(&self, text: String, misses: &[Miss], cut: Option<&str>) -> Result<Next, End> {
+        self.say(text, Phase::Commentary, cut, &[]).await?;
+        let told: Vec<String> = misses.iter().map(ToString::to_string).collect();
+        let message = format!("the answer does not fit the schema: {}", told.join("; "));
+        let places: Vec<Value> = misses
+            .iter()
+            .map(|miss| json!({ "path": miss.path, "message": miss.message }))
+            .collect();
+        let report = Report::new(Kind::SchemaMismatch, message)
+            .with_details(json!({ "errors": places }))
+            .with_next_actions(vec![
+                "resume the Session and ask for the answer again, with the same schema".to_owned(),
+            ]);
+        let error = Box::new(self.clean(report));
+        Err(End::Failed { status: TerminalStatus::Incomplete, error })
     }
 
     /// Keeps the text of a broken stream as evidence.
@@ -265,10 +342,7 @@ impl Turn {
     async fn fail(&self, end: End) -> Status {
         let (status, error) = match end {
             End::Failed { status, error } => (status, *error),
-            End::Interrupted => (
-                TerminalStatus::Interrupted,
-                Report::new(Kind::Interrupted, "the Turn was interrupted"),
-            ),
+            End::Interrupted => (TerminalStatus::Interrupted, self.stopped()),
             End::Session(error) => return error.to_status(),
         };
         let failed = TurnFailed {
@@ -293,6 +367,23 @@ impl Turn {
 enum Next {
     Answered,
     GoOn,
+}
+
+/// The end of a Turn in which the model said nothing that counts.
+fn unanswered(truncated: Option<&str>) -> End {
+    let (kind, message) = match truncated {
+        Some("content_filter") => {
+            (Kind::ProviderRefusal, "the Provider's content filter withheld the answer".to_owned())
+        }
+        Some(reason) => (Kind::Incomplete, format!("the answer was cut before it began: {reason}")),
+        None => (Kind::Incomplete, "the model ended its Turn without an answer".to_owned()),
+    };
+    let action = match kind {
+        Kind::ProviderRefusal => "rephrase the request",
+        _ => "resume the Session and ask again, perhaps for less at once",
+    };
+    let error = Report::new(kind, message).with_next_actions(vec![action.to_owned()]);
+    End::Failed { status: TerminalStatus::Incomplete, error: Box::new(error) }
 }
 
 fn is_text(item: &Item) -> bool {

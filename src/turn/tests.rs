@@ -46,10 +46,12 @@ mod fakes {
     use serde_json::{Value, json};
     use tokio::sync::Barrier;
 
-    use crate::config::{Durability, Retry};
+    use crate::config::{Budget as Limits, Durability, Prices, Retry};
     use crate::event::{Canonical, PermissionMode, Status};
     use crate::id::SessionId;
-    use crate::provider::{Call, Completed, Item, ModelEvent, Provider, ProviderError, Request};
+    use crate::provider::{
+        Call, Completed, Item, ModelEvent, Provider, ProviderError, Request, Wishes,
+    };
     use crate::session::{Manners, Session};
     use crate::tool::{
         AnyTool, Effect, Plan, ToolContext, ToolError, ToolOutput, ToolSpec, Toolbox,
@@ -76,7 +78,8 @@ mod fakes {
                     Item::Call(Call { call_id, name, arguments })
                 }));
             } else {
-                items.push(Item::Message { text: "ok".into(), is_refusal: false });
+                let (text, citations) = ("ok".to_owned(), Vec::new());
+                items.push(Item::Message { text, is_refusal: false, citations });
             }
             let end = ModelEvent::Completed(Completed::default());
             let events = items.into_iter().map(ModelEvent::Item).chain([end]).map(Ok);
@@ -168,6 +171,8 @@ mod fakes {
                     cache_key: "k".into(),
                     shell: String::new(),
                 },
+                budget: Arc::new(turn::Budget::new(Limits::default(), Prices::default())),
+                wishes: Wishes::default(),
             });
             let input = Input { text: "go".into() };
             let body = Box::new(move |context| -> BoxFuture<'static, Status> {

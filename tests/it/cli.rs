@@ -191,7 +191,7 @@ async fn a_slip_of_the_finger_costs_nothing() {
     let house = House::with([]).await;
     for (args, words) in [
         (&["sesions"][..], "did you mean `sessions`"),
-        (&["usage"], "not in this version"),
+        (&["export"], "not in this version"),
         (&["--frobnicate", "x"], "`--`"),
         (&["--max-iterations", "none", "x"], "max-iterations"),
         (&["resume"], "--last"),

@@ -8,6 +8,10 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// Answers with a shape, and answers from the web.
+mod answers;
+/// What a run may use up.
+mod budgets;
 /// The command line through its own door.
 mod cli;
 /// A Log cut and flipped in every way.
@@ -18,6 +22,8 @@ mod docs;
 mod doctor;
 /// Every Turn ends once.
 mod ends;
+/// What is said when a Provider does not answer.
+mod errors;
 /// A Session killed at every append and at random.
 mod kill;
 /// Signing in, and signing out.
@@ -32,6 +38,10 @@ mod prompt;
 mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// Other servers that speak the dialect.
+mod servers;
+/// What was spent, and on what.
+mod spending;
 /// Signals, a second process and a full disk.
 mod stop;
 /// Every way a stream can break, on both transports.

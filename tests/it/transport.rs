@@ -214,3 +214,15 @@ async fn reasoning_is_replayed_only_where_it_was_made() {
     assert!(!sent.contains("encrypted_content\":"), "{sent}");
     assert!(sent.contains("first") && sent.contains("second"));
 }
+
+#[tokio::test]
+async fn a_request_that_is_sent_anew_counts_against_the_budget() {
+    let script = Script::new([Reply::new().ends_silently().closes(1011), Reply::says("never")]);
+    let mut house = house(script, Transport::Auto).await;
+    house.config.budget.max_requests = Some(1);
+    let (conversation, status) = house.turn("hi").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "budget_exceeded");
+    assert_eq!(house.requests().len(), 1, "the second one never left");
+    assert_eq!(usages(&conversation)[0]["status"], "failed");
+}

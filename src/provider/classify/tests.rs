@@ -165,3 +165,139 @@ fn a_spent_plan_says_when_it_begins_anew() {
     assert_eq!(error.retry_after, Some(Duration::from_secs(90)));
     assert_eq!(error.details["resets_at"], 1_800_000_000);
 }
+
+/// Every row of the table of errors: where it came from, what it is, whether it passes, and what a
+/// person is told to do.
+#[test]
+fn the_table_of_errors() {
+    let failed = |code: &str, message: &str| {
+        in_band(&json!({"response": {"error": {"code": code, "message": message}}}))
+    };
+    let typed = |status: u16, code: &str, message: &str| {
+        let body = json!({"error": {"type": code, "message": message}}).to_string();
+        http(status, Hints::default(), body.as_bytes())
+    };
+    let cloudflare = "<html><title>Attention Required! | Cloudflare</title>you are blocked</html>";
+    let overflow = "Your input exceeds the context window of this model.";
+    let rows: Vec<(&str, ProviderError, Kind, bool, &str)> = vec![
+        (
+            "failed overflow",
+            failed("context_length_exceeded", overflow),
+            Kind::ContextOverflow,
+            false,
+            "new Session",
+        ),
+        (
+            "400 overflow",
+            typed(400, "invalid_request_error", overflow),
+            Kind::ContextOverflow,
+            false,
+            "new Session",
+        ),
+        (
+            "failed rate limit",
+            failed("rate_limit_exceeded", "Please try again in 11.054s."),
+            Kind::RateLimited,
+            true,
+            "wait 11 s",
+        ),
+        ("failed quota", failed("insufficient_quota", "x"), Kind::QuotaExceeded, false, "billing"),
+        (
+            "429 credit",
+            typed(429, "credit_balance_exhausted", "x"),
+            Kind::QuotaExceeded,
+            false,
+            "billing",
+        ),
+        (
+            "429 usage limit",
+            typed(429, "usage_limit_reached", "x"),
+            Kind::UsageLimitReached,
+            false,
+            "begins anew",
+        ),
+        (
+            "429 not in the plan",
+            typed(429, "usage_not_included", "x"),
+            Kind::QuotaExceeded,
+            false,
+            "plan",
+        ),
+        ("429 other", typed(429, "", "x"), Kind::RateLimited, true, "wait"),
+        (
+            "failed overload",
+            failed("server_is_overloaded", "x"),
+            Kind::ProviderOverloaded,
+            true,
+            "wait",
+        ),
+        ("503 slow down", typed(503, "slow_down", "x"), Kind::ProviderOverloaded, true, "wait"),
+        ("failed server", failed("server_error", "x"), Kind::ProviderError, true, "resume"),
+        ("failed unknown", failed("brand_new", "x"), Kind::ProviderError, true, "resume"),
+        ("invalid prompt", failed("invalid_prompt", "x"), Kind::ProviderRefusal, false, "rephrase"),
+        ("bio", failed("bio_policy", "x"), Kind::ProviderRefusal, false, "rephrase"),
+        ("cyber", failed("cyber_policy", "x"), Kind::ProviderRefusal, false, "rephrase"),
+        (
+            "misalignment",
+            failed("misalignment_policy_violation", "x"),
+            Kind::ProviderRefusal,
+            false,
+            "rephrase",
+        ),
+        (
+            "400 model",
+            typed(400, "invalid_request_error", "The model 'x' does not exist"),
+            Kind::ModelNotSupported,
+            false,
+            "pixir models",
+        ),
+        (
+            "400 image",
+            typed(400, "invalid_request_error", "The image data you provided is not valid."),
+            Kind::ProviderError,
+            false,
+            "refused again",
+        ),
+        ("401", typed(401, "", "x"), Kind::AuthRefused, false, "pixir login"),
+        (
+            "403 cloudflare",
+            http(403, Hints::default(), cloudflare.as_bytes()),
+            Kind::Network,
+            false,
+            "network",
+        ),
+        ("404", typed(404, "", "x"), Kind::NotFound, false, "OPENAI_BASE_URL"),
+        ("500", typed(500, "", "x"), Kind::ProviderError, true, "resume"),
+        (
+            "refused connection",
+            connection("the Provider could not be reached", "connection refused"),
+            Kind::Network,
+            true,
+            "network",
+        ),
+        (
+            "bad certificate",
+            connection("x", "invalid peer certificate: UnknownIssuer"),
+            Kind::Tls,
+            false,
+            "SSL_CERT_FILE",
+        ),
+    ];
+    for (name, error, kind, retryable, action) in rows {
+        assert_eq!((error.kind, error.retryable), (kind, retryable), "{name}");
+        let actions = crate::error::Explain::next_actions(&error).join("; ");
+        assert!(actions.contains(action), "{name}: {actions}");
+    }
+}
+
+#[test]
+fn a_moment_of_reset_becomes_a_wait_too() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
+    let hints = Hints::read(|_| None, now);
+    let body = br#"{"error":{"type":"usage_limit_reached","plan_type":"plus","message":"spent","resets_at":1800005400}}"#;
+    let error = http(429, hints, body);
+    assert_eq!(error.retry_after, Some(Duration::from_mins(90)));
+    assert_eq!(error.details["plan"], "plus");
+    let action = crate::error::Explain::next_actions(&error).remove(0);
+    assert!(action.contains("1 h 30 min (until 2027-01-15 09:30 UTC)"), "{action}");
+}

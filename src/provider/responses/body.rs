@@ -36,14 +36,26 @@ struct Tail<'a> {
     parallel_tool_calls: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<Reasoning<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    include: Option<[&'static str; 1]>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    include: &'static [&'static str],
     #[serde(skip_serializing_if = "str::is_empty")]
     prompt_cache_key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<Text<'a>>,
 }
 
 #[derive(Serialize)]
-struct Tool<'a> {
+#[serde(untagged)]
+enum Tool<'a> {
+    Function(Function<'a>),
+    /// Run by the Provider.
+    Hosted {
+        r#type: &'static str,
+    },
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
     r#type: &'static str,
     name: &'a str,
     description: &'a str,
@@ -58,8 +70,25 @@ struct Reasoning<'a> {
     summary: &'static str,
 }
 
+#[derive(Serialize)]
+struct Text<'a> {
+    format: Format<'a>,
+}
+
+#[derive(Serialize)]
+struct Format<'a> {
+    r#type: &'static str,
+    name: &'static str,
+    strict: bool,
+    schema: &'a Value,
+}
+
 /// What a backend is told that refuses a body without instructions.
 const STOCK_INSTRUCTIONS: &str = "You are a careful coding agent.";
+
+/// Without it the reasoning of a stored-nowhere response could never be replayed.
+const INCLUDE: &[&str] = &["reasoning.encrypted_content"];
+const INCLUDE_SOURCES: &[&str] = &["reasoning.encrypted_content", "web_search_call.action.sources"];
 
 /// How a frame of a WebSocket begins; `stream` has no meaning there.
 const FRAME: &[u8] = b"{\"type\":\"response.create\",";
@@ -87,19 +116,35 @@ impl Parts {
         }
         let stream = (form == Form::Http).then_some(true);
         let head = Head { model: &request.model, stream, store: false, instructions };
+        let searches = request.wishes.web_search && policy != FieldPolicy::Portable;
+        let schema = request.wishes.answer_schema.as_ref();
         let has_key = policy.accepts("prompt_cache_key");
         let tail = Tail {
-            tools: tools(&request.tools),
+            tools: tools(&request.tools, searches),
             tool_choice: "auto",
             parallel_tool_calls: policy.accepts("parallel_tool_calls").then_some(true),
             reasoning: policy.accepts("reasoning").then(|| Reasoning {
                 effort: request.effort.as_deref().map(wire_effort),
                 summary: "auto",
             }),
-            // Without it the reasoning of a stored-nowhere response could never be replayed.
-            include: policy.accepts("include").then_some(["reasoning.encrypted_content"]),
+            include: match policy.accepts("include") {
+                false => &[],
+                true if searches => INCLUDE_SOURCES,
+                true => INCLUDE,
+            },
             prompt_cache_key: if has_key { cut(&request.cache_key) } else { "" },
+            text: schema.map(|schema| Text {
+                format: Format {
+                    r#type: "json_schema",
+                    name: "answer",
+                    strict: schema.is_strict(),
+                    schema: schema.schema(),
+                },
+            }),
         };
+        // What only the model that made it can read is left out where nobody can.
+        let nobody = Reader::of("");
+        let reader = if policy.accepts("include") { reader } else { &nobody };
         let mut out = Vec::with_capacity(16 * 1024);
         if form == Form::Frame {
             out.extend_from_slice(FRAME);
@@ -176,10 +221,10 @@ fn object(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 }
 
 /// Sorted, so that the order in which tools were found never changes the cached prefix.
-fn tools(specs: &[ToolSpec]) -> Vec<Tool<'_>> {
-    let mut tools: Vec<Tool<'_>> = specs
+fn tools(specs: &[ToolSpec], searches: bool) -> Vec<Tool<'_>> {
+    let mut functions: Vec<Function<'_>> = specs
         .iter()
-        .map(|spec| Tool {
+        .map(|spec| Function {
             r#type: "function",
             name: &spec.name,
             description: &spec.description,
@@ -187,8 +232,9 @@ fn tools(specs: &[ToolSpec]) -> Vec<Tool<'_>> {
             parameters: &spec.parameters,
         })
         .collect();
-    tools.sort_by_key(|tool| tool.name);
-    tools
+    functions.sort_by_key(|function| function.name);
+    let hosted = searches.then_some(Tool::Hosted { r#type: "web_search" });
+    functions.into_iter().map(Tool::Function).chain(hosted).collect()
 }
 
 /// `ultra` is a word for users; the wire's strongest is `max`.
@@ -207,8 +253,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::AnswerSchema;
     use crate::history::History;
     use crate::id::SessionId;
+    use crate::provider::Wishes;
 
     fn spec(name: &str) -> ToolSpec {
         let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
@@ -224,6 +272,7 @@ mod tests {
             tools: tools.into(),
             history: History::default(),
             cache_key: "pxr1:key".to_owned(),
+            wishes: Wishes::default(),
             session: SessionId::parse("s").unwrap(),
             resends: 1,
         }
@@ -323,6 +372,22 @@ mod tests {
             assert!(found.iter().all(|field| policy.accepts(field)), "{policy:?}");
             assert_eq!((&body["store"], &body["stream"]), (&false.into(), &true.into()));
         }
+    }
+
+    #[test]
+    fn wishes_are_sent_where_they_are_understood() {
+        let schema = AnswerSchema::parse(r#"{"type":"object","properties":{"a":{}}}"#).unwrap();
+        let mut wishing = request(vec![spec("read")]);
+        wishing.wishes = Wishes { web_search: true, answer_schema: Some(schema) };
+        let sent: Value = serde_json::from_slice(&body(&wishing, FieldPolicy::OpenAi)).unwrap();
+        assert_eq!(sent["tools"][1], json!({"type": "web_search"}));
+        assert_eq!(sent["include"][1], "web_search_call.action.sources");
+        assert_eq!(sent["text"]["format"]["type"], "json_schema");
+        assert_eq!(sent["text"]["format"]["strict"], false);
+        assert_eq!(sent["text"]["format"]["schema"]["type"], "object");
+        let sent: Value = serde_json::from_slice(&body(&wishing, FieldPolicy::Portable)).unwrap();
+        assert_eq!(sent["tools"].as_array().unwrap().len(), 1);
+        assert!(sent.get("include").is_none() && sent.get("text").is_some());
     }
 
     #[test]

@@ -30,6 +30,8 @@ use crate::provider::{Item, ModelEvent, ProviderError, Request, Sent};
 pub struct Call {
     shared: Arc<Shared>,
     request: Request,
+    /// What was announced and has not left; whoever heard of it may still drop the call.
+    letter: Option<Letter>,
     wire: Option<Wire>,
     reducer: Reducer,
     ready: VecDeque<Result<ModelEvent, ProviderError>>,
@@ -42,6 +44,11 @@ pub struct Call {
     reset: Option<String>,
     /// What became of the request before.
     after: Option<Box<ProviderError>>,
+}
+
+enum Letter {
+    Sse(Vec<u8>),
+    Socket(Box<Talk>, Vec<u8>),
 }
 
 enum Wire {
@@ -80,6 +87,7 @@ impl Call {
         Self {
             shared,
             request,
+            letter: None,
             wire: None,
             reducer: Reducer::default(),
             ready: VecDeque::new(),
@@ -111,7 +119,10 @@ impl Call {
     }
 
     async fn advance(&mut self) -> Result<(), Trouble> {
-        let Some(wire) = &mut self.wire else { return self.send().await };
+        if let Some(letter) = self.letter.take() {
+            return self.post(letter).await;
+        }
+        let Some(wire) = &mut self.wire else { return self.prepare().await };
         let Self { reducer, ready, .. } = self;
         let known = ready.len();
         let had_life = reducer.is_alive();
@@ -154,7 +165,10 @@ impl Call {
                     true
                 }
                 ModelEvent::TextDelta(_) | ModelEvent::ReasoningDelta(_) => true,
-                ModelEvent::Sent(_) | ModelEvent::Alive | ModelEvent::Completed(_) => false,
+                ModelEvent::Sent(_)
+                | ModelEvent::Alive
+                | ModelEvent::Billed(_)
+                | ModelEvent::Completed(_) => false,
             };
             self.has_output |= is_output;
         }
@@ -179,7 +193,8 @@ impl Call {
         }
     }
 
-    async fn send(&mut self) -> Result<(), Trouble> {
+    /// Chooses the wire, writes the request, and announces it.
+    async fn prepare(&mut self) -> Result<(), Trouble> {
         let policy = self.shared.policy;
         let session = &self.request.session;
         let way = || self.shared.lines.of(session, |line| line.way(policy, Instant::now()));
@@ -188,7 +203,10 @@ impl Call {
         let fallback_reason = match way {
             Way::Sse { fallback_reason } => fallback_reason,
             Way::Socket => match self.socket().await {
-                Ok(line) => return self.send_on(line).await,
+                Ok(open) => {
+                    self.write_frame(open);
+                    return Ok(());
+                }
                 Err(error) if policy == Transport::Auto && transport::may_fall_back(&error) => {
                     Some(self.note_failure(&error))
                 }
@@ -199,12 +217,7 @@ impl Call {
         self.announce("sse", fallback_reason, None);
         let policy = self.shared.credential.policy();
         let body = Parts::write(&self.request, &self.reader(), policy, Form::Http).into_bytes();
-        let answer = self.shared.post(&self.request.session, body).await;
-        let answer = answer.map_err(|error| match error.details.get("status") {
-            Some(_) => Trouble::Said(error),
-            None => Trouble::Wire(error),
-        })?;
-        self.wire = Some(Wire::Sse(Box::new(answer)));
+        self.letter = Some(Letter::Sse(body));
         Ok(())
     }
 
@@ -224,8 +237,8 @@ impl Call {
         Ok(Open { socket, continuation: None, is_reused: false })
     }
 
-    async fn send_on(&mut self, open: Open) -> Result<(), Trouble> {
-        let Open { mut socket, continuation, is_reused } = open;
+    fn write_frame(&mut self, open: Open) {
+        let Open { socket, continuation, is_reused } = open;
         let policy = self.shared.credential.policy();
         let parts = Parts::write(&self.request, &self.reader(), policy, Form::Frame);
         let continued = continuation.map(|known| known.frame(&parts, &self.request.model));
@@ -240,15 +253,30 @@ impl Call {
         let reset_reason = self.reset.take();
         let facts = event::Continuation { used: is_continued, reset_reason };
         self.announce("websocket", None, Some(facts));
-        let mut clock = Clock::start(self.shared.limits);
-        let odd = |_| ProviderError::terminal(Kind::Internal, "a request that is not text");
-        let text = Utf8Bytes::try_from(frame).map_err(odd).map_err(Trouble::Said)?;
-        let sent = clock.watch(socket.send(text)).await.and_then(|sent| sent);
-        // Even a failed send leaves its socket here, so that what became of it is judged in one place.
-        let items = Vec::new();
-        let talk = Talk { socket, clock, parts, items, is_reused, is_continued };
-        self.wire = Some(Wire::Socket(Box::new(talk)));
-        sent.map_err(Trouble::Wire)
+        let clock = Clock::start(self.shared.limits);
+        let talk = Talk { socket, clock, parts, items: Vec::new(), is_reused, is_continued };
+        self.letter = Some(Letter::Socket(Box::new(talk), frame));
+    }
+
+    /// Lets the request leave.
+    async fn post(&mut self, letter: Letter) -> Result<(), Trouble> {
+        match letter {
+            Letter::Sse(body) => {
+                let answer = self.shared.post(&self.request.session, body).await;
+                let answer = answer.map_err(|error| match error.details.get("status") {
+                    Some(_) => Trouble::Said(error),
+                    None => Trouble::Wire(error),
+                })?;
+                self.wire = Some(Wire::Sse(Box::new(answer)));
+                Ok(())
+            }
+            Letter::Socket(mut talk, frame) => {
+                let sent = talk.send(frame).await;
+                // Even a failed send leaves its socket here: what became of it is judged in one place.
+                self.wire = Some(Wire::Socket(talk));
+                sent.map_err(Trouble::Wire)
+            }
+        }
     }
 
     fn announce(
@@ -349,6 +377,12 @@ impl Call {
 }
 
 impl Talk {
+    async fn send(&mut self, frame: Vec<u8>) -> Result<(), ProviderError> {
+        let odd = |_| ProviderError::terminal(Kind::Internal, "a request that is not text");
+        let text = Utf8Bytes::try_from(frame).map_err(odd)?;
+        self.clock.watch(self.socket.send(text)).await?
+    }
+
     async fn read(
         &mut self,
         reducer: &mut Reducer,

@@ -109,7 +109,10 @@ mod tests {
 
     fn said() -> Vec<Item> {
         let call = Call { call_id: "c".into(), name: "n".into(), arguments: "{ }".into() };
-        vec![Item::Message { text: "hm".into(), is_refusal: false }, Item::Call(call)]
+        vec![
+            Item::Message { text: "hm".into(), is_refusal: false, citations: Vec::new() },
+            Item::Call(call),
+        ]
     }
 
     const ANSWER: &str = r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"hm"}]},{"type":"function_call","call_id":"c","name":"n","arguments":"{}"}"#;

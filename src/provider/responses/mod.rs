@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use reqwest::Client;
 use reqwest::header::HeaderMap;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use body::body;
@@ -23,8 +24,10 @@ use super::wire::network::{Network, Protocol};
 use super::wire::sse::{Answer, Sse};
 use super::wire::websocket::{Pace, Socket};
 use super::{ModelEvent, Provider, ProviderError, Request};
-use crate::config::{Stream, Transport};
-use crate::credential::{Credential, Recovery};
+use crate::config::models::{self, Model};
+use crate::config::{Config, Stream, Transport};
+use crate::credential::{Credential, FieldPolicy, Recovery};
+use crate::error::Kind;
 use crate::id::SessionId;
 use call::Call;
 use transport::Lines;
@@ -62,6 +65,17 @@ pub struct Travel {
     pub pace: Pace,
 }
 
+impl Travel {
+    /// As settings and environment say; `lookup` finds a variable.
+    pub fn of(config: &Config, lookup: impl Fn(&str) -> Option<String>) -> Self {
+        Self {
+            transport: config.transport,
+            network: Network::from_environment(lookup).trusting(config.extra_roots.clone()),
+            ..Self::default()
+        }
+    }
+}
+
 impl Responses {
     /// Cheap: nothing is loaded or connected before the first call.
     pub fn new(credential: Credential, limits: Stream, travel: Travel) -> Self {
@@ -83,6 +97,23 @@ impl Responses {
         };
         Self { shared: Arc::new(shared) }
     }
+
+    /// Asks the endpoint which models it has; free, and bounded by the limits.
+    pub async fn models(&self, version: &str) -> Result<Vec<Model>, ProviderError> {
+        let shared = &self.shared;
+        let path = match shared.credential.policy() {
+            // This catalogue hides what a client of unknown version may not know.
+            FieldPolicy::ChatGpt => format!("models?client_version={version}"),
+            FieldPolicy::OpenAi | FieldPolicy::Portable => "models".to_owned(),
+        };
+        let answer =
+            shared.admitted("", |headers| shared.sse.get(shared.url(&path), headers)).await?;
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        models::listed(&answer).ok_or_else(|| {
+            let message = "the endpoint answered, but not with a list of models";
+            ProviderError::terminal(Kind::InvalidResponse, message)
+        })
+    }
 }
 
 impl Provider for Responses {
@@ -100,25 +131,27 @@ impl Provider for Responses {
 impl Shared {
     async fn post(&self, session: &SessionId, body: Vec<u8>) -> Result<Answer, ProviderError> {
         let body = Bytes::from(body);
-        self.admitted(session, |headers| self.sse.post(self.url(), headers, body.clone())).await
+        let post = |headers| self.sse.post(self.url("responses"), headers, body.clone());
+        self.admitted(session.as_str(), post).await
     }
 
     async fn connect(&self, session: &SessionId) -> Result<Socket, ProviderError> {
         let client = self.upgradable.get_or_init(|| self.network.client(Protocol::Upgradable));
         let client = client.as_ref().map_err(Clone::clone)?;
-        self.admitted(session, |headers| Socket::open(client, self.url(), headers, self.pace)).await
+        let open = |headers| Socket::open(client, self.url("responses"), headers, self.pace);
+        self.admitted(session.as_str(), open).await
     }
 
     /// Makes a request with the credential's headers. A refused token is helped at most twice.
     async fn admitted<T, F: Future<Output = Result<T, ProviderError>>>(
         &self,
-        session: &SessionId,
+        session: &str,
         request: impl Fn(HeaderMap) -> F,
     ) -> Result<T, ProviderError> {
         let mut authorization = self.credential.authorize().await?;
         let mut recovery = Recovery::default();
         loop {
-            let headers = self.credential.headers(&authorization, session.as_str())?;
+            let headers = self.credential.headers(&authorization, session)?;
             let error = match request(headers).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -133,8 +166,8 @@ impl Shared {
         }
     }
 
-    fn url(&self) -> String {
-        format!("{}/responses", self.credential.base_url())
+    fn url(&self, path: &str) -> String {
+        format!("{}/{path}", self.credential.base_url())
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::error::Kind;
 use crate::event::{Extra, Tokens};
-use crate::provider::{Call, Completed, Item, ModelEvent, ProviderError, classify};
+use crate::provider::{Call, Completed, Item, ModelEvent, ProviderError, classify, search};
 
 /// Where reduced events go.
 type Out = VecDeque<Result<ModelEvent, ProviderError>>;
@@ -105,7 +105,13 @@ impl Reducer {
             "response.completed" | "response.done" | "response.incomplete" => {
                 self.complete(&parsed(data), type_name == "response.incomplete", out);
             }
-            "response.failed" | "error" => self.fail(classify::in_band(&parsed(data)), out),
+            "response.failed" | "error" => {
+                let frame = parsed(data);
+                let usage = frame.get("response").and_then(|response| response.get("usage"));
+                let billed = usage.and_then(tokens).map(ModelEvent::Billed);
+                out.extend(billed.map(Ok));
+                self.fail(classify::in_band(&frame), out);
+            }
             // Some servers put a bare error object into a stream that began well.
             "" => {
                 let frame = parsed(data);
@@ -172,7 +178,8 @@ impl Reducer {
                 if !std::mem::take(&mut self.was_shown) && !text.is_empty() {
                     out.push_back(Ok(ModelEvent::TextDelta(text.clone())));
                 }
-                Item::Message { text, is_refusal }
+                let citations = search::citations(&item);
+                Item::Message { text, is_refusal, citations }
             }
             "reasoning" => Item::Reasoning { item },
             "function_call" => match call(&item) {
@@ -181,6 +188,7 @@ impl Reducer {
                     return self.fail(broken("the model called a tool without a name or id"), out);
                 }
             },
+            "web_search_call" => Item::WebSearch(search::read(&item)),
             other => Item::Other { type_name: other.to_owned() },
         };
         let is_sealed = !matches!(&item, Item::Reasoning { item } if !has_encrypted_content(item));

@@ -82,7 +82,7 @@ impl Talk {
                     let result = json!({"call_id": call_id, "ok": true, "output": "done"});
                     self.record(serde_json::from_value::<ToolResult>(result).unwrap());
                 }
-                Item::Other { .. } => {}
+                Item::WebSearch(_) | Item::Other { .. } => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy};
 
 use crate::error::Kind;
-use crate::provider::ProviderError;
+use crate::provider::{ProviderError, classify};
 
 /// Where variables name a proxy, first to last.
 const PROXIES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
@@ -142,23 +142,9 @@ pub fn unreachable(error: reqwest::Error) -> ProviderError {
         "the connection broke"
     };
     let is_ours = error.is_builder();
-    let told = told(error);
-    if is_about_trust(&told) {
-        let message = format!("the Provider's certificate was not accepted: {told}");
-        return ProviderError::terminal(Kind::Tls, message);
-    }
-    let message = format!("{what}: {told}");
-    if is_ours {
-        ProviderError::terminal(Kind::Network, message)
-    } else {
-        ProviderError::passing(Kind::Network, message)
-    }
-}
-
-/// Trying again does not make a certificate better.
-fn is_about_trust(told: &str) -> bool {
-    let told = told.to_ascii_lowercase();
-    told.contains("certificate") || told.contains("unknownissuer")
+    let mut error = classify::connection(what, &told(error));
+    error.retryable &= !is_ours;
+    error
 }
 
 /// The error and its causes in one line, without the URL.

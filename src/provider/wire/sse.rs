@@ -18,8 +18,12 @@ use super::clock::Clock;
 use super::frames::{Frame, Splitter};
 use super::network::{Network, Protocol, unreachable};
 use crate::config::Stream;
+use crate::error::Kind;
 use crate::provider::ProviderError;
 use crate::provider::classify::{self, BODY_LIMIT, Hints};
+
+/// The longest answer that is read as a whole.
+const SMALL: usize = 4 * 1024 * 1024;
 
 /// How much of a burst is taken in one step; more would keep the screen waiting.
 const BURST: usize = 64 * 1024;
@@ -36,6 +40,30 @@ impl Sse {
     /// Nothing is loaded or connected before the first call.
     pub fn new(network: Network, limits: Stream) -> Self {
         Self { network, limits, client: OnceLock::new() }
+    }
+
+    /// Reads something small; `headers` are the credential's.
+    pub async fn get(&self, url: String, mut headers: HeaderMap) -> Result<Vec<u8>, ProviderError> {
+        let client = self.client.get_or_init(|| self.network.client(Protocol::Any)).as_ref();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let request = client.map_err(Clone::clone)?.get(url).headers(headers);
+        let mut clock = Clock::start(self.limits);
+        let response = clock.watch(request.send()).await?.map_err(unreachable)?;
+        let mut answer = Answer { response, clock, splitter: Splitter::default(), end: None };
+        if !answer.response.status().is_success() {
+            return Err(answer.refusal().await);
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) =
+            answer.clock.watch(answer.response.chunk()).await?.map_err(unreachable)?
+        {
+            body.extend_from_slice(&chunk);
+            if body.len() > SMALL {
+                let message = "the Provider's answer is far longer than it should be";
+                return Err(ProviderError::terminal(Kind::InvalidResponse, message));
+            }
+        }
+        Ok(body)
     }
 
     /// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.

@@ -34,6 +34,10 @@ fn items(events: Vec<Result<ModelEvent, ProviderError>>) -> Vec<Item> {
         .collect()
 }
 
+fn said(text: &str, is_refusal: bool) -> Item {
+    Item::Message { text: text.to_owned(), is_refusal, citations: Vec::new() }
+}
+
 #[test]
 fn deltas_are_shown_and_items_count() {
     let message = json!({"type": "message", "content": [
@@ -55,7 +59,7 @@ fn deltas_are_shown_and_items_count() {
         events,
         [
             Ok(ModelEvent::TextDelta("Hello \u{1f980}\n".into())),
-            Ok(ModelEvent::Item(Item::Message { text: "Hello".into(), is_refusal: false })),
+            Ok(ModelEvent::Item(said("Hello", false))),
             Ok(ModelEvent::Completed(completed)),
         ]
     );
@@ -71,16 +75,10 @@ fn a_message_that_was_never_streamed_is_shown_whole() {
 #[test]
 fn a_refusal_is_text_with_a_mark() {
     let only = json!({"type": "message", "content": [{"type": "refusal", "refusal": "no"}]});
-    assert_eq!(
-        items(reduce(&[done(&only)])),
-        [Item::Message { text: "no".into(), is_refusal: true }]
-    );
+    assert_eq!(items(reduce(&[done(&only)])), [said("no", true)]);
     let both = json!({"type": "message", "content": [
         {"type": "refusal", "refusal": "no, "}, {"type": "output_text", "text": "but"}]});
-    assert_eq!(
-        items(reduce(&[done(&both)])),
-        [Item::Message { text: "no, but".into(), is_refusal: false }]
-    );
+    assert_eq!(items(reduce(&[done(&both)])), [said("no, but", false)]);
     let delta = reduce(&[json!({"type": "response.refusal.delta", "delta": "n"})]);
     assert_eq!(delta, [Ok(ModelEvent::TextDelta("n".into()))]);
 }
@@ -195,10 +193,10 @@ fn garbage_is_skipped_unless_it_hides_the_end() {
 
 #[test]
 fn items_of_the_future_are_no_failure() {
-    let search = json!({"type": "web_search_call", "id": "ws_1"});
+    let search = json!({"type": "brand_new_call", "id": "ws_1"});
     assert_eq!(
         items(reduce(&[done(&search)])),
-        [Item::Other { type_name: "web_search_call".into() }]
+        [Item::Other { type_name: "brand_new_call".into() }]
     );
     assert_eq!(items(reduce(&[done(&Value::Null)])), [Item::Other { type_name: String::new() }]);
 }
@@ -228,4 +226,15 @@ proptest! {
         }
         prop_assert!(out.iter().filter(|event| event.is_err()).count() <= 1);
     }
+}
+
+#[test]
+fn a_failed_answer_that_was_billed_says_so_before_its_error() {
+    let usage = json!({"input_tokens": 7, "output_tokens": 2});
+    let error = json!({"code": "server_error", "message": "x"});
+    let frame = |usage: &Value| json!({"type": "response.failed", "response": {"error": error, "usage": usage}});
+    let heard = reduce(&[frame(&usage)]);
+    let [Ok(ModelEvent::Billed(tokens)), Err(_)] = heard.as_slice() else { panic!("{heard:?}") };
+    assert_eq!((tokens.input_tokens, tokens.total_tokens), (7, 9));
+    assert_eq!(reduce(&[frame(&Value::Null)]).len(), 1);
 }

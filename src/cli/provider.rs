@@ -1,0 +1,55 @@
+//! Named servers: from a name in the user's settings to a credential for it, and nothing wider.
+
+use super::door::Environment;
+use crate::config::{Config, Server};
+use crate::credential::{Credential, FieldPolicy};
+use crate::error::{Kind, Report};
+
+/// The credential for the server that the settings name, if they name one.
+pub fn credential(
+    config: &Config,
+    environment: &Environment,
+) -> Result<Option<Credential>, Report> {
+    let Some(name) = &config.provider else { return Ok(None) };
+    // The loader has refused names that do not exist.
+    let Some(server) = config.servers.find(name) else { return Ok(None) };
+    let variable = server.key_env.as_deref();
+    let key = variable
+        .and_then(|variable| environment.text(variable))
+        .filter(|key| !key.trim().is_empty());
+    let credential = Credential::new(key.as_deref(), &server.base_url)
+        .map_err(|error| explained(&Report::from(&error), name, server))?;
+    let policy = if server.is_portable { FieldPolicy::Portable } else { FieldPolicy::OpenAi };
+    Ok(Some(credential.with_policy(policy)))
+}
+
+/// The same refusal in words that fit a named server.
+fn explained(report: &Report, name: &str, server: &Server) -> Report {
+    let variable = server.key_env.as_deref();
+    if report.kind == Kind::NotAuthenticated.name() {
+        let (message, action) = match variable {
+            Some(variable) => (
+                format!("provider `{name}` has no key: {variable} is not set, or is no key"),
+                format!("set {variable}, without quotes, blanks or line breaks"),
+            ),
+            None => (
+                format!("provider `{name}` is not on this machine and has no key"),
+                format!("name the variable that holds it as `providers.{name}.key_env`"),
+            ),
+        };
+        return Report::new(Kind::NotAuthenticated, message).with_next_actions(vec![action]);
+    }
+    let message = report.message.replace("OPENAI_BASE_URL", "its base_url");
+    let actions = report.next_actions();
+    let actions = actions.iter().map(|action| action.replace("OPENAI_BASE_URL", "its base_url"));
+    Report { message: format!("provider `{name}`: {message}"), ..report.clone() }
+        .with_next_actions(actions.collect())
+}
+
+/// The model to ask: the server's first, when it does not have the one that would be used.
+pub fn fitting_model(config: &Config, stored: Option<&str>) -> Option<String> {
+    let server = config.servers.find(config.provider.as_deref()?)?;
+    let current = stored.unwrap_or(&config.model);
+    let has_it = server.models.iter().any(|model| model == current);
+    if config.model_named || has_it { None } else { server.models.first().cloned() }
+}

@@ -1,0 +1,121 @@
+//! `pixir usage`: tokens, cache hits and cost, per Session, model and day.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::exit::Exit;
+use super::{Context, bad_argument, say};
+use crate::config;
+use crate::error::Report;
+use crate::id::SessionId;
+use crate::projection::{self, Spending, Sum, Window};
+use crate::render::{Envelope, clean, one_line};
+
+/// How many Sessions a person is shown, the dearest first.
+const FIRST_SCREEN: usize = 20;
+
+/// Sum up tokens, cache hits and cost
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pixir usage [FLAGS] [ID]",
+    long_about = "Sum up tokens, cache hits and cost, per Session, model and day (UTC).\n\n\
+        The sums are what the Providers have counted, read from the Logs. A cost is an estimate from the \
+        `prices` of the config; without a price it stays unknown.",
+    after_long_help = "Examples:\n  pixir usage\n  pixir usage --since 7d --all\n  \
+        pixir usage 20260721T101112-abcdef --json"
+)]
+pub struct UsageArgs {
+    /// Only this Session
+    #[arg(value_name = "ID", conflicts_with_all = ["all"])]
+    id: Option<String>,
+    /// Only calls of this last while, such as 7d or 12h
+    #[arg(long, value_name = "DURATION")]
+    since: Option<String>,
+    /// Every Workspace that was used
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
+    let window = window(args.since.as_deref())?;
+    let prices = context.user_settings()?.prices;
+    let spending = if let Some(id) = &args.id {
+        let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
+        let workspace = context.workspace_of(&id)?;
+        projection::spending_of(&workspace, &id, window, &prices)
+            .map_err(|error| Report::from(&error))?
+    } else {
+        let here = context.folder()?;
+        let mut workspaces = Vec::new();
+        if args.all {
+            workspaces = projection::known(&context.home()?);
+            workspaces.retain(|other| *other != here);
+        }
+        workspaces.push(here);
+        projection::spending(&workspaces, window, &prices)
+    };
+    if context.flags.json {
+        let output = serde_json::to_value(&spending).unwrap_or_else(|_| json!(null));
+        say(&Envelope::success("usage", output, context.started.elapsed()).line());
+        return Ok(Exit::Answered);
+    }
+    say(&text(&spending));
+    if spending.unreadable_lines > 0 {
+        let count = spending.unreadable_lines;
+        context.notice(&format!("{count} damaged lines were skipped; `pixir verify` names them"));
+    }
+    Ok(Exit::Answered)
+}
+
+fn window(since: Option<&str>) -> Result<Window, Report> {
+    let Some(text) = since else { return Ok(Window::default()) };
+    let wrong =
+        || bad_argument(format!("--since must be a duration such as 7d or 12h, not {text:?}"));
+    let back: Duration = config::duration(text).ok_or_else(wrong)?;
+    let now = jiff::Timestamp::now().as_second();
+    Ok(Window { from: Some(now - i64::try_from(back.as_secs()).map_err(|_| wrong())?) })
+}
+
+/// The sums as a person reads them.
+pub fn text(spending: &Spending) -> String {
+    if spending.total.calls == 0 {
+        return "no Provider was called\n".to_owned();
+    }
+    let mut lines = vec![format!("total      {}", line(&spending.total))];
+    let groups = [("model", &spending.models), ("day (UTC)", &spending.days)];
+    for (name, rows) in groups {
+        lines.push(format!("\nby {name}"));
+        let widest = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+        lines.extend(
+            rows.iter()
+                .map(|row| format!("  {:<widest$}  {}", one_line(&row.name, 60), line(&row.sum))),
+        );
+    }
+    if spending.sessions.len() > 1 {
+        lines.push("\nby Session".to_owned());
+        let shown = spending.sessions.iter().take(FIRST_SCREEN);
+        lines.extend(shown.map(|row| format!("  {}  {}", row.session_id, line(&row.sum))));
+        if spending.sessions.len() > FIRST_SCREEN {
+            let more = spending.sessions.len() - FIRST_SCREEN;
+            lines.push(format!("  and {more} more; `--json` lists all"));
+        }
+    }
+    clean(&lines.join("\n")) + "\n"
+}
+
+fn line(sum: &Sum) -> String {
+    let calls = if sum.calls == 1 { "1 call".to_owned() } else { format!("{} calls", sum.calls) };
+    let failed = if sum.failed > 0 { format!(" ({} failed)", sum.failed) } else { String::new() };
+    let hits = sum
+        .cache_hit_rate
+        .map_or_else(String::new, |rate| format!(" ({:.0} % cached)", rate * 100.0));
+    let cost = match (sum.estimated_cost_usd, sum.calls_without_cost) {
+        (None, _) => "cost unknown".to_owned(),
+        (Some(cost), 0) => format!("${cost:.4}"),
+        (Some(cost), count) => format!("${cost:.4} and {count} calls of unknown cost"),
+    };
+    let (input, output) = (sum.input_tokens, sum.output_tokens);
+    format!("{calls}{failed}  {input} in{hits}  {output} out  {cost}")
+}

@@ -1,0 +1,203 @@
+//! The models table: context windows, efforts, and what to assume of a model nobody knows.
+//!
+//! A small built-in table, and on top of it what a Provider has listed when it was asked. The list
+//! is a cache in the user's folder: it can be deleted at any time.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::paths::Home;
+
+/// The window assumed for a model nobody has told us about; small on purpose.
+pub const UNKNOWN_WINDOW: u64 = 128_000;
+
+/// No sane cache is larger.
+const LARGEST: u64 = 4 * 1024 * 1024;
+
+/// More models than any server has.
+const MOST: usize = 2_000;
+
+const TO_XHIGH: &[&str] = &["low", "medium", "high", "xhigh"];
+const TO_MAX: &[&str] = &["low", "medium", "high", "xhigh", "max"];
+const TO_ULTRA: &[&str] = &["low", "medium", "high", "xhigh", "max", "ultra"];
+
+const MODELS: &[(&str, u64, &[&str], &str)] = &[
+    ("gpt-5.5", 272_000, TO_XHIGH, "medium"),
+    ("gpt-5.6-luna", 272_000, TO_MAX, "medium"),
+    ("gpt-5.6-sol", 272_000, TO_ULTRA, "low"),
+    ("gpt-5.6-terra", 272_000, TO_ULTRA, "medium"),
+    ("gpt-6-astra", 272_000, TO_ULTRA, "low"),
+    ("gpt-6-luna", 272_000, TO_MAX, "medium"),
+    ("gpt-6-sol", 272_000, TO_ULTRA, "medium"),
+    ("gpt-6.1-sol", 272_000, TO_ULTRA, "low"),
+    ("gpt-6.1-terra", 500_000, TO_ULTRA, "low"),
+];
+
+/// What is known of a model; a promise to machines, and a line of the cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    pub name: String,
+    /// In tokens; `None` when nobody has said.
+    #[serde(default)]
+    pub context_window: Option<u64>,
+    /// How hard it can be told to think; empty when nobody has said.
+    #[serde(default)]
+    pub efforts: Vec<String>,
+    /// What it does when it is told nothing.
+    #[serde(default)]
+    pub default_effort: Option<String>,
+}
+
+impl Model {
+    /// A model of which only the name is known, unless the built-in table knows more.
+    pub fn named(name: &str) -> Self {
+        built_in().find(|model| model.name == name).unwrap_or_else(|| Self {
+            name: name.to_owned(),
+            context_window: None,
+            efforts: Vec::new(),
+            default_effort: None,
+        })
+    }
+
+    /// The window to reckon with.
+    pub fn window(&self) -> u64 {
+        self.context_window.unwrap_or(UNKNOWN_WINDOW)
+    }
+
+    /// Reads one entry of a models endpoint: a catalogue's, or the bare id of other servers.
+    fn listed(entry: &Value) -> Option<Self> {
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
+        let name = text("slug").or_else(|| text("id"))?;
+        if name.is_empty() || name.len() > 200 || text("visibility").as_deref() == Some("hide") {
+            return None;
+        }
+        let mut model = Self::named(&name);
+        let window = ["context_window", "max_model_len", "context_length"]
+            .into_iter()
+            .find_map(|name| entry.get(name).and_then(Value::as_u64));
+        model.context_window = window.filter(|window| *window > 0).or(model.context_window);
+        let levels = entry.get("supported_reasoning_levels").and_then(Value::as_array);
+        let efforts: Vec<String> = levels
+            .into_iter()
+            .flatten()
+            .filter_map(|level| level.get("effort").and_then(Value::as_str).or(level.as_str()))
+            .map(str::to_owned)
+            .collect();
+        if !efforts.is_empty() {
+            model.efforts = efforts;
+        }
+        model.default_effort = text("default_reasoning_level").or(model.default_effort);
+        Some(model)
+    }
+}
+
+/// The built-in table, by name.
+pub fn built_in() -> impl Iterator<Item = Model> {
+    MODELS.iter().map(|(name, window, efforts, default)| Model {
+        name: (*name).to_owned(),
+        context_window: Some(*window),
+        efforts: efforts.iter().map(|effort| (*effort).to_owned()).collect(),
+        default_effort: Some((*default).to_owned()),
+    })
+}
+
+/// Reads the answer of a models endpoint: `{"models": […]}` or `{"data": […]}`.
+pub fn listed(answer: &Value) -> Option<Vec<Model>> {
+    let list = answer.get("models").or_else(|| answer.get("data"))?.as_array()?;
+    Some(list.iter().filter_map(Model::listed).take(MOST).collect())
+}
+
+/// What an endpoint listed when it was last asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// Seconds since the epoch.
+    pub fetched_at: i64,
+    pub models: Vec<Model>,
+}
+
+/// What is remembered of an endpoint; a missing or broken cache is an empty one.
+pub fn remembered(home: &Home, base_url: &str) -> Option<Listing> {
+    let mut cache = cache(home);
+    serde_json::from_value(cache.get_mut(base_url)?.take()).ok()
+}
+
+/// Remembers what an endpoint listed.
+pub fn remember(home: &Home, base_url: &str, listing: &Listing) -> std::io::Result<()> {
+    let mut endpoints = cache(home);
+    endpoints[base_url] = serde_json::to_value(listing)?;
+    let text = json!({ "version": 1, "endpoints": endpoints }).to_string();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder())?;
+    let temporary = home.folder().join(format!(".models.{:08x}", fastrand::u32(..)));
+    let mut file =
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let written =
+        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, home.models()));
+    if written.is_err() {
+        fs::remove_file(&temporary).ok();
+    }
+    written
+}
+
+/// The endpoints of the cache, as an object.
+fn cache(home: &Home) -> Value {
+    let path = home.models();
+    let is_sane = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
+    let text = if is_sane { fs::read(path).unwrap_or_default() } else { Vec::new() };
+    let mut cache: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let endpoints = cache.get_mut("endpoints").map(Value::take).unwrap_or_default();
+    if endpoints.is_object() { endpoints } else { json!({}) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_model_is_known_and_an_unknown_one_is_narrow() {
+        let default = Model::named(crate::config::DEFAULT_MODEL);
+        assert_eq!(
+            (default.window(), default.default_effort.as_deref()),
+            (272_000, Some("medium"))
+        );
+        let unknown = Model::named("llama-9");
+        assert_eq!((unknown.context_window, unknown.window()), (None, UNKNOWN_WINDOW));
+        for model in built_in() {
+            assert!(model.efforts.contains(&model.default_effort.unwrap()), "{}", model.name);
+        }
+    }
+
+    #[test]
+    fn both_shapes_of_a_listing_are_read() {
+        let catalogue = json!({"models": [
+            {"slug": "gpt-9", "context_window": 9, "default_reasoning_level": "low",
+             "supported_reasoning_levels": [{"effort": "low"}, {"effort": "high"}]},
+            {"slug": "secret", "visibility": "hide"},
+        ]});
+        let models = listed(&catalogue).unwrap();
+        assert_eq!(models.len(), 1);
+        assert_eq!((models[0].window(), models[0].efforts.len()), (9, 2));
+        let plain = json!({"object": "list", "data": [{"id": "gpt-5.5"}, {"id": "x"}, {"no": 1}]});
+        let models = listed(&plain).unwrap();
+        assert_eq!(models.iter().map(Model::window).collect::<Vec<_>>(), [272_000, UNKNOWN_WINDOW]);
+        assert_eq!(listed(&json!({"error": 1})), None);
+    }
+
+    #[test]
+    fn a_listing_is_remembered_per_endpoint_and_a_broken_cache_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path().join("home"));
+        let listing = Listing { fetched_at: 5, models: vec![Model::named("a")] };
+        assert_eq!(remembered(&home, "u"), None);
+        remember(&home, "u", &listing).unwrap();
+        remember(&home, "v", &Listing { fetched_at: 6, models: Vec::new() }).unwrap();
+        assert_eq!(remembered(&home, "u"), Some(listing.clone()));
+        fs::write(home.models(), "{oops").unwrap();
+        assert_eq!(remembered(&home, "u"), None);
+        remember(&home, "u", &listing).unwrap();
+        assert_eq!(remembered(&home, "u"), Some(listing));
+    }
+}

@@ -1,0 +1,259 @@
+//! Usage: what Providers have counted, summed per Session, model and day.
+//!
+//! Logs are streamed; only lines that look like a bill are parsed, and a damaged one is counted and
+//! passed over. A repaired or forked Log repeats bills of another, so each is taken once, by its id.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use memchr::memmem;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Prices;
+use crate::event::ProviderUsage;
+use crate::id::SessionId;
+use crate::log::{Folder, LogError};
+use crate::paths;
+
+/// How every bill looks in a Log, of this Pixir and of the first.
+const BILL: &[u8] = br#","type":"provider_usage","data":"#;
+
+/// No bill is longer; of a longer line nothing is kept.
+const LONGEST_LINE: u64 = 4 << 20;
+
+/// Which bills count.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Window {
+    /// Seconds since the epoch.
+    pub from: Option<i64>,
+}
+
+/// Tokens, calls and cost of a group; a promise to machines, so it serializes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Sum {
+    pub calls: u64,
+    pub failed: u64,
+    pub retries: u64,
+    pub input_tokens: u64,
+    pub cached_tokens: u64,
+    pub output_tokens: u64,
+    pub reasoning_tokens: u64,
+    pub total_tokens: u64,
+    /// Cached input of all input, from 0 to 1.
+    pub cache_hit_rate: Option<f64>,
+    /// Absent when no call has a known cost.
+    pub estimated_cost_usd: Option<f64>,
+    /// Billed calls that are missing in the cost.
+    pub calls_without_cost: u64,
+    pub web_searches: u64,
+}
+
+/// A named group.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    pub name: String,
+    #[serde(flatten)]
+    pub sum: Sum,
+}
+
+/// One Session's part.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SessionRow {
+    pub session_id: SessionId,
+    pub workspace: PathBuf,
+    #[serde(flatten)]
+    pub sum: Sum,
+}
+
+/// Everything that was spent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Spending {
+    pub total: Sum,
+    /// The one with most tokens first.
+    pub models: Vec<Row>,
+    /// By UTC date, the last first.
+    pub days: Vec<Row>,
+    /// The one with most tokens first.
+    pub sessions: Vec<SessionRow>,
+    pub unreadable_lines: u64,
+}
+
+/// What the Sessions of some Workspaces have spent; a Log that cannot be opened spends nothing.
+pub fn spending(workspaces: &[PathBuf], window: Window, prices: &Prices) -> Spending {
+    let mut counting = Counting::new(window, prices);
+    for workspace in workspaces {
+        let Ok(Some(folder)) = Folder::open(workspace) else { continue };
+        for id in ids(workspace) {
+            if let Ok(file) = folder.read_log(&id) {
+                counting.log(workspace, &id, &file);
+            }
+        }
+    }
+    counting.finish()
+}
+
+/// What one Session has spent.
+pub fn spending_of(
+    workspace: &Path,
+    id: &SessionId,
+    window: Window,
+    prices: &Prices,
+) -> Result<Spending, LogError> {
+    let Some(folder) = Folder::open(workspace)? else {
+        return Err(LogError::NotFound { id: id.clone() });
+    };
+    let mut counting = Counting::new(window, prices);
+    counting.log(workspace, id, &folder.read_log(id)?);
+    Ok(counting.finish())
+}
+
+fn ids(workspace: &Path) -> Vec<SessionId> {
+    let Ok(folder) = std::fs::read_dir(paths::sessions(workspace)) else { return Vec::new() };
+    let id = |entry: std::fs::DirEntry| {
+        SessionId::parse(entry.file_name().to_str()?.strip_suffix(".ndjson")?).ok()
+    };
+    let mut ids: Vec<SessionId> = folder.flatten().filter_map(id).collect();
+    // Originals come before their repaired copies.
+    ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+    ids
+}
+
+/// What is looked at of a line.
+#[derive(Deserialize)]
+struct Line {
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    ts: String,
+    data: ProviderUsage,
+}
+
+struct Counting<'a> {
+    window: Window,
+    prices: &'a Prices,
+    seen: HashSet<String>,
+    total: Sum,
+    models: BTreeMap<String, Sum>,
+    days: BTreeMap<String, Sum>,
+    sessions: Vec<SessionRow>,
+    unreadable: u64,
+}
+
+impl<'a> Counting<'a> {
+    fn new(window: Window, prices: &'a Prices) -> Self {
+        Self {
+            window,
+            prices,
+            seen: HashSet::new(),
+            total: Sum::default(),
+            models: BTreeMap::new(),
+            days: BTreeMap::new(),
+            sessions: Vec::new(),
+            unreadable: 0,
+        }
+    }
+
+    fn log(&mut self, workspace: &Path, id: &SessionId, file: &File) {
+        let mut reader = BufReader::with_capacity(256 << 10, file);
+        let mut sum = Sum::default();
+        let mut line = Vec::new();
+        let finder = memmem::Finder::new(BILL);
+        loop {
+            line.clear();
+            match reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+                Ok(0) => break,
+                // The rest of an overlong line comes as lines of its own, none of which is a bill.
+                Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == LONGEST_LINE => {
+                    self.unreadable += 1;
+                }
+                Ok(_) if finder.find(&line).is_some() => self.bill(&line, &mut sum),
+                Ok(_) => {}
+                // A disk that fails in the middle: what was read counts.
+                Err(_) => {
+                    self.unreadable += 1;
+                    break;
+                }
+            }
+        }
+        if sum.calls > 0 {
+            sum.finish();
+            let (session_id, workspace) = (id.clone(), workspace.to_owned());
+            self.sessions.push(SessionRow { session_id, workspace, sum });
+        }
+    }
+
+    fn bill(&mut self, line: &[u8], session: &mut Sum) {
+        let Ok(Line { id, ts, data }) = serde_json::from_slice::<Line>(line) else {
+            self.unreadable += 1;
+            return;
+        };
+        let moment = ts.parse::<jiff::Timestamp>().ok();
+        let is_old = |from: i64| moment.is_none_or(|moment| moment.as_second() < from);
+        if self.window.from.is_some_and(is_old) || (!id.is_empty() && !self.seen.insert(id)) {
+            return;
+        }
+        let tokens = data.billed();
+        let cost =
+            data.estimated_cost_usd.or_else(|| self.prices.cost(&data.model, tokens.as_ref()?));
+        let day = moment
+            .map_or_else(|| "unknown".to_owned(), |moment| moment.strftime("%Y-%m-%d").to_string());
+        let model = if data.model.is_empty() { "unknown" } else { &data.model };
+        let model = self.models.entry(model.to_owned()).or_default();
+        for sum in [&mut self.total, model, self.days.entry(day).or_default(), session] {
+            sum.add(&data, cost);
+        }
+    }
+
+    fn finish(self) -> Spending {
+        let rows = |group: BTreeMap<String, Sum>| -> Vec<Row> {
+            let row = |(name, mut sum): (String, Sum)| {
+                sum.finish();
+                Row { name, sum }
+            };
+            group.into_iter().map(row).collect()
+        };
+        let mut total = self.total;
+        total.finish();
+        let (mut models, mut days) = (rows(self.models), rows(self.days));
+        models.sort_by_key(|row| std::cmp::Reverse(row.sum.total_tokens));
+        days.reverse();
+        let mut sessions = self.sessions;
+        sessions.sort_by_key(|row| std::cmp::Reverse(row.sum.total_tokens));
+        Spending { total, models, days, sessions, unreadable_lines: self.unreadable }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, bill: &ProviderUsage, cost: Option<f64>) {
+        self.calls += 1;
+        self.failed += u64::from(bill.status.as_deref() == Some("failed"));
+        self.retries += u64::from(bill.retries);
+        let searched = bill.extra.get("web_search").and_then(|search| search.get("calls"));
+        self.web_searches += searched.and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let Some(tokens) = bill.billed() else { return };
+        let pairs = [
+            (&mut self.input_tokens, tokens.input_tokens),
+            (&mut self.cached_tokens, tokens.cached_tokens),
+            (&mut self.output_tokens, tokens.output_tokens),
+            (&mut self.reasoning_tokens, tokens.reasoning_tokens),
+            (&mut self.total_tokens, tokens.total_tokens),
+        ];
+        for (sum, more) in pairs {
+            *sum = sum.saturating_add(more);
+        }
+        match cost {
+            Some(cost) => *self.estimated_cost_usd.get_or_insert(0.0) += cost,
+            None => self.calls_without_cost += 1,
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate; counts are far below 2^52")]
+    fn finish(&mut self) {
+        if self.input_tokens > 0 {
+            let cached = self.cached_tokens.min(self.input_tokens);
+            self.cache_hit_rate = Some(cached as f64 / self.input_tokens as f64);
+        }
+    }
+}

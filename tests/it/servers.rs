@@ -1,0 +1,130 @@
+//! Other servers that speak the dialect: named by the user, and by nobody else.
+
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use crate::support::Stage;
+use crate::support::desk::Desk;
+
+async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
+    let listing = json!({"object": "list", "data": [{"id": "gpt-oss:20b"}, {"id": "qwen"}]});
+    let stage = Stage::new(Stage::mark(), Script::new(replies).listing(listing)).await;
+    let local = stage.server.portable_url();
+    stage.configure(&json!({"durability": "none", "providers": {
+        "local": {"base_url": local, "models": ["gpt-oss:20b"]},
+        "keyed": {"base_url": local, "key_env": "KEYED_SECRET", "policy": "portable"},
+        "far": {"base_url": "https://models.example/v1", "key_env": "FAR_KEY"},
+        "clear": {"base_url": "http://models.example/v1", "key_env": "KEYED_SECRET"},
+    }}));
+    stage
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_portable_server_gets_only_what_it_understands() {
+    let replies = [
+        Reply::new().reasoning("Hm.").call("read", json!({"path": "a"})),
+        Reply::says("done"),
+        Reply::says("again"),
+    ];
+    let stage = stage(replies).await;
+    let ended = stage.run(&["--provider", "local", "--json", "hi"]);
+    ended.expect_code(0);
+    let requests = stage.server.requests();
+    assert_eq!(requests.len(), 2, "nothing was refused");
+    for request in &requests {
+        assert_eq!(request.path, "/portable/v1/responses");
+        assert_eq!(request.body["model"], "gpt-oss:20b", "its own model is used");
+        assert_eq!(request.header("authorization"), None, "the environment's key stays at home");
+        let fields: Vec<&str> =
+            request.body.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(
+            fields,
+            ["model", "stream", "store", "instructions", "input", "tools", "tool_choice"]
+        );
+    }
+    let said: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let resume = said["resume_command"].as_str().unwrap();
+    assert!(resume.ends_with("--provider local"), "{resume}");
+    stage.run(&["resume", "--last", "--provider", "local", "hi"]).expect_code(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_comes_from_its_own_variable_and_goes_nowhere_in_clear_text() {
+    let stage = stage([Reply::says("hello")]).await;
+    let with_key = |args: &[&str]| {
+        let mut command = stage.command(args);
+        command.env("KEYED_SECRET", "sk-of-the-keyed-server");
+        crate::support::stage::Running::start(&mut command).end()
+    };
+    with_key(&["--provider", "keyed", "--model", "m", "hi"]).expect_code(0);
+    let request = &stage.server.requests()[0];
+    assert_eq!(request.header("authorization"), Some("Bearer sk-of-the-keyed-server"));
+    let clear = with_key(&["--provider", "clear", "hi"]);
+    clear.expect_code(2);
+    assert!(clear.stderr.contains("provider `clear`"), "{}", clear.stderr);
+    assert!(clear.stderr.contains("plain http to models.example"), "{}", clear.stderr);
+    let far = stage.run(&["--provider", "far", "hi"]);
+    far.expect_code(4);
+    assert!(far.stderr.contains("FAR_KEY"), "{}", far.stderr);
+    let unknown = stage.run(&["--provider", "nowhere", "hi"]);
+    unknown.expect_code(2);
+    assert!(unknown.stderr.contains("clear, far, keyed, local"), "{}", unknown.stderr);
+    assert_eq!(stage.server.requests().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_asked_for_its_own_models() {
+    let stage = stage([]).await;
+    let output = |args: &[&str]| -> Value {
+        let ended = stage.run(args);
+        ended.expect_code(0);
+        serde_json::from_str::<Value>(&ended.stdout).unwrap()["output"].clone()
+    };
+    let before = output(&["models", "--provider", "local", "--json"]);
+    assert_eq!(
+        (&before["source"], &before["models"][0]["name"]),
+        (&json!("config"), &json!("gpt-oss:20b"))
+    );
+    let after = output(&["models", "refresh", "--provider", "local", "--json"]);
+    assert_eq!(after["models"][1]["name"], "qwen");
+    assert_eq!(stage.server.listings()[0].path, "/portable/v1/models");
+    // What one endpoint lists says nothing about another.
+    assert_eq!(output(&["models", "--json"])["source"], "built_in");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosted_search_is_not_asked_of_a_portable_server() {
+    let stage = stage([Reply::says("hello")]).await;
+    let ended = stage.run(&["--provider", "local", "--web-search", "hi"]);
+    ended.expect_code(2);
+    assert!(ended.stderr.contains("cannot search the web"), "{}", ended.stderr);
+    assert_eq!(stage.server.requests().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_asks_its_own_catalogue_and_never_pays_elsewhere() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    let listed = desk.run(&["models", "refresh", "--json"]).exits(0);
+    let asked = &desk.server.listings()[0];
+    let path = format!("/backend-api/codex/models?client_version={}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(asked.path, path);
+    assert!(asked.header("chatgpt-account-id").is_some());
+    assert_eq!(listed.envelope()["output"]["source"], "endpoint");
+    // Wishes are understood by the subscription's backend.
+    let schema = desk.auth().parent().unwrap().join("schema.json");
+    std::fs::write(&schema, r#"{"type": "string"}"#).unwrap();
+    let schema = schema.to_str().unwrap();
+    let wished = desk.run(&["--web-search", "--output-schema", schema, "hello", "there"]).exits(6);
+    assert_eq!(desk.server.requests()[0].body["text"]["format"]["type"], "json_schema");
+    // A named server is not the subscription's endpoint.
+    let config = json!({"providers": {"local": {"base_url": desk.server.portable_url()}}});
+    std::fs::write(desk.auth().with_file_name("config.json"), config.to_string()).unwrap();
+    let local = desk.run(&["--provider", "local", "hello", "there"]).exits(0);
+    let requests = desk.server.requests();
+    let request = requests.last().unwrap();
+    assert_eq!(request.path, "/portable/v1/responses");
+    assert_eq!(request.header("authorization"), None);
+    assert_eq!(request.header("chatgpt-account-id"), None);
+    desk.check_secrets(&[listed, wished, local]);
+}

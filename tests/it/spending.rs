@@ -1,0 +1,121 @@
+//! What was spent, and what there is to spend it on.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use crate::support::Stage;
+
+fn output(text: &str) -> Value {
+    serde_json::from_str::<Value>(text).unwrap()["output"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_summed_per_session_model_and_day() {
+    let replies = [
+        Reply::says("one").usage(1_000_000, 750_000, 100_000),
+        Reply::says("two").usage(100, 0, 10),
+        Reply::status(401, r#"{"error":{"message":"no"}}"#),
+    ];
+    let stage = Stage::new(Stage::mark(), Script::new(replies)).await;
+    let prices = json!({"gpt-5.5": {"input": 2, "cached_input": 0.5, "output": 10}});
+    stage.configure(&json!({"durability": "none", "prices": prices}));
+    assert!(stage.run(&["usage"]).expect_code(0).stdout.contains("no Provider was called"));
+    stage.run(&["hi"]).expect_code(0);
+    stage.run(&["resume", "--last", "--model", "other", "hi"]).expect_code(0);
+    stage.run(&["hi"]).expect_code(4);
+
+    let spent = output(&stage.run(&["usage", "--json"]).expect_code(0).stdout);
+    let total = &spent["total"];
+    assert_eq!((&total["calls"], &total["failed"]), (&json!(3), &json!(1)));
+    assert_eq!(total["input_tokens"], 1_000_100);
+    assert!((total["cache_hit_rate"].as_f64().unwrap() - 0.75).abs() < 0.001);
+    assert_eq!(
+        (&total["estimated_cost_usd"], &total["calls_without_cost"]),
+        (&json!(1.875), &json!(1))
+    );
+    assert_eq!(spent["models"][0]["name"], "gpt-5.5");
+    assert_eq!(spent["models"][1]["estimated_cost_usd"], Value::Null);
+    assert_eq!(spent["days"].as_array().unwrap().len(), 1);
+    let sessions = spent["sessions"].as_array().unwrap();
+    assert_eq!(sessions.len(), 2);
+
+    let id = sessions[0]["session_id"].as_str().unwrap();
+    let one = output(&stage.run(&["usage", id, "--json"]).expect_code(0).stdout);
+    assert_eq!(one["total"]["calls"], 2);
+    let told = stage.run(&["usage", "--since", "7d"]).expect_code(0).stdout.clone();
+    for words in ["3 calls (1 failed)", "75 % cached", "$1.8750", "by model", "by Session"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    stage.run(&["usage", "--since", "yesterday"]).expect_code(2);
+    stage.run(&["usage", "20260101T000000-aaaaaa"]).expect_code(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_and_copies_do_not_change_the_sums() {
+    let stage = Stage::new(Stage::mark(), Script::new([Reply::says("one").usage(500, 0, 5)])).await;
+    stage.run(&["hi"]).expect_code(0);
+    let (id, path) = stage.session().unwrap();
+    let mut log = OpenOptions::new().append(true).open(path).unwrap();
+    log.write_all(b"\0\xff garbage\n{\"id\":1,\"type\":\"provider_usage\",\"data\":{\"torn")
+        .unwrap();
+    drop(log);
+    stage.run(&["repair", id.as_str()]).expect_code(0);
+    let spent = output(&stage.run(&["usage", "--all", "--json"]).expect_code(0).stdout);
+    assert_eq!(
+        (&spent["total"]["calls"], &spent["total"]["total_tokens"]),
+        (&json!(1), &json!(505))
+    );
+    assert_eq!(spent["unreadable_lines"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_are_listed_asked_for_and_remembered() {
+    let catalogue = json!({"models": [
+        {"slug": "gpt-9", "context_window": 900_000, "default_reasoning_level": "low",
+         "supported_reasoning_levels": [{"effort": "low"}, {"effort": "high"}]},
+        {"slug": "hidden", "visibility": "hide"},
+        {"slug": "bare"},
+    ]});
+    let stage = Stage::new(Stage::mark(), Script::new([Reply::says("x")]).listing(catalogue)).await;
+    let built_in = stage.run(&["models"]);
+    built_in.expect_code(0);
+    assert!(built_in.stdout.contains("* gpt-5.5"), "{}", built_in.stdout);
+    assert!(built_in.stdout.contains("272000  low [medium] high xhigh"), "{}", built_in.stdout);
+    assert!(stage.server.listings().is_empty());
+
+    let fresh = output(&stage.run(&["models", "refresh", "--json"]).expect_code(0).stdout);
+    let asked = stage.server.listings();
+    assert_eq!(asked[0].header("authorization"), Some("Bearer sk-test-of-the-stage"));
+    assert_eq!(fresh["source"], "endpoint");
+    let names: Vec<&str> =
+        fresh["models"].as_array().unwrap().iter().filter_map(|m| m["name"].as_str()).collect();
+    assert_eq!(names, ["bare", "gpt-5.5", "gpt-9"]);
+    assert_eq!(
+        (&fresh["models"][0]["context_window"], &fresh["models"][0]["context_window_known"]),
+        (&json!(128_000), &json!(false))
+    );
+    assert_eq!(fresh["models"][2]["efforts"], json!(["low", "high"]));
+
+    let later = output(&stage.run(&["models", "--json"]).expect_code(0).stdout);
+    assert_eq!((&later["models"], &later["source"]), (&fresh["models"], &json!("endpoint")));
+    assert_eq!(stage.server.listings().len(), 1);
+    // A model and an effort that nobody knows are passed on.
+    stage.run(&["--model", "unheard-of", "--effort", "gentle", "hi"]).expect_code(0);
+    let body = &stage.server.requests()[0].body;
+    assert_eq!(
+        (&body["model"], &body["reasoning"]["effort"]),
+        (&json!("unheard-of"), &json!("gentle"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_lists_nothing_is_an_error_that_says_so() {
+    let stage = Stage::new(Stage::mark(), Script::new([]).listing(json!({"hello": 1}))).await;
+    let ended = stage.run(&["models", "refresh", "--json"]);
+    ended.expect_code(1);
+    let said: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(said["error"]["kind"], "invalid_response");
+}
