@@ -167,7 +167,7 @@ fn a_workspace_cannot_widen_trust_and_cannot_break_a_run() {
     assert!(notices[1].contains("`durability` is ignored"));
     assert!(notices[2].contains("`x` is not a setting"));
 
-    let wires = r#"{"transport": "sse", "tls": {"extra_roots": ["/work/own.pem"]}}"#;
+    let wires = r#"{"transport": "sse", "tls": {"extra_roots": ["/own.pem"]}}"#;
     let desk = Desk::new().workspace(wires);
     let config = desk.load().unwrap().config;
     assert_eq!((config.transport, config.extra_roots.len(), desk.notices().len()), (None, 0, 2));
