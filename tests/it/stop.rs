@@ -107,7 +107,8 @@ async fn a_signal_during_a_command_kills_all_of_it_and_answers_the_call() {
 async fn a_second_signal_exits_at_once_and_leaves_nothing() {
     let stage = stage(|_, mark| {
         // Deaf to the polite half of an interrupt, which here lasts longer than the test.
-        let command = "trap '' TERM INT HUP; while :; do bash -c 'exec -a MARK sleep 300'; done";
+        let command = "trap '' TERM INT HUP; touch deaf; \
+                       while :; do bash -c 'exec -a MARK sleep 300'; done";
         Reply::calls("bash", json!({"command": command.replace("MARK", mark)}))
     })
     .await;
@@ -115,6 +116,9 @@ async fn a_second_signal_exits_at_once_and_leaves_nothing() {
     stage.configure(&json!({"durability": "none", "grace": minute}));
     tokio::task::block_in_place(|| {
         let mut running = stage.start(&["begin now"]);
+        // Its command line alone would not tell: the shell has it before it is deaf.
+        let deaf = stage.workspace().join("deaf");
+        assert!(wait_for(DEADLINE, || deaf.exists(), |is| *is), "no command");
         wait_for_command(&stage);
         running.signal(Signal::INT);
         let is_deaf = wait_for(
