@@ -11,7 +11,7 @@ use crate::secret::Secrets;
 /// The largest content that is compared line by line.
 const LARGEST_COMPARED: usize = 4 << 20;
 /// How much of a diff is kept.
-const DIFF_LIMIT: usize = 64 * 1024;
+pub const DIFF_LIMIT: usize = 64 * 1024;
 
 /// What differs between two contents.
 pub struct Difference {

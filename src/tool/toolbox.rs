@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 
 use super::bash::Bash;
 use super::edit::Edit;
+use super::patch::ApplyPatch;
 use super::read::Read;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
+use super::update_plan::UpdatePlan;
 use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
 use crate::config::Config;
@@ -50,10 +52,12 @@ impl Toolbox {
     pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let tools: [Arc<dyn AnyTool>; 4] = [
+        let tools: [Arc<dyn AnyTool>; 6] = [
+            Arc::new(ApplyPatch::new(rewriter.clone())),
             Arc::new(Bash::new(commands, config.bash.clone())),
             Arc::new(Edit::new(rewriter.clone())),
             Arc::new(Read::new(seen)),
+            Arc::new(UpdatePlan),
             Arc::new(Write::new(rewriter)),
         ];
         Self::new(tools)

@@ -30,6 +30,10 @@ mod kill;
 mod login;
 /// Proxies and certificates.
 mod network;
+/// Patches of several files.
+mod patch;
+/// The model's plan.
+mod plan;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
