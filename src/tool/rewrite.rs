@@ -74,7 +74,8 @@ impl Rewriter {
         let old = current.as_ref().map(|current| current.bytes.as_slice());
         let new = change(old)?;
         let verb = if current.is_some() { "change" } else { "create" };
-        let versions = Versions { path: &shown, old: old.unwrap_or_default(), new: &new };
+        let versions =
+            Versions { path: &shown, old_path: None, old: old.unwrap_or_default(), new: &new };
         let difference = Difference::between(versions, &context.secrets, PLAN_COMPARE_TIME);
         let counts = difference.counts();
         let others = current.and_then(|current| other_names(&current.stat));
@@ -121,7 +122,8 @@ impl Rewriter {
         };
         let print = Print::of(&new, &stat);
         self.seen.note(&real, print.clone());
-        let versions = Versions { path: &real, old: old.unwrap_or_default(), new: &new };
+        let versions =
+            Versions { path: &real, old_path: None, old: old.unwrap_or_default(), new: &new };
         let difference = Difference::between(versions, &context.secrets, COMPARE_TIME);
         Ok(Rewritten { path: real, bytes: new.len(), is_new, difference, notes, print })
     }

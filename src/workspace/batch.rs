@@ -378,3 +378,35 @@ fn aside_name(name: &OsStr) -> OsString {
     let random = format!(".{:016x}.pixir-old", fastrand::u64(..));
     os_string(&[b".", shown, random.as_bytes()].concat())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::super::Workspace;
+    use super::*;
+
+    /// What happens on file systems that cannot exchange two names.
+    #[test]
+    fn an_old_file_without_a_name_is_written_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).unwrap();
+        let workspace = Workspace::open(folder.path()).unwrap();
+        let target = workspace.target(Path::new("a")).unwrap();
+        let step = Step::Put { target, content: b"new".into(), like: None };
+        let mut ready = Ready { step, beside: None, undo: None, done: Done::default() };
+        ready.prepare().unwrap();
+        fs::rename(folder.path().join(&ready.beside.as_ref().unwrap().name), &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        ready.undo = Some(Undo::Replaced);
+        assert_eq!(ready.take_back(), Fate::PutBack);
+        ready.clear_away();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o751);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -190,10 +190,14 @@ impl Target {
 
     /// Replaces the content and answers with what the file is now.
     pub fn replace(self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
-        match &self.existing {
+        let replaced = match &self.existing {
             Some(existing) if existing.stat.st_nlink > 1 => self.overwrite(existing, content),
             _ => self.swap(content),
+        };
+        if replaced.is_err() {
+            self.made.iter().rev().for_each(MadeFolder::remove);
         }
+        replaced
     }
 
     /// Opens the file by its name in the folder.

@@ -283,6 +283,7 @@ mod tests {
         assert!(error.next_actions[0].contains("white space"), "{:?}", error.next_actions);
         let error = patched(b"one\nthree\n", " one\n-two\n+three\n").unwrap_err();
         assert!(error.next_actions[0].contains("already there, at line 1"));
+        check_refused(b"a\n", "-b\n", Kind::NoMatch, "does not fit");
         check_refused(b"a\nb\n", "@@\n-a\n b\n@@\n-b\n", Kind::InvalidArgs, "overlaps");
         check_refused(b"a\nb\n", "-a\n+a\n", Kind::InvalidArgs, "nothing would change");
         check_refused(b"\xff\xfea\0\n\0", "-a\n", Kind::BinaryFile, "UTF-16");
@@ -290,6 +291,59 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever is patched by whatever: no panic, and no byte that is in neither of both.
+        #[test]
+        fn nothing_comes_from_nowhere(
+            content in prop::collection::vec(prop::sample::select(b"ab \t\n\r\xe9\0".to_vec()), 0..24),
+            lines in prop::collection::vec(prop::sample::select(vec![
+                " a", " b", "-a", "-b", "-", "+NEW", "+", "", " ", "@@", "@@ a", "*** End of File",
+            ]), 1..8),
+        ) {
+            let body: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
+            let patch = format!("*** Begin Patch\n*** Update File: f\n{body}*** End Patch\n");
+            let Ok(mut sections) = parse(&patch) else { return Ok(()) };
+            let Deed::Update { chunks, .. } = sections.remove(0).deed else { unreachable!() };
+            if let Ok(applied) = apply(&content, &chunks) {
+                let count = |bytes: &[u8], byte| memchr::memchr_iter(byte, bytes).count();
+                for byte in [b'a', b'b', 0xe9, 0] {
+                    prop_assert!(count(&applied.bytes, byte) <= count(&content, byte));
+                }
+                let added = lines.iter().filter(|line| **line == "+NEW").count();
+                prop_assert_eq!(count(&applied.bytes, b'N'), added);
+            }
+        }
+
+        /// One changed line with some context: exact where the context occurs once, else refused.
+        #[test]
+        fn a_chunk_means_one_place_or_is_refused(
+            lines in prop::collection::vec("[ab]{0,2} ?", 1..14),
+            at in any::<prop::sample::Index>(),
+            context in 0_usize..3,
+            crlf in any::<bool>(),
+        ) {
+            let at = at.index(lines.len());
+            let (first, end) = (at.saturating_sub(context), (at + context + 1).min(lines.len()));
+            let wanted = &lines[first..end];
+            let body: String = (first..end)
+                .flat_map(|line| {
+                    let mark = if line == at { "-" } else { " " };
+                    let added = if line == at { "+NEW\n" } else { "" };
+                    [mark, &lines[line], "\n", added]
+                })
+                .collect();
+            let ending = if crlf { "\r\n" } else { "\n" };
+            let whole = |lines: &[String]| lines.iter().fold(String::new(), |text, line| text + line + ending);
+            let applied = patched(whole(&lines).as_bytes(), &body);
+            let places = lines.windows(wanted.len()).filter(|window| *window == wanted).count();
+            if places == 1 {
+                let mut expected = lines.clone();
+                expected[at] = "NEW".to_owned();
+                prop_assert_eq!(String::from_utf8(applied.unwrap().bytes).unwrap(), whole(&expected));
+            } else {
+                prop_assert_eq!(applied.unwrap_err().kind, Kind::NotUnique);
+            }
+        }
+
         /// A patch made from two contents turns the one into the other, or is refused.
         #[test]
         fn a_patch_made_of_two_files_is_exact(

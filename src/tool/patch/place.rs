@@ -146,8 +146,11 @@ fn read_as<'c>(
     Ok(None)
 }
 
-/// Where all wanted lines stand one after the other.
+/// Where all wanted lines stand one after the other; none stand nowhere.
 fn matches(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
+    if wanted.is_empty() {
+        return Vec::new();
+    }
     let windows = lines.windows(wanted.len()).enumerate();
     let is_match =
         |window: &[&[u8]]| window.iter().zip(wanted).all(|(one, other)| sight.same(one, other));

@@ -46,7 +46,11 @@ pub fn changes(draft: &Draft, context: &ToolContext, time: Duration) -> Vec<Chan
             (Some(_), None, _) => (Deed::Deleted, file.old()),
         };
         let path = context.workspace.display(&file.given);
-        let versions = Versions { path, old, new: file.fresh() };
+        let old_path = match deed {
+            Deed::Moved(origin) => Some(context.workspace.display(&draft.files[origin].given)),
+            Deed::Added | Deed::Updated | Deed::Deleted => None,
+        };
+        let versions = Versions { path, old_path, old, new: file.fresh() };
         // All files together take no longer than one may.
         let time = time / u32::try_from(draft.files.len()).unwrap_or(u32::MAX).max(1);
         let difference =

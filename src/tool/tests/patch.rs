@@ -53,7 +53,9 @@ fn one_patch_adds_updates_moves_and_deletes() {
          R run.sh -> bin/run.sh (+1 -1)\nD old.txt (+0 -1)"
     );
     assert_eq!(output.details["diff"].as_str(), plan.diff.as_deref());
-    assert!(plan.diff.unwrap().contains("-        x = 1\n+        x = 2\n"));
+    let diff = plan.diff.unwrap();
+    assert!(diff.contains("-        x = 1\n+        x = 2\n"), "{diff}");
+    assert!(diff.contains("--- a/run.sh\n+++ b/bin/run.sh\n"), "{diff}");
     assert_eq!(bench.bytes("deep/er/new.txt"), b"one\ntwo\n");
     assert_eq!(bench.bytes("bin/run.sh"), b"#!/bin/sh\necho 2\n");
     assert_eq!(fs::metadata(bench.path("bin/run.sh")).unwrap().mode() & 0o7777, 0o755);
