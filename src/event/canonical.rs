@@ -426,6 +426,9 @@ pub struct PlanEntry {
 pub struct Plan {
     #[serde(default)]
     pub entries: Vec<PlanEntry>,
+    /// Why it changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

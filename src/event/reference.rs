@@ -67,8 +67,9 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             "The Turn ended without an answer: provider_error, configuration_error, tool_error, interrupted, timed_out, iteration_cap, doom_loop, budget_exceeded, incomplete or crashed.",
         ),
         "plan" => (
-            json!({"entries": [{"content": "read the code", "priority": "high", "status": "completed"}]}),
-            "The model's plan, always whole.",
+            json!({"entries": [{"content": "read the code", "priority": "medium", "status": "completed"}],
+                "explanation": "the code was short"}),
+            "The model's plan, always whole: pending, in_progress or completed. `explanation` says why it changed, and is absent when nobody said.",
         ),
         "skill_activation" => (
             json!({"name": "tidy", "path": "skills/tidy/SKILL.md", "content_hash": "…", "content": "…", "activated_by": "user"}),

@@ -19,6 +19,7 @@ mod namespace;
 mod order;
 mod output;
 mod page;
+mod patch;
 mod plain;
 mod read;
 mod replace;
@@ -30,6 +31,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 mod toolbox;
+mod update_plan;
 mod watch;
 mod write;
 
@@ -48,7 +50,7 @@ pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::Toolbox;
 
 use crate::error::{Explain, Kind, Report};
-use crate::event::{Bus, Ephemeral};
+use crate::event::{Bus, Canonical, Ephemeral};
 use crate::id::CallId;
 use crate::secret::Secrets;
 use crate::workspace::Workspace;
@@ -96,24 +98,50 @@ pub struct ToolContext {
     pub output_limit: usize,
 }
 
-/// Where a running tool says what happens; it can emit live notices and nothing more.
-#[derive(Debug, Clone)]
-pub struct Signals(Option<Bus>);
+/// Where a running tool says what happens: live notices, and facts of its own that are recorded
+/// between the call and its result.
+#[derive(Clone)]
+pub struct Signals {
+    bus: Option<Bus>,
+    recorder: Option<Recorder>,
+}
+
+/// Takes a fact of a tool to the Log.
+pub type Recorder = Arc<dyn Fn(Canonical) -> BoxFuture<'static, Result<(), Report>> + Send + Sync>;
 
 impl Signals {
     /// Signals that reach the Session's listeners.
     pub fn to(bus: Bus) -> Self {
-        Self(Some(bus))
+        Self { bus: Some(bus), recorder: None }
     }
     /// Signals that nobody hears.
     pub fn nowhere() -> Self {
-        Self(None)
+        Self { bus: None, recorder: None }
+    }
+    /// The same, with a way to the Log.
+    #[must_use]
+    pub fn recording(self, recorder: Recorder) -> Self {
+        Self { recorder: Some(recorder), ..self }
     }
     /// Tells listeners a piece of output.
     pub fn output(&self, call_id: &CallId, chunk: String) {
-        if let Some(bus) = &self.0 {
+        if let Some(bus) = &self.bus {
             bus.emit(Ephemeral::ToolOutputDelta { call_id: call_id.clone(), chunk });
         }
+    }
+    /// Records a fact, without Secrets; returns when it is in the Log.
+    pub async fn record(&self, fact: Canonical) -> Result<(), ToolError> {
+        let Some(recorder) = &self.recorder else { return Ok(()) };
+        recorder(fact).await.map_err(|report| {
+            let kind = Kind::from_name(&report.kind).unwrap_or(Kind::LogWriteFailed);
+            ToolError::new(kind, report.message).details(report.details)
+        })
+    }
+}
+
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signals").field("bus", &self.bus).finish_non_exhaustive()
     }
 }
 

@@ -11,9 +11,11 @@ use super::edit::Edit;
 use super::glob::Glob;
 use super::grep::Grep;
 use super::list::List;
+use super::patch::ApplyPatch;
 use super::read::Read;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
+use super::update_plan::UpdatePlan;
 use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
 use crate::config::Config;
@@ -53,13 +55,15 @@ impl Toolbox {
     pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let tools: [Arc<dyn AnyTool>; 7] = [
+        let tools: [Arc<dyn AnyTool>; 9] = [
+            Arc::new(ApplyPatch::new(rewriter.clone())),
             Arc::new(Bash::new(commands, config.bash.clone())),
             Arc::new(Edit::new(rewriter.clone())),
             Arc::new(Glob),
             Arc::new(Grep),
             Arc::new(List),
             Arc::new(Read::new(seen)),
+            Arc::new(UpdatePlan),
             Arc::new(Write::new(rewriter)),
         ];
         Self::new(tools)
