@@ -25,6 +25,7 @@ mod read;
 mod replace;
 mod rewrite;
 mod running;
+mod schema;
 mod search;
 mod seen;
 mod supervisor;
@@ -46,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use bound::bound;
 pub use command::{Commands, Containment, Host};
+pub use schema::Schema;
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::Toolbox;
 
@@ -81,7 +83,7 @@ pub struct ToolSpec {
     pub name: String,
     pub description: String,
     /// JSON Schema of the arguments.
-    pub parameters: Value,
+    pub parameters: Schema,
 }
 
 /// What a running tool may use.
@@ -254,6 +256,11 @@ impl<E: Explain> From<&E> for ToolError {
 /// The object-safe twin, for the registry and for tools whose names arrive at run time.
 pub trait AnyTool: Send + Sync {
     fn spec(&self) -> ToolSpec;
+    /// The schema that its type has now.
+    #[cfg(test)]
+    fn drawn(&self) -> Value {
+        self.spec().parameters.value()
+    }
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError>;
     fn run(
         &self,
@@ -267,8 +274,13 @@ impl<T: Tool> AnyTool for T {
         ToolSpec {
             name: T::NAME.to_owned(),
             description: T::MANUAL.to_owned(),
-            parameters: schema_of::<T::Args>(),
+            parameters: Schema::of::<T::Args>(T::NAME),
         }
+    }
+
+    #[cfg(test)]
+    fn drawn(&self) -> Value {
+        schema::draw::<T::Args>()
     }
 
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError> {
@@ -291,40 +303,6 @@ impl<T: Tool> AnyTool for T {
 fn decode<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
     serde_json::from_value(args)
         .map_err(|error| ToolError::invalid(format!("these arguments cannot be used: {error}")))
-}
-
-/// The schema of a type, every part of it in place, so that no reference needs to be followed.
-fn schema_of<A: JsonSchema>() -> Value {
-    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    });
-    shorten(settings.into_generator().into_root_schema_for::<A>().to_value())
-}
-
-/// Takes out what tells a model nothing: titles, number formats, null as another way to leave out.
-fn shorten(schema: Value) -> Value {
-    let Value::Object(mut map) = schema else { return schema };
-    for noise in ["title", "format", "default"] {
-        map.remove(noise);
-    }
-    if let Some(Value::Array(types)) = map.get("type")
-        && let Some(only) = types.iter().find(|name| *name != "null").cloned()
-    {
-        map.insert("type".to_owned(), only);
-    }
-    if map.contains_key("properties") {
-        map.remove("description");
-    }
-    let shortened = map.into_iter().map(|(key, value)| match value {
-        // Names of properties are not keywords; a property may be called `title`.
-        Value::Object(inner) if key == "properties" => {
-            let inner = inner.into_iter().map(|(name, value)| (name, shorten(value)));
-            (key, Value::Object(inner.collect()))
-        }
-        value => (key, shorten(value)),
-    });
-    Value::Object(shortened.collect())
 }
 
 /// The beginning of a text, on one line of a summary.

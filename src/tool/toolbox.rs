@@ -84,7 +84,7 @@ impl Toolbox {
         let index = self.position(name)?;
         let schema = &self.specs[index].parameters;
         let compile = || {
-            let compiled = jsonschema::validator_for(schema);
+            let compiled = jsonschema::validator_for(&schema.value());
             compiled.inspect_err(|error| tracing::error!(name, %error, "bad tool schema")).ok()
         };
         // A schema of ours that does not compile is a bug; decoding still checks the arguments.
@@ -103,7 +103,7 @@ impl Toolbox {
             .map(|(path, message)| json!({"path": path, "message": message}))
             .collect();
         Err(ToolError::invalid(format!("{name} cannot take these arguments{place}: {message}"))
-            .details(json!({"path": path, "violations": all, "expected": schema}))
+            .details(json!({"path": path, "violations": all, "expected": schema.value()}))
             .next("repeat the call with arguments that match the schema"))
     }
 
