@@ -46,9 +46,9 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
         Some(ModelsCommand::Refresh) => Some(refresh(&config, context)?),
         // Looking needs no credential; without one there is nothing that was asked for it.
         None => context
-            .payer(&config)
+            .chosen(&config)
             .ok()
-            .and_then(|credential| models::remembered(&config.home, credential.base_url())),
+            .and_then(|chosen| models::remembered(&config.home, chosen.credential.base_url())),
     };
     let (source, fetched_at) = match &listing {
         Some(listing) => ("endpoint", Some(listing.fetched_at)),
@@ -73,7 +73,7 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
-    let credential = context.payer(config)?;
+    let credential = context.chosen(config)?.credential;
     let base_url = credential.base_url().to_owned();
     let limits = Stream { idle: PATIENCE, total: PATIENCE, connect: PATIENCE };
     let travel = Travel::of(config, |name| context.environment.text(name));

@@ -47,14 +47,7 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
         projection::spending_of(&workspace, &id, window, &prices)
             .map_err(|error| Report::from(&error))?
     } else {
-        let here = context.folder()?;
-        let mut workspaces = Vec::new();
-        if args.all {
-            workspaces = projection::known(&context.home()?);
-            workspaces.retain(|other| *other != here);
-        }
-        workspaces.push(here);
-        projection::spending(&workspaces, window, &prices)
+        projection::spending(&context.workspaces(args.all)?, window, &prices)
     };
     if context.flags.json {
         let output = serde_json::to_value(&spending).unwrap_or_else(|_| json!(null));

@@ -14,6 +14,8 @@ mod answers;
 mod budgets;
 /// The command line through its own door.
 mod cli;
+/// Killed while the sign-in is renewed.
+mod cut_off;
 /// A Log cut and flipped in every way.
 mod damage;
 /// Pages that cannot lie.

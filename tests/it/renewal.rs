@@ -18,7 +18,7 @@ async fn a_tool_that_reads_the_store_tells_the_model_nothing() {
     desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
     // It ends soon, so the token that is printed is one that was renewed in this very run.
     desk.sign_in(100);
-    let run = desk.run(&["--events", "show me"]).exits(0);
+    let _ = desk.run(&["--events", "show me"]).exits(0);
     let requests = desk.server.requests();
     let output = requests.last().unwrap().outputs()[0].to_owned();
     assert!(output.contains("[redacted:"), "{output}");
@@ -26,7 +26,6 @@ async fn a_tool_that_reads_the_store_tells_the_model_nothing() {
     for secret in desk.issuer.handed_out() {
         assert!(!requests.iter().any(|request| request.body_text.contains(&secret)));
     }
-    desk.check_secrets(&[run]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +45,6 @@ async fn thirty_two_processes_renew_once() {
     let counts = desk.issuer.counts();
     assert_eq!((counts.refreshes, counts.reuses), (1, 0));
     assert!(!desk.stored()["refresh_token"].is_null());
-    desk.check_secrets(&runs);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +77,6 @@ async fn a_refused_token_is_renewed_at_the_handshake_of_a_socket_too() {
     assert_eq!(requests[0].transport, "websocket");
     assert!(requests[0].header("chatgpt-account-id").is_some());
     assert_eq!(requests[0].header("originator"), Some("pixir"));
-    desk.check_secrets(&[run]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,7 +90,6 @@ async fn a_backend_that_refuses_every_token_is_asked_no_more_than_needed() {
     // Nobody else has stored anything, so there is one renewal and one more try.
     assert_eq!((desk.server.requests().len(), desk.issuer.counts().refreshes), (2, 1));
     assert_eq!(desk.stored()["kind"], "subscription");
-    desk.check_secrets(&[run]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
