@@ -138,3 +138,34 @@ async fn a_sign_in_that_has_ended_says_what_to_do_and_is_kept() {
     assert_eq!(desk.stored(), before);
     assert_eq!(desk.server.requests().len(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_repeated_with_another_token_counts_against_the_budget() {
+    let desk = Desk::new().await;
+    desk.sign_in(3600);
+    desk.issuer.forget_access_tokens();
+    let run = desk.run(&["--json", "--max-requests", "1", "hello", "there"]).exits(6);
+    assert_eq!(run.envelope()["error"]["details"]["budget"], "max_requests");
+    assert_eq!(desk.server.requests().len(), 1, "the second one never left");
+    desk.issuer.forget_access_tokens();
+    let run = desk.run(&["--json", "--max-requests", "2", "hello", "there"]).exits(0);
+    assert_eq!(run.envelope()["output"], "hello from the plan");
+    assert_eq!(desk.server.requests().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_refused_on_an_open_socket_is_renewed_and_the_socket_opened_anew() {
+    let mut desk = Desk::new().await;
+    let script = Script::answering(|request| match request.outputs().len() {
+        0 => Reply::calls("bash", json!({"command": "true"})),
+        _ if request.is_continued() => Reply::status(401, r#"{"detail":"Unauthorized"}"#),
+        _ => Reply::says("hello from the plan"),
+    });
+    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
+    desk.sign_in(3600);
+    let child = desk.pixir(&["--events", "hello"]).env("PIXIR_TRANSPORT", "websocket").spawn();
+    let run = Ran::of(child.unwrap().wait_with_output().unwrap()).exits(0);
+    assert!(run.out.contains(r#""reset_reason":"token_refused""#), "{}", run.out);
+    assert_eq!((desk.issuer.counts().refreshes, desk.server.upgrades()), (1, 2));
+    assert_eq!(desk.server.requests().len(), 3);
+}

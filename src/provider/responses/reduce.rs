@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::error::Kind;
 use crate::event::{Extra, Tokens};
-use crate::provider::{Call, Completed, Item, ModelEvent, ProviderError, classify, search};
+use crate::provider::{Call, Completed, Item, ModelEvent, ProviderError, classify, limits, search};
 
 /// Where reduced events go.
 type Out = VecDeque<Result<ModelEvent, ProviderError>>;
@@ -104,6 +104,10 @@ impl Reducer {
             "response.output_item.done" => self.item(parsed(data), out),
             "response.completed" | "response.done" | "response.incomplete" => {
                 self.complete(&parsed(data), type_name == "response.incomplete", out);
+            }
+            "codex.rate_limits" => {
+                let said = limits::from_event(&parsed(data));
+                out.extend(said.map(|limits| Ok(ModelEvent::Limits(Box::new(limits)))));
             }
             "response.failed" | "error" => {
                 let frame = parsed(data);
