@@ -235,7 +235,12 @@ impl Context {
                 dry_run: self.flags.dry_run,
             },
         };
-        config::load(sources).map_err(|error| Report::from(&error))
+        let mut loaded = config::load(sources).map_err(|error| Report::from(&error))?;
+        // A flag that says who pays counts more than a server that some setting names.
+        if self.flags.credential.is_some() && self.flags.provider.is_none() {
+            loaded.config.provider = None;
+        }
+        Ok(loaded)
     }
 
     /// How a Turn is shown.

@@ -164,3 +164,19 @@ async fn a_named_server_is_shown_as_what_would_be_used() {
     doctor.expect_code(1);
     assert!(doctor.stdout.contains("FAR_KEY"), "{}", doctor.stdout);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flag_that_says_who_pays_counts_more_than_a_server_in_the_config() {
+    let stage = stage([Reply::says("one"), Reply::says("two")]).await;
+    let local = stage.server.portable_url();
+    stage.configure(&json!({"durability": "none", "provider": "local",
+        "providers": {"local": {"base_url": local, "models": ["gpt-oss:20b"]}}}));
+    stage.run(&["hi"]).expect_code(0);
+    stage.run(&["--credential", "api-key", "hi"]).expect_code(0);
+    let paths: Vec<String> =
+        stage.server.requests().into_iter().map(|request| request.path).collect();
+    assert_eq!(paths, ["/portable/v1/responses", "/v1/responses"]);
+    let both = stage.run(&["--provider", "local", "--credential", "api-key", "hi"]);
+    both.expect_code(2);
+    assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
+}
