@@ -7,10 +7,11 @@ use serde_json::json;
 
 use super::drive::in_runtime;
 use super::exit::Exit;
+use super::signals::Signals;
 use super::{Context, say};
 use crate::config::models::{self, Listing, Model, UNKNOWN_WINDOW};
 use crate::config::{Config, Stream};
-use crate::error::Report;
+use crate::error::{Kind, Report};
 use crate::provider::{Responses, Travel};
 use crate::render::{Envelope, clean, one_line};
 
@@ -79,10 +80,19 @@ fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
     let travel = Travel::of(config, |name| context.environment.text(name));
     let provider = Responses::new(credential.clone(), limits, travel);
     let models = in_runtime(async {
-        let asked = provider.models(env!("CARGO_PKG_VERSION")).await;
-        // A token that is being renewed must not be lost with the process.
-        credential.settle().await;
-        asked.map_err(|error| Report::from(&error))
+        let mut signals = Signals::listen();
+        let asked = tokio::select! {
+            asked = provider.models(env!("CARGO_PKG_VERSION")) => {
+                asked.map_err(|error| Report::from(&error))
+            }
+            _ = signals.next() => Err(Report::new(Kind::Interrupted, "the list was not waited for")),
+        };
+        // A token that is being renewed must not be lost with the process; a signal cuts it short.
+        tokio::select! {
+            _ = tokio::time::timeout(PATIENCE, credential.settle()) => {}
+            _ = signals.next() => {}
+        }
+        asked
     })?;
     let listing = Listing { fetched_at: jiff::Timestamp::now().as_second(), models };
     if let Err(error) = models::remember(&config.home, &base_url, &listing) {

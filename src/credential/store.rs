@@ -150,8 +150,9 @@ impl Store {
         let mut best: Option<(&PathBuf, Tokens)> = self.read()?.map(|now| (&self.path, now.tokens));
         let mut whole = Vec::new();
         for draft in &drafts {
-            let Some(found) = Self::bytes(draft)?.and_then(|bytes| self.understand(&bytes).ok())
-            else {
+            // A draft that cannot be read is no reason to fail.
+            let bytes = Self::bytes(draft).ok().flatten();
+            let Some(found) = bytes.and_then(|bytes| self.understand(&bytes).ok()) else {
                 continue;
             };
             whole.push(draft);

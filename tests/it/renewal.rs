@@ -169,3 +169,20 @@ async fn a_token_refused_on_an_open_socket_is_renewed_and_the_socket_opened_anew
     assert_eq!((desk.issuer.counts().refreshes, desk.server.upgrades()), (1, 2));
     assert_eq!(desk.server.requests().len(), 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asking_for_models_can_be_interrupted_without_losing_the_token() {
+    let desk = Desk::new().await;
+    desk.sign_in(-10);
+    let before = desk.stored();
+    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(400)));
+    let child = desk.pixir(&["models", "refresh"]).spawn().unwrap();
+    while desk.issuer.counts().requests == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    let _ = Ran::of(child.wait_with_output().unwrap()).exits(130);
+    assert_ne!(desk.stored()["refresh_token"], before["refresh_token"]);
+    assert_eq!((desk.issuer.counts().refreshes, desk.issuer.counts().reuses), (1, 0));
+}
