@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::Shared;
 use super::body::{Form, Parts};
 use super::continuation::Continuation;
 use super::reduce::Reducer;
+use super::talk::Talk;
 use super::transport::{self, Waiting, Way};
 use crate::config::Transport;
 use crate::credential::{Authorization, CredentialError, Recovery};
@@ -24,8 +24,8 @@ use crate::event::{self, RateLimits};
 use crate::provider::input::Reader;
 use crate::provider::wire::clock::Clock;
 use crate::provider::wire::sse::{Answer, Read};
-use crate::provider::wire::websocket::{Heard, Socket};
-use crate::provider::{Item, ModelEvent, ProviderError, Request, Sent};
+use crate::provider::wire::websocket::Socket;
+use crate::provider::{ModelEvent, ProviderError, Request, Sent};
 
 /// A call under way; dropping it abandons the call and closes its socket.
 pub struct Call {
@@ -68,18 +68,6 @@ struct Open {
     continuation: Option<Continuation>,
     /// Whether it has served before, and so may have died unseen.
     is_reused: bool,
-}
-
-/// A request on a socket.
-struct Talk {
-    socket: Socket,
-    /// What its handshake was let in with.
-    authorization: Authorization,
-    clock: Clock,
-    parts: Parts,
-    items: Vec<Item>,
-    is_reused: bool,
-    is_continued: bool,
 }
 
 /// Why a call cannot go on.
@@ -434,23 +422,4 @@ impl Call {
 /// Without anything that opens the endpoint, no wire helps.
 fn denied(error: CredentialError) -> Trouble {
     Trouble::Said(error.into())
-}
-
-impl Talk {
-    async fn send(&mut self, frame: Vec<u8>) -> Result<(), ProviderError> {
-        let odd = |_| ProviderError::terminal(Kind::Internal, "a request that is not text");
-        let text = Utf8Bytes::try_from(frame).map_err(odd)?;
-        self.clock.watch(self.socket.send(text)).await?
-    }
-
-    async fn read(
-        &mut self,
-        reducer: &mut Reducer,
-        ready: &mut VecDeque<Result<ModelEvent, ProviderError>>,
-    ) -> Result<(), ProviderError> {
-        match self.clock.watch(self.socket.read()).await?? {
-            Heard::Life => Ok(()),
-            Heard::Event(text) => reducer.take_whole(text.as_bytes(), ready),
-        }
-    }
 }

@@ -4,6 +4,7 @@ mod body;
 mod call;
 mod continuation;
 mod reduce;
+mod talk;
 mod transport;
 
 use std::fmt::Write;
