@@ -3,7 +3,7 @@
 //! Every home, Workspace, stream and list of arguments of every story passes here when the story
 //! ends, so a new one is covered without saying so.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub const PLANTED: &[&str] = &[
 /// What runs have printed, for secrets that are known only when their story ends.
 static STREAMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What any process was ever seen to be started with.
+/// What any process of a story was ever seen to be started with.
 static ARGUMENTS: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
 /// How often the arguments of processes are looked at.
@@ -47,13 +47,24 @@ pub fn watch() {
     });
 }
 
-/// Notes what every process was started with.
+/// Notes what every process below this one was started with; strangers may say what they like.
 pub fn look() {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let lines: Vec<Vec<u8>> = processes
-        .filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
-        .filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
+    let parents: HashMap<u32, u32> = processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The name in brackets may hold anything; behind it come the state and the parent.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
         .collect();
+    let is_ours = |pid: &u32| {
+        let line = std::iter::successors(Some(*pid), |pid| parents.get(pid).copied());
+        line.skip(1).take(100).any(|parent| parent == std::process::id())
+    };
+    let lines = parents.keys().filter(|pid| is_ours(pid));
+    let lines = lines.filter_map(|pid| fs::read(format!("/proc/{pid}/cmdline")).ok());
     ARGUMENTS.lock().unwrap().get_or_insert_default().extend(lines);
 }
 
