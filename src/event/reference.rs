@@ -60,7 +60,7 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
                 "cached_tokens": 1024, "output_tokens": 40, "reasoning_tokens": 16, "total_tokens": 1240},
                 "transport": "websocket", "continuation": {"used": false, "reset_reason": "history_changed"},
                 "retries": 0, "first_byte_ms": 310, "duration_ms": 900}),
-            "One Provider call, failed ones too. `continuation` is absent over SSE; `fallback_reason` says why SSE was used, `reasoning_dropped` that the server could not read reasoning. `estimated_cost_usd` is absent when the price is not known, `failed_usage` counts what failed attempts were billed for, `web_search` says how often the Provider searched and what it found, never what for.",
+            "One Provider call, failed ones too. `continuation` is absent over SSE; `fallback_reason` says why SSE was used, `reasoning_dropped` that the server could not read reasoning. `estimated_cost_usd` is absent when the price is not known, `failed_usage` counts what failed attempts were billed for, `web_search` says how often the Provider searched and what it found, never what for. `rate_limits` is what the server said was left.",
         ),
         "turn_failed" => (
             json!({"terminal_status": "interrupted", "error_kind": "interrupted", "error_message": "the Turn was interrupted"}),

@@ -16,6 +16,8 @@ mod budgets;
 mod cli;
 /// Paths that try to leave, and links that change while they are followed.
 mod confinement;
+/// Killed while the sign-in is renewed.
+mod cut_off;
 /// A Log cut and flipped in every way.
 mod damage;
 /// Pages that cannot lie.
