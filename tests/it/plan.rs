@@ -8,8 +8,12 @@ use crate::support::house::say;
 use crate::support::{House, Stage};
 
 fn plan(steps: &[(&str, &str)]) -> Value {
+    explained("secret-of-the-house", steps)
+}
+
+fn explained(why: &str, steps: &[(&str, &str)]) -> Value {
     let step = |(step, status): &(&str, &str)| json!({"step": step, "status": status});
-    json!({"explanation": "secret-of-the-house", "plan": steps.iter().map(step).collect::<Vec<_>>()})
+    json!({"explanation": why, "plan": steps.iter().map(step).collect::<Vec<_>>()})
 }
 
 #[tokio::test]
@@ -59,8 +63,9 @@ async fn a_plan_is_recorded_between_its_call_and_its_result_also_in_read_only() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_is_shown_once_and_again_when_a_session_goes_on() {
+    let steps = [("look", "completed"), ("change", "in_progress")];
     let script = Script::new([
-        Reply::calls("update_plan", plan(&[("look", "completed"), ("change", "in_progress")])),
+        Reply::calls("update_plan", explained("first things first", &steps)),
         Reply::says("Planned."),
         Reply::says("Gone on."),
     ]);
@@ -72,7 +77,7 @@ async fn a_plan_is_shown_once_and_again_when_a_session_goes_on() {
         let quiet = stage.run(&["resume", id.as_str(), "go on", "--quiet"]);
         (first, second, quiet)
     });
-    let shown = "plan 1/2: secret-of-the-house\n  [x] look\n  [>] change\n";
+    let shown = "plan 1/2: first things first\n  [x] look\n  [>] change\n";
     assert_eq!(first.expect_code(0).stderr.matches(shown).count(), 1, "{}", first.stderr);
     assert!(!first.stderr.contains("update_plan"), "{}", first.stderr);
     assert_eq!(first.stdout, "Planned.\n");

@@ -31,6 +31,8 @@ async fn a_model_searches_and_the_log_tells() {
     std::os::unix::fs::symlink("/etc", stage.workspace().join("out")).unwrap();
     let ended = stage.run(&["where is main?"]);
     ended.expect_code(0);
+    // It was planted, and every other place is searched for it.
+    std::fs::remove_file(stage.workspace().join("src/key.rs")).unwrap();
     let (_, log) = stage.session().unwrap();
     insta::assert_snapshot!(transcript::of(&log, &stage.workspace()), @r#"
     0 session_started build auto
