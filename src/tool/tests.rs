@@ -177,6 +177,11 @@ fn a_very_long_line_is_paged_by_column() {
         column = next.split(']').next().unwrap().parse().unwrap();
     }
     assert_eq!(joined, line);
+    // The page behind the end of a line shows its end and the lines below, or says how long it is.
+    let behind = |column: usize| json!({"path": "min.js", "column": column});
+    assert_eq!(bench.read(behind(line.len() + 1)), "     1\t\n     2\tend\n");
+    let error = bench.call("read", behind(line.len() + 2)).unwrap_err();
+    assert_eq!((error.kind, &error.details["bytes"]), (Kind::InvalidArgs, &json!(line.len())));
 }
 
 #[test]
