@@ -6,6 +6,7 @@
 
 mod batch;
 mod carry;
+mod exact;
 mod links;
 mod target;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 pub use batch::{Broken, Done, Fate, Step, abandon, commit};
+pub use exact::{Place, Wanted};
 pub use target::Target;
 
 use crate::error::{Explain, Kind};
