@@ -112,8 +112,11 @@ pub fn commit(steps: Vec<Step>) -> Result<Vec<Done>, Broken> {
     for at in placed.into_iter().rev() {
         fates[at] = ready[at].take_back();
     }
-    for step in ready.iter().rev() {
-        step.clear_away();
+    for (step, fate) in ready.iter().zip(&fates).rev() {
+        // What could not be put back is all there is of the old file.
+        if !matches!(fate, Fate::Left(_)) {
+            step.clear_away();
+        }
     }
     Err(Broken { at, error, fates })
 }
@@ -255,10 +258,15 @@ impl Ready {
 
     fn take_back(&mut self) -> Fate {
         let Some(undo) = self.undo.take() else { return Fate::Untouched };
-        match self.undone(&undo) {
-            Ok(()) => Fate::PutBack,
-            Err(error) => Fate::Left(error.to_string()),
-        }
+        let Err(error) = self.undone(&undo) else { return Fate::PutBack };
+        let kept = match &undo {
+            Undo::Exchanged(name) | Undo::Aside(name) => {
+                let path = self.step.target().path().with_file_name(name);
+                format!("; its old content is in {}", path.display())
+            }
+            Undo::Replaced | Undo::Created | Undo::Overwritten(_) | Undo::Renamed => String::new(),
+        };
+        Fate::Left(format!("{error}{kept}"))
     }
 
     fn undone(&self, undo: &Undo) -> Result<(), WorkspaceError> {
@@ -389,6 +397,23 @@ mod tests {
     use super::*;
 
     /// What happens on file systems that cannot exchange two names.
+    #[test]
+    fn what_cannot_be_put_back_is_kept_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "old").unwrap();
+        let workspace = Workspace::open(folder.path()).unwrap();
+        let step = Step::Remove(workspace.target_itself(Path::new("a")).unwrap());
+        let mut ready = Ready { step, beside: None, undo: None, done: Done::default() };
+        ready.place().unwrap();
+        // Somebody takes the name before it can be given back.
+        fs::write(&path, "theirs").unwrap();
+        let Fate::Left(reason) = ready.take_back() else { panic!("it was put back") };
+        let kept = reason.rsplit(' ').next().unwrap();
+        assert_eq!(fs::read_to_string(folder.path().join(kept)).unwrap(), "old", "{reason}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
     #[test]
     fn an_old_file_without_a_name_is_written_back() {
         let folder = tempfile::tempdir().unwrap();

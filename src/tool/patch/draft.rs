@@ -81,14 +81,19 @@ impl Draft {
                 let old = self.present(at)?;
                 let applied = lines::apply(old, chunks)?;
                 refuse_large(&self.files[at].given, applied.bytes.len() as u64)?;
+                let other = match to {
+                    Some(to) => Some(self.entry_of(to, rewriter, context)?),
+                    None => None,
+                };
                 let file = &mut self.files[at];
                 file.notes.extend(applied.notes);
-                let Some(to) = to else {
+                // A move to where the file is changes nothing but its content.
+                let Some(other) = other.filter(|other| other.real != file.real) else {
                     file.notes.extend(file.before.as_ref().and_then(|now| other_names(&now.stat)));
                     file.after = Some(applied.bytes);
                     return Ok(());
                 };
-                self.rename(at, applied.bytes, self.entry_of(to, rewriter, context)?, context)
+                self.rename(at, applied.bytes, other, context)
             }
         }
     }

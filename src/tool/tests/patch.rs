@@ -111,6 +111,8 @@ fn sections_of_one_file_follow_each_other() {
     assert!(!bench.path("b").exists() && bench.bytes("c") == b"b\n", "{}", output.text);
     let undone = "*** Add File: d\n+d\n*** Delete File: d\n";
     assert_eq!(patch(&bench, undone).unwrap_err().kind, Kind::InvalidArgs);
+    patch(&bench, "*** Update File: c\n*** Move to: ./c\n-b\n+c\n").unwrap();
+    assert_eq!(bench.bytes("c"), b"c\n");
     let occupied = "*** Update File: a\n*** Move to: c\n";
     assert_eq!(patch(&bench, occupied).unwrap_err().kind, Kind::AlreadyExists);
     assert_eq!(patch(&bench, "*** Add File: a\n+a\n").unwrap_err().kind, Kind::AlreadyExists);
