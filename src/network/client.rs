@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{HOST, UPGRADE};
-use http::{HeaderMap, Method, Request};
-use http_body_util::Full;
+use http::{HeaderMap, Method};
 
-use super::line::{Line, Lost, Response};
+use super::line::{Line, Lost, Request, Response};
 use super::route::{self, Route};
 use super::{Endpoint, Network, NetworkError};
 
@@ -56,49 +55,29 @@ impl Client {
     ) -> Result<Response, NetworkError> {
         let find = || Route::find(&self.network, &self.endpoint);
         let route = self.route.get_or_init(find).as_ref().map_err(Clone::clone)?;
-        let mut request = self.request(method, path, headers, body)?;
-        request.headers_mut().insert(HOST, route.host()?);
+        let uri = route::address(&format!("{}{path}", self.endpoint.base_url))?;
+        let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
+        let mut request = Request { method, target, headers, body };
+        request.headers.insert(HOST, route.host()?);
         // What becomes another protocol starts on a connection of its own.
-        if !request.headers().contains_key(UPGRADE)
+        if !request.headers.contains_key(UPGRADE)
             && let Some(line) = self.kept.take().await
         {
             // A server may close a kept connection at any moment. What has not left goes over a
             // new one; what has left may have been heard, and is not said twice.
-            match self.answered(line, request).await {
+            match self.answered(line, &request).await {
                 Ok(response) => return Ok(response),
-                Err(Lost { unsent: Some(unsent), .. }) => request = unsent,
+                Err(Lost { is_unsent: true, .. }) => {}
                 Err(Lost { error, .. }) => return Err(error),
             }
         }
         let line = route.open().await?;
-        self.answered(line, request).await.map_err(|lost| lost.error)
+        self.answered(line, &request).await.map_err(|lost| lost.error)
     }
 
-    async fn answered(
-        &self,
-        mut line: Line,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response, Lost> {
-        let answer = line.exchange(request).await?;
-        Ok(Response::new(answer, line, self.kept.clone()))
-    }
-
-    fn request(
-        &self,
-        method: Method,
-        path: &str,
-        headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, NetworkError> {
-        let uri = route::address(&format!("{}{path}", self.endpoint.base_url))?;
-        let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(target)
-            .body(Full::new(body))
-            .map_err(|error| NetworkError::Unusable(error.to_string()))?;
-        *request.headers_mut() = headers;
-        Ok(request)
+    async fn answered(&self, mut line: Line, request: &Request) -> Result<Response, Lost> {
+        let head = line.exchange(request).await?;
+        Ok(Response::new(head, line, self.kept.clone()))
     }
 }
 

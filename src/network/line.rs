@@ -1,136 +1,173 @@
 //! A line: one connection that speaks HTTP/1.1, and the answer that comes over it.
 //!
-//! hyper splits a connection in two, a handle and a future that must be polled for anything to
-//! happen. Usually that future is a task of its own; here it is polled by whoever waits.
+//! There is no task behind it. Whoever waits for the head or for the next piece of the body reads
+//! the wire, and what has come is handed out in one piece.
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::Full;
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{Builder, Connection, SendRequest};
-use hyper_util::rt::TokioIo;
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, Method, StatusCode};
+use tokio::io::AsyncWrite;
+use tokio_util::io::{poll_read_buf, poll_write_buf};
 
+use super::body::Framing;
 use super::client::Kept;
+use super::head::{self, Head};
 use super::wire::Wire;
 use super::{NetworkError, told};
 
-/// The longest head of an answer, in bytes; and how many headers it may have.
-pub const LONGEST_HEAD: usize = 256 * 1024;
-const MOST_HEADERS: usize = 200;
+/// How much is read at once.
+const READ: usize = 64 * 1024;
 
-/// A connection without a task.
+/// What is asked.
+#[derive(Clone)]
+pub struct Request {
+    pub method: Method,
+    /// The path and query, or the host and port of a tunnel.
+    pub target: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// A connection.
 pub struct Line {
-    sender: SendRequest<Full<Bytes>>,
-    connection: Connection<TokioIo<Wire>, Full<Bytes>>,
-    /// The connection has nothing more to do: it closed, broke, or was upgraded.
-    is_over: bool,
+    wire: Wire,
+    /// What was read and not yet looked at.
+    buffer: BytesMut,
 }
 
 /// A request that got no answer.
 pub struct Lost {
     pub error: NetworkError,
-    /// The request itself, if no byte of it left.
-    pub unsent: Option<Request<Full<Bytes>>>,
+    /// Whether no byte of it left.
+    pub is_unsent: bool,
 }
 
 impl Line {
-    /// Speaks HTTP over a wire.
-    pub async fn over(wire: Wire) -> Result<Self, NetworkError> {
-        let mut builder = Builder::new();
-        builder.max_headers(MOST_HEADERS).max_header_size(LONGEST_HEAD);
-        let (sender, connection) = builder
-            .handshake(TokioIo::new(wire))
-            .await
-            .map_err(|error| NetworkError::Connect(told(&error)))?;
-        Ok(Self { sender, connection, is_over: false })
+    pub fn over(wire: Wire) -> Self {
+        Self { wire, buffer: BytesMut::new() }
     }
 
     /// Sends a request and waits for the head of its answer.
-    pub async fn exchange(
-        &mut self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<http::Response<Incoming>, Lost> {
-        let mut answer = pin!(self.sender.try_send_request(request));
-        let (connection, is_over) = (&mut self.connection, &mut self.is_over);
+    pub async fn exchange(&mut self, request: &Request) -> Result<Head, Lost> {
+        let Request { method, target, headers, body } = request;
+        let head = head::write(method, target, headers, body.len());
+        let mut letter = Letter::new(head.freeze().chain(body.clone()));
         poll_fn(|cx| {
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                return Poll::Ready(answer.map_err(lost));
-            }
-            let ended = drive(connection, is_over, cx);
-            match (answer.as_mut().poll(cx), ended) {
-                (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(lost)),
-                (Poll::Pending, Some(ended)) => {
-                    let error = ended.err().unwrap_or_else(|| broken("the connection was closed"));
-                    Poll::Ready(Err(Lost { error, unsent: None }))
-                }
-                (Poll::Pending, None) => Poll::Pending,
-            }
+            letter.poll_send(&mut self.wire, cx);
+            // A server may answer before it has heard everything, and then hear no more.
+            let answer = self.poll_head(method, cx);
+            let Poll::Ready(answer) = answer else { return Poll::Pending };
+            let is_sent = letter.is_sent();
+            Poll::Ready(match (answer, letter.failure.take()) {
+                (Ok(head), _) => Ok(Head { may_stay: head.may_stay && is_sent, ..head }),
+                (Err(error), failure) => Err(Lost {
+                    error: failure.map_or(error, |failure| broken(&told(&failure))),
+                    is_unsent: letter.is_untouched,
+                }),
+            })
         })
         .await
     }
 
-    /// Whether another request can be sent now. Looks at the socket: a server may have closed it
-    /// while nobody did.
-    pub fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
-        drive(&mut self.connection, &mut self.is_over, cx).is_none()
-            && !self.is_over
-            && self.sender.is_ready()
-    }
-
-    /// The bare wire, after an answer that ends HTTP on it, and what came early.
-    pub async fn into_wire(mut self) -> Result<(Wire, Bytes), NetworkError> {
-        if !self.is_over {
-            let (connection, is_over) = (&mut self.connection, &mut self.is_over);
-            poll_fn(|cx| drive(connection, is_over, cx).map_or(Poll::Pending, Poll::Ready)).await?;
+    fn poll_head(
+        &mut self,
+        method: &Method,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Head, NetworkError>> {
+        loop {
+            if !self.buffer.is_empty()
+                && let Some(head) = head::read(method, &mut self.buffer)?
+            {
+                return Poll::Ready(Ok(head));
+            }
+            match self.poll_fill(cx) {
+                Poll::Ready(Ok(0)) => {
+                    let cut = "the connection was closed before the answer came";
+                    return Poll::Ready(Err(broken(cut)));
+                }
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(&told(&error)))),
+                Poll::Pending => return Poll::Pending,
+            }
         }
-        let parts = self.connection.into_parts();
-        Ok((parts.io.into_inner(), parts.read_buf))
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.buffer.reserve(READ);
+        poll_read_buf(Pin::new(&mut self.wire), cx, &mut self.buffer)
+    }
+
+    /// Whether nothing was said and nobody hung up. Looks at the socket: a server may have closed
+    /// it while nobody did.
+    pub fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        self.buffer.is_empty() && self.poll_fill(cx).is_pending()
+    }
+
+    /// The bare wire, and what came early.
+    pub fn into_wire(self) -> (Wire, Bytes) {
+        (self.wire, self.buffer.freeze())
     }
 }
 
-/// Lets a connection work; tells its end once.
-fn drive(
-    connection: &mut Connection<TokioIo<Wire>, Full<Bytes>>,
-    is_over: &mut bool,
-    cx: &mut Context<'_>,
-) -> Option<Result<(), NetworkError>> {
-    if *is_over {
-        return None;
+/// A request on its way out.
+struct Letter<B> {
+    bytes: B,
+    is_untouched: bool,
+    is_flushed: bool,
+    failure: Option<io::Error>,
+}
+
+impl<B: Buf> Letter<B> {
+    fn new(bytes: B) -> Self {
+        Self { bytes, is_untouched: true, is_flushed: false, failure: None }
     }
-    let Poll::Ready(ended) = Pin::new(connection).poll(cx) else { return None };
-    *is_over = true;
-    Some(ended.map_err(|error| broken(&told(&error))))
+
+    fn is_sent(&self) -> bool {
+        self.is_flushed && !self.bytes.has_remaining()
+    }
+
+    /// Sends as much as the wire takes. A failure is kept: there may be an answer all the same.
+    fn poll_send(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
+        while self.failure.is_none() && !self.is_sent() {
+            let sent = if self.bytes.has_remaining() {
+                poll_write_buf(Pin::new(&mut *wire), cx, &mut self.bytes)
+            } else {
+                Pin::new(&mut *wire).poll_flush(cx).map_ok(|()| {
+                    self.is_flushed = true;
+                    1
+                })
+            };
+            match sent {
+                Poll::Ready(Ok(0)) => self.failure = Some(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(_)) => self.is_untouched = false,
+                Poll::Ready(Err(error)) => self.failure = Some(error),
+                Poll::Pending => return,
+            }
+        }
+    }
 }
 
-fn lost(mut error: TrySendError<Request<Full<Bytes>>>) -> Lost {
-    let unsent = error.take_message();
-    Lost { error: broken(&told(error.error())), unsent }
-}
-
-fn broken(causes: &str) -> NetworkError {
+pub fn broken(causes: &str) -> NetworkError {
     NetworkError::Broken(causes.to_owned())
 }
 
 /// An answer under way; dropping it abandons the call and closes the connection.
 pub struct Response {
-    head: http::response::Parts,
-    body: Incoming,
-    /// `None` once the connection was given back.
+    head: Head,
+    /// `None` once the body was read: the connection was given back, or is closed.
     line: Option<Line>,
     kept: Arc<Kept>,
 }
 
 impl Response {
-    pub(super) fn new(answer: http::Response<Incoming>, line: Line, kept: Arc<Kept>) -> Self {
-        let (head, body) = answer.into_parts();
-        Self { head, body, line: Some(line), kept }
+    pub(super) fn new(head: Head, line: Line, kept: Arc<Kept>) -> Self {
+        Self { head, line: Some(line), kept }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -146,12 +183,12 @@ impl Response {
         self.head.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Waits for the next piece of the body; `None` is its end.
+    /// Waits for more of the body, and takes everything that has come; `None` is its end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, NetworkError> {
         poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
-    /// The next piece if it is already here. Nobody is woken when it comes later.
+    /// More of the body if it is already here. Nobody is woken when it comes later.
     pub fn chunk_now(&mut self) -> Option<Result<Option<Bytes>, NetworkError>> {
         match self.poll_chunk(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(chunk) => Some(chunk),
@@ -161,40 +198,34 @@ impl Response {
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, NetworkError>> {
         loop {
-            let mut frame = Pin::new(&mut self.body).poll_frame(cx);
-            if frame.is_pending()
-                && let Some(line) = &mut self.line
-            {
-                let ended = drive(&mut line.connection, &mut line.is_over, cx);
-                frame = Pin::new(&mut self.body).poll_frame(cx);
-                if frame.is_pending()
-                    && let Some(ended) = ended
-                {
-                    let cut = || broken("the connection was closed");
-                    return Poll::Ready(Err(ended.err().unwrap_or_else(cut)));
-                }
+            let Some(line) = &mut self.line else { return Poll::Ready(Ok(None)) };
+            if self.head.framing.is_over() {
+                self.give_back(cx);
+                continue;
             }
-            return Poll::Ready(match frame {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => Ok(Some(data)),
-                    // Trailers say nothing that anybody asked for.
-                    Err(_) => continue,
+            let failure = match self.head.framing.take(&mut line.buffer) {
+                Ok(data) if !data.is_empty() => return Poll::Ready(Ok(Some(data))),
+                // The last chunk is empty.
+                Ok(_) if self.head.framing.is_over() => continue,
+                Ok(_) => match line.poll_fill(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(0)) if self.head.framing == Framing::ToEnd => None,
+                    Poll::Ready(Ok(0)) => {
+                        Some(broken("the connection was closed before the answer was whole"))
+                    }
+                    Poll::Ready(Ok(_)) => continue,
+                    Poll::Ready(Err(error)) => Some(broken(&told(&error))),
                 },
-                Poll::Ready(Some(Err(error))) => {
-                    self.line = None;
-                    Err(broken(&told(&error)))
-                }
-                Poll::Ready(None) => {
-                    self.give_back(cx);
-                    Ok(None)
-                }
-            });
+                Err(reason) => Some(broken(reason)),
+            };
+            self.line = None;
+            return Poll::Ready(failure.map_or(Ok(None), Err));
         }
     }
 
     fn give_back(&mut self, cx: &mut Context<'_>) {
         if let Some(mut line) = self.line.take()
+            && self.head.may_stay
             && line.is_idle(cx)
         {
             self.kept.put(line);
@@ -202,10 +233,10 @@ impl Response {
     }
 
     /// The bare wire, when the server agreed to speak something else, and what came early.
-    pub async fn into_wire(self) -> Result<(Wire, Bytes), NetworkError> {
+    pub fn into_wire(self) -> Result<(Wire, Bytes), NetworkError> {
         match self.line {
             Some(line) if self.head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                line.into_wire().await
+                Ok(line.into_wire())
             }
             _ => Err(broken("the connection still speaks HTTP")),
         }

@@ -2,11 +2,13 @@
 //! proxies, trusted certificates and time limits are the same for a model and for a sign-in.
 //!
 //! HTTP/1.1 only: a call is one request and one stream, and what could share a connection has one
-//! of its own. A connection has no task: whoever waits for an answer drives it, so that a piece of
+//! of its own. A connection has no task: whoever waits for an answer reads it, so that a piece of
 //! the answer costs no wake-up between two tasks. No redirect is followed, and nothing that has
 //! left is sent again.
 
+mod body;
 mod client;
+mod head;
 mod line;
 mod route;
 #[cfg(test)]

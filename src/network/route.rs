@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HOST, PROXY_AUTHORIZATION};
-use http::{HeaderValue, Method, Request, Uri};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use tokio_rustls::TlsConnector;
@@ -17,7 +16,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tower_service::Service;
 use url::{ParseError, Url};
 
-use super::line::Line;
+use super::line::{Line, Request};
 use super::wire::Wire;
 use super::{Endpoint, Network, NetworkError, told, trust};
 
@@ -63,7 +62,7 @@ impl Route {
                 Some(proxy) => self.tunnel(proxy).await?,
                 None => self.dial(&self.to).await?,
             };
-            Line::over(self.secured(wire, &self.to).await?).await
+            Ok(Line::over(self.secured(wire, &self.to).await?))
         });
         opening.await.unwrap_or_else(|_| {
             let message = format!("no connection within {} s", self.connect.as_secs_f64());
@@ -92,25 +91,23 @@ impl Route {
         let refused =
             |reason: String| NetworkError::Connect(format!("the proxy gave no tunnel: {reason}"));
         let wire = self.dial(proxy.uri()).await?;
-        let mut line = Line::over(self.secured(wire, proxy.uri()).await?).await?;
+        let mut line = Line::over(self.secured(wire, proxy.uri()).await?);
         let host = self.to.host().unwrap_or_default();
         let target = format!("{host}:{}", self.to.port_u16().unwrap_or(443));
-        let mut request = Request::builder()
-            .method(Method::CONNECT)
-            .uri(&target)
-            .header(HOST, &target)
-            .body(Full::new(Bytes::new()))
-            .map_err(|error| refused(error.to_string()))?;
+        let mut headers = HeaderMap::new();
+        let odd = |_| refused("the host is none".to_owned());
+        headers.insert(HOST, HeaderValue::from_str(&target).map_err(odd)?);
         if let Some(basic) = proxy.basic_auth() {
             let mut basic = basic.clone();
             basic.set_sensitive(true);
-            request.headers_mut().insert(PROXY_AUTHORIZATION, basic);
+            headers.insert(PROXY_AUTHORIZATION, basic);
         }
-        let answer = line.exchange(request).await.map_err(|lost| refused(told(&lost.error)))?;
-        if !answer.status().is_success() {
-            return Err(refused(format!("it answered with status {}", answer.status().as_u16())));
+        let request = Request { method: Method::CONNECT, target, headers, body: Bytes::new() };
+        let answer = line.exchange(&request).await.map_err(|lost| refused(told(&lost.error)))?;
+        if !answer.status.is_success() {
+            return Err(refused(format!("it answered with status {}", answer.status.as_u16())));
         }
-        let (wire, early) = line.into_wire().await?;
+        let (wire, early) = line.into_wire();
         // A server that speaks first would be no HTTP server.
         if early.is_empty() { Ok(wire) } else { Err(refused("it spoke first".to_owned())) }
     }

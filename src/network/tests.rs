@@ -10,7 +10,7 @@ use http::HeaderMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::line::LONGEST_HEAD;
+use super::head::LONGEST_HEAD;
 use super::{Client, Endpoint, Network, NetworkError, Response};
 
 /// Longer than any machine is busy.
@@ -115,6 +115,59 @@ async fn an_answer_ends_by_its_length_its_last_chunk_or_its_connection() {
         assert_eq!(server.ask().await.unwrap(), expected);
     }
     assert_eq!(server.counted(), (3, 6));
+}
+
+#[tokio::test]
+async fn an_end_that_comes_alone_is_an_end() {
+    let (client, server) = pair().await;
+    let talk = tokio::spawn(async move {
+        let mut socket = server.await.unwrap();
+        for _ in 0..2 {
+            assert!(hear(&mut socket).await);
+            let answer = chunked(&["data"]);
+            let (most, end) = answer.split_at(answer.len() - 5);
+            socket.write_all(most).await.unwrap();
+            // Whoever reads has seen the data before the end is written.
+            let mut word = [0];
+            let peeked = tokio::time::timeout(Duration::from_millis(20), socket.peek(&mut word));
+            assert!(peeked.await.is_err(), "nothing is sent in between");
+            socket.write_all(end).await.unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let body = Bytes::from_static(b"question");
+        let mut response = client.post("/ask", HeaderMap::new(), body).await.unwrap();
+        assert_eq!(whole(&mut response).await.unwrap(), "data");
+    }
+    talk.await.unwrap();
+}
+
+/// A client, and the one connection that it will make.
+async fn pair() -> (Client, tokio::task::JoinHandle<TcpStream>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let base_url = format!("http://{}", listener.local_addr().unwrap());
+    let endpoint = Endpoint { base_url, is_loopback: true, connect: PATIENCE };
+    let server = tokio::spawn(async move { listener.accept().await.unwrap().0 });
+    (Network::default().client(endpoint), server)
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_before_the_question_was_heard_is_heard() {
+    let (client, server) = pair().await;
+    tokio::spawn(async move {
+        let mut socket = server.await.unwrap();
+        socket.read_u8().await.unwrap();
+        let refusal = b"HTTP/1.1 413 Too Long\r\ncontent-length: 2\r\n\r\nno";
+        socket.write_all(refusal).await.unwrap();
+        // The rest is never read, and the connection stays.
+        std::future::pending::<()>().await;
+    });
+    let body = Bytes::from(vec![b'x'; 64 << 20]);
+    let asking = client.post("/ask", HeaderMap::new(), body);
+    let mut response = tokio::time::timeout(PATIENCE, asking).await.unwrap().unwrap();
+    assert_eq!(response.status(), 413);
+    assert_eq!(whole(&mut response).await.unwrap(), "no");
+    assert_eq!(client.kept_open().await, 0, "half a question spoils a connection");
 }
 
 #[tokio::test]

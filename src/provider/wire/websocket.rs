@@ -110,7 +110,7 @@ impl Socket {
             }) {
                 return Err(broken("the handshake was not answered as a WebSocket"));
             }
-            response.into_wire().await.map_err(unreachable)
+            response.into_wire().map_err(unreachable)
         };
         let (wire, early) =
             tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
