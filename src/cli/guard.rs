@@ -42,6 +42,11 @@ const LATER: &[&str] = &[
     "gc",
 ];
 
+/// Whether a word is a command of this build.
+pub fn is_reserved(word: &str) -> bool {
+    HERE.contains(&word)
+}
+
 /// Refuses a lone word that is a command, or one slip of the finger away from one.
 pub fn check(words: &[String], literal: &[String]) -> Result<(), Report> {
     let ([word], []) = (words, literal) else { return Ok(()) };

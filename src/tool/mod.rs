@@ -11,7 +11,10 @@ mod descendants;
 mod difference;
 mod edit;
 mod environment;
+mod glob;
+mod grep;
 mod hint;
+mod list;
 mod namespace;
 mod order;
 mod output;
@@ -21,6 +24,7 @@ mod read;
 mod replace;
 mod rewrite;
 mod running;
+mod search;
 mod seen;
 mod supervisor;
 #[cfg(test)]

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use super::bash::Bash;
 use super::edit::Edit;
+use super::glob::Glob;
+use super::grep::Grep;
+use super::list::List;
 use super::read::Read;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
@@ -50,9 +53,12 @@ impl Toolbox {
     pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let tools: [Arc<dyn AnyTool>; 4] = [
+        let tools: [Arc<dyn AnyTool>; 7] = [
             Arc::new(Bash::new(commands, config.bash.clone())),
             Arc::new(Edit::new(rewriter.clone())),
+            Arc::new(Glob),
+            Arc::new(Grep),
+            Arc::new(List),
             Arc::new(Read::new(seen)),
             Arc::new(Write::new(rewriter)),
         ];

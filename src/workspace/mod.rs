@@ -5,6 +5,7 @@
 //! and opened later by name.
 
 mod carry;
+mod exact;
 mod links;
 mod target;
 #[cfg(test)]
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+
+pub use exact::{Place, Wanted};
 
 use crate::error::{Explain, Kind};
 use crate::paths::STATE_FOLDER;

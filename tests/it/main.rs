@@ -38,6 +38,8 @@ mod prompt;
 mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// Searching the Workspace.
+mod search;
 /// Other servers that speak the dialect.
 mod servers;
 /// What was spent, and on what.

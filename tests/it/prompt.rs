@@ -23,15 +23,17 @@ async fn instructions_and_schemas_stay_under_six_kilobytes() {
     let body = &house.requests()[0].body;
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
-    assert_eq!(names, ["bash", "edit", "read", "write"]);
+    assert_eq!(names, ["bash", "edit", "glob", "grep", "list", "read", "write"]);
     let size = body["instructions"].as_str().unwrap().len() + body["tools"].to_string().len();
     assert!(size < 6 * 1024, "{size} bytes");
     insta::assert_snapshot!("tools", serde_json::to_string_pretty(&body["tools"]).unwrap());
 }
 
 /// Every prompt contract that was ever released, and the bytes it stands for.
-const CONTRACTS: &[(&str, &str)] =
-    &[("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3")];
+const CONTRACTS: &[(&str, &str)] = &[
+    ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
+    ("pxr2", "2df15beed6953d1910f35890398401e643ab111547fec62f1d7812fd67bb7af9"),
+];
 
 #[tokio::test]
 async fn the_prompt_contract_names_its_bytes() {
@@ -67,9 +69,9 @@ async fn the_cache_key_is_short_and_stays_with_the_session() {
         .collect();
     assert_eq!(keys[0], keys[1]);
     assert_ne!(keys[0], keys[2]);
-    assert!(keys.iter().all(|key| key.len() <= 64 && key.starts_with("pxr1")), "{keys:?}");
+    assert!(keys.iter().all(|key| key.len() <= 64 && key.starts_with("pxr2")), "{keys:?}");
     let log = std::fs::read_to_string(&crate::support::house::logs(&house.workspace())[0]).unwrap();
-    assert!(log.contains(r#""prompt_contract":"pxr1""#));
+    assert!(log.contains(r#""prompt_contract":"pxr2""#));
 }
 
 #[tokio::test]
