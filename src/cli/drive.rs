@@ -13,6 +13,7 @@ use super::exit::{self, Exit};
 use super::relay::{Relay, Wish};
 use super::signals::{Asked, Signals};
 use super::stdin::{Gathered, Prompt};
+use crate::config::Durability;
 use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
 use crate::event::{From as ListenFrom, Heard};
@@ -33,7 +34,11 @@ pub struct Errand {
 
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
+    let syncs = errand.opened.loaded.config.durability != Durability::None;
     in_runtime(async {
+        if syncs {
+            tokio::spawn(threads_for_the_disk());
+        }
         let mut first_line = None;
         if errand.gathered.prompt == Prompt::Lines && errand.session == Which::New {
             // A person who leaves without a word leaves no Session behind.
@@ -56,6 +61,15 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
         driver.settle().await;
         exit
     })
+}
+
+/// Has the threads made that force the Log to the disk, by one that has nothing else to do yet: the
+/// first words of a Session would wait for them.
+async fn threads_for_the_disk() {
+    let threads = [(); 2].map(|()| tokio::task::spawn_blocking(|| ()));
+    for thread in threads {
+        thread.await.ok();
+    }
 }
 
 /// Runs a future to its end. Threads that are stuck in a system call do not hold up the exit.

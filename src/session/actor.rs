@@ -38,9 +38,12 @@ pub(super) struct Actor {
     turns: TurnId,
     questions: HashMap<CallId, Question>,
     waiting: Vec<Reply<Status>>,
-    /// The first sync of a new Log, under way since the Session began.
-    first_sync: Option<JoinHandle<Result<(), LogError>>>,
+    /// The name of a new Log is on its way to the disk since the Session began.
+    naming: Option<Disk>,
 }
+
+/// Work at the disk, on a thread that may wait.
+type Disk = JoinHandle<Result<(), LogError>>;
 
 struct RunningTurn {
     id: TurnId,
@@ -76,16 +79,17 @@ impl Actor {
             turns: 0,
             questions: HashMap::new(),
             waiting: Vec::new(),
-            first_sync: None,
+            naming: None,
         }
     }
 
-    /// Begins to force a new Log to the disk, so that its name is there by the time somebody
-    /// waits for the first words in it.
-    pub(super) fn sync_early(mut self) -> Self {
-        if self.manners.durability != Durability::None {
-            let disk = self.log.syncer();
-            self.first_sync = Some(tokio::task::spawn_blocking(move || disk.sync()));
+    /// Begins to make the name of a new Log durable, so that it is by the time somebody waits for
+    /// the first words in it.
+    pub(super) fn named_early(mut self) -> Self {
+        if self.manners.durability != Durability::None
+            && let Some(folder) = self.log.take_newborn()
+        {
+            self.naming = Some(tokio::task::spawn_blocking(move || folder.sync()));
         }
         self
     }
@@ -200,15 +204,16 @@ impl Actor {
     }
 
     async fn force_to_disk(&mut self) -> Result<(), SessionError> {
-        if let Some(under_way) = self.first_sync.take() {
-            self.synced(under_way.await)?;
-        }
         let disk = self.log.syncer();
-        let joined = tokio::task::spawn_blocking(move || disk.sync()).await;
-        self.synced(joined)
+        let words = tokio::task::spawn_blocking(move || disk.sync());
+        for work in self.naming.take().into_iter().chain([words]) {
+            let joined = work.await;
+            self.check_disk(joined)?;
+        }
+        Ok(())
     }
 
-    fn synced(
+    fn check_disk(
         &mut self,
         joined: Result<Result<(), LogError>, JoinError>,
     ) -> Result<(), SessionError> {

@@ -70,7 +70,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let mut log = Log::create(workspace, id)?;
         log.append(first)?;
-        Ok(Self::spawn(log, manners, Actor::sync_early))
+        Ok(Self::spawn(log, manners, Actor::named_early))
     }
 
     /// Opens an existing Session, closing what the death of its last process left open.
