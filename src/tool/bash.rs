@@ -87,7 +87,7 @@ impl Tool for Bash {
         };
         let needs = Needs { profile: context.confinement, network: args.network.unwrap_or(false) };
         let ran = self.commands.run(job, needs, &mut output).await;
-        let Ran { outcome, mended } = ran.map_err(|error| ToolError::from(&error))?;
+        let Ran { outcome, mended, hidden } = ran.map_err(|error| ToolError::from(&error))?;
         let collected = output.finish().await;
         let mut text = told(&outcome, &collected, timeout);
         if asked > timeout {
@@ -106,8 +106,8 @@ impl Tool for Bash {
         let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
         if !ok && outcome.level != Level::Off {
             let may_declare = self.commands.may_declare_network();
-            let why = denial::explain(&collected.bounded.text, needs, may_declare);
-            for line in why {
+            let said = &collected.bounded.text;
+            for line in denial::explain(said, needs, may_declare, &hidden) {
                 write!(text, "\n[{line}]").ok();
             }
         }

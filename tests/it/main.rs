@@ -38,6 +38,8 @@ mod prompt;
 mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// Everyday work, escapes and stories of the sandbox.
+mod sandbox;
 /// Other servers that speak the dialect.
 mod servers;
 /// What was spent, and on what.
