@@ -13,6 +13,7 @@ mod floor;
 mod model;
 mod sandbox;
 mod scene;
+mod search;
 #[path = "../support/table.rs"]
 mod table;
 
@@ -32,6 +33,11 @@ fn main() {
         Some(floor::ROLE) => floor::run(arguments),
         Some(child::NOTHING) => {}
         Some(child::PEAK) => child::tell_peak(arguments),
+        Some(search::ROLE) => {
+            let mut report = Report::default();
+            search::measure(&mut report);
+            report.show();
+        }
         _ => measure(),
     }
 }
@@ -48,6 +54,7 @@ fn measure() {
     resume(&mut report);
     memory(&mut report);
     uploads(&mut report);
+    search::measure(&mut report);
     report.show();
     println!(
         "\nSyncing in this run: {} for a small append, {} for a new file and its name.",

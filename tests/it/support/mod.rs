@@ -2,8 +2,10 @@
 
 pub mod desk;
 pub mod house;
+pub mod leaks;
 pub mod stage;
 pub mod torture;
+pub mod tracer;
 pub mod transcript;
 
 pub use house::House;
