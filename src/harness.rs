@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::Config;
+use crate::config::{Config, SandboxLevel};
 use crate::conversation::Conversation;
 use crate::credential::Credential;
 use crate::error::{Explain, Kind};
@@ -19,6 +19,7 @@ use crate::paths;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Commands, Containment, Host, Toolbox};
@@ -117,7 +118,7 @@ impl Harness {
             effort: self.config.effort.clone(),
             mode: self.config.permission_mode.clone(),
         };
-        let first = first_event(&workspace, &posture);
+        let first = first_event(&workspace, &posture, self.config.sandbox.level);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
@@ -169,11 +170,16 @@ impl Harness {
             secrets: &self.secrets,
         });
         notices.extend(project.notices);
+        notices.extend(self.commands.sandbox().objections.iter().cloned());
+        if self.config.sandbox.level == SandboxLevel::Off {
+            notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
+        }
         let folder = paths::session_folder(root, session.id());
         let settings = Settings {
             provider: Arc::clone(&self.provider),
             toolbox: Toolbox::built_in(&self.config, self.commands.clone(), history),
             secrets: Arc::clone(&self.secrets),
+            confinement: Profile::of(self.config.sandbox.level, &posture.mode),
             mode: posture.mode,
             can_ask,
             dry_run: self.config.dry_run,
@@ -223,14 +229,14 @@ impl Harness {
 }
 
 /// Seq 0 of a new Log.
-fn first_event(workspace: &Workspace, posture: &Posture) -> SessionStarted {
+fn first_event(workspace: &Workspace, posture: &Posture, level: SandboxLevel) -> SessionStarted {
     SessionStarted {
         pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
         log_version: LOG_VERSION,
         workspace: workspace.root().to_string_lossy().into_owned(),
         role: "build".to_owned(),
         permission_mode: posture.mode.clone(),
-        sandbox_mode: "off".to_owned(),
+        sandbox_mode: level.name().to_owned(),
         model: Some(posture.model.clone()),
         effort: posture.effort.clone(),
         parent_session_id: None,

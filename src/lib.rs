@@ -4,7 +4,7 @@
 //!
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `event`, `config`, `workspace`.
 //! - Evidence: `history`, `log`, `projection`.
-//! - The world: `credential`, `tool`, `provider`, `permission`.
+//! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
 //! - Presenters: `render`, `scripted`, and `cli` above them.
 //!
@@ -30,6 +30,7 @@ mod projection;
 mod credential;
 mod permission;
 mod provider;
+mod sandbox;
 mod tool;
 
 // Third floor: agency.
@@ -53,7 +54,7 @@ pub mod workbench;
 pub mod bench;
 
 pub use cli::{command, run};
-pub use config::{Config, CredentialKind, Durability, Transport};
+pub use config::{Config, CredentialKind, Durability, NetworkRule, SandboxLevel, Transport};
 pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};

@@ -18,11 +18,27 @@ pub enum Decision {
 pub fn decide(mode: &PermissionMode, plan: &Plan) -> Decision {
     match (mode, plan.effect) {
         (_, Effect::Read) => Decision::Allow { rule: "reading" },
+        (PermissionMode::Auto, Effect::Write | Effect::Execute) if plan.network => {
+            Decision::Allow { rule: "network_declared" }
+        }
         (PermissionMode::Auto, Effect::Write | Effect::Execute) => Decision::Allow { rule: "auto" },
         (PermissionMode::Ask, Effect::Write | Effect::Execute) => Decision::Ask { rule: "ask" },
+        (PermissionMode::ReadOnly | PermissionMode::Other(_), Effect::Execute)
+            if plan.is_held && !plan.network =>
+        {
+            Decision::Allow { rule: "read_only_sandbox" }
+        }
         (PermissionMode::ReadOnly | PermissionMode::Other(_), Effect::Write | Effect::Execute) => {
             Decision::Deny { rule: "read_only" }
         }
+    }
+}
+
+impl Decision {
+    /// Whether it is worth a line in the Log: what every mode allows, and what `auto` allows by
+    /// default, is not.
+    pub fn is_recorded(self) -> bool {
+        !matches!(self, Decision::Allow { rule: "reading" | "auto" })
     }
 }
 
@@ -32,8 +48,24 @@ mod tests {
 
     #[track_caller]
     fn check(mode: &PermissionMode, effect: Effect, expected: Decision) {
-        let plan = Plan { effect, summary: String::new(), paths: Vec::new(), diff: None };
+        let plan = Plan::new(effect, String::new());
         assert_eq!(decide(mode, &plan), expected);
+    }
+
+    #[test]
+    fn a_command_that_the_kernel_holds_may_run_where_nothing_may_change() {
+        let held = Plan { is_held: true, ..Plan::new(Effect::Execute, String::new()) };
+        let decision = decide(&PermissionMode::ReadOnly, &held);
+        assert_eq!(decision, Decision::Allow { rule: "read_only_sandbox" });
+        assert!(decision.is_recorded());
+        let online = Plan { network: true, ..held };
+        assert_eq!(
+            decide(&PermissionMode::ReadOnly, &online),
+            Decision::Deny { rule: "read_only" }
+        );
+        let decision = decide(&PermissionMode::Auto, &online);
+        assert_eq!(decision, Decision::Allow { rule: "network_declared" });
+        assert!(decision.is_recorded());
     }
 
     #[test]

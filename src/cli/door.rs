@@ -236,6 +236,7 @@ impl Context {
                 timeout: self.flags.timeout.clone(),
                 web_search: self.flags.web_search,
                 provider: self.flags.provider.clone(),
+                sandbox: self.flags.sandbox.clone(),
                 dry_run: self.flags.dry_run,
             },
         };

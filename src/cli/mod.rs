@@ -121,6 +121,9 @@ pub struct Flags {
     /// Ask this server of `providers` in the config
     #[arg(long, global = true, value_name = "NAME", conflicts_with = "credential")]
     pub provider: Option<String>,
+    /// Hold commands by the kernel: workspace, read-only, required or off
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub sandbox: Option<String>,
     /// Plan tool calls without running those that change something
     #[arg(long, global = true)]
     pub dry_run: bool,

@@ -39,6 +39,7 @@ pub struct Flags {
     pub timeout: Option<String>,
     pub web_search: bool,
     pub provider: Option<String>,
+    pub sandbox: Option<String>,
     pub dry_run: bool,
 }
 
@@ -114,7 +115,12 @@ fn apply_workspace_file(config: &mut Config, workspace: &Path) -> Vec<String> {
         let mut attempt = config.clone();
         let outcome = apply_leaf(&mut attempt, leaf, &leaves)
             .map_err(|problem| problem.to_string())
-            .and_then(|()| check_together(&attempt).map_err(|error| error.to_string()));
+            .and_then(|()| check_together(&attempt).map_err(|error| error.to_string()))
+            .and_then(|()| {
+                let is_wider = attempt.sandbox.is_wider_than(&config.sandbox);
+                let refusal = || format!("`{}` would widen the sandbox", leaf.path);
+                if is_wider { Err(refusal()) } else { Ok(()) }
+            });
         match outcome {
             Ok(()) => *config = attempt,
             Err(reason) => notices.push(format!("{shown}: {reason}; it is ignored")),
@@ -163,6 +169,7 @@ fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
         ("timeout", flags.timeout.clone().map(Value::from)),
         ("web_search", flags.web_search.then_some(Value::from(true))),
         ("provider", flags.provider.clone().map(Value::from)),
+        ("sandbox", flags.sandbox.clone().map(Value::from)),
     ];
     for (name, value) in given {
         let (Some(value), Some(key)) = (value, Key::find(name)) else { continue };

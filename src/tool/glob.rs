@@ -42,7 +42,7 @@ impl Tool for Glob {
         let path = search::shown_path(context, args.path.as_deref());
         let pattern = super::first_chars(&args.pattern.replace('\n', " "), 100);
         let summary = format!("glob {pattern} in {}", path.display());
-        Ok(Plan { effect: Effect::Read, summary, paths: vec![path], diff: None })
+        Ok(Plan { paths: vec![path], ..Plan::new(Effect::Read, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

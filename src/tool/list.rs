@@ -46,7 +46,7 @@ impl Tool for List {
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let path = search::shown_path(context, args.path.as_deref());
         let summary = format!("list {}", path.display());
-        Ok(Plan { effect: Effect::Read, summary, paths: vec![path], diff: None })
+        Ok(Plan { paths: vec![path], ..Plan::new(Effect::Read, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

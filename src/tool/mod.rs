@@ -7,6 +7,8 @@
 mod bash;
 mod bound;
 mod command;
+mod confined;
+mod denial;
 mod descendants;
 mod difference;
 mod edit;
@@ -54,6 +56,7 @@ pub use toolbox::Toolbox;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Canonical, Ephemeral};
 use crate::id::CallId;
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::workspace::Workspace;
 
@@ -98,6 +101,8 @@ pub struct ToolContext {
     pub session_folder: PathBuf,
     /// How much text reaches the model, in bytes.
     pub output_limit: usize,
+    /// What a host command of this call is confined to.
+    pub confinement: Profile,
 }
 
 /// Where a running tool says what happens: live notices, and facts of its own that are recorded
@@ -157,6 +162,17 @@ pub struct Plan {
     pub paths: Vec<PathBuf>,
     /// The diff it would make, where that is known beforehand.
     pub diff: Option<String>,
+    /// Whether it needs the network of the machine.
+    pub network: bool,
+    /// Whether the kernel keeps it from changing anything, whatever it runs.
+    pub is_held: bool,
+}
+
+impl Plan {
+    /// A call that does this, needs no network and is held by nothing but its Tool.
+    pub fn new(effect: Effect, summary: String) -> Self {
+        Self { effect, summary, paths: Vec::new(), diff: None, network: false, is_held: false }
+    }
 }
 
 /// The worst a call can do.

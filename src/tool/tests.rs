@@ -35,6 +35,7 @@ impl Bench {
             secrets: Arc::default(),
             session_folder: folder.path().join("session"),
             output_limit: 16 * 1024,
+            confinement: crate::sandbox::Profile::Workspace,
         };
         Self { folder, toolbox, context }
     }

@@ -63,7 +63,7 @@ impl Tool for UpdatePlan {
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
         check(args)?;
         // A plan changes no file and starts nothing: it is allowed wherever reading is.
-        Ok(Plan { effect: Effect::Read, summary: summary(args), paths: Vec::new(), diff: None })
+        Ok(Plan::new(Effect::Read, summary(args)))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

@@ -124,9 +124,12 @@ impl Turn {
 
     async fn permit(&self, prepared: &Prepared) -> Result<Result<(), ToolError>, End> {
         let mode = &self.settings.mode;
-        let (allowed, rule, answered_by) = match permission::decide(mode, &prepared.plan) {
-            // What the floor allows in `auto` needs no record; asking and refusing do.
-            Decision::Allow { .. } => return Ok(Ok(())),
+        let decision = permission::decide(mode, &prepared.plan);
+        if !decision.is_recorded() {
+            return Ok(Ok(()));
+        }
+        let (allowed, rule, answered_by) = match decision {
+            Decision::Allow { rule } => (true, rule, "mode"),
             Decision::Deny { rule } => (false, rule, "mode"),
             Decision::Ask { rule } if !self.settings.can_ask => (false, rule, "nobody"),
             Decision::Ask { rule } => {
@@ -279,6 +282,7 @@ impl Turn {
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,
+            confinement: self.settings.confinement,
         }
     }
 }

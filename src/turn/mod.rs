@@ -31,6 +31,7 @@ use crate::event::{
 use crate::history;
 use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
 use crate::tool::Toolbox;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub mode: PermissionMode,
     /// Whether a front-end answers questions; without one they are denied at once.
     pub can_ask: bool,
+    /// What host commands are confined to.
+    pub confinement: Profile,
     pub dry_run: bool,
     pub max_iterations: Option<u32>,
     pub retry: Retry,

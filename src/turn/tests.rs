@@ -111,7 +111,7 @@ mod fakes {
         }
         fn plan(&self, _: &Value, _: &ToolContext) -> Result<Plan, ToolError> {
             let summary = "fake".to_owned();
-            Ok(Plan { effect: Effect::Read, summary, paths: Vec::new(), diff: None })
+            Ok(Plan::new(Effect::Read, summary))
         }
         fn run(&self, _: Value, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
             Box::pin(async move {
@@ -153,6 +153,7 @@ mod fakes {
             let tools: [Arc<dyn AnyTool>; 3] =
                 [Arc::new(pair), Arc::new(Fake::Panics), Arc::new(Fake::Deaf)];
             let settings = Arc::new(Settings {
+                confinement: crate::sandbox::Profile::Workspace,
                 provider: Arc::new(Model(calls)),
                 toolbox: Toolbox::new(tools),
                 workspace: Workspace::open(self.folder.path()).unwrap(),

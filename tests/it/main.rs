@@ -48,6 +48,8 @@ mod prompt;
 mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// Everyday work, escapes and stories of the sandbox.
+mod sandbox;
 /// Searching the Workspace.
 mod search;
 /// Other servers that speak the dialect.

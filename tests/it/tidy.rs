@@ -11,7 +11,7 @@ const FLOORS: &[&[&str]] = &[
     &["secret", "paths", "network"],
     &["event"],
     &["config", "history", "workspace"],
-    &["log"],
+    &["log", "sandbox"],
     &["projection", "credential", "tool"],
     &["provider", "permission"],
     &["prompt"],

@@ -77,12 +77,13 @@ each names a line above, and the first match below counts. `*** Move to` is opti
             }
             let count = paths.len();
             let summary = format!("patch {count} files, {size} bytes, too many for a preview");
-            return Ok(Plan { effect: Effect::Write, summary, paths, diff: None });
+            return Ok(Plan { paths, ..Plan::new(Effect::Write, summary) });
         }
         let draft = report::sound(Draft::of(&sections, &self.0, context))?;
         let changes = report::changes(&draft, context, PLAN_COMPARE_TIME);
         let summary = report::summary("patch", &changes);
-        Ok(Plan { effect: Effect::Write, summary, paths, diff: Some(report::diff(&changes)) })
+        let diff = Some(report::diff(&changes));
+        Ok(Plan { paths, diff, ..Plan::new(Effect::Write, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
