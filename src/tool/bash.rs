@@ -54,7 +54,8 @@ impl Tool for Bash {
         refuse_empty(args)?;
         let line: String = args.command.split_whitespace().collect::<Vec<_>>().join(" ");
         let summary = format!("run {}", super::first_chars(&line, 200));
-        Ok(Plan { effect: Effect::Execute, summary, paths: Vec::new(), diff: None })
+        let command = Some(args.command.clone());
+        Ok(Plan { command, ..Plan::new(Effect::Execute, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

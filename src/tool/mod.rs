@@ -123,6 +123,27 @@ pub struct Plan {
     pub paths: Vec<PathBuf>,
     /// The diff it would make, where that is known beforehand.
     pub diff: Option<String>,
+    /// Whether it needs the network of the machine.
+    pub network: bool,
+    /// Whether the kernel keeps it from changing anything, whatever it runs.
+    pub is_held: bool,
+    /// The shell text it would run, word for word.
+    pub command: Option<String>,
+}
+
+impl Plan {
+    /// A call that does this, needs no network and is held by nothing but its Tool.
+    pub fn new(effect: Effect, summary: String) -> Self {
+        Self {
+            effect,
+            summary,
+            paths: Vec::new(),
+            diff: None,
+            network: false,
+            is_held: false,
+            command: None,
+        }
+    }
 }
 
 /// The worst a call can do.

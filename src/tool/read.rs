@@ -63,7 +63,7 @@ impl Tool for Read {
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let path = context.workspace.display(&args.path).to_owned();
         let summary = format!("read {}", path.display());
-        Ok(Plan { effect: Effect::Read, summary, paths: vec![path], diff: None })
+        Ok(Plan { paths: vec![path], ..Plan::new(Effect::Read, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

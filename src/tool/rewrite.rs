@@ -68,7 +68,7 @@ impl Rewriter {
         if size > LARGEST_PLANNED || size.saturating_mul(steps as u64) > PLANNED_WORK {
             let summary = format!("change {name}, {size} bytes, too many for a preview");
             let paths = vec![shown];
-            return Ok(Plan { effect: Effect::Write, summary, paths, diff: None });
+            return Ok(Plan { paths, ..Plan::new(Effect::Write, summary) });
         }
         let current = self.current(workspace, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
@@ -79,12 +79,9 @@ impl Rewriter {
         let counts = difference.counts();
         let others = current.and_then(|current| other_names(&current.stat));
         let others = others.map(|note| format!("; {note}")).unwrap_or_default();
-        Ok(Plan {
-            effect: Effect::Write,
-            summary: format!("{verb} {name}{counts}{others}"),
-            paths: vec![shown],
-            diff: Some(difference.text),
-        })
+        let summary = format!("{verb} {name}{counts}{others}");
+        let diff = Some(difference.text);
+        Ok(Plan { paths: vec![shown], diff, ..Plan::new(Effect::Write, summary) })
     }
 
     /// Makes the change, all of it or nothing.

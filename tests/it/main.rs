@@ -10,6 +10,8 @@
 
 /// Answers with a shape, and answers from the web.
 mod answers;
+/// Questions on a terminal.
+mod asking;
 /// What a run may use up.
 mod budgets;
 /// The command line through its own door.
@@ -30,6 +32,8 @@ mod kill;
 mod login;
 /// Proxies and certificates.
 mod network;
+/// What is asked, what is remembered, and what is refused.
+mod permissions;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
@@ -54,5 +58,7 @@ mod terminal;
 mod tidy;
 /// Stories of the transport.
 mod transport;
+/// Whose word counts.
+mod trust;
 /// Stories of a Turn, each ending in the Log.
 mod turn;
