@@ -58,6 +58,8 @@ kinds! {
     WriteFailed = "write_failed",
     /// A command could not be started.
     CommandFailed = "command_failed",
+    /// A command cannot be confined as it must be.
+    SandboxUnavailable = "sandbox_unavailable",
     /// A deadline passed.
     Timeout = "timeout",
     /// Somebody said no.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::config::Config;
+use crate::config::{Config, SandboxLevel};
 use crate::conversation::Conversation;
 use crate::credential::Credential;
 use crate::error::{Explain, Kind};
@@ -20,6 +20,7 @@ use crate::permission::Approvals;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Commands, Containment, Host, Toolbox};
@@ -115,7 +116,7 @@ impl Harness {
         let id = SessionId::mint();
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
-        let first = posture.first_event(&workspace);
+        let first = posture.first_event(&workspace, self.config.sandbox.level);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
@@ -156,6 +157,10 @@ impl Harness {
             secrets: &self.secrets,
         });
         notices.extend(project.notices);
+        notices.extend(self.commands.sandbox().objections.iter().cloned());
+        if self.config.sandbox.level == SandboxLevel::Off {
+            notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
+        }
         let folder = paths::session_folder(root, session.id());
         let settings = Settings {
             provider: Arc::clone(&self.provider),
@@ -164,6 +169,7 @@ impl Harness {
             approvals: self.approvals.clone(),
             role: posture.role,
             secrets: Arc::clone(&self.secrets),
+            confinement: Profile::of(self.config.sandbox.level, &posture.mode),
             mode: posture.mode,
             can_ask,
             dry_run: self.config.dry_run,

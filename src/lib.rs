@@ -5,7 +5,7 @@
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `event`, `config`, `role`, `bounds`,
 //!   `ledger`, `trust`, `workspace`.
 //! - Evidence: `history`, `log`, `projection`.
-//! - The world: `credential`, `tool`, `provider`, `permission`.
+//! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
 //! - Presenters: `render`, `scripted`, and `cli` above them.
 //!
@@ -34,6 +34,7 @@ mod projection;
 mod credential;
 mod permission;
 mod provider;
+mod sandbox;
 mod tool;
 
 // Third floor: agency.
@@ -58,7 +59,7 @@ pub mod bench;
 
 pub use bounds::WriteGlobs;
 pub use cli::{command, run};
-pub use config::{Config, CredentialKind, Durability, Transport};
+pub use config::{Config, CredentialKind, Durability, NetworkRule, SandboxLevel, Transport};
 pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};

@@ -13,6 +13,7 @@ use crate::error::Report;
 use crate::history::History;
 use crate::id::CallId;
 use crate::paths::Home;
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::tool::{Commands, Containment, Host, Signals, ToolContext, Toolbox};
 use crate::workspace::Workspace;
@@ -24,6 +25,7 @@ pub struct Workbench {
     session_folder: PathBuf,
     secrets: Arc<Secrets>,
     cancel: CancellationToken,
+    confinement: Profile,
 }
 
 /// What the workbench is made of.
@@ -54,9 +56,15 @@ pub struct Answer {
 }
 
 impl Workbench {
-    /// Sets it up.
+    /// Sets it up, with commands in the sandbox that is the default.
     pub fn new(setup: Setup<'_>) -> Result<Self, Report> {
+        Self::adjusted(setup, |_| {})
+    }
+
+    /// Sets it up with other settings.
+    pub fn adjusted(setup: Setup<'_>, adjust: impl FnOnce(&mut Config)) -> Result<Self, Report> {
         let mut config = Config::new(Home::new(setup.folder.join(".home")));
+        adjust(&mut config);
         config.bash.drain = setup.drain;
         config.grace.process = setup.grace;
         let secrets = Arc::new(Secrets::from_environment(setup.environment.iter().cloned()));
@@ -67,7 +75,8 @@ impl Workbench {
         let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
         let session_folder = workspace.root().join(".session");
         let cancel = CancellationToken::new();
-        Ok(Self { toolbox, workspace, session_folder, secrets, cancel })
+        let confinement = Profile::of(config.sandbox.level, &config.permission_mode);
+        Ok(Self { toolbox, workspace, session_folder, secrets, cancel, confinement })
     }
 
     /// Calls a tool as the Executor would, permission aside.
@@ -83,6 +92,7 @@ impl Workbench {
             secrets: self.secrets.clone(),
             session_folder: self.session_folder.clone(),
             output_limit: 16 * 1024,
+            confinement: self.confinement,
         };
         let output = tool.run(args, context).await.map_err(report)?;
         Ok(Answer { ok: output.ok, text: output.text, details: output.details })

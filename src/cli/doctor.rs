@@ -17,10 +17,12 @@ use super::{Context, say};
 use crate::config::Config;
 use crate::credential::{Chosen, Issuer, now};
 use crate::error::{Kind, Report};
+use crate::event::PermissionMode;
 use crate::history::History;
 use crate::id::CallId;
 use crate::paths;
 use crate::render::{Envelope, clean};
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::tool::{Commands, Containment, Host, Signals, ToolContext, Toolbox};
 use crate::workspace::Workspace;
@@ -33,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[command(
     long_about = "Check that everything is in place for a Turn.\n\n\
         Looks at this machine only: version, settings, Workspace, credential, Log folder, and how commands are \
-        contained. With --online the endpoints are reached too, without spending anything. The exit code is 1 \
+        contained and sandboxed. With --online the endpoints are reached too, without spending anything. The exit code is 1 \
         when a check fails.",
     after_long_help = "Examples:\n  pixir doctor\n  pixir doctor --online --json"
 )]
@@ -149,7 +151,7 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
     });
     if let Some(folder) = folder {
         checks.push(log_folder(folder));
-        checks.push(containment(folder, &config, context).await);
+        checks.extend(commands(folder, &config, context).await);
     }
     if online {
         checks.push(endpoint(chosen.as_ref().ok()).await);
@@ -232,20 +234,39 @@ fn log_folder(workspace: &Path) -> Check {
 }
 
 /// Runs a command that does nothing, and sees what held it.
-async fn containment(folder: &Path, config: &Config, context: &Context) -> Check {
-    match contained(folder, config, context).await {
-        Ok(level) => {
-            let message = match level.as_str() {
-                "namespace" => "commands run in a process namespace",
-                _ => "commands are gathered by a subreaper; namespaces are not to be had here",
-            };
-            Check::new("containment", Health::Passed, message).with(json!({ "level": level }))
+async fn commands(folder: &Path, config: &Config, context: &Context) -> Vec<Check> {
+    let facts = match contained(folder, config, context).await {
+        Ok(facts) => facts,
+        Err(report) if report.kind == Kind::SandboxUnavailable.name() => {
+            return vec![Check::failed("sandbox", &report)];
         }
-        Err(report) => Check::failed("containment", &report),
+        Err(report) => return vec![Check::failed("containment", &report)],
+    };
+    let word = |name: &str| facts[name].as_str().unwrap_or("unknown").to_owned();
+    let (containment, level) = (word("containment"), word("sandbox"));
+    let message = match containment.as_str() {
+        "namespace" => "commands run in a process namespace",
+        _ => "commands are gathered by a subreaper; namespaces are not to be had here",
+    };
+    let containment =
+        Check::new("containment", Health::Passed, message).with(json!({ "level": containment }));
+    vec![containment, sandbox(&level).with(json!({ "level": level }))]
+}
+
+fn sandbox(level: &str) -> Check {
+    match level {
+        "full" => Check::new("sandbox", Health::Passed, "full: namespaces, Landlock and seccomp"),
+        "partial" => {
+            let message = "partial: Landlock and seccomp; without namespaces, changes of .pixir, \
+                .git/hooks and .git/config are only put back afterwards, and modes and times of \
+                files outside can be changed";
+            Check::new("sandbox", Health::Warning, message)
+        }
+        _ => Check::new("sandbox", Health::Warning, "off: commands can do whatever you can do"),
     }
 }
 
-async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<String, Report> {
+async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<Value, Report> {
     let own_binary: PathBuf = std::env::current_exe()
         .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
     let host =
@@ -261,13 +282,14 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
         signals: Signals::nowhere(),
         secrets: Arc::new(Secrets::default()),
         output_limit: config.output_limit,
+        confinement: Profile::of(config.sandbox.level, &PermissionMode::Auto),
     };
     let output =
         bash.run(json!({"command": "true"}), cx).await.map_err(|error| Report::from(&error))?;
     if !output.ok {
         return Err(Report::new(Kind::CommandFailed, format!("`true` failed: {}", output.text)));
     }
-    Ok(output.details["containment"].as_str().unwrap_or("unknown").to_owned())
+    Ok(output.details)
 }
 
 /// Opens a connection and asks nothing that costs anything.

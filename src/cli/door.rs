@@ -229,6 +229,7 @@ impl Context {
                     allow: self.flags.allow_write.clone(),
                     deny: self.flags.deny_write.clone(),
                 },
+                sandbox: self.flags.sandbox.clone(),
                 dry_run: self.flags.dry_run,
             },
         };

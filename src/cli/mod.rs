@@ -143,6 +143,9 @@ pub struct Flags {
     /// Let no tool write where this glob matches; may be repeated
     #[arg(long, global = true, value_name = "GLOB")]
     pub deny_write: Vec<String>,
+    /// Hold commands by the kernel: workspace, read-only, required or off
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub sandbox: Option<String>,
     /// Plan tool calls without running those that change something
     #[arg(long, global = true)]
     pub dry_run: bool,

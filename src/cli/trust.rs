@@ -30,7 +30,7 @@ pub struct UntrustArgs {}
 pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
     let folder = context.folder()?;
     let file = paths::workspace_config(&folder);
-    let Some(wanted) = config::wanted(&folder) else {
+    let Some(wanted) = config::wanted(&folder, &context.user_settings()?) else {
         let words = format!("nothing in {} wants trust\n", folder.display());
         return Ok(context.told(
             "trust",
@@ -73,7 +73,7 @@ impl Context {
     /// The digest of the Workspace's settings, if the user trusts them as they are. A Ledger that
     /// cannot be read trusts nothing.
     pub fn trusted(&self, workspace: &Path) -> Option<String> {
-        let wanted = config::wanted(workspace)?;
+        let wanted = config::wanted(workspace, &self.user_settings().ok()?)?;
         let trust = Trust::new(&self.home().ok()?);
         let word = trust
             .of(&wanted.file, &wanted.digest)
@@ -86,7 +86,7 @@ impl Context {
         if !self.can_ask() {
             return Ok(());
         }
-        let Some(wanted) = config::wanted(workspace) else { return Ok(()) };
+        let Some(wanted) = config::wanted(workspace, &self.user_settings()?) else { return Ok(()) };
         let trust = Trust::new(&self.home()?);
         // A Ledger that cannot be read is told where it is used.
         let Ok(None) = trust.of(&wanted.file, &wanted.digest) else { return Ok(()) };

@@ -47,6 +47,7 @@ pub struct Flags {
     pub permission_mode: Option<PermissionMode>,
     pub role: Option<&'static Role>,
     pub writes: WriteGlobs,
+    pub sandbox: Option<String>,
     pub dry_run: bool,
 }
 
@@ -129,7 +130,12 @@ fn apply_workspace_file(
         let mut attempt = config.clone();
         let outcome = apply_leaf(&mut attempt, leaf, &leaves)
             .map_err(|problem| problem.to_string())
-            .and_then(|()| check_together(&attempt).map_err(|error| error.to_string()));
+            .and_then(|()| check_together(&attempt).map_err(|error| error.to_string()))
+            .and_then(|()| {
+                let is_wider = attempt.sandbox.is_wider_than(&config.sandbox);
+                let refusal = || format!("`{}` would widen the sandbox", leaf.path);
+                if is_wider && !is_trusted { Err(refusal()) } else { Ok(()) }
+            });
         match outcome {
             Ok(()) => *config = attempt,
             Err(reason) => notices.push(format!("{shown}: {reason}; it is ignored")),
@@ -185,6 +191,7 @@ fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
         ("web_search", flags.web_search.then_some(Value::from(true))),
         ("provider", flags.provider.clone().map(Value::from)),
         ("permission_mode", flags.permission_mode.as_ref().map(|mode| mode.as_str().into())),
+        ("sandbox", flags.sandbox.clone().map(Value::from)),
     ];
     for (name, value) in given {
         let (Some(value), Some(key)) = (value, Key::find(name)) else { continue };

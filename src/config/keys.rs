@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Config, CredentialKind, Durability, Prices, Servers, Transport, duration};
+use super::{
+    Config, CredentialKind, Durability, NetworkRule, Prices, SandboxLevel, Servers, Transport,
+    duration,
+};
 use crate::event::PermissionMode;
 
 /// One setting.
@@ -136,6 +139,28 @@ pub const KEYS: &[Key] = &[
     user("bash.shell", Shape::Text, |config, value| {
         put(&mut config.bash.shell, Some(shell(value)?))
     }),
+    workspace("sandbox", Shape::Text, |config, value| {
+        put(&mut config.sandbox.level, sandbox_level(value)?)
+    }),
+    workspace("sandbox.level", Shape::Text, |config, value| {
+        put(&mut config.sandbox.level, sandbox_level(value)?)
+    }),
+    workspace("sandbox.network", Shape::Text, |config, value| {
+        put(&mut config.sandbox.network, network_rule(value)?)
+    }),
+    workspace("sandbox.write", Shape::List, |config, value| {
+        put(&mut config.sandbox.write, places(value)?)
+    }),
+    workspace("sandbox.hide", Shape::List, |config, value| {
+        config.sandbox.hide.extend(places(value)?);
+        Ok(())
+    }),
+    workspace("sandbox.max_processes", Shape::Number, |config, value| {
+        put(&mut config.sandbox.processes, number(value, &(16..=1_000_000))?)
+    }),
+    workspace("sandbox.max_file_bytes", Shape::Number, |config, value| {
+        put(&mut config.sandbox.file_bytes, number(value, &(1..=MANY * 1000))?)
+    }),
     user("grace.turn_ms", Shape::Number, |config, value| {
         put(&mut config.grace.turn, millis(value, 0..=60_000)?)
     }),
@@ -237,6 +262,30 @@ fn transport(value: &Value) -> Result<Transport, String> {
         Some("sse") => Ok(Transport::Sse),
         _ => Err(expected("must be \"auto\", \"websocket\" or \"sse\"", value)),
     }
+}
+
+fn sandbox_level(value: &Value) -> Result<SandboxLevel, String> {
+    let named = SandboxLevel::ALL.into_iter().find(|level| value.as_str() == Some(level.name()));
+    named.ok_or_else(|| {
+        expected("must be \"workspace\", \"read-only\", \"required\" or \"off\"", value)
+    })
+}
+
+fn network_rule(value: &Value) -> Result<NetworkRule, String> {
+    let named = NetworkRule::ALL.into_iter().find(|rule| value.as_str() == Some(rule.name()));
+    named.ok_or_else(|| expected("must be \"declare\", \"allow\" or \"deny\"", value))
+}
+
+/// Absolute paths, or such that begin with `~/`.
+fn places(value: &Value) -> Result<Vec<PathBuf>, String> {
+    let wanted = || expected("must be a list of paths that begin with / or ~/", value);
+    let is_plain = |path: &PathBuf| {
+        (path.is_absolute() || path.starts_with("~"))
+            && !path.components().any(|part| part == std::path::Component::ParentDir)
+    };
+    let path = |item: &Value| item.as_str().map(PathBuf::from).filter(is_plain);
+    let list = value.as_array().ok_or_else(wanted)?;
+    list.iter().map(|item| path(item).ok_or_else(wanted)).collect()
 }
 
 fn files(value: &Value) -> Result<Vec<PathBuf>, String> {

@@ -9,6 +9,7 @@ mod keys;
 pub mod models;
 mod prices;
 mod read;
+mod sandbox;
 mod schema;
 mod servers;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub use duration::duration;
 pub use file::{Flags, Loaded, Sources, load};
 pub use prices::Prices;
+pub use sandbox::{NetworkRule, Sandbox, SandboxLevel};
 pub use schema::{AnswerSchema, Miss};
 pub use servers::{Server, Servers};
 pub use wanted::{Wanted, wanted};
@@ -72,6 +74,8 @@ pub struct Config {
     pub extra_roots: Vec<PathBuf>,
     /// Limits of host commands.
     pub bash: Bash,
+    /// What holds host commands.
+    pub sandbox: Sandbox,
     /// How politely things are stopped.
     pub grace: Grace,
     /// How much text of one tool result reaches the model, in bytes.
@@ -113,6 +117,7 @@ impl Config {
             transport: None,
             extra_roots: Vec::new(),
             bash: Bash::default(),
+            sandbox: Sandbox::default(),
             grace: Grace::default(),
             output_limit: 16 * 1024,
             instructions_limit: 32 * 1024,

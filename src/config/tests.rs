@@ -267,7 +267,7 @@ fn a_mistake_in_a_budget_or_server_is_named() {
 fn a_workspace_that_is_trusted_as_it_is_may_set_what_a_user_may() {
     let text = r#"{"permission_mode": "ask", "bash": {"env": ["SECRET"]}, "model": "m"}"#;
     let mut desk = Desk::new().workspace(text);
-    let wanted = wanted(&desk.folder.path().join("work")).unwrap();
+    let wanted = wanted(&desk.folder.path().join("work"), &desk.load().unwrap().config).unwrap();
     let keys: Vec<&str> = wanted.settings.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(keys, ["permission_mode", "bash.env"], "the model needs no trust");
     desk.trusted = Some(wanted.digest);
@@ -275,6 +275,12 @@ fn a_workspace_that_is_trusted_as_it_is_may_set_what_a_user_may() {
     assert_eq!(loaded.config.permission_mode, PermissionMode::Ask);
     assert_eq!(loaded.config.bash.env, ["SECRET"]);
     assert_eq!(loaded.notices, Vec::<String>::new());
+    let lax = Desk::new().workspace(r#"{"sandbox": "off"}"#);
+    let config = Config::new(Home::new("/nowhere"));
+    let asked = super::wanted(&lax.folder.path().join("work"), &config).unwrap();
+    assert_eq!(asked.settings, [("sandbox".to_owned(), "\"off\"".to_owned())]);
+    let strict = Desk::new().workspace(r#"{"sandbox": "read-only"}"#);
+    assert_eq!(super::wanted(&strict.folder.path().join("work"), &config), None);
     // The same trust does not cover another content.
     let desk = desk.workspace(&text.replace("ask", "auto"));
     assert_eq!(desk.load().unwrap().config.bash.env, Vec::<String>::new());

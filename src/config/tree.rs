@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::keys::KEYS;
+use super::keys::{KEYS, Key};
 
 /// One value of a config file.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +41,7 @@ fn open(entries: &Entries, prefix: &str, found: &mut Vec<Leaf>) -> Result<(), St
             open(&inner, &path, found)?;
             continue;
         }
-        if is_group {
+        if is_group && Key::find(&path).is_none() {
             return Err(format!("`{path}` must be an object of settings"));
         }
         let value = serde_json::from_str(raw.get()).map_err(|_| format!("`{path}` is not JSON"))?;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::keys::Key;
-use super::read;
 use super::tree::{Leaf, leaves};
+use super::{Config, read};
 use crate::paths;
 
 /// A file of a Workspace that wants trust.
@@ -19,14 +19,14 @@ pub struct Wanted {
     pub settings: Vec<(String, String)>,
 }
 
-/// What the Workspace's config wants trust for, if anything. A file that cannot be read wants
+/// What the Workspace's config wants trust for beside what the user has set, if anything. A file that cannot be read wants
 /// nothing, and gets nothing.
-pub fn wanted(workspace: &Path) -> Option<Wanted> {
+pub fn wanted(workspace: &Path, config: &Config) -> Option<Wanted> {
     let text = read::workspace_file(workspace).ok().flatten()?;
     let found = leaves(&text).ok()?;
     let settings: Vec<(String, String)> = found
         .iter()
-        .filter(|leaf| wants_trust(leaf))
+        .filter(|leaf| wants_trust(leaf) || widens_sandbox(leaf, config))
         .map(|leaf| (leaf.path.clone(), leaf.value.to_string()))
         .collect();
     let file = paths::workspace_config(workspace);
@@ -36,6 +36,14 @@ pub fn wanted(workspace: &Path) -> Option<Wanted> {
 /// Whether a setting could widen what strangers may do; unknown ones are merely unknown.
 pub fn wants_trust(leaf: &Leaf) -> bool {
     Key::find(&leaf.path).is_some_and(|key| !key.in_workspace)
+}
+
+/// Whether a setting that may narrow the sandbox would widen what the user has.
+fn widens_sandbox(leaf: &Leaf, config: &Config) -> bool {
+    let mut attempt = config.clone();
+    let is_set =
+        Key::find(&leaf.path).is_some_and(|key| (key.set)(&mut attempt, &leaf.value).is_ok());
+    is_set && attempt.sandbox.is_wider_than(&config.sandbox)
 }
 
 /// The SHA-256 of a file's text.

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::HarnessError;
 use crate::bounds::{Bounds, WriteGlobs};
-use crate::config::Config;
+use crate::config::{Config, SandboxLevel};
 use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::role::{Role, strictest};
@@ -151,7 +151,7 @@ impl Posture {
     }
 
     /// Seq 0 of a new Log.
-    pub fn first_event(&self, workspace: &Workspace) -> SessionStarted {
+    pub fn first_event(&self, workspace: &Workspace, level: SandboxLevel) -> SessionStarted {
         let globs = self.writes.first().cloned().unwrap_or_default();
         SessionStarted {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -159,7 +159,7 @@ impl Posture {
             workspace: workspace.root().to_string_lossy().into_owned(),
             role: self.role.name.to_owned(),
             permission_mode: self.mode.clone(),
-            sandbox_mode: "off".to_owned(),
+            sandbox_mode: level.name().to_owned(),
             model: Some(self.model.clone()),
             effort: self.effort.clone(),
             allow_write: globs.allow,

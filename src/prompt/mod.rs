@@ -18,7 +18,7 @@ pub use project::{Project, Sources};
 use crate::id::SessionId;
 
 /// The name of the instructions below and of the order of the parts; a test pins it to the bytes.
-pub const VERSION: &str = "pxr1";
+pub const VERSION: &str = "pxr2";
 
 /// The byte-stable instructions.
 pub const INSTRUCTIONS: &str = include_str!("instructions.md");
@@ -53,8 +53,10 @@ mod tests {
     use super::*;
 
     /// Other bytes are another contract: bump `VERSION`, add its line, and keep the old ones.
-    const PINNED: &[(&str, &str)] =
-        &[("pxr1", "4a5b98940b432169948bef821401bdb95430f4bbe55a2900ab64aa277ccbce63")];
+    const PINNED: &[(&str, &str)] = &[
+        ("pxr1", "4a5b98940b432169948bef821401bdb95430f4bbe55a2900ab64aa277ccbce63"),
+        ("pxr2", "4a5b98940b432169948bef821401bdb95430f4bbe55a2900ab64aa277ccbce63"),
+    ];
 
     #[test]
     fn the_version_names_exactly_these_bytes() {

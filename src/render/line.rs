@@ -223,6 +223,9 @@ impl Line {
             (_, Some(trouble)) => format!("{name}: {trouble}"),
         };
         self.activity(&line, sheet);
+        if let Some(notice) = result.details.get("notice").and_then(serde_json::Value::as_str) {
+            self.activity(&one_line(notice, NOTICE_WIDTH), sheet);
+        }
         if let Some(diff) = result.details.get("diff").and_then(serde_json::Value::as_str) {
             let colour = self.look.colour;
             diff::show(diff, colour, diff::SHORT, |line| sheet.line(line));
@@ -320,6 +323,8 @@ impl Line {
     }
 }
 
+/// How much of what a Tool wants a person to know is shown.
+const NOTICE_WIDTH: usize = 300;
 const GREEN: &str = "32";
 const RED: &str = "31";
 

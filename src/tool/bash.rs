@@ -8,9 +8,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::command::{Commands, End, Job, Leftover, Outcome, Stop};
+use super::confined::{Confined, Needs, Ran};
+use super::denial;
 use super::output::{Collected, Output};
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::config;
+use crate::error::Kind;
+use crate::sandbox::{Level, Profile};
 
 /// What the lines after the output may take of the bound.
 const CLOSING_ROOM: usize = 1024;
@@ -21,7 +25,7 @@ const NAMED_LEFTOVERS: usize = 5;
 /// The tool.
 #[derive(Debug)]
 pub struct Bash {
-    commands: Commands,
+    commands: Confined,
     limits: config::Bash,
 }
 
@@ -34,12 +38,14 @@ pub struct Args {
     /// Deadline in milliseconds.
     #[schemars(range(min = 1))]
     timeout_ms: Option<u64>,
+    /// True when it needs the internet.
+    network: Option<bool>,
 }
 
 impl Bash {
     /// A `bash` that starts its commands through `commands`.
     pub fn new(commands: Commands, limits: config::Bash) -> Self {
-        Self { commands, limits }
+        Self { commands: Confined::new(commands), limits }
     }
 }
 
@@ -47,15 +53,23 @@ impl Tool for Bash {
     type Args = Args;
     const NAME: &'static str = "bash";
     const MANUAL: &'static str = "Runs a shell command in the workspace root. No stdin or \
-        terminal. Returns stdout and stderr merged, then the exit code. Everything it started is \
+        terminal. Sandboxed: writes only in the workspace and $TMPDIR, no network unless declared. \
+        Returns stdout and stderr merged, then the exit code. Everything it started is \
         killed when it ends or after timeout_ms (default 120000, max 600000).";
 
-    fn plan(&self, args: &Args, _context: &ToolContext) -> Result<Plan, ToolError> {
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         refuse_empty(args)?;
+        let network = args.network.unwrap_or(false);
+        if network && !self.commands.may_declare_network() {
+            let message = "the user's settings give commands no network";
+            return Err(ToolError::new(Kind::PermissionDenied, message)
+                .next("go on without it, or ask the user to change `sandbox.network`"));
+        }
         let line: String = args.command.split_whitespace().collect::<Vec<_>>().join(" ");
         let summary = format!("run {}", super::first_chars(&line, 200));
         let command = Some(args.command.clone());
-        Ok(Plan { command, ..Plan::new(Effect::Execute, summary) })
+        let is_held = context.confinement == Profile::ReadOnly;
+        Ok(Plan { network, is_held, command, ..Plan::new(Effect::Execute, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -70,16 +84,43 @@ impl Tool for Bash {
             directory: context.workspace.root(),
             timeout,
             cancel: &context.cancel,
+            bounds: context.workspace.bounds(),
+            spec: None,
         };
-        let outcome = self.commands.run(job, &mut output).await.map_err(|e| ToolError::from(&e))?;
+        let needs = Needs { profile: context.confinement, network: args.network.unwrap_or(false) };
+        let ran = self.commands.run(job, needs, &mut output).await;
+        let Ran { outcome, mended } = ran.map_err(|error| ToolError::from(&error))?;
         let collected = output.finish().await;
         let mut text = told(&outcome, &collected, timeout);
         if asked > timeout {
             let max = timeout.as_millis();
             write!(text, "\n[timeout_ms was lowered to the maximum of {max}]").ok();
         }
+        if !mended.is_empty() {
+            let paths: Vec<_> = mended.iter().map(|path| path.display().to_string()).collect();
+            write!(
+                text,
+                "\n[it changed what it must not, which was put back: {}]",
+                paths.join(", ")
+            )
+            .ok();
+        }
         let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
-        Ok(ToolOutput { ok, text, details: facts(&outcome, &collected) })
+        if !ok && outcome.level != Level::Off {
+            let may_declare = self.commands.may_declare_network();
+            let why = denial::explain(&collected.bounded.text, needs, may_declare);
+            for line in why {
+                write!(text, "\n[{line}]").ok();
+            }
+        }
+        let mut details = facts(&outcome, &collected);
+        if !mended.is_empty() {
+            details["mended"] = json!(mended);
+        }
+        if let Some(notice) = self.commands.notice(outcome.level) {
+            details["notice"] = json!(notice);
+        }
+        Ok(ToolOutput { ok, text, details })
     }
 }
 
@@ -156,5 +197,6 @@ fn facts(outcome: &Outcome, collected: &Collected) -> Value {
         "output_path": collected.spill.as_ref().map(|path| path.to_string_lossy()),
         "output_bytes": collected.total_bytes,
         "containment": outcome.containment,
+        "sandbox": outcome.level.name(),
     })
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -19,9 +19,11 @@ use super::environment;
 use super::order::Order;
 use super::output::Output;
 use super::running::{Running, Supervisor};
-use super::supervisor::{SUBREAPER, SUPERVISE};
+use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::error::{Explain, Kind};
+use crate::sandbox::{Level, Sandbox, Spec};
 
 /// Starts commands; cheap to clone.
 #[derive(Clone)]
@@ -53,9 +55,14 @@ struct Shared {
     drain: Duration,
     grace: Duration,
     subreaper_only: AtomicBool,
-    /// One supervisor that is already up, new or used, so that the next command need not wait.
-    spare: Mutex<Option<Supervisor>>,
+    /// Supervisors that are already up, new or used, so that the next command need not wait; each
+    /// serves one Spec. The last one was used last.
+    spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
+    sandbox: Sandbox,
 }
+
+/// How many supervisors wait for another command.
+const MOST_SPARES: usize = 3;
 
 /// One command to run.
 pub struct Job<'a> {
@@ -63,6 +70,10 @@ pub struct Job<'a> {
     pub directory: &'a Path,
     pub timeout: Duration,
     pub cancel: &'a CancellationToken,
+    /// Where in the directory it may write.
+    pub bounds: &'a Bounds,
+    /// What holds it; `None` when the user wants nothing to.
+    pub spec: Option<&'a Spec>,
 }
 
 /// How a command went.
@@ -76,6 +87,8 @@ pub struct Outcome {
     pub duration: Duration,
     /// `namespace` or `subreaper`.
     pub containment: String,
+    /// How well it was confined.
+    pub level: Level,
 }
 
 /// How the command itself ended.
@@ -106,6 +119,7 @@ impl Commands {
     pub fn new(host: Host, config: &Config) -> Self {
         let Host { own_binary, environment, containment } = host;
         let environment = environment::for_commands(&environment, &config.bash.env);
+        let sandbox = Sandbox::new(config, &environment);
         Self(Arc::new(Shared {
             own_binary,
             shell: environment::shell(&environment, config.bash.shell.as_deref()),
@@ -113,15 +127,26 @@ impl Commands {
             drain: config.bash.drain,
             grace: config.grace.process,
             subreaper_only: AtomicBool::new(containment == Containment::Subreaper),
-            spare: Mutex::new(None),
+            spares: Mutex::new(Vec::new()),
+            sandbox,
         }))
+    }
+
+    /// What may be said about confinement on this machine.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.0.sandbox
+    }
+
+    /// Whether namespaces are out of the question, as far as is known by now.
+    pub fn is_without_namespaces(&self) -> bool {
+        self.0.subreaper_only.load(Ordering::Relaxed)
     }
 
     /// Runs a command to its end, its deadline or its interruption, and leaves nothing running.
     /// Dropping the future kills everything at once.
     pub async fn run(
         &self,
-        job: Job<'_>,
+        job: &Job<'_>,
         output: &mut Output<'_>,
     ) -> Result<Outcome, CommandError> {
         let order = Order {
@@ -132,14 +157,17 @@ impl Commands {
             environment: self.0.environment.clone(),
         };
         let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
-        let outcome = match self.attempt(&frame, &job, output).await {
-            Err(CommandError::Unsupported { .. }) => {
-                self.0.subreaper_only.store(true, Ordering::Relaxed);
-                self.attempt(&frame, &job, output).await
-            }
+        let outcome = match self.attempt(&frame, job, output).await {
+            // What it was confined by has changed under it; nothing has run yet.
+            Err(CommandError::Stale) => self.attempt(&frame, job, output).await,
             other => other,
         };
-        self.prepare_spare();
+        if let Err(CommandError::Unsupported { .. }) = outcome {
+            self.0.subreaper_only.store(true, Ordering::Relaxed);
+            self.spares().clear();
+            return outcome;
+        }
+        self.prepare_spare(job.spec);
         outcome
     }
 
@@ -149,43 +177,55 @@ impl Commands {
         job: &Job<'_>,
         output: &mut Output<'_>,
     ) -> Result<Outcome, CommandError> {
-        let mut supervisor = match self.take_spare() {
+        let mut supervisor = match self.take_spare(job.spec) {
             Some(spare) => spare,
-            None => self.start()?,
+            None => self.start(job.spec)?,
         };
         if supervisor.send(frame).await.is_err() {
-            supervisor = self.start()?;
-            supervisor.send(frame).await.map_err(CommandError::Start)?;
+            supervisor = self.start(job.spec)?;
+            // One that refuses at once says why on its way out.
+            supervisor.send(frame).await.ok();
         }
         let running = Running::new(supervisor, job, self.0.grace);
         let (outcome, free) = running.watch(output).await?;
         if let Some(supervisor) = free {
-            *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
+            self.keep(job.spec, supervisor);
         }
         Ok(outcome)
     }
 
-    fn take_spare(&self) -> Option<Supervisor> {
-        let mut spare = self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut spare = spare.take()?;
+    fn spares(&self) -> MutexGuard<'_, Vec<(Option<Spec>, Supervisor)>> {
+        self.0.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_spare(&self, spec: Option<&Spec>) -> Option<Supervisor> {
+        let mut spares = self.spares();
+        let place = spares.iter().rposition(|(own, _)| own.as_ref() == spec)?;
+        let (_, mut spare) = spares.remove(place);
         matches!(spare.process.try_wait(), Ok(None)).then_some(spare)
     }
 
-    fn prepare_spare(&self) {
-        let mut spare = self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.is_none() {
-            // A failure here will be met again, and told, by the next command.
-            *spare = self.start().ok();
+    fn keep(&self, spec: Option<&Spec>, supervisor: Supervisor) {
+        let mut spares = self.spares();
+        spares.push((spec.cloned(), supervisor));
+        if spares.len() > MOST_SPARES {
+            spares.remove(0);
+        }
+    }
+
+    fn prepare_spare(&self, spec: Option<&Spec>) {
+        let has_one = self.spares().iter().any(|(own, _)| own.as_ref() == spec);
+        // A failure here will be met again, and told, by the next command.
+        if !has_one && let Ok(supervisor) = self.start(spec) {
+            self.keep(spec, supervisor);
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one door to host processes")]
-    fn start(&self) -> Result<Supervisor, CommandError> {
+    fn start(&self, spec: Option<&Spec>) -> Result<Supervisor, CommandError> {
         let mut command = Command::new(&self.0.own_binary);
-        command.arg(SUPERVISE);
-        if self.0.subreaper_only.load(Ordering::Relaxed) {
-            command.arg(SUBREAPER);
-        }
+        command.arg(SUPERVISE).arg(if self.is_without_namespaces() { SUBREAPER } else { BEST });
+        command.args(spec.map(Spec::arguments).unwrap_or_default());
         // The supervisor gets no environment: commands could read it there.
         command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(CommandError::Start)?;
@@ -211,8 +251,14 @@ pub enum CommandError {
     Unsayable,
     #[error("cannot start the supervisor of commands")]
     Start(#[source] io::Error),
+    #[error("there is no place for the temporary files of commands")]
+    NoScratch(#[source] io::Error),
     #[error("namespaces cannot be used: {reason}")]
     Unsupported { reason: String },
+    #[error("this command cannot be sandboxed here: {reason}")]
+    Unconfined { reason: String },
+    #[error("the world of the command changed before it began")]
+    Stale,
     #[error("the shell could not be started: {reason}")]
     Refused { reason: String },
     #[error("/proc is needed to supervise commands here, and it is missing or another's")]
@@ -225,10 +271,13 @@ impl Explain for CommandError {
     fn kind(&self) -> Kind {
         match self {
             Self::Unsayable => Kind::InvalidArgs,
+            Self::Unconfined { .. } => Kind::SandboxUnavailable,
             Self::Start(_)
+            | Self::NoScratch(_)
             | Self::Unsupported { .. }
             | Self::Refused { .. }
             | Self::Blind
+            | Self::Stale
             | Self::Lost => Kind::CommandFailed,
         }
     }
@@ -241,10 +290,17 @@ impl Explain for CommandError {
                 ]
             }
             Self::Blind => vec!["go on without commands, or ask the user to mount /proc".into()],
+            Self::Unconfined { .. } => vec![
+                "ask the user: `pixir doctor` says what is missing, and `--sandbox off` runs \
+                 commands without a sandbox"
+                    .into(),
+            ],
             Self::Unsayable
             | Self::Start(_)
+            | Self::NoScratch(_)
             | Self::Unsupported { .. }
             | Self::Refused { .. }
+            | Self::Stale
             | Self::Lost => Vec::new(),
         }
     }

@@ -7,6 +7,8 @@
 mod bash;
 mod bound;
 mod command;
+mod confined;
+mod denial;
 mod descendants;
 mod difference;
 mod edit;
@@ -46,6 +48,7 @@ pub use toolbox::Toolbox;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Ephemeral};
 use crate::id::CallId;
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::workspace::Workspace;
 
@@ -90,6 +93,8 @@ pub struct ToolContext {
     pub session_folder: PathBuf,
     /// How much text reaches the model, in bytes.
     pub output_limit: usize,
+    /// What a host command of this call is confined to.
+    pub confinement: Profile,
 }
 
 /// Where a running tool says what happens; it can emit live notices and nothing more.

@@ -16,12 +16,12 @@ pub enum Entry {
     Stuck(io::Error),
 }
 
-/// Enters a new pid namespace, and a user namespace where that is needed for it.
+/// Enters a new pid namespace and the `others`, and a user namespace where that is needed for it.
 ///
 /// The next child will be its first process. The caller must have one thread only.
-pub fn enter() -> Result<(), Entry> {
+pub fn enter(others: CloneFlags) -> Result<(), Entry> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
+    let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS | others;
     if !user.is_root() {
         flags |= CloneFlags::CLONE_NEWUSER;
     }

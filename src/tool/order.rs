@@ -45,6 +45,12 @@ impl Order {
         Ok([&length.to_le_bytes()[..], &body].concat())
     }
 
+    /// Sets a variable of the command, whatever it was.
+    pub fn set(&mut self, name: &str, value: OsString) {
+        self.environment.retain(|(own, _)| own != name);
+        self.environment.push((name.into(), value));
+    }
+
     /// Reads the fields back.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let mut fields = body.strip_suffix(&[0])?.split(|byte| *byte == 0);

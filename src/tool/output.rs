@@ -273,6 +273,7 @@ mod tests {
         let bus = Bus::new(SessionId::mint(), 0);
         let mut listener = bus.listen(From::Now, Arc::new(|_| Box::pin(async { None })));
         let context = ToolContext {
+            confinement: crate::sandbox::Profile::Workspace,
             call_id: CallId::new("call"),
             workspace: Workspace::open(folder).unwrap(),
             cancel: tokio_util::sync::CancellationToken::new(),

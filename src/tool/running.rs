@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
 use super::descendants::{self, Process};
 use super::output::Output;
-use super::supervisor::{BLIND, FREE, KILL, TERMINATE};
+use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED};
+use crate::sandbox::Level;
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -280,6 +281,10 @@ impl News {
             "unsupported" => {
                 self.failure = Some(CommandError::Unsupported { reason: rest.to_owned() });
             }
+            UNCONFINED => {
+                self.failure = Some(CommandError::Unconfined { reason: rest.to_owned() });
+            }
+            STALE => self.failure = Some(CommandError::Stale),
             BLIND => self.failure = Some(CommandError::Blind),
             FREE => self.is_free = true,
             "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
@@ -297,13 +302,16 @@ impl News {
         if self.started.is_none() && self.stopped.is_none() {
             return Err(CommandError::Lost);
         }
+        let started = self.started.unwrap_or_default();
+        let (containment, level) = started.split_once(' ').unwrap_or((&started, ""));
         Ok(Outcome {
             end: self.end.unwrap_or(End::Unknown),
             stopped: self.stopped,
             leftovers: self.leftovers,
             survivors: Vec::new(),
             duration,
-            containment: self.started.unwrap_or_default(),
+            containment: containment.to_owned(),
+            level: Level::from_name(level).unwrap_or(Level::Off),
         })
     }
 }

@@ -19,6 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
@@ -27,11 +28,14 @@ use super::namespace::{Entry, Mounts};
 use super::order::{LARGEST_ORDER, Order};
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, namespace};
+use crate::sandbox::{self, Confined, Level, Spec};
 
 /// The hidden first argument that makes `pixir` a supervisor.
 pub const SUPERVISE: &str = "__supervise";
 /// The hidden second argument of the first process in a namespace.
 const INIT: &str = "init";
+/// The hidden second argument that asks for namespaces where they are allowed.
+pub const BEST: &str = "best";
 /// The hidden second argument that asks not to try namespaces.
 pub const SUBREAPER: &str = "subreaper";
 /// The hidden second argument of the inner process without a namespace.
@@ -42,8 +46,14 @@ pub const TERMINATE: u8 = b'T';
 /// Ends everything.
 pub const KILL: u8 = b'K';
 
+/// The status line that says: nothing was run, because the world is no longer as it was built.
+pub const STALE: &str = "stale";
+
 /// The status line that says: nobody is left, and another order is welcome.
 pub const FREE: &str = "free";
+
+/// The first word of the status line that says: this command cannot be confined as it must be.
+pub const UNCONFINED: &str = "unconfined";
 
 /// The status line that says: this `/proc` does not show what would have to be watched.
 pub const BLIND: &str = "blind";
@@ -53,21 +63,34 @@ const INNER_PATIENCE: Duration = Duration::from_millis(500);
 /// Descriptors up to this one are closed where `/proc` does not list them.
 const GUESSED_DESCRIPTORS: i32 = 256;
 
-/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`].
+/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: a role, and the Spec.
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let role = arguments.next().unwrap_or_default();
+    let told: Vec<OsString> = arguments.collect();
+    let spec = match Spec::read(told.iter().cloned()) {
+        Ok(spec) => spec,
+        Err(error) => {
+            report(format_args!("{UNCONFINED} the specification cannot be read: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
     if role == INIT {
-        return serve(Reach::Namespace);
+        return serve(Reach::Namespace, spec.as_ref());
     }
     if role == INNER {
-        return serve(Reach::Descendants);
+        return serve(Reach::Descendants, spec.as_ref());
     }
     close_inherited();
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     if role != SUBREAPER {
-        match namespace::enter() {
-            Ok(()) => return start_init(),
+        match enter_world(spec.as_ref()) {
+            Ok(()) => return start_init(&told),
+            // Pixir asks again for less, so that it knows beforehand what it gets.
+            Err(Entry::Refused) if spec.is_some() => {
+                report("unsupported namespaces are not allowed");
+                return ExitCode::FAILURE;
+            }
             Err(Entry::Refused) => {}
             Err(Entry::Stuck(error)) => {
                 report(format_args!("unsupported {error}"));
@@ -79,7 +102,14 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         report(BLIND);
         return ExitCode::FAILURE;
     }
-    start_inner()
+    start_inner(&told)
+}
+
+/// Enters namespaces, and builds in them what the command is to see.
+fn enter_world(spec: Option<&Spec>) -> Result<(), Entry> {
+    let Some(spec) = spec else { return namespace::enter(CloneFlags::empty()) };
+    namespace::enter(sandbox::name_spaces(spec))?;
+    sandbox::build(spec).map_err(Entry::Stuck)
 }
 
 /// Closes what Pixir was started with: a command has its three standard descriptors and no other.
@@ -98,8 +128,8 @@ fn close_inherited() {
 
 /// Starts the first process of the namespace and stays until it has ended.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start_init() -> ExitCode {
-    let init = Command::new("/proc/self/exe").args([SUPERVISE, INIT]).spawn();
+fn start_init(told: &[OsString]) -> ExitCode {
+    let init = Command::new("/proc/self/exe").args([SUPERVISE, INIT]).args(told).spawn();
     match init.and_then(|mut init| init.wait()) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -112,9 +142,9 @@ fn start_init() -> ExitCode {
 /// Starts the process that watches the command, and takes its place when it is gone: a command can
 /// see it here, and kill or stop it.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start_inner() -> ExitCode {
+fn start_inner(told: &[OsString]) -> ExitCode {
     let started = adopt_orphans()
-        .and_then(|()| Command::new("/proc/self/exe").args([SUPERVISE, INNER]).spawn())
+        .and_then(|()| Command::new("/proc/self/exe").args([SUPERVISE, INNER]).args(told).spawn())
         .and_then(|inner| {
             let pid = Pid::from_child(&inner);
             Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
@@ -150,25 +180,19 @@ fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Waits for orders, runs them one by one, and leaves nothing behind.
-fn serve(reach: Reach) -> ExitCode {
-    if reach == Reach::Namespace {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
-        namespace::show_own_processes();
-        if !rustix::process::geteuid().is_root()
-            && let Err(error) = namespace::give_up_mounting()
-        {
-            report(format_args!("unsupported {error}"));
+fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
+    let level = match settle(reach, spec) {
+        Ok(level) => level,
+        Err(refusal) => {
+            report(refusal);
             return ExitCode::FAILURE;
         }
-    } else if let Err(error) = adopt_orphans() {
-        report(format_args!("failed cannot adopt orphans: {error}"));
-        return ExitCode::FAILURE;
-    }
+    };
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     let mounts = Mounts::watch();
     loop {
-        let order = match read_order() {
+        let mut order = match read_order() {
             Ok(Some(order)) => order,
             Ok(None) => return ExitCode::SUCCESS,
             Err(error) => {
@@ -176,7 +200,15 @@ fn serve(reach: Reach) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        let peace = match carry_out(&order, reach) {
+        // Somebody outside replaced a file that something was laid over, and it lies there no more.
+        if level == Level::Full && mounts.have_changed() {
+            report(STALE);
+            return ExitCode::SUCCESS;
+        }
+        if let Some(spec) = spec {
+            order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
+        }
+        let peace = match carry_out(&order, reach, level) {
             Ok(peace) => peace,
             Err(error) => {
                 report(format_args!("failed {error}"));
@@ -190,10 +222,26 @@ fn serve(reach: Reach) -> ExitCode {
     }
 }
 
-fn carry_out(order: &Order, reach: Reach) -> io::Result<Peace> {
+/// Takes its place: whoever is first in a namespace, or gathers orphans, and is confined.
+fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Level, String> {
+    if reach == Reach::Namespace {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
+        namespace::show_own_processes();
+        if !rustix::process::geteuid().is_root() {
+            namespace::give_up_mounting().map_err(|error| format!("unsupported {error}"))?;
+        }
+    } else {
+        adopt_orphans().map_err(|error| format!("failed cannot adopt orphans: {error}"))?;
+    }
+    let Some(spec) = spec else { return Ok(Level::Off) };
+    let place = if reach == Reach::Namespace { Confined::InOwnWorld } else { Confined::OnMachine };
+    sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))
+}
+
+fn carry_out(order: &Order, reach: Reach, level: Level) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-    report(format_args!("starting {reach_name}"));
+    report(format_args!("starting {reach_name} {}", level.name()));
     let command = start(order)?;
     let mut watch = Watch::new(reach, command);
     if reach == Reach::Descendants && !descendants::has_child(command) {

@@ -32,6 +32,7 @@ impl Bench {
             secrets: Arc::default(),
             session_folder: folder.path().join("session"),
             output_limit: 16 * 1024,
+            confinement: crate::sandbox::Profile::Workspace,
         };
         Self { folder, toolbox, context }
     }

@@ -16,6 +16,7 @@ use crate::event::{Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResul
 use crate::history;
 use crate::permission::sorted;
 use crate::provider::Call;
+use crate::sandbox::Profile;
 use crate::tool::{AnyTool, Effect, Plan, Signals, ToolContext, ToolError, ToolOutput, bound};
 
 /// How many calls that only look may run at once.
@@ -207,7 +208,11 @@ impl Turn {
 
     /// What a call runs with, as it was permitted.
     pub(super) fn tool_context(&self, prepared: &Prepared) -> ToolContext {
-        self.context_of(&prepared.fact)
+        let context = self.context_of(&prepared.fact);
+        if prepared.is_held {
+            return ToolContext { confinement: Profile::ReadOnly, ..context };
+        }
+        context
     }
 
     fn context_of(&self, fact: &ToolCall) -> ToolContext {
@@ -219,6 +224,7 @@ impl Turn {
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,
+            confinement: self.settings.confinement,
         }
     }
 }

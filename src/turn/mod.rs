@@ -34,6 +34,7 @@ use crate::permission::Approvals;
 use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
 use crate::role::Role;
+use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
 use crate::tool::Toolbox;
@@ -57,6 +58,8 @@ pub struct Settings {
     /// What was allowed beyond a single call.
     pub approvals: Approvals,
     pub role: &'static Role,
+    /// What host commands are confined to.
+    pub confinement: Profile,
     pub dry_run: bool,
     pub max_iterations: Option<u32>,
     pub retry: Retry,

@@ -13,6 +13,7 @@ use crate::event::{
     ToolCall,
 };
 use crate::permission::{self, Decision, Hold, Subject};
+use crate::sandbox::Profile;
 use crate::tool::{Effect, Plan, ToolError};
 use crate::workspace::WorkspaceError;
 
@@ -48,6 +49,13 @@ impl Turn {
         if let Some(outside) = self.outside_bounds(&prepared.plan) {
             let error = WorkspaceError::Bounded { path: outside };
             return Ok(Err(self.bounded(&prepared.fact, ToolError::from(&error)).await?));
+        }
+        if self.is_unbounded_command(&prepared.plan) {
+            self.record_verdict(&prepared.fact, &Verdict::by("bounds", "write_bounds", false))
+                .await?;
+            let message = "write bounds hold for commands only in a sandbox, and it is off";
+            return Ok(Err(ToolError::new(Kind::PermissionDenied, message)
+                .next("use the file tools, or ask the user to switch the sandbox on")));
         }
         let decision = permission::decide(mode, &prepared.plan, self.hold());
         let verdict = match decision {
@@ -194,8 +202,18 @@ impl Turn {
         resolved.find(|path| !workspace.bounds().allow(path))
     }
 
+    fn is_unbounded_command(&self, plan: &Plan) -> bool {
+        plan.effect == Effect::Execute
+            && !self.settings.workspace.bounds().is_empty()
+            && self.hold() == Hold::Impossible
+    }
+
+    /// Whether the kernel holds commands at all.
     fn hold(&self) -> Hold {
-        Hold::Impossible
+        match self.settings.confinement {
+            Profile::Off => Hold::Impossible,
+            Profile::Workspace | Profile::ReadOnly => Hold::Possible,
+        }
     }
 
     /// Records a refusal of the write bounds, whoever found it: the Executor in a plan's paths, or a

@@ -152,6 +152,7 @@ mod fakes {
             let tools: [Arc<dyn AnyTool>; 3] =
                 [Arc::new(pair), Arc::new(Fake::Panics), Arc::new(Fake::Deaf)];
             let settings = Arc::new(Settings {
+                confinement: crate::sandbox::Profile::Workspace,
                 provider: Arc::new(Model(calls)),
                 toolbox: Toolbox::new(tools),
                 workspace: Workspace::open(self.folder.path()).unwrap(),

@@ -40,9 +40,21 @@ fn a_machine_that_is_well() {
     for id in ["runtime", "workspace", "config", "credential", "log_folder", "containment"] {
         assert_eq!(status(&envelope, id), "passed", "{id}");
     }
+    assert!(["passed", "warning"].contains(&status(&envelope, "sandbox")), "{envelope}");
     assert!(!envelope.to_string().contains("sk-planted-key"));
     assert!(!folder.path().join("work/.pixir").exists(), "looking changes nothing");
     assert!(!folder.path().join(".pixir").exists(), "looking changes nothing");
+}
+
+#[test]
+fn how_commands_are_held_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = [("OPENAI_API_KEY", "sk-planted-key")];
+    let (code, envelope, _) = doctor(folder.path(), &["--sandbox", "off"], &key);
+    assert_eq!((code, status(&envelope, "sandbox")), (Some(0), "warning"), "{envelope}");
+    let (code, envelope, _) = doctor(folder.path(), &["--sandbox", "required"], &key);
+    let is_full = status(&envelope, "sandbox") == "passed";
+    assert_eq!(code, Some(i32::from(!is_full)), "{envelope}");
 }
 
 #[test]

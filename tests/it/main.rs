@@ -26,6 +26,8 @@ mod doctor;
 mod ends;
 /// What is said when a Provider does not answer.
 mod errors;
+/// Whatever a stranger plants, nothing starts.
+mod hostile;
 /// A Session killed at every append and at random.
 mod kill;
 /// Signing in, and signing out.

@@ -411,3 +411,56 @@ async fn a_plan_is_made_without_tools_that_write() {
     assert!(transcript.contains(change), "{transcript}");
     assert!(transcript.contains("tool_result error unknown_tool"), "{transcript}");
 }
+
+#[tokio::test]
+async fn a_plain_look_is_not_asked_and_everything_else_is() {
+    let commands = ["ls | head -1", "cat /etc/hostname", "git status", "ls > listing"];
+    let house = House::scripted(running(&commands)).await.ask_mode();
+    house.write("a", "1");
+    let conversation = house.start().await;
+    let questions = turn_with(&conversation, "go", |_| Answer::No.into()).await;
+    let asked: Vec<&str> =
+        questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
+    assert_eq!(asked, &commands[1..]);
+    let transcript = house.transcript(&conversation);
+    assert!(
+        transcript.contains("permission_decision allow plainly_read_only by parser"),
+        "{transcript}"
+    );
+    assert!(transcript.contains(r#"tool_result ok=true "a\n[exit code 0]""#), "{transcript}");
+}
+
+#[tokio::test]
+async fn without_a_sandbox_every_command_is_asked_and_bounds_refuse_commands() {
+    let mut house = House::scripted(running(&["ls"])).await.ask_mode();
+    house.config.sandbox.level = pixir::SandboxLevel::Off;
+    let conversation = house.start().await;
+    assert_eq!(turn_with(&conversation, "go", |_| Answer::Once.into()).await.len(), 1);
+    house.config.permission_mode = PermissionMode::Auto;
+    house.config.writes = globs(&["src/**"], &[]);
+    let (conversation, _) = house.turn("go").await;
+    assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"]);
+}
+
+#[tokio::test]
+async fn write_bounds_hold_for_commands_by_the_kernel() {
+    let command = "echo 1 > src/a; echo 1 > b; echo 1 > src/gen/x; echo 1 > docs/a.md; mv src/gen src/moved; \
+        ln -s ../docs src/link; echo 1 > src/link/y; echo done";
+    let mut house = House::scripted(running(&[command])).await;
+    for folder in ["src/gen", "docs"] {
+        std::fs::create_dir_all(house.workspace().join(folder)).unwrap();
+    }
+    house.write("src/gen/old", "precious");
+    house.config.writes = globs(&["src/**", "docs/*.md"], &["src/gen"]);
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(house.read("src/a"), "1\n");
+    assert_eq!(house.read("src/gen/old"), "precious");
+    for path in ["b", "src/gen/x", "docs/a.md", "docs/y"] {
+        assert!(
+            !house.workspace().join(path).exists(),
+            "{path}: {}",
+            house.transcript(&conversation)
+        );
+    }
+}

@@ -30,8 +30,10 @@ async fn instructions_and_schemas_stay_under_six_kilobytes() {
 }
 
 /// Every prompt contract that was ever released, and the bytes it stands for.
-const CONTRACTS: &[(&str, &str)] =
-    &[("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3")];
+const CONTRACTS: &[(&str, &str)] = &[
+    ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
+    ("pxr2", "4fb196a5054e5a9db85fac81b30230ae0cf5e7bffc57481edb3165ab3165ce2f"),
+];
 
 #[tokio::test]
 async fn the_prompt_contract_names_its_bytes() {
@@ -67,9 +69,9 @@ async fn the_cache_key_is_short_and_stays_with_the_session() {
         .collect();
     assert_eq!(keys[0], keys[1]);
     assert_ne!(keys[0], keys[2]);
-    assert!(keys.iter().all(|key| key.len() <= 64 && key.starts_with("pxr1")), "{keys:?}");
+    assert!(keys.iter().all(|key| key.len() <= 64 && key.starts_with("pxr2")), "{keys:?}");
     let log = std::fs::read_to_string(&crate::support::house::logs(&house.workspace())[0]).unwrap();
-    assert!(log.contains(r#""prompt_contract":"pxr1""#));
+    assert!(log.contains(r#""prompt_contract":"pxr2""#));
 }
 
 #[tokio::test]

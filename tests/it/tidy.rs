@@ -12,7 +12,7 @@ const FLOORS: &[&[&str]] = &[
     &["event"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],
-    &["log"],
+    &["log", "sandbox"],
     &["projection", "credential", "tool"],
     &["provider", "permission"],
     &["prompt"],

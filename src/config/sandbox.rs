@@ -1,0 +1,108 @@
+//! Settings of the sandbox: how strict, which network, and what beside the Workspace.
+
+use std::path::PathBuf;
+
+/// Roots that package managers write by default; never programs or settings.
+const DEFAULT_ROOTS: &[&str] =
+    &["~/.cargo/registry", "~/.cargo/git", "~/.npm/_cacache", "~/.cache"];
+
+/// What holds host commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    pub level: SandboxLevel,
+    pub network: NetworkRule,
+    /// Writable beside the Workspace; `~` is the user's home.
+    pub write: Vec<PathBuf>,
+    /// Unreadable beside what always is.
+    pub hide: Vec<PathBuf>,
+    /// How many processes a command may have.
+    pub processes: u64,
+    /// How large a file may become.
+    pub file_bytes: u64,
+}
+
+/// How strict the sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SandboxLevel {
+    /// No sandbox at all; somebody said so.
+    Off,
+    /// As much as this machine can enforce.
+    Workspace,
+    /// The same, and no command runs with less than all of it.
+    Required,
+    /// Commands write nothing.
+    ReadOnly,
+}
+
+impl SandboxLevel {
+    /// Every one, in the order of strictness.
+    pub const ALL: [SandboxLevel; 4] = [
+        SandboxLevel::Off,
+        SandboxLevel::Workspace,
+        SandboxLevel::Required,
+        SandboxLevel::ReadOnly,
+    ];
+
+    /// The word for it, in flags and settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            SandboxLevel::Off => "off",
+            SandboxLevel::Workspace => "workspace",
+            SandboxLevel::Required => "required",
+            SandboxLevel::ReadOnly => "read-only",
+        }
+    }
+}
+
+/// Who gets the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NetworkRule {
+    /// Every command.
+    Allow,
+    /// A command that says so.
+    Declare,
+    /// No command.
+    Deny,
+}
+
+impl NetworkRule {
+    /// Every one.
+    pub const ALL: [NetworkRule; 3] = [NetworkRule::Allow, NetworkRule::Declare, NetworkRule::Deny];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            NetworkRule::Allow => "allow",
+            NetworkRule::Declare => "declare",
+            NetworkRule::Deny => "deny",
+        }
+    }
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self {
+            level: SandboxLevel::Workspace,
+            network: NetworkRule::Declare,
+            write: DEFAULT_ROOTS.iter().map(PathBuf::from).collect(),
+            hide: Vec::new(),
+            processes: 4096,
+            file_bytes: 64 << 30,
+        }
+    }
+}
+
+impl Sandbox {
+    /// Whether these settings allow something that others do not.
+    pub fn is_wider_than(&self, other: &Self) -> bool {
+        let loses_the_floor =
+            other.level == SandboxLevel::Required && self.level != SandboxLevel::Required;
+        self.level < other.level
+            || loses_the_floor
+            || self.network < other.network
+            || self.write.iter().any(|root| !other.write.contains(root))
+            || other.hide.iter().any(|path| !self.hide.contains(path))
+            || self.processes > other.processes
+            || self.file_bytes > other.file_bytes
+    }
+}

@@ -1,0 +1,144 @@
+//! Where git keeps what it runs: the hooks and settings of a Workspace's repository.
+//!
+//! A `.git` file can point anywhere, and it comes with the repository. It is believed only when the
+//! folder it names points back: that, nobody can forge from inside the Workspace.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How deep submodules of submodules are looked at.
+const DEEPEST_MODULE: usize = 4;
+/// How many submodules and worktrees are looked at.
+const MOST_FOLDERS: usize = 256;
+/// A pointer file is one line.
+const LONGEST_POINTER: u64 = 8 * 1024;
+
+/// What of a repository concerns the sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Repository {
+    /// Folders that commits must be able to write, wherever they are.
+    pub writable: Vec<PathBuf>,
+    /// Files and folders in them that nobody may change.
+    pub kept: Vec<PathBuf>,
+    /// Files that would change where git looks, and that are not there.
+    pub absent: Vec<PathBuf>,
+}
+
+/// Looks at the repository whose top is the Workspace.
+pub fn repository(workspace: &Path) -> Repository {
+    let dot_git = workspace.join(".git");
+    let Ok(found) = fs::symlink_metadata(&dot_git) else { return Repository::default() };
+    let mut repository = Repository::default();
+    if found.is_dir() {
+        // Its own place in the list of mounts, so that it cannot be moved aside.
+        repository.writable.push(dot_git.clone());
+        repository.keep(&dot_git, &dot_git);
+    } else if found.is_file() {
+        repository.kept.push(dot_git.clone());
+        if let Some((own, shared)) = linked(workspace, &dot_git) {
+            repository.writable.push(shared.clone());
+            if !own.starts_with(&shared) {
+                repository.writable.push(own.clone());
+            }
+            repository.keep(&own, &shared);
+        }
+    }
+    repository
+}
+
+impl Repository {
+    fn keep(&mut self, own: &Path, shared: &Path) {
+        self.keep_folder(shared);
+        if own != shared {
+            self.keep_folder(own);
+        }
+        let mut budget = MOST_FOLDERS;
+        self.keep_modules(&shared.join("modules"), DEEPEST_MODULE, &mut budget);
+        for worktree in folders(&shared.join("worktrees")).into_iter().take(MOST_FOLDERS) {
+            if worktree != own {
+                self.keep_folder(&worktree);
+            }
+        }
+    }
+
+    fn keep_folder(&mut self, folder: &Path) {
+        for name in ["config", "config.worktree", "hooks", "gitdir"] {
+            let path = folder.join(name);
+            if fs::symlink_metadata(&path).is_ok() {
+                self.kept.push(path);
+            }
+        }
+        let commondir = folder.join("commondir");
+        let is_there = fs::symlink_metadata(&commondir).is_ok();
+        if is_there { &mut self.kept } else { &mut self.absent }.push(commondir);
+    }
+
+    fn keep_modules(&mut self, modules: &Path, depth: usize, budget: &mut usize) {
+        if depth == 0 {
+            return;
+        }
+        for folder in folders(modules) {
+            if *budget == 0 {
+                return;
+            }
+            *budget -= 1;
+            if folder.join("HEAD").exists() {
+                self.keep_folder(&folder);
+                self.keep_modules(&folder.join("modules"), depth - 1, budget);
+            } else {
+                // A module's name may have slashes.
+                self.keep_modules(&folder, depth - 1, budget);
+            }
+        }
+    }
+}
+
+fn folders(parent: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
+    let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let mut found: Vec<PathBuf> =
+        entries.filter_map(Result::ok).filter(is_folder).map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+/// The folder of a worktree or submodule, and the one it shares; only if it points back here.
+fn linked(workspace: &Path, dot_git: &Path) -> Option<(PathBuf, PathBuf)> {
+    let text = pointer(dot_git)?;
+    let own = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
+    if !own.join("HEAD").is_file() {
+        return None;
+    }
+    let shared = match pointer(&own.join("commondir")) {
+        Some(common) => own.join(common.trim()).canonicalize().ok()?,
+        None => own.clone(),
+    };
+    let back = if shared == own {
+        own.join(worktree_setting(&own.join("config"))?)
+    } else {
+        // A worktree belongs to the repository that lists it.
+        if own.parent()? != shared.join("worktrees") {
+            return None;
+        }
+        own.join(pointer(&own.join("gitdir"))?.trim()).parent()?.to_owned()
+    };
+    (back.canonicalize().ok()? == workspace.canonicalize().ok()?).then_some((own, shared))
+}
+
+fn pointer(path: &Path) -> Option<String> {
+    let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    if found.len() > LONGEST_POINTER {
+        return None;
+    }
+    fs::read_to_string(path).ok()
+}
+
+/// `core.worktree`, by which a submodule points back.
+fn worktree_setting(config: &Path) -> Option<String> {
+    let text = fs::read_to_string(config).ok()?;
+    let value = |line: &str| {
+        let (name, value) = line.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("worktree").then(|| value.trim().to_owned())
+    };
+    text.lines().find_map(value)
+}

@@ -1,0 +1,89 @@
+//! The sandbox: what a command may touch, said once as a [`Spec`] and enforced by the kernel.
+//!
+//! Pixir makes the Spec (`spec`) and hands it to the supervisor of the command, which builds the
+//! world that it describes (`world`), takes away rights and system calls from itself (`confine`),
+//! and only then starts anything. What the kernel cannot forbid here is looked at afterwards
+//! (`guard`).
+
+mod bounded;
+mod capabilities;
+mod confine;
+mod filter;
+mod git;
+mod guard;
+mod hidden;
+mod loopback;
+mod rules;
+mod scratch;
+mod sockets;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use confine::{Confined, confine};
+pub use guard::{Guard, expel};
+pub use scratch::Scratch;
+pub use spec::{Network, Sandbox, Spec, Wish};
+pub use world::{build, name_spaces};
+
+use crate::config::SandboxLevel;
+use crate::event::PermissionMode;
+
+/// What a command is confined to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Writes beneath the Workspace, a private temp folder and the configured roots.
+    Workspace,
+    /// Writes nothing but a temp folder that is thrown away, and has no network.
+    ReadOnly,
+    /// Nothing holds it; the user said so.
+    Off,
+}
+
+impl Profile {
+    /// What the settings and the mode of a Session ask for; a mode only narrows.
+    pub fn of(level: SandboxLevel, mode: &PermissionMode) -> Self {
+        match (level, mode) {
+            (SandboxLevel::Off, _) => Profile::Off,
+            (SandboxLevel::ReadOnly, _)
+            | (_, PermissionMode::ReadOnly | PermissionMode::Other(_)) => Profile::ReadOnly,
+            (SandboxLevel::Workspace | SandboxLevel::Required, _) => Profile::Workspace,
+        }
+    }
+
+    /// The word for it, in settings and in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Workspace => "workspace",
+            Profile::ReadOnly => "read-only",
+            Profile::Off => "off",
+        }
+    }
+}
+
+/// How much of a Profile this machine can enforce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Namespaces, Landlock and seccomp.
+    Full,
+    /// Landlock and seccomp; some things are only noticed afterwards.
+    Partial,
+    /// Nothing was asked for.
+    Off,
+}
+
+impl Level {
+    /// The word for it, in status lines, results and `doctor`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Full => "full",
+            Level::Partial => "partial",
+            Level::Off => "off",
+        }
+    }
+    /// Reads the word back.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Level::Full, Level::Partial, Level::Off].into_iter().find(|level| level.name() == name)
+    }
+}

@@ -1,0 +1,109 @@
+//! The rules: what Landlock lets a command read and write, in the world that it sees.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
+
+use super::scratch;
+use super::spec::{Network, Spec};
+
+/// The newest rights that are asked for; an older kernel gives what it has.
+const NEWEST: ABI = ABI::V6;
+/// Devices that hold nothing, and the terminals that a command makes for itself.
+const DEVICES: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+];
+/// What a command in its own world may write beside what its Spec names.
+const OWN_FOLDERS: &[&str] = &["/tmp", "/var/tmp", "/dev/shm"];
+
+/// Whether the command sees a world of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    OwnWorld,
+    Machine,
+}
+
+/// Applies the rules to this process and everything it will start; says how well they hold.
+pub fn apply(spec: &Spec, sight: Sight) -> Result<RulesetStatus, RulesetError> {
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?;
+    if sight == Sight::Machine && spec.network == Network::Closed {
+        ruleset = ruleset.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp)?;
+    }
+    let mut ruleset = ruleset.create()?;
+    ruleset = allow(ruleset, ["/"], AccessFs::ReadDir.into())?;
+    ruleset = allow(ruleset, readable(spec, sight), AccessFs::from_read(NEWEST))?;
+    ruleset = allow(ruleset, DEVICES, device_rights())?;
+    ruleset = allow(ruleset, &spec.writable, writing())?;
+    ruleset = match sight {
+        Sight::OwnWorld => allow(ruleset, OWN_FOLDERS, writing())?,
+        Sight::Machine => allow(ruleset, [scratch::temp(&spec.scratch)], writing())?,
+    };
+    Ok(ruleset.restrict_self()?.ruleset)
+}
+
+fn writing() -> BitFlags<AccessFs> {
+    AccessFs::from_all(NEWEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock)
+}
+
+fn device_rights() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev
+}
+
+/// Everything but devices; where nothing can be covered, everything but what is hidden.
+fn readable(spec: &Spec, sight: Sight) -> Vec<PathBuf> {
+    let mut denied = vec![PathBuf::from("/dev")];
+    if sight == Sight::Machine {
+        denied.extend(spec.hidden.iter().cloned());
+    }
+    let mut allowed = Vec::new();
+    spread(Path::new("/"), &denied, &mut allowed);
+    allowed
+}
+
+/// Rights come with a folder and all beneath it, so what surrounds a denied path is named one by one.
+fn spread(folder: &Path, denied: &[PathBuf], allowed: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        // A link is followed to where the rights of its target hold.
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            continue;
+        }
+        let path = entry.path();
+        if denied.contains(&path) {
+            continue;
+        }
+        if denied.iter().any(|denied| denied.starts_with(&path)) {
+            spread(&path, denied, allowed);
+        } else {
+            allowed.push(path);
+        }
+    }
+}
+
+fn allow<P: AsRef<Path>>(
+    mut ruleset: RulesetCreated,
+    paths: impl IntoIterator<Item = P>,
+    rights: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    for path in paths {
+        // What is not there, or cannot be reached, needs no rule.
+        let Ok(descriptor) = PathFd::new(&path) else { continue };
+        let is_folder = path.as_ref().is_dir();
+        let rights = if is_folder { rights } else { rights & AccessFs::from_file(NEWEST) };
+        ruleset = ruleset.add_rule(PathBeneath::new(descriptor, rights))?;
+    }
+    Ok(ruleset)
+}

@@ -1,0 +1,109 @@
+//! Scratch: the private temp folder of a Session's commands, gone when the Session goes.
+//!
+//! Its owner holds a lock on it. The kernel drops the lock when the owner dies, so whoever comes
+//! next can tell what is left over and take it away.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FlockOperation;
+
+/// What the name of every scratch folder begins with.
+const PREFIX: &str = "pixir-scratch-";
+/// A folder younger than this may be about to be locked.
+const YOUTH: Duration = Duration::from_mins(1);
+
+/// A private folder; removed when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes one in the temp folder of the machine.
+    pub fn new(parent: &Path) -> io::Result<Self> {
+        sweep(parent);
+        let folder = parent.join(format!("{PREFIX}{:016x}", fastrand::u64(..)));
+        let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+        private(&folder)?;
+        let lock = File::open(&folder)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let scratch = Self { folder: folder.canonicalize()?, _lock: lock };
+        private(&temp(&folder))?;
+        DirBuilder::new().mode(0o0).create(empty_folder(&folder))?;
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o0).open(empty_file(&folder))?;
+        Ok(scratch)
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        remove(&self.folder);
+    }
+}
+
+/// What commands see as their temp folder.
+pub fn temp(scratch: &Path) -> PathBuf {
+    scratch.join("tmp")
+}
+/// A folder that nobody may look into, to cover others with.
+pub fn empty_folder(scratch: &Path) -> PathBuf {
+    scratch.join("empty")
+}
+/// A file that nobody may read, to cover others with.
+pub fn empty_file(scratch: &Path) -> PathBuf {
+    scratch.join("nothing")
+}
+
+/// Takes away what owners who died left behind.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    let own = rustix::process::geteuid().as_raw();
+    for entry in entries.filter_map(Result::ok) {
+        let is_scratch = |name: &OsStr| name.to_string_lossy().starts_with(PREFIX);
+        let Some(found) = Some(entry).filter(|entry| is_scratch(&entry.file_name())) else {
+            continue;
+        };
+        let Ok(metadata) = found.metadata() else { continue };
+        let age =
+            metadata.modified().ok().and_then(|then| SystemTime::now().duration_since(then).ok());
+        let is_old = age.is_some_and(|age| age > YOUTH);
+        if !metadata.is_dir() || metadata.uid() != own || !is_old {
+            continue;
+        }
+        let Ok(folder) = File::open(found.path()) else { continue };
+        if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            remove(&found.path());
+        }
+    }
+}
+
+/// Removes a folder, also one whose insides a command has locked up.
+fn remove(folder: &Path) {
+    fs::remove_dir(empty_folder(folder)).ok();
+    if fs::remove_dir_all(folder).is_err() {
+        open_up(folder);
+        if let Err(error) = fs::remove_dir_all(folder) {
+            tracing::warn!(folder = %folder.display(), %error, "scratch is left behind");
+        }
+    }
+}
+
+fn open_up(folder: &Path) {
+    fs::set_permissions(folder, Permissions::from_mode(0o700)).ok();
+    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}

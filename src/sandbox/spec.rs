@@ -1,0 +1,330 @@
+//! The Spec: what one command may write, must not change and cannot read, as paths of this machine.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::{Profile, git, hidden, scratch, sockets, world};
+use crate::config::{self, NetworkRule, SandboxLevel};
+use crate::paths::{self, Home};
+
+/// What must hold for a command to run at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Floor {
+    /// Everything, or nothing runs.
+    Full,
+    /// At least Landlock and seccomp.
+    Partial,
+}
+
+/// Whether the network of the machine can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    Open,
+    Closed,
+}
+
+/// Everything the supervisor needs to know to confine a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    pub floor: Floor,
+    pub network: Network,
+    /// The Session's own folder for temporary files.
+    pub scratch: PathBuf,
+    /// May be written, with everything beneath.
+    pub writable: Vec<PathBuf>,
+    /// Lies in something writable and must stay as it is.
+    pub kept: Vec<PathBuf>,
+    /// Lies in something writable, and must not come to be.
+    pub absent: Vec<PathBuf>,
+    /// Cannot be read, nor connected to.
+    pub hidden: Vec<PathBuf>,
+    /// Lies where the command sees another folder, and must be seen all the same.
+    pub shown: Vec<PathBuf>,
+    pub processes: u64,
+    pub file_bytes: u64,
+}
+
+/// The sandbox's settings and what it must know of this machine.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    settings: config::Sandbox,
+    user_home: Option<PathBuf>,
+    state: PathBuf,
+    temp: PathBuf,
+    /// What the environment of commands points at.
+    named: Vec<PathBuf>,
+    roots: Vec<PathBuf>,
+    /// Configured roots that cannot be writable, and why.
+    pub objections: Vec<String>,
+}
+
+/// What one call asks for.
+pub struct Wish<'a> {
+    pub profile: Profile,
+    /// Whether the call declared that it needs the network.
+    pub network: bool,
+    pub workspace: &'a Path,
+    pub scratch: &'a Path,
+}
+
+/// Variables that name folders which commands need to see.
+const NAMING: &[&str] = &[
+    "HOME",
+    "PATH",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "JAVA_HOME",
+    "NVM_DIR",
+    "PYENV_ROOT",
+    "VIRTUAL_ENV",
+    "GOPATH",
+    "GOROOT",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+impl Sandbox {
+    /// Reads the machine's side once; `environment` is what commands will get.
+    pub fn new(config: &config::Config, environment: &[(OsString, OsString)]) -> Self {
+        let variable = |name: &str| {
+            let found = environment.iter().find(|(own, _)| own == name);
+            found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty())
+        };
+        let folder =
+            |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let user_home = folder("HOME");
+        let listed = NAMING.iter().filter_map(|name| variable(name));
+        let named = listed.flat_map(|value| std::env::split_paths(&value).collect::<Vec<_>>());
+        let state = config.home.folder().to_owned();
+        let mut objections = Vec::new();
+        let mut roots = Vec::new();
+        for root in &config.sandbox.write {
+            let Some(root) = expanded(root, user_home.as_deref(), &folder) else { continue };
+            match hidden::objection(&root, user_home.as_deref(), &state) {
+                Some(reason) => objections.push(reason),
+                None => roots.push(root),
+            }
+        }
+        Self {
+            settings: config.sandbox.clone(),
+            state,
+            temp: folder("TMPDIR").unwrap_or_else(|| "/tmp".into()),
+            named: named.filter(|path| path.is_absolute()).collect(),
+            user_home,
+            roots,
+            objections,
+        }
+    }
+
+    /// Where scratch folders are made.
+    pub fn temp(&self) -> &Path {
+        &self.temp
+    }
+
+    /// Whether a call that declares network may have it.
+    pub fn may_declare_network(&self) -> bool {
+        self.settings.network != NetworkRule::Deny
+    }
+
+    /// What holds one command; `None` when nothing does.
+    pub fn spec(&self, wish: &Wish<'_>) -> Option<Spec> {
+        let is_open = match self.settings.network {
+            NetworkRule::Declare => wish.network,
+            NetworkRule::Allow => true,
+            NetworkRule::Deny => false,
+        };
+        let network = if is_open && wish.profile == Profile::Workspace {
+            Network::Open
+        } else {
+            Network::Closed
+        };
+        let mut writable = Vec::new();
+        let mut kept = Vec::new();
+        let mut absent = Vec::new();
+        match wish.profile {
+            Profile::Off => return None,
+            Profile::ReadOnly => {}
+            Profile::Workspace => {
+                let repository = git::repository(wish.workspace);
+                let roots = self.roots.iter().filter_map(|root| root.canonicalize().ok());
+                writable.push(wish.workspace.to_owned());
+                writable.extend(roots.chain(repository.writable));
+                kept.push(paths::state(wish.workspace));
+                kept.extend(repository.kept);
+                absent.extend(repository.absent);
+            }
+        }
+        kept.retain(|path| path.symlink_metadata().is_ok());
+        let shown = self.shown(wish, network);
+        let hidden = self.hidden(wish, &shown);
+        let is_hidden = |path: &PathBuf| hidden.iter().any(|hidden| path.starts_with(hidden));
+        writable.retain(|path| !is_hidden(path));
+        kept.retain(|path| !is_hidden(path));
+        Some(Spec {
+            floor: match self.settings.level {
+                SandboxLevel::Required => Floor::Full,
+                _ => Floor::Partial,
+            },
+            network,
+            scratch: wish.scratch.to_owned(),
+            writable,
+            kept,
+            absent,
+            hidden,
+            shown,
+            processes: self.settings.processes,
+            file_bytes: self.settings.file_bytes,
+        })
+    }
+
+    /// What lies in a folder that the command sees another one of, and must be seen all the same.
+    fn shown(&self, wish: &Wish<'_>, network: Network) -> Vec<PathBuf> {
+        let mut shown: Vec<PathBuf> = self
+            .named
+            .iter()
+            .filter_map(|path| path.canonicalize().ok())
+            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
+            .collect();
+        if wish.profile == Profile::ReadOnly {
+            shown.push(wish.workspace.to_owned());
+        }
+        if network == Network::Open {
+            // Often a link into /run.
+            shown.extend(Path::new("/etc/resolv.conf").canonicalize().ok());
+        }
+        shown.retain(|path| world::is_replaced(path));
+        shown.sort();
+        shown.dedup();
+        shown
+    }
+
+    fn hidden(&self, wish: &Wish<'_>, shown: &[PathBuf]) -> Vec<PathBuf> {
+        let home = self.user_home.as_deref();
+        // The whole folder, where it is nothing but Pixir's: the tokens may come later.
+        let is_shared = self.state == paths::state(wish.workspace)
+            || home.is_some_and(|home| home.starts_with(&self.state));
+        let tokens = if is_shared { Home::new(&self.state).auth() } else { self.state.clone() };
+        let configured = self.settings.hide.iter().filter_map(|path| tilde(path, home));
+        let mut hidden: Vec<PathBuf> = hidden::by_default(home)
+            .into_iter()
+            .chain([tokens])
+            .chain(configured)
+            .filter_map(|path| path.canonicalize().ok())
+            // A Workspace inside such a folder was named by the user.
+            .filter(|path| !wish.workspace.starts_with(path))
+            .collect();
+        let is_covered = |path: &Path| {
+            let is_shown = shown.iter().any(|shown| path.starts_with(shown));
+            path.starts_with(wish.workspace)
+                || hidden.iter().any(|hidden| path.starts_with(hidden))
+                || (world::is_replaced(path) && !is_shown)
+        };
+        let sockets = sockets::foreign(is_covered);
+        hidden.extend(sockets);
+        hidden.sort();
+        // What lies in a hidden folder is hidden with it.
+        hidden.dedup_by(|later, earlier| later.starts_with(earlier));
+        hidden
+    }
+}
+
+/// A root as it was configured: with `~` for the user's home, and cargo's own folder by its name.
+fn expanded(
+    root: &Path,
+    home: Option<&Path>,
+    folder: &dyn Fn(&str) -> Option<PathBuf>,
+) -> Option<PathBuf> {
+    for (beginning, variable) in [("~/.cargo", "CARGO_HOME"), ("~/.cache", "XDG_CACHE_HOME")] {
+        if let (Ok(rest), Some(named)) = (root.strip_prefix(beginning), folder(variable)) {
+            return Some(if rest.as_os_str().is_empty() { named } else { named.join(rest) });
+        }
+    }
+    tilde(root, home)
+}
+
+fn tilde(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    match path.strip_prefix("~") {
+        Ok(rest) => Some(home?.join(rest)),
+        Err(_) => Some(path.to_owned()),
+    }
+}
+
+impl Spec {
+    /// The temp folder that the command is told of.
+    pub fn temp(&self, is_in_own_world: bool) -> PathBuf {
+        if is_in_own_world { world::PRIVATE_TEMP.into() } else { scratch::temp(&self.scratch) }
+    }
+
+    /// The Spec as arguments of the supervisor: one letter, and the value.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let word = |letter: &str, word: &str| OsString::from(format!("{letter}{word}"));
+        let path = |letter: &str, path: &Path| {
+            let mut argument = OsString::from(letter);
+            argument.push(path);
+            argument
+        };
+        let mut arguments = vec![
+            word("f", if self.floor == Floor::Full { "full" } else { "partial" }),
+            word("n", if self.network == Network::Open { "open" } else { "closed" }),
+            word("p", &self.processes.to_string()),
+            word("b", &self.file_bytes.to_string()),
+            path("s", &self.scratch),
+        ];
+        let lists = [
+            ("w", &self.writable),
+            ("k", &self.kept),
+            ("a", &self.absent),
+            ("h", &self.hidden),
+            ("v", &self.shown),
+        ];
+        for (letter, list) in lists {
+            arguments.extend(list.iter().map(|item| path(letter, item)));
+        }
+        arguments
+    }
+
+    /// Reads arguments back; none at all mean that nothing is confined.
+    pub fn read(arguments: impl Iterator<Item = OsString>) -> io::Result<Option<Self>> {
+        let mut arguments = arguments.peekable();
+        if arguments.peek().is_none() {
+            return Ok(None);
+        }
+        let mut spec = Self {
+            floor: Floor::Full,
+            network: Network::Closed,
+            scratch: PathBuf::new(),
+            writable: Vec::new(),
+            kept: Vec::new(),
+            absent: Vec::new(),
+            hidden: Vec::new(),
+            shown: Vec::new(),
+            processes: 0,
+            file_bytes: 0,
+        };
+        for argument in arguments {
+            let bytes = argument.into_vec();
+            let odd = || io::Error::from(io::ErrorKind::InvalidInput);
+            let (letter, value) = bytes.split_first().ok_or_else(odd)?;
+            let path = || PathBuf::from(OsStr::from_bytes(value));
+            let number = || std::str::from_utf8(value).ok()?.parse::<u64>().ok();
+            match (letter, value) {
+                (b'f', b"full") => spec.floor = Floor::Full,
+                (b'f', b"partial") => spec.floor = Floor::Partial,
+                (b'n', b"open") => spec.network = Network::Open,
+                (b'n', b"closed") => spec.network = Network::Closed,
+                (b'p', _) => spec.processes = number().ok_or_else(odd)?,
+                (b'b', _) => spec.file_bytes = number().ok_or_else(odd)?,
+                (b's', _) => spec.scratch = path(),
+                (b'w', _) => spec.writable.push(path()),
+                (b'k', _) => spec.kept.push(path()),
+                (b'a', _) => spec.absent.push(path()),
+                (b'h', _) => spec.hidden.push(path()),
+                (b'v', _) => spec.shown.push(path()),
+                _ => return Err(odd()),
+            }
+        }
+        Ok(Some(spec))
+    }
+}

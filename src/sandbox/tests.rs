@@ -1,0 +1,193 @@
+//! What the sandbox decides before anything runs.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::git::repository;
+use super::spec::Floor;
+use super::*;
+use crate::config::{Config, NetworkRule};
+use crate::paths::Home;
+
+struct Place {
+    folder: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let place = Self { folder, root };
+        for name in ["home/.ssh", "home/.cache", "home/.pixir", "work", "scratch"] {
+            fs::create_dir_all(place.path(name)).unwrap();
+        }
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn sandbox(&self, adjust: impl FnOnce(&mut Config)) -> Sandbox {
+        let mut config = Config::new(Home::new(self.path("home/.pixir")));
+        adjust(&mut config);
+        let environment: [(OsString, OsString); 1] = [("HOME".into(), self.path("home").into())];
+        Sandbox::new(&config, &environment)
+    }
+
+    fn spec(&self, sandbox: &Sandbox, profile: Profile, network: bool) -> Option<Spec> {
+        let (workspace, scratch) = (self.path("work"), self.path("scratch"));
+        let wish = Wish { profile, network, workspace: &workspace, scratch: &scratch };
+        sandbox.spec(&wish)
+    }
+}
+
+#[test]
+fn a_spec_survives_the_command_line() {
+    let place = Place::new();
+    place.write("work/.git/config", "");
+    let mut spec = place.spec(&place.sandbox(|_| {}), Profile::Workspace, true).unwrap();
+    spec.hidden.push(OsString::from("/odd \u{fffd}\nname").into());
+    let read = Spec::read(spec.arguments().into_iter()).unwrap();
+    assert_eq!(read, Some(spec));
+    assert_eq!(Spec::read(std::iter::empty()).unwrap(), None);
+    assert!(Spec::read(["x/what".into()].into_iter()).is_err());
+}
+
+#[test]
+fn profiles_differ_in_what_can_be_written_and_reached() {
+    let place = Place::new();
+    let sandbox = place.sandbox(|_| {});
+    let own = place.spec(&sandbox, Profile::Workspace, false).unwrap();
+    assert_eq!(own.writable, [place.path("work"), place.path("home/.cache")]);
+    assert!(own.hidden.contains(&place.path("home/.ssh")));
+    assert!(own.hidden.contains(&place.path("home/.pixir")));
+    assert_eq!((own.network, own.floor), (Network::Closed, Floor::Partial));
+    let looking = place.spec(&sandbox, Profile::ReadOnly, true).unwrap();
+    assert_eq!((looking.writable.len(), looking.network), (0, Network::Closed));
+    assert_eq!(place.spec(&sandbox, Profile::Off, false), None);
+    for (rule, declared, expected) in [
+        (NetworkRule::Declare, true, Network::Open),
+        (NetworkRule::Deny, true, Network::Closed),
+        (NetworkRule::Allow, false, Network::Open),
+    ] {
+        let sandbox = place.sandbox(|config| config.sandbox.network = rule);
+        let spec = place.spec(&sandbox, Profile::Workspace, declared).unwrap();
+        assert_eq!(spec.network, expected, "{rule:?}");
+    }
+}
+
+#[test]
+fn folders_of_programs_and_settings_are_never_writable() {
+    let place = Place::new();
+    let roots = ["~/.config/x", "~/.cargo", "~/bin", "~", "/", "/usr/local", "~/.pixir/x", "~/ok"];
+    let sandbox = place.sandbox(|config| {
+        config.sandbox.write = roots.iter().map(PathBuf::from).collect();
+    });
+    assert_eq!(sandbox.objections.len(), roots.len() - 1, "{:?}", sandbox.objections);
+    fs::create_dir(place.path("home/ok")).unwrap();
+    let spec = place.spec(&sandbox, Profile::Workspace, false).unwrap();
+    assert_eq!(spec.writable, [place.path("work"), place.path("home/ok")]);
+}
+
+#[test]
+fn a_repository_keeps_its_hooks_and_settings() {
+    let place = Place::new();
+    place.write("work/.git/config", "");
+    place.write("work/.git/hooks/x", "");
+    place.write("work/.git/modules/a/b/HEAD", "");
+    place.write("work/.git/modules/a/b/config", "");
+    let found = repository(&place.path("work"));
+    let git = place.path("work/.git");
+    assert_eq!(found.writable, std::slice::from_ref(&git));
+    assert_eq!(found.kept, [git.join("config"), git.join("hooks"), git.join("modules/a/b/config")]);
+    assert_eq!(found.absent, [git.join("commondir"), git.join("modules/a/b/commondir")]);
+}
+
+#[test]
+fn a_git_file_is_believed_only_when_what_it_names_points_back() {
+    let place = Place::new();
+    let dot_git = |to: &Path| place.write("work/.git", &format!("gitdir: {}\n", to.display()));
+    let main = place.path("main/.git");
+    let own = main.join("worktrees/work");
+    place.write("main/.git/config", "");
+    place.write("main/.git/worktrees/work/HEAD", "");
+    place.write("main/.git/worktrees/work/commondir", "../..\n");
+    let back = |to: &str| place.write("main/.git/worktrees/work/gitdir", to);
+    dot_git(&own);
+    back(&format!("{}\n", place.path("work/.git").display()));
+    let found = repository(&place.path("work"));
+    assert_eq!(found.writable, std::slice::from_ref(&main));
+    for kept in [place.path("work/.git"), main.join("config"), own.join("commondir")] {
+        assert!(found.kept.contains(&kept), "{}", kept.display());
+    }
+    back("/elsewhere/.git\n");
+    assert_eq!(repository(&place.path("work")).writable, Vec::<PathBuf>::new());
+    // A repository that names the folder of another one, or a plain folder, gets nothing.
+    for victim in [main, place.path("home"), place.path("missing")] {
+        dot_git(&victim);
+        assert_eq!(repository(&place.path("work")).writable, Vec::<PathBuf>::new());
+    }
+    // A submodule points back by its own setting.
+    place.write("main/.git/modules/work/HEAD", "");
+    place.write("main/.git/modules/work/config", "[core]\n\tworktree = ../../../../work\n");
+    let module = place.path("main/.git/modules/work");
+    dot_git(&module);
+    assert_eq!(repository(&place.path("work")).writable, [module]);
+}
+
+#[test]
+fn what_a_command_changed_is_put_back() {
+    let place = Place::new();
+    place.write("work/.git/config", "one");
+    place.write("work/.git/hooks/pre-commit", "true");
+    place.write("work/.pixir/config.json", "{}");
+    place.write("work/.pixir/sessions/a.ndjson", "line 1\n");
+    place.write("work/.pixir/sessions/b.ndjson", "line 1\n");
+    let spec = place.spec(&place.sandbox(|_| {}), Profile::Workspace, false).unwrap();
+    let mut guard = Guard::new(&place.path("scratch")).unwrap();
+    guard.look(&spec).unwrap();
+    assert_eq!(guard.check(&spec), Vec::<PathBuf>::new());
+    place.write("work/.git/config", "two");
+    place.write("work/.git/hooks/post-commit", "evil");
+    fs::remove_file(place.path("work/.git/hooks/pre-commit")).unwrap();
+    symlink("/etc/passwd", place.path("work/.git/hooks/pre-commit")).unwrap();
+    fs::remove_dir_all(place.path("work/.pixir/config.json").parent().unwrap()).unwrap();
+    place.write("work/.pixir/sessions/a.ndjson", "line 1\nline 2\n");
+    place.write("work/.pixir/sessions/b.ndjson", "forged\n");
+    let mended = guard.check(&spec);
+    let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+    assert_eq!(read("work/.git/config"), "one");
+    assert_eq!(read("work/.git/hooks/pre-commit"), "true");
+    assert!(!place.path("work/.git/hooks/post-commit").exists());
+    assert_eq!(read("work/.pixir/config.json"), "{}");
+    assert_eq!(read("work/.pixir/sessions/a.ndjson"), "line 1\nline 2\n", "it only grew");
+    assert_eq!(read("work/.pixir/sessions/b.ndjson"), "line 1\n");
+    assert!(mended.contains(&place.path("work/.git/hooks/post-commit")), "{mended:?}");
+    guard.look(&spec).unwrap();
+    assert_eq!(guard.check(&spec), Vec::<PathBuf>::new());
+    drop(place.folder);
+}
+
+#[test]
+fn scratch_is_private_and_goes_with_its_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let scratch = Scratch::new(&place.path("work")).unwrap();
+    let folder = scratch.folder().to_owned();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&folder.join("tmp"))), (0o700, 0o700));
+    fs::create_dir_all(folder.join("tmp/locked/in")).unwrap();
+    fs::set_permissions(folder.join("tmp/locked"), fs::Permissions::from_mode(0o0)).unwrap();
+    drop(scratch);
+    assert!(!folder.exists());
+}

@@ -1,0 +1,217 @@
+//! The world of a command: what it sees of the file system when namespaces are allowed.
+//!
+//! Everything is made read-only, and what may be written is laid over it again. That stops what
+//! Landlock does not look at: modes, owners and times of files outside. Temp folders, the sockets
+//! of `/run` and secrets are covered. Built by the supervisor while it still has the right to.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::mount::MsFlags;
+use nix::sched::CloneFlags;
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+use super::spec::{Network, Spec};
+use super::{loopback, scratch};
+
+/// The temp folder that a command sees in its own world.
+pub const PRIVATE_TEMP: &str = "/tmp";
+
+/// Folders of which a command sees its own: those that share the Session's temp folder.
+const TEMP_FOLDERS: &[&str] = &[PRIVATE_TEMP, "/var/tmp"];
+/// Folders of which a command sees its own, empty at first.
+const EMPTY_FOLDERS: &[&str] = &["/run", "/dev/shm"];
+
+/// What a world needs besides its processes.
+pub fn name_spaces(spec: &Spec) -> CloneFlags {
+    let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
+    match spec.network {
+        Network::Open => own,
+        Network::Closed => own | CloneFlags::CLONE_NEWNET,
+    }
+}
+
+/// Whether a path lies in a folder of which a command sees its own, or is one.
+pub fn is_replaced(path: &Path) -> bool {
+    TEMP_FOLDERS.iter().chain(EMPTY_FOLDERS).any(|folder| path.starts_with(folder))
+}
+
+/// Whether a path is such a folder.
+pub fn is_replaced_itself(path: &Path) -> bool {
+    TEMP_FOLDERS.iter().chain(EMPTY_FOLDERS).any(|folder| path == Path::new(folder))
+}
+
+/// A piece of the old world, and where it is in the new one.
+struct Piece {
+    tree: OwnedFd,
+    place: PathBuf,
+}
+
+/// Builds the world in the namespaces that this process has entered.
+pub fn build(spec: &Spec) -> io::Result<()> {
+    if spec.network == Network::Closed {
+        loopback::bring_up()?;
+    }
+    let none: Option<&str> = None;
+    // Nothing that is mounted here may spread outside.
+    nix::mount::mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
+    // What is taken before everything freezes stays writable, what is taken after does not.
+    let temp = take(&scratch::temp(&spec.scratch))?;
+    let mut pieces = taken(&spec.writable)?;
+    freeze()?;
+    pieces.extend(taken(&spec.shown)?);
+    pieces.extend(taken(&spec.kept)?);
+    for path in &spec.hidden {
+        let cover = if path.is_dir() {
+            scratch::empty_folder(&spec.scratch)
+        } else {
+            scratch::empty_file(&spec.scratch)
+        };
+        pieces.push(Piece { tree: take(&cover)?, place: path.clone() });
+    }
+    replace(&temp)?;
+    // Parents first; of two at one place the later one covers the earlier.
+    pieces.sort_by_key(|piece| piece.place.components().count());
+    pieces.iter().try_for_each(lay)
+}
+
+fn taken(paths: &[PathBuf]) -> io::Result<Vec<Piece>> {
+    paths.iter().map(|path| Ok(Piece { tree: take(path)?, place: path.clone() })).collect()
+}
+
+fn take(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    open_tree(CWD, path, flags).map_err(|errno| named(errno, "cannot take", path))
+}
+
+fn lay(piece: &Piece) -> io::Result<()> {
+    put(&piece.tree, &piece.place)
+}
+
+fn put(tree: &OwnedFd, place: &Path) -> io::Result<()> {
+    let attempt = || move_mount(tree, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+    let outcome = match attempt() {
+        Err(Errno::NOENT) => {
+            make_place(tree, place)?;
+            attempt()
+        }
+        outcome => outcome,
+    };
+    outcome.map_err(|errno| named(errno, "cannot lay", place))
+}
+
+/// In a folder that is the command's own, the place for a piece is not there yet.
+fn make_place(tree: &OwnedFd, place: &Path) -> io::Result<()> {
+    let is_folder = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(tree)?.st_mode).is_dir();
+    if is_folder {
+        return fs::create_dir_all(place);
+    }
+    place.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::File::create(place).map(drop)
+}
+
+fn named(errno: Errno, what: &str, path: &Path) -> io::Error {
+    let error = io::Error::from(errno);
+    io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+/// Covers temp folders and the places of sockets.
+fn replace(temp: &OwnedFd) -> io::Result<()> {
+    let none: Option<&str> = None;
+    for folder in TEMP_FOLDERS.iter().map(Path::new).filter(|folder| is_own_folder(folder)) {
+        let tree = open_tree(
+            temp,
+            "",
+            OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_EMPTY_PATH,
+        )?;
+        put(&tree, folder)?;
+    }
+    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    for folder in EMPTY_FOLDERS.iter().map(Path::new).filter(|folder| is_own_folder(folder)) {
+        nix::mount::mount(Some("tmpfs"), folder, Some("tmpfs"), strict, Some("mode=0755"))
+            .or_else(|_| nix::mount::mount(Some("tmpfs"), folder, Some("tmpfs"), strict, none))?;
+    }
+    Ok(())
+}
+
+/// Some of them are links to others, and some are missing.
+fn is_own_folder(folder: &Path) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir())
+}
+
+/// Makes everything that is mounted read-only.
+fn freeze() -> io::Result<()> {
+    let list = fs::read_to_string("/proc/self/mountinfo")?;
+    for (place, flags) in list.lines().filter_map(mounted) {
+        let none: Option<&str> = None;
+        let frozen = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags;
+        match nix::mount::mount(none, &place, none, frozen, none) {
+            // Another mount lies over it, so nobody can get there.
+            Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT | nix::Error::EACCES) => {}
+            Err(errno) => {
+                return Err(named(Errno::from_raw_os_error(errno as i32), "cannot freeze", &place));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Place and flags of one line of the kernel's list; those already frozen are left out.
+fn mounted(line: &str) -> Option<(PathBuf, MsFlags)> {
+    let mut words = line.split(' ').skip(4);
+    let place = PathBuf::from(unescaped(words.next()?));
+    let options: Vec<&str> = words.next()?.split(',').collect();
+    if options.contains(&"ro") {
+        return None;
+    }
+    let known = [
+        ("nosuid", MsFlags::MS_NOSUID),
+        ("nodev", MsFlags::MS_NODEV),
+        ("noexec", MsFlags::MS_NOEXEC),
+        ("noatime", MsFlags::MS_NOATIME),
+        ("nodiratime", MsFlags::MS_NODIRATIME),
+        ("relatime", MsFlags::MS_RELATIME),
+    ];
+    let flags = known.iter().filter(|(name, _)| options.contains(name));
+    Some((place, flags.fold(MsFlags::empty(), |flags, (_, flag)| flags | *flag)))
+}
+
+/// The kernel writes blanks and backslashes in octal.
+fn unescaped(word: &str) -> std::ffi::OsString {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = word.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut place = 0;
+    while let Some(byte) = bytes.get(place) {
+        let octal = bytes.get(place + 1..place + 4).filter(|_| *byte == b'\\');
+        let value = octal
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        plain.push(value.unwrap_or(*byte));
+        place += if value.is_some() { 4 } else { 1 };
+    }
+    std::ffi::OsString::from_vec(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_kernels_list_is_read_with_its_blanks() {
+        let line =
+            r"36 35 98:0 /mnt1 /mnt/my\040disk rw,nosuid,noatime master:1 - ext3 /dev/root rw";
+        let expected = (PathBuf::from("/mnt/my disk"), MsFlags::MS_NOSUID | MsFlags::MS_NOATIME);
+        assert_eq!(mounted(line), Some(expected));
+        assert_eq!(mounted(&line.replace("rw,nosuid", "ro,nosuid")), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Confined commands of one Session: its scratch folder, a Spec for each call, and a look
+//! afterwards at what the kernel could not protect.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::command::{CommandError, Commands, Job, Outcome};
+use super::output::Output;
+use crate::sandbox::{Guard, Level, Profile, Scratch, Spec, Wish, expel};
+
+/// The commands of one Session; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Confined {
+    commands: Commands,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Made with the first command, removed with the Session.
+    scratch: Mutex<Option<Arc<Scratch>>>,
+    /// Guards that nobody uses right now; side by side, each command has its own.
+    guards: Mutex<Vec<Guard>>,
+    /// The person has been told that the sandbox is not what it could be.
+    is_told: AtomicBool,
+}
+
+/// What a person must know about a sandbox without namespaces.
+const PARTIAL: &str = "the sandbox is partial here: without namespaces, commands are held by \
+    Landlock and seccomp alone (see `pixir doctor`)";
+
+/// What a call asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs {
+    pub profile: Profile,
+    pub network: bool,
+}
+
+/// How a confined command went.
+#[derive(Debug)]
+pub struct Ran {
+    pub outcome: Outcome,
+    /// What it had changed against the rules, and what was put back.
+    pub mended: Vec<PathBuf>,
+}
+
+impl Confined {
+    /// Commands that `commands` starts.
+    pub fn new(commands: Commands) -> Self {
+        Self { commands, shared: Arc::default() }
+    }
+
+    /// Whether a call may declare that it needs the network.
+    pub fn may_declare_network(&self) -> bool {
+        self.commands.sandbox().may_declare_network()
+    }
+
+    /// What the person must be told about this command's sandbox, once per Session.
+    pub fn notice(&self, level: Level) -> Option<&'static str> {
+        let is_news = level == Level::Partial && !self.shared.is_told.swap(true, Ordering::Relaxed);
+        is_news.then_some(PARTIAL)
+    }
+
+    /// Runs a command as its Spec says, and mends what it must not have changed.
+    pub async fn run(
+        &self,
+        mut job: Job<'_>,
+        needs: Needs,
+        output: &mut Output<'_>,
+    ) -> Result<Ran, CommandError> {
+        let scratch = if needs.profile == Profile::Off { None } else { Some(self.scratch()?) };
+        let spec = scratch.as_ref().and_then(|scratch| {
+            self.commands.sandbox().spec(&Wish {
+                profile: needs.profile,
+                network: needs.network,
+                workspace: job.directory,
+                scratch: scratch.folder(),
+            })
+        });
+        let spec = spec.map(|spec| spec.bounded(job.directory, job.bounds));
+        job.spec = spec.as_ref();
+        match self.guarded(&job, scratch.as_deref(), output).await {
+            // Now it is known that there are no namespaces, and the guard comes along.
+            Err(CommandError::Unsupported { .. }) => {
+                self.guarded(&job, scratch.as_deref(), output).await
+            }
+            other => other,
+        }
+    }
+
+    async fn guarded(
+        &self,
+        job: &Job<'_>,
+        scratch: Option<&Scratch>,
+        output: &mut Output<'_>,
+    ) -> Result<Ran, CommandError> {
+        let needs_guard = self.commands.is_without_namespaces();
+        let guard = match (job.spec, scratch) {
+            (Some(spec), Some(scratch)) if needs_guard => {
+                Some(self.look(spec, scratch.folder()).await?)
+            }
+            _ => None,
+        };
+        let outcome = self.commands.run(job, output).await?;
+        let mut mended = Vec::new();
+        if let Some(spec) = job.spec {
+            mended = expel(spec);
+            if let Some(guard) = guard.filter(|_| outcome.level == Level::Partial) {
+                mended.extend(self.check(spec, guard).await);
+            }
+        }
+        Ok(Ran { outcome, mended })
+    }
+
+    async fn look(&self, spec: &Spec, scratch: &Path) -> Result<Guard, CommandError> {
+        let known = self.guards().pop();
+        let (spec, scratch) = (spec.clone(), scratch.to_owned());
+        let work = move || {
+            let mut guard = known.map_or_else(|| Guard::new(&scratch), Ok)?;
+            guard.look(&spec).map(|()| guard)
+        };
+        let looked = tokio::task::spawn_blocking(work).await;
+        looked.map_err(|_| CommandError::Lost)?.map_err(CommandError::Start)
+    }
+
+    async fn check(&self, spec: &Spec, mut guard: Guard) -> Vec<PathBuf> {
+        let spec = spec.clone();
+        let work = move || {
+            let mended = guard.check(&spec);
+            (guard, mended)
+        };
+        let Ok((guard, mended)) = tokio::task::spawn_blocking(work).await else {
+            return Vec::new();
+        };
+        self.guards().push(guard);
+        mended
+    }
+
+    fn guards(&self) -> std::sync::MutexGuard<'_, Vec<Guard>> {
+        self.shared.guards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn scratch(&self) -> Result<Arc<Scratch>, CommandError> {
+        let mut scratch = self.shared.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(scratch) = &*scratch {
+            return Ok(Arc::clone(scratch));
+        }
+        let made = Arc::new(
+            Scratch::new(self.commands.sandbox().temp()).map_err(CommandError::NoScratch)?,
+        );
+        *scratch = Some(Arc::clone(&made));
+        Ok(made)
+    }
+}
