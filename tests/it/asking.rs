@@ -10,9 +10,9 @@ use crate::support::terminal::Terminal;
 
 /// A model that makes one call in every Turn, and then answers.
 fn calling(name: &'static str, args: Value) -> Script {
-    Script::answering(move |request| match request.outputs().len() < request.user_texts().len() {
-        true => Reply::calls(name, args.clone()),
-        false => Reply::says("all done"),
+    Script::answering(move |request| {
+        let is_due = request.outputs().len() < request.user_texts().len();
+        if is_due { Reply::calls(name, args.clone()) } else { Reply::says("all done") }
     })
 }
 

@@ -16,13 +16,10 @@ use crate::support::house::{DEADLINE, finish, listen, listen_until, logs, say};
 fn running(commands: &[&str]) -> Script {
     let commands: Vec<String> = commands.iter().map(|command| (*command).to_owned()).collect();
     Script::answering(move |request| {
-        let done = request.outputs().len() % (commands.len() + 1);
-        let turn = request.user_texts().len();
-        match commands.get(request.outputs().len().saturating_sub((turn - 1) * commands.len())) {
-            Some(command) if done <= commands.len() => {
-                Reply::calls("bash", json!({ "command": command }))
-            }
-            _ => Reply::says("done"),
+        let before = (request.user_texts().len() - 1) * commands.len();
+        match commands.get(request.outputs().len() - before) {
+            Some(command) => Reply::calls("bash", json!({ "command": command })),
+            None => Reply::says("done"),
         }
     })
 }
@@ -168,10 +165,10 @@ async fn a_question_shows_the_diff_and_what_runs_is_what_was_shown() {
 #[tokio::test]
 async fn an_approval_is_bound_to_where_a_path_leads() {
     let house = House::scripted(Script::answering(|request| {
-        match request.outputs().len() < request.user_texts().len() {
-            true => Reply::calls("write", json!({"path": "link/x", "content": "1"})),
-            false => Reply::says("ok"),
+        if request.outputs().len() < request.user_texts().len() {
+            return Reply::calls("write", json!({"path": "link/x", "content": "1"}));
         }
+        Reply::says("ok")
     }))
     .await
     .ask_mode();
