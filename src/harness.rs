@@ -5,6 +5,7 @@ mod posture;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -27,6 +28,9 @@ use crate::tool::{Commands, Containment, Host, Toolbox};
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
 use posture::{Posture, Resumed};
+
+/// When the first request has long left, and things that can wait are done.
+const AFTER_THE_RUSH: Duration = Duration::from_millis(250);
 
 /// What enters at the door: nothing below reads the environment or a settings file.
 pub struct Door {
@@ -209,9 +213,10 @@ impl Harness {
     /// Notes the Workspace in the user's cache, off the path to the first request.
     fn remember_workspace(&self, root: &Path) {
         let (home, root) = (self.config.home.clone(), root.to_owned());
-        // Best effort, and nobody waits for it: the cache can be deleted at any time.
-        // A task, so that another thread than this one makes the thread for it.
+        // Best effort, and nobody waits for it: the cache can be deleted at any time. A thread for
+        // it would only be in the way of the first request.
         tokio::spawn(async move {
+            tokio::time::sleep(AFTER_THE_RUSH).await;
             tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
         });
     }

@@ -12,6 +12,7 @@ mod child;
 mod floor;
 mod model;
 mod scene;
+mod search;
 #[path = "../support/table.rs"]
 mod table;
 
@@ -31,6 +32,11 @@ fn main() {
         Some(floor::ROLE) => floor::run(arguments),
         Some(child::NOTHING) => {}
         Some(child::PEAK) => child::tell_peak(arguments),
+        Some(search::ROLE) => {
+            let mut report = Report::default();
+            search::measure(&mut report);
+            report.show();
+        }
         _ => measure(),
     }
 }
@@ -46,6 +52,7 @@ fn measure() {
     resume(&mut report);
     memory(&mut report);
     uploads(&mut report);
+    search::measure(&mut report);
     report.show();
     println!(
         "\nSyncing in this run: {} for a small append, {} for a new file and its name.",

@@ -153,6 +153,13 @@ impl<'a> Driver<'a> {
         for notice in conversation.notices() {
             view.notice(notice);
         }
+        if from == ListenFrom::Now
+            && let Ok(history) = conversation.history().await
+            && let Some(plan) = history.current_plan()
+            && plan.entries.iter().any(|entry| entry.status != "completed")
+        {
+            view.remind(plan);
+        }
         let wish = if view.wants_pieces() { Wish::Everything } else { Wish::Wholes };
         let relay = Relay::start(conversation.subscribe(from), wish);
         Ok(Self {
@@ -298,8 +305,9 @@ impl<'a> Driver<'a> {
 
     fn show_question(&mut self) {
         if let Some(request) = self.questions.front() {
-            self.view.question(request);
+            // Before it is shown: whatever comes afterwards may be its answer.
             forget_typed();
+            self.view.question(request);
         }
     }
 

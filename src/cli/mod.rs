@@ -123,7 +123,7 @@ pub struct Flags {
     #[arg(long, global = true, value_name = "FILE")]
     pub output_schema: Option<PathBuf>,
     /// Ask this server of `providers` in the config
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "credential")]
     pub provider: Option<String>,
     /// Ask before anything is changed
     #[arg(long, global = true, conflicts_with_all = ["read_only", "auto"])]

@@ -115,8 +115,8 @@ fn asked(wanted: &Wanted) -> bool {
         text.extend(["  ", &clean(name), " = ", &clean(value), "\n"]);
     }
     text.push_str("  Trust this file as it is now? [y] yes  [n] no\n  › ");
-    Paper::standard(Signalled::default()).activity(text.as_bytes());
     forget_typed();
+    Paper::standard(Signalled::default()).activity(text.as_bytes());
     let answer = read_line().unwrap_or_default().to_lowercase();
     matches!(answer.as_str(), "y" | "yes")
 }

@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use super::open::open_enum;
 use super::{
-    Continuation, Extra, PermissionDecision, PostureChanged, SessionFork, SessionStarted, Tokens,
+    Continuation, Extra, PermissionDecision, PostureChanged, RateLimits, SessionFork,
+    SessionStarted, Tokens,
 };
 use crate::error::Report;
 use crate::id::CallId;
@@ -297,6 +298,9 @@ pub struct ProviderUsage {
     /// `None` when the model's price is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_cost_usd: Option<f64>,
+    /// What the server said was left; the last word of the call counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limits: Option<Box<RateLimits>>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -332,6 +336,9 @@ pub struct PlanEntry {
 pub struct Plan {
     #[serde(default)]
     pub entries: Vec<PlanEntry>,
+    /// Why it changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

@@ -8,9 +8,14 @@ use serde_json::{Value, json};
 
 use super::bash::Bash;
 use super::edit::Edit;
+use super::glob::Glob;
+use super::grep::Grep;
+use super::list::List;
+use super::patch::ApplyPatch;
 use super::read::Read;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
+use super::update_plan::UpdatePlan;
 use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
 use crate::config::Config;
@@ -50,10 +55,15 @@ impl Toolbox {
     pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let tools: [Arc<dyn AnyTool>; 4] = [
+        let tools: [Arc<dyn AnyTool>; 9] = [
+            Arc::new(ApplyPatch::new(rewriter.clone())),
             Arc::new(Bash::new(commands, config.bash.clone())),
             Arc::new(Edit::new(rewriter.clone())),
+            Arc::new(Glob),
+            Arc::new(Grep),
+            Arc::new(List),
             Arc::new(Read::new(seen)),
+            Arc::new(UpdatePlan),
             Arc::new(Write::new(rewriter)),
         ];
         Self::new(tools)
@@ -84,7 +94,7 @@ impl Toolbox {
         let index = self.position(name)?;
         let schema = &self.specs[index].parameters;
         let compile = || {
-            let compiled = jsonschema::validator_for(schema);
+            let compiled = jsonschema::validator_for(&schema.value());
             compiled.inspect_err(|error| tracing::error!(name, %error, "bad tool schema")).ok()
         };
         // A schema of ours that does not compile is a bug; decoding still checks the arguments.
@@ -103,7 +113,7 @@ impl Toolbox {
             .map(|(path, message)| json!({"path": path, "message": message}))
             .collect();
         Err(ToolError::invalid(format!("{name} cannot take these arguments{place}: {message}"))
-            .details(json!({"path": path, "violations": all, "expected": schema}))
+            .details(json!({"path": path, "violations": all, "expected": schema.value()}))
             .next("repeat the call with arguments that match the schema"))
     }
 

@@ -17,7 +17,9 @@ use crate::history;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
-use crate::tool::{AnyTool, Effect, Plan, Signals, ToolContext, ToolError, ToolOutput, bound};
+use crate::tool::{
+    AnyTool, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
+};
 
 /// How many calls that only look may run at once.
 const PARALLEL_READS: usize = 8;
@@ -215,12 +217,23 @@ impl Turn {
         context
     }
 
+    /// A tool's own facts go through the Session like all others.
+    fn recorder(&self) -> Recorder {
+        let context = self.context.clone();
+        Arc::new(move |fact| {
+            let context = context.clone();
+            Box::pin(async move {
+                context.record(fact).await.map(drop).map_err(|error| Report::from(&error))
+            })
+        })
+    }
+
     fn context_of(&self, fact: &ToolCall) -> ToolContext {
         ToolContext {
             call_id: fact.call_id.clone(),
             workspace: self.settings.workspace.clone(),
             cancel: self.context.cancel().child_token(),
-            signals: Signals::to(self.context.bus().clone()),
+            signals: Signals::to(self.context.bus().clone()).recording(self.recorder()),
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,

@@ -223,7 +223,7 @@ impl Turn {
         fact: &ToolCall,
         error: ToolError,
     ) -> Result<ToolError, End> {
-        if error.details.get("gate").is_some_and(|gate| gate == "write_bounds") {
+        if is_of_bounds(&error) {
             let verdict = Verdict::by("bounds", "write_bounds", false);
             self.record_verdict(fact, &verdict).await?;
         }
@@ -270,4 +270,10 @@ impl Turn {
         };
         ToolError::new(Kind::PermissionDenied, message).next(next)
     }
+}
+
+/// Whether a refusal comes from the write bounds; a patch tells it among the states of its files.
+fn is_of_bounds(error: &ToolError) -> bool {
+    let is_gate = error.details.get("gate").is_some_and(|gate| gate == "write_bounds");
+    is_gate || (error.kind == Kind::PermissionDenied && error.details.get("files").is_some())
 }

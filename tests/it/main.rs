@@ -16,6 +16,10 @@ mod asking;
 mod budgets;
 /// The command line through its own door.
 mod cli;
+/// Paths that try to leave, and links that change while they are followed.
+mod confinement;
+/// Killed while the sign-in is renewed.
+mod cut_off;
 /// A Log cut and flipped in every way.
 mod damage;
 /// Pages that cannot lie.
@@ -26,6 +30,8 @@ mod doctor;
 mod ends;
 /// What is said when a Provider does not answer.
 mod errors;
+/// Files that are more than their letters, changed by every tool.
+mod fidelity;
 /// Whatever a stranger plants, nothing starts.
 mod hostile;
 /// A Session killed at every append and at random.
@@ -34,8 +40,12 @@ mod kill;
 mod login;
 /// Proxies and certificates.
 mod network;
+/// Patches of several files.
+mod patch;
 /// What is asked, what is remembered, and what is refused.
 mod permissions;
+/// The model's plan.
+mod plan;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
@@ -44,6 +54,8 @@ mod prompt;
 mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// Searching the Workspace.
+mod search;
 /// Other servers that speak the dialect.
 mod servers;
 /// What was spent, and on what.

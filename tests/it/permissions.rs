@@ -309,6 +309,10 @@ fn globs(allow: &[&str], deny: &[&str]) -> WriteGlobs {
 #[tokio::test]
 async fn write_bounds_hold_for_file_tools_wherever_a_link_leads() {
     let write = |path: &str| Reply::calls("write", json!({"path": path, "content": "1\n"}));
+    let patch = |section: &str| {
+        let patch = format!("*** Begin Patch\n{section}\n*** End Patch");
+        Reply::calls("apply_patch", json!({ "patch": patch }))
+    };
     let mut house = House::with([
         write("src/a.rs"),
         write("b.rs"),
@@ -316,6 +320,8 @@ async fn write_bounds_hold_for_file_tools_wherever_a_link_leads() {
         write("src/out/x.rs"),
         write("src/file.rs"),
         write("deep/new/folder/x"),
+        patch("*** Delete File: other/file.rs"),
+        patch("*** Update File: src/a.rs\n*** Move to: moved.rs\n@@\n-1\n+2"),
         Reply::says("ok"),
     ])
     .await;
@@ -329,10 +335,10 @@ async fn write_bounds_hold_for_file_tools_wherever_a_link_leads() {
     assert_eq!(status, Status::Done);
     assert_eq!(house.read("src/a.rs"), "1\n");
     assert_eq!(house.read("other/file.rs"), "old\n");
-    for path in ["b.rs", "src/gen", "other/x.rs", "deep"] {
+    for path in ["b.rs", "src/gen", "other/x.rs", "deep", "moved.rs"] {
         assert!(!house.workspace().join(path).exists(), "{path}");
     }
-    assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"; 5]);
+    assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"; 7]);
     let log = std::fs::read_to_string(&logs(&house.workspace())[0]).unwrap();
     assert!(log.contains(r#""allow_write":["src/**"],"deny_write":["src/gen"]"#), "{log}");
     let context = house.requests()[0].body_text.clone();

@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::support::House;
 use crate::support::desk::{Ran, ran};
 use crate::support::house::{PIXIR, newest_log};
+use crate::support::leaks;
 use crate::support::terminal::Terminal;
 
 async fn house() -> House {
@@ -15,7 +16,7 @@ async fn house() -> House {
 }
 
 fn pixir(house: &House, args: &[&str]) -> Ran {
-    ran(std::process::Command::new(PIXIR)
+    let run = ran(std::process::Command::new(PIXIR)
         .args(args)
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap())
@@ -25,7 +26,9 @@ fn pixir(house: &House, args: &[&str]) -> Ran {
         .current_dir(house.workspace())
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped()))
+        .stderr(std::process::Stdio::piped()));
+    leaks::check_stream(&format!("{}{}", run.out, run.err));
+    run
 }
 
 fn is_asking(house: &House) -> bool {

@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::house::{DEADLINE, House, PIXIR};
+use super::leaks;
 
 /// A terminal with Pixir in it.
 pub struct Terminal {
@@ -87,6 +88,8 @@ impl Terminal {
     }
 
     pub fn ends(&mut self) -> Option<i32> {
-        self.child.wait().unwrap().code()
+        let status = self.child.wait().unwrap();
+        leaks::check_stream(&self.screen());
+        status.code()
     }
 }
