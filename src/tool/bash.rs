@@ -67,8 +67,9 @@ impl Tool for Bash {
         }
         let line: String = args.command.split_whitespace().collect::<Vec<_>>().join(" ");
         let summary = format!("run {}", super::first_chars(&line, 200));
+        let command = Some(args.command.clone());
         let is_held = context.confinement == Profile::ReadOnly;
-        Ok(Plan { network, is_held, ..Plan::new(Effect::Execute, summary) })
+        Ok(Plan { network, is_held, command, ..Plan::new(Effect::Execute, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -83,6 +84,7 @@ impl Tool for Bash {
             directory: context.workspace.root(),
             timeout,
             cancel: &context.cancel,
+            bounds: context.workspace.bounds(),
             spec: None,
         };
         let needs = Needs { profile: context.confinement, network: args.network.unwrap_or(false) };

@@ -20,6 +20,7 @@ use super::order::Order;
 use super::output::Output;
 use super::running::{Running, Supervisor};
 use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::error::{Explain, Kind};
 use crate::sandbox::{Level, Sandbox, Spec};
@@ -69,6 +70,8 @@ pub struct Job<'a> {
     pub directory: &'a Path,
     pub timeout: Duration,
     pub cancel: &'a CancellationToken,
+    /// Where in the directory it may write.
+    pub bounds: &'a Bounds,
     /// What holds it; `None` when the user wants nothing to.
     pub spec: Option<&'a Spec>,
 }

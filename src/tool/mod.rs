@@ -166,12 +166,22 @@ pub struct Plan {
     pub network: bool,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
     pub is_held: bool,
+    /// The shell text it would run, word for word.
+    pub command: Option<String>,
 }
 
 impl Plan {
     /// A call that does this, needs no network and is held by nothing but its Tool.
     pub fn new(effect: Effect, summary: String) -> Self {
-        Self { effect, summary, paths: Vec::new(), diff: None, network: false, is_held: false }
+        Self {
+            effect,
+            summary,
+            paths: Vec::new(),
+            diff: None,
+            network: false,
+            is_held: false,
+            command: None,
+        }
     }
 }
 

@@ -69,6 +69,16 @@ impl Toolbox {
         Self::new(tools)
     }
 
+    /// The same tools without those of these names.
+    #[must_use]
+    pub fn without(self, names: &[&str]) -> Self {
+        if names.is_empty() {
+            return self;
+        }
+        let is_kept = |entry: &&Entry| !names.contains(&entry.tool.spec().name.as_str());
+        Self::new(self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone()))
+    }
+
     /// What the model is told, in a stable order.
     pub fn specs(&self) -> Arc<[ToolSpec]> {
         self.specs.clone()

@@ -4,6 +4,7 @@ pub mod desk;
 pub mod house;
 pub mod leaks;
 pub mod stage;
+pub mod terminal;
 pub mod torture;
 pub mod tracer;
 pub mod transcript;
