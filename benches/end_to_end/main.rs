@@ -103,11 +103,6 @@ fn sandboxed(report: &mut Report) {
         format!("the sandbox costs {} ≤ 4 ms per command", time(cost)),
         cost <= Duration::from_millis(4),
     );
-    let cost = first[1].saturating_sub(first[0]);
-    report.promise(
-        format!("the sandbox costs {} ≤ 4 ms for a first command", time(cost)),
-        cost <= Duration::from_millis(4),
-    );
 }
 
 /// Turns of 0, 10 and 50 calls of each kind, and what one call costs.

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::{Colour, Context, Paying, bad_argument, provider, stdin};
-use crate::bounds::WriteGlobs;
+use crate::bounds::{Bounds, WriteGlobs};
 use crate::config::{self, AnswerSchema, Config, Loaded, Sources};
 use crate::credential::{
     self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy, Issuer,
@@ -243,10 +243,7 @@ impl Context {
                 provider: self.flags.provider.clone(),
                 permission_mode: self.flags.permission_mode(),
                 role: self.role()?,
-                writes: WriteGlobs {
-                    allow: self.flags.allow_write.clone(),
-                    deny: self.flags.deny_write.clone(),
-                },
+                writes: self.write_globs()?,
                 sandbox: self.flags.sandbox.clone(),
                 dry_run: self.flags.dry_run,
             },
@@ -271,6 +268,16 @@ impl Context {
         let config = self.user_settings().or_else(|_| self.home().map(Config::new));
         let network = config.map(|config| self.network(&config)).unwrap_or_default();
         Issuer::from_environment(&|name| self.environment.text(name), &network)
+    }
+
+    /// The globs of the flags; one that makes no sense is refused before anybody is asked to pay.
+    fn write_globs(&self) -> Result<WriteGlobs, Report> {
+        let allow = self.flags.allow_write.clone();
+        let globs = WriteGlobs { allow, deny: self.flags.deny_write.clone() };
+        Bounds::none()
+            .narrow(&globs)
+            .map_err(|reason| bad_argument(format!("write bounds: {reason}")))?;
+        Ok(globs)
     }
 
     fn role(&self) -> Result<Option<&'static Role>, Report> {
