@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::Config;
+use crate::config::{Config, Sight};
 use crate::conversation::Conversation;
-use crate::credential::Credential;
+use crate::credential::{Credential, FieldPolicy};
 use crate::error::{Explain, Kind};
 use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
@@ -19,6 +19,7 @@ use crate::paths;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
+use crate::resource::Shelf;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Commands, Containment, Host, Toolbox};
@@ -170,9 +171,20 @@ impl Harness {
         });
         notices.extend(project.notices);
         let folder = paths::session_folder(root, session.id());
+        let resources = Shelf::new(folder.clone());
+        let takes_images = self.credential.policy() != FieldPolicy::Portable;
+        let endpoint = (self.config.home.clone(), self.credential.base_url());
+        let sight = Sight::new(takes_images, endpoint, &posture.model);
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(&self.config, self.commands.clone(), history),
+            toolbox: Toolbox::built_in(
+                &self.config,
+                self.commands.clone(),
+                history,
+                resources.clone(),
+            ),
+            shelf: resources,
+            sight,
             secrets: Arc::clone(&self.secrets),
             mode: posture.mode,
             can_ask,

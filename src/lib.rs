@@ -3,7 +3,7 @@
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `event`, `config`, `workspace`.
-//! - Evidence: `history`, `log`, `projection`.
+//! - Evidence: `history`, `resource`, `log`, `projection`.
 //! - The world: `credential`, `tool`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
 //! - Presenters: `render`, `scripted`, and `cli` above them.
@@ -24,6 +24,7 @@ mod workspace;
 mod history;
 mod log;
 mod projection;
+mod resource;
 
 // Second floor: the world.
 mod credential;
@@ -62,4 +63,5 @@ pub use history::History;
 pub use id::{CallId, EventId, SessionId};
 pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};
 pub use paths::Home;
+pub use resource::{Attachment, Flaw, ResourceError, gather};
 pub use tool::{SUPERVISE, supervise};

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 pub use duration::duration;
 pub use file::{Flags, Loaded, Sources, load};
+pub use models::Sight;
 pub use prices::Prices;
 pub use schema::{AnswerSchema, Miss};
 pub use servers::{Server, Servers};

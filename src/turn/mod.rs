@@ -22,15 +22,16 @@ use serde_json::{Value, json};
 
 pub use budget::{Budget, unpriced};
 
-use crate::config::{Miss, Retry};
+use crate::config::{Miss, Retry, Sight};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
-    AssistantMessage, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status, TerminalStatus,
-    TurnFailed, UserMessage,
+    AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
+    TerminalStatus, TurnFailed, UserMessage,
 };
 use crate::history;
 use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
+use crate::resource::Shelf;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
 use crate::tool::Toolbox;
@@ -65,6 +66,10 @@ pub struct Settings {
     pub budget: Arc<Budget>,
     /// What the user wants of the answer.
     pub wishes: Wishes,
+    /// The Resources of the Session.
+    pub shelf: Shelf,
+    /// Whether the model can be shown images.
+    pub sight: Sight,
 }
 
 /// What the model is told beside the History.
@@ -79,10 +84,12 @@ pub struct Prompt {
 }
 
 /// What the user said.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Input {
     /// The prompt, as typed.
     pub text: String,
+    /// What is attached to it; the bytes are stored.
+    pub resources: Vec<Descriptor>,
 }
 
 /// Runs a Turn to its end, records that end, and says how it went.
@@ -179,9 +186,11 @@ impl Turn {
         let context = Context::now(root, &self.settings.prompt.shell, &self.settings.mode).text();
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
+        self.settings.shelf.begin_turn(&history, &input.resources);
         let message = UserMessage {
             text: self.settings.secrets.clean(&input.text).into_owned(),
             context: is_news.then_some(context),
+            resources: input.resources.iter().map(|resource| json!(resource)).collect(),
             ..UserMessage::default()
         };
         self.context.record(message).await?;

@@ -46,12 +46,14 @@ mod fakes {
     use serde_json::{Value, json};
     use tokio::sync::Barrier;
 
-    use crate::config::{Budget as Limits, Durability, Prices, Retry};
+    use crate::config::{Budget as Limits, Durability, Prices, Retry, Sight};
     use crate::event::{Canonical, PermissionMode, Status};
     use crate::id::SessionId;
+    use crate::paths::Home;
     use crate::provider::{
         Call, Completed, Item, ModelEvent, Provider, ProviderError, Request, Wishes,
     };
+    use crate::resource::Shelf;
     use crate::session::{Manners, Session};
     use crate::tool::{
         AnyTool, Effect, Plan, ToolContext, ToolError, ToolOutput, ToolSpec, Toolbox,
@@ -177,8 +179,10 @@ mod fakes {
                 },
                 budget: Arc::new(turn::Budget::new(Limits::default(), Prices::default())),
                 wishes: Wishes::default(),
+                shelf: Shelf::new(self.folder.path().into()),
+                sight: Sight::new(true, (Home::new(""), ""), "m"),
             });
-            let input = Input { text: "go".into() };
+            let input = Input { text: "go".into(), ..Input::default() };
             let body = Box::new(move |context| -> BoxFuture<'static, Status> {
                 Box::pin(turn::run(context, settings, input))
             });

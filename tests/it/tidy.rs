@@ -11,6 +11,7 @@ const FLOORS: &[&[&str]] = &[
     &["secret", "paths"],
     &["event"],
     &["config", "history", "workspace"],
+    &["resource"],
     &["log"],
     &["projection", "credential", "tool"],
     &["provider", "permission"],
