@@ -239,6 +239,28 @@ mod tests {
     }
 
     #[test]
+    fn attachments_are_gathered_from_everywhere_in_their_order() {
+        for line in [
+            "--attach a fix --attach=b --attach c it",
+            "--attach a resume --attach=b --last --attach c it",
+            "resume --attach a --model m --attach=b --last it --attach c -- --attach d",
+            "--model m --attach a --attach=b sessions --attach c",
+        ] {
+            let args = line.split(' ').map(OsString::from);
+            let parsed = parse(std::iter::once("pixir".into()).chain(args).collect());
+            let Parsed::Command(cli) = parsed else { panic!("{line}: {parsed:?}") };
+            let attached: Vec<&str> =
+                cli.flags.attach.iter().filter_map(|path| path.to_str()).collect();
+            assert_eq!(attached, ["a", "b", "c"], "{line}");
+        }
+        for line in ["fix --attach", "--attach --json fix"] {
+            let args = line.split(' ').map(OsString::from);
+            let parsed = parse(std::iter::once("pixir".into()).chain(args).collect());
+            assert!(matches!(parsed, Parsed::Refused { .. }), "{line}");
+        }
+    }
+
+    #[test]
     fn an_ordinary_prompt_goes_the_short_way() {
         for line in ["fix it", "--model m explain this --quiet", "-- resume x", "", "- --json"] {
             let args = line.split(' ').filter(|word| !word.is_empty()).map(OsString::from);

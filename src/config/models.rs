@@ -228,6 +228,31 @@ mod tests {
     }
 
     #[test]
+    fn a_model_sees_unless_somebody_says_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path().join("home"));
+        let answer = json!({"data": [
+            {"id": "eyes", "input_modalities": ["text", "image"]},
+            {"id": "blind", "input_modalities": ["text"]},
+            {"id": "gpt-5.5", "architecture": {"input_modalities": ["text"]}},
+            {"id": "silent"},
+        ]});
+        remember(&home, "u", &Listing { fetched_at: 1, models: listed(&answer).unwrap() }).unwrap();
+        for (takes_images, base_url, model, expected) in [
+            (true, "u", "eyes", true),
+            (true, "u", "blind", false),
+            (true, "u", "gpt-5.5", false),
+            (true, "u", "silent", true),
+            (true, "u", "unheard of", true),
+            (true, "elsewhere", "gpt-5.5", true),
+            (false, "u", "eyes", false),
+        ] {
+            let sight = Sight::new(takes_images, (home.clone(), base_url), model);
+            assert_eq!(sight.sees(), expected, "{model} at {base_url}");
+        }
+    }
+
+    #[test]
     fn a_listing_is_remembered_per_endpoint_and_a_broken_cache_is_empty() {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::new(folder.path().join("home"));
