@@ -8,6 +8,7 @@ use crate::history::History;
 use crate::id::SessionId;
 pub use crate::log::Log;
 use crate::provider::{ModelEvent, Reducer, Request, Splitter, Wishes, body};
+use crate::resource::Contents;
 
 /// The body of the request that a Turn would make of a History.
 pub fn request_body(history: History) -> Vec<u8> {
@@ -18,6 +19,7 @@ pub fn request_body(history: History) -> Vec<u8> {
         project: None,
         tools: Vec::new().into(),
         history,
+        contents: Contents::default(),
         cache_key: "bench".to_owned(),
         wishes: Wishes::default(),
         session: SessionId::mint(),

@@ -8,13 +8,20 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::error::{Explain, Kind};
-use crate::event::{From as ListenFrom, Listener, PermissionMode, Said, Status};
+use crate::event::{Descriptor, From as ListenFrom, Listener, PermissionMode, Said, Status};
 use crate::history::History;
 use crate::id::{CallId, SessionId};
+use crate::log::LogError;
+use crate::resource::Attachment;
 use crate::session::{Session, SessionError};
 use crate::turn::{self, Settings};
 
-pub use crate::turn::Input;
+/// What the user says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// The prompt, as typed.
+    pub text: String,
+}
 
 /// A Session that a front-end talks to; cheap to clone.
 #[derive(Debug, Clone)]
@@ -62,11 +69,40 @@ impl Conversation {
 
     /// Starts a Turn and returns at once; refused while one runs.
     pub async fn send(&self, input: Input) -> Result<(), ConversationError> {
+        self.send_with(input, Vec::new()).await
+    }
+
+    /// The same, with files that belong to the input; they are stored before anything is recorded.
+    pub async fn send_with(
+        &self,
+        input: Input,
+        attachments: Vec<Attachment>,
+    ) -> Result<(), ConversationError> {
+        let resources = self.keep(attachments).await?;
+        let input = turn::Input { text: input.text, resources };
         let settings = Arc::clone(&self.settings);
         let body = Box::new(move |context| -> futures_util::future::BoxFuture<'static, Status> {
             Box::pin(turn::run(context, settings, input))
         });
         Ok(self.session.start_turn(body).await?)
+    }
+
+    /// Whether the model can be shown images; where it cannot, they are described to it.
+    pub fn sees_images(&self) -> bool {
+        self.settings.sight.sees()
+    }
+
+    async fn keep(&self, files: Vec<Attachment>) -> Result<Vec<Descriptor>, SessionError> {
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (resources, secrets) =
+            (self.settings.shelf.clone(), Arc::clone(&self.settings.secrets));
+        let stored = tokio::task::spawn_blocking(move || resources.take(files, &secrets)).await;
+        // What cannot be kept cannot be said: it is the same disk, and the same end.
+        stored.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|source| {
+            LogError::Write { path: self.settings.session_folder.clone(), source }.into()
+        })
     }
 
     /// Listens to everything that happens, from a chosen place on.

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::{Config, SandboxLevel};
+use crate::config::{Config, SandboxLevel, Sight};
 use crate::conversation::Conversation;
-use crate::credential::Credential;
+use crate::credential::{Credential, FieldPolicy};
 use crate::error::{Explain, Kind};
 use crate::history::History;
 use crate::id::SessionId;
@@ -21,6 +21,7 @@ use crate::permission::Approvals;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
+use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
@@ -166,12 +167,23 @@ impl Harness {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
         let folder = paths::session_folder(root, session.id());
+        let resources = Shelf::new(folder.clone());
+        let takes_images = self.credential.policy() != FieldPolicy::Portable;
+        let endpoint = (self.config.home.clone(), self.credential.base_url());
+        let sight = Sight::new(takes_images, endpoint, &posture.model);
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(&self.config, self.commands.clone(), history)
-                .without(posture.role.withheld),
+            toolbox: Toolbox::built_in(
+                &self.config,
+                self.commands.clone(),
+                history,
+                resources.clone(),
+            )
+            .without(posture.role.withheld),
             approvals: self.approvals.clone(),
             role: posture.role,
+            shelf: resources,
+            sight,
             secrets: Arc::clone(&self.secrets),
             confinement: Profile::of(self.config.sandbox.level, &posture.mode),
             mode: posture.mode,

@@ -4,7 +4,7 @@
 //!
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`.
-//! - Evidence: `history`, `log`, `projection`.
+//! - Evidence: `history`, `resource`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
 //! - Presenters: `render`, `scripted`, and `cli` above them.
@@ -30,6 +30,7 @@ mod workspace;
 mod history;
 mod log;
 mod projection;
+mod resource;
 
 // Second floor: the world.
 mod credential;
@@ -70,5 +71,6 @@ pub use history::History;
 pub use id::{CallId, EventId, SessionId};
 pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};
 pub use paths::Home;
+pub use resource::{Attachment, Flaw, ResourceError, gather};
 pub use role::Role;
 pub use tool::{SUPERVISE, supervise};

@@ -13,6 +13,7 @@ use crate::error::Report;
 use crate::history::History;
 use crate::id::CallId;
 use crate::paths::Home;
+use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::tool::{Commands, Containment, Host, Signals, ToolContext, Toolbox};
@@ -71,9 +72,12 @@ impl Workbench {
         let containment = if setup.subreaper { Containment::Subreaper } else { Containment::Best };
         let Setup { own_binary, folder, environment, .. } = setup;
         let host = Host { own_binary, environment, containment };
-        let toolbox = Toolbox::built_in(&config, Commands::new(host, &config), &History::default());
         let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
         let session_folder = workspace.root().join(".session");
+        let history = History::default();
+        let shelf = Shelf::new(session_folder.clone());
+        let commands = Commands::new(host, &config);
+        let toolbox = Toolbox::built_in(&config, commands, &history, shelf);
         let cancel = CancellationToken::new();
         let confinement = Profile::of(config.sandbox.level, &config.permission_mode);
         Ok(Self { toolbox, workspace, session_folder, secrets, cancel, confinement })

@@ -51,7 +51,7 @@ pub fn parse(args: Vec<OsString>) -> Parsed {
 
 fn by_the_whole_grammar(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     let grammar = Cli::command();
-    let args = with_command(args, &grammar);
+    let args = with_command(attachments_first(args, &grammar), &grammar);
     Cli::from_arg_matches(&grammar.try_get_matches_from(args)?)
 }
 
@@ -97,15 +97,46 @@ fn with_command(mut args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsStrin
     args
 }
 
+/// Puts what may be given many times before everything else: clap keeps such values only of the
+/// level where the last one stands.
+fn attachments_first(args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsString> {
+    let is_attached = |arg: &OsString| {
+        let text = arg.as_encoded_bytes();
+        text == b"--attach" || text.starts_with(b"--attach=")
+    };
+    if !flags_of(&args).any(is_attached) {
+        return args;
+    }
+    let mut left = args.into_iter();
+    let mut first: Vec<OsString> = left.next().into_iter().collect();
+    let mut rest = Vec::new();
+    while let Some(arg) = left.next() {
+        let is_over = arg == "--";
+        let value = if takes_value(&arg, grammar) { left.next() } else { None };
+        let is_whole = value.is_some() || arg != "--attach";
+        let list = if is_attached(&arg) && is_whole { &mut first } else { &mut rest };
+        list.push(arg);
+        list.extend(value);
+        if is_over {
+            rest.extend(left);
+            break;
+        }
+    }
+    first.append(&mut rest);
+    first
+}
+
+/// Whether a flag is followed by its value.
+fn takes_value(flag: &OsStr, grammar: &clap::Command) -> bool {
+    let name = flag.to_str().and_then(|flag| flag.strip_prefix("--"));
+    grammar.get_arguments().any(|argument| {
+        argument.get_long().is_some_and(|long| Some(long) == name)
+            && argument.get_action().takes_values()
+    })
+}
+
 /// Where the first bare word stands, if there is one before `--`.
 fn first_word(args: &[OsString], grammar: &clap::Command) -> Option<usize> {
-    let takes_value = |flag: &OsStr| {
-        let name = flag.to_str().and_then(|flag| flag.strip_prefix("--"));
-        grammar.get_arguments().any(|argument| {
-            argument.get_long().is_some_and(|long| Some(long) == name)
-                && argument.get_action().takes_values()
-        })
-    };
     let mut place = 1;
     loop {
         let arg = args.get(place)?;
@@ -116,7 +147,7 @@ fn first_word(args: &[OsString], grammar: &clap::Command) -> Option<usize> {
         if !is_flag {
             return Some(place);
         }
-        place += if takes_value(arg) { 2 } else { 1 };
+        place += if takes_value(arg, grammar) { 2 } else { 1 };
     }
 }
 
@@ -164,7 +195,7 @@ mod tests {
     use super::*;
 
     /// What stands on command lines: flags of every shape, words, commands, dividers.
-    const PIECES: [&str; 24] = [
+    const PIECES: [&str; 26] = [
         "fix",
         "the",
         "sessions",
@@ -189,6 +220,8 @@ mod tests {
         "--color",
         "always",
         "__run",
+        "--attach",
+        "--attach=f",
     ];
 
     proptest! {
@@ -202,6 +235,28 @@ mod tests {
                 let whole = by_the_whole_grammar(args);
                 prop_assert_eq!(format!("{quick:?}"), format!("{:?}", whole.unwrap()));
             }
+        }
+    }
+
+    #[test]
+    fn attachments_are_gathered_from_everywhere_in_their_order() {
+        for line in [
+            "--attach a fix --attach=b --attach c it",
+            "--attach a resume --attach=b --last --attach c it",
+            "resume --attach a --model m --attach=b --last it --attach c -- --attach d",
+            "--model m --attach a --attach=b sessions --attach c",
+        ] {
+            let args = line.split(' ').map(OsString::from);
+            let parsed = parse(std::iter::once("pixir".into()).chain(args).collect());
+            let Parsed::Command(cli) = parsed else { panic!("{line}: {parsed:?}") };
+            let attached: Vec<&str> =
+                cli.flags.attach.iter().filter_map(|path| path.to_str()).collect();
+            assert_eq!(attached, ["a", "b", "c"], "{line}");
+        }
+        for line in ["fix --attach", "--attach --json fix"] {
+            let args = line.split(' ').map(OsString::from);
+            let parsed = parse(std::iter::once("pixir".into()).chain(args).collect());
+            assert!(matches!(parsed, Parsed::Refused { .. }), "{line}");
         }
     }
 

@@ -25,6 +25,7 @@ use crate::id::CallId;
 use crate::network::{Endpoint, Network, NetworkError};
 use crate::paths;
 use crate::render::{Envelope, clean};
+use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::tool::{Commands, Containment, Host, Signals, ToolContext, Toolbox};
@@ -278,7 +279,9 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
         .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
     let host =
         Host { own_binary, environment: context.environment.all(), containment: Containment::Best };
-    let toolbox = Toolbox::built_in(config, Commands::new(host, config), &History::default());
+    let history = History::default();
+    let shelf = Shelf::new(std::env::temp_dir());
+    let toolbox = Toolbox::built_in(config, Commands::new(host, config), &history, shelf);
     let bash = toolbox.find("bash").map_err(|error| Report::from(&error))?;
     let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
     let cx = ToolContext {

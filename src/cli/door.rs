@@ -16,6 +16,7 @@ use crate::network::Network;
 use crate::paths::{Home, STATE_FOLDER};
 use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
+use crate::resource::{self, Attachment};
 use crate::role::Role;
 use crate::scripted::{DEMO_MODEL, Server, demo_model};
 use crate::turn;
@@ -213,6 +214,11 @@ impl Context {
         }
         let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
         AnswerSchema::parse(&text).map(Some).map_err(refuse)
+    }
+
+    /// What goes with the prompt; a file that does not is refused before anything happens.
+    pub fn attachments(&self) -> Result<Vec<Attachment>, Report> {
+        resource::gather(&self.flags.attach).map_err(|error| Report::from(&error))
     }
 
     /// The settings of this run.

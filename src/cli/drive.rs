@@ -24,6 +24,7 @@ use crate::event::{
 use crate::harness::{Door, Harness, Start, Which};
 use crate::projection;
 use crate::render::{Ending, Envelope, Mode, Paper, Reply, Tally, View, understand};
+use crate::resource::Attachment;
 
 /// How long the end of a run is held up for a token that is being renewed.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -34,6 +35,8 @@ pub struct Errand {
     pub session: Which,
     pub gathered: Gathered,
     pub opened: Opened,
+    /// What goes with the first prompt.
+    pub attachments: Vec<Attachment>,
 }
 
 /// Does it, in a runtime of its own.
@@ -59,6 +62,7 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
         for notice in &errand.gathered.notices {
             driver.view.notice(notice);
         }
+        driver.attach(errand.attachments);
         let exit = match errand.gathered.prompt {
             Prompt::Text(text) => driver.one_turn(text).await,
             Prompt::Lines => driver.lines(first_line).await,
@@ -108,6 +112,8 @@ pub struct Driver<'a> {
     can_ask: bool,
     /// A signal asked not only the Turn but Pixir to end.
     leaving: bool,
+    /// What goes with the next prompt.
+    attachments: Vec<Attachment>,
     /// The embedded model, alive while it may be asked.
     _demo: Option<crate::scripted::Server>,
     harness: Harness,
@@ -186,9 +192,23 @@ impl<'a> Driver<'a> {
             questions: VecDeque::new(),
             can_ask,
             leaving: false,
+            attachments: Vec::new(),
             _demo: demo,
             harness,
         })
+    }
+
+    /// Keeps files for the next prompt, and says so when the model will not see them.
+    fn attach(&mut self, attachments: Vec<Attachment>) {
+        self.attachments = attachments;
+        let images: Vec<&Attachment> =
+            self.attachments.iter().filter(|attachment| attachment.is_image()).collect();
+        if !images.is_empty() && !self.conversation.sees_images() {
+            let model = self.conversation.model();
+            let names: Vec<&str> = images.iter().map(|image| image.name()).collect();
+            let names = names.join(", ");
+            self.view.notice(&format!("{model} takes no images: {names} will only be described"));
+        }
     }
 
     /// One prompt, one Turn, one exit code.
@@ -246,7 +266,9 @@ impl<'a> Driver<'a> {
     /// Runs one Turn to its end and shows it.
     pub async fn turn(&mut self, text: String) -> Result<Driven, Report> {
         let input = Input { text };
-        self.conversation.send(input).await.map_err(|error| Report::from(&error))?;
+        let attachments = std::mem::take(&mut self.attachments);
+        let sent = self.conversation.send_with(input, attachments).await;
+        sent.map_err(|error| Report::from(&error))?;
         let mut tally = Tally::default();
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);

@@ -116,6 +116,9 @@ pub struct Flags {
     /// Stop after this long, such as 90s, 10m or 1h30m
     #[arg(long, global = true, value_name = "DURATION")]
     pub timeout: Option<String>,
+    /// Attach this file to the prompt; may be given many times
+    #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    pub attach: Vec<PathBuf>,
     /// Let the Provider search the web
     #[arg(long, global = true)]
     pub web_search: bool,
@@ -271,6 +274,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
+    if !context.flags.attach.is_empty() && command.kind() != "turn" {
+        return Err(bad_argument("--attach goes with a prompt, not with this command"));
+    }
     match command {
         Command::Run(args) => run::run(&args, context),
         Command::Resume(args) => resume::resume(args, context),

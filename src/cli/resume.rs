@@ -43,9 +43,10 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;
     }
+    let attachments = context.attachments()?;
     let model = projection::posture_model(&workspace, &id);
     let opened = context.open(&workspace, model.as_deref())?;
-    drive(Errand { workspace, session: Which::Resume(id), gathered, opened }, context)
+    drive(Errand { workspace, session: Which::Resume(id), gathered, opened, attachments }, context)
 }
 
 fn named(words: &mut Vec<String>) -> Result<SessionId, Report> {

@@ -38,7 +38,7 @@ enum SessionsCommand {
     Delete(DeleteArgs),
 }
 
-/// Delete a Session: its Log, its blobs, its spilled output
+/// Delete a Session: its Log, its blobs, its Resources, its spilled output
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Nothing brings it back. A Session that a process has open is refused."

@@ -13,11 +13,11 @@ use crate::log::{self, Break, Verification};
 use crate::projection;
 use crate::render::Envelope;
 
-/// Check the proof chain, order, call pairs and blobs of a Log
+/// Check the proof chain, order, call pairs, blobs and Resources of a Log
 #[derive(Debug, Args)]
 #[command(
     override_usage = "pixir verify [FLAGS] <ID>|--all",
-    long_about = "Check the proof chain, order, call pairs and blobs of a Log.\n\n\
+    long_about = "Check the proof chain, order, call pairs, blobs and Resources of a Log.\n\n\
         A changed, dropped, swapped or inserted line is found and named with its line number and byte \
         offset. Lines missing at the very end cannot be detected. Nothing is changed. The exit code is \
         1 when anything does not hold.",

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 pub use duration::duration;
 pub use file::{Flags, Loaded, Sources, load};
+pub use models::Sight;
 pub use prices::Prices;
 pub use sandbox::{NetworkRule, Sandbox, SandboxLevel};
 pub use schema::{AnswerSchema, Miss};

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -50,6 +51,9 @@ pub struct Model {
     /// What it does when it is told nothing.
     #[serde(default)]
     pub default_effort: Option<String>,
+    /// Whether it can be shown images; `None` when nobody has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<bool>,
 }
 
 impl Model {
@@ -60,6 +64,7 @@ impl Model {
             context_window: None,
             efforts: Vec::new(),
             default_effort: None,
+            images: None,
         })
     }
 
@@ -91,6 +96,11 @@ impl Model {
             model.efforts = efforts;
         }
         model.default_effort = text("default_reasoning_level").or(model.default_effort);
+        let inputs = entry.get("input_modalities");
+        let inputs = inputs.or_else(|| entry.pointer("/architecture/input_modalities"));
+        let inputs = inputs.and_then(Value::as_array);
+        model.images =
+            inputs.map(|inputs| inputs.iter().any(|name| name == "image")).or(model.images);
         Some(model)
     }
 }
@@ -102,6 +112,7 @@ pub fn built_in() -> impl Iterator<Item = Model> {
         context_window: Some(*window),
         efforts: efforts.iter().map(|effort| (*effort).to_owned()).collect(),
         default_effort: Some((*default).to_owned()),
+        images: Some(true),
     })
 }
 
@@ -140,6 +151,36 @@ pub fn remember(home: &Home, base_url: &str, listing: &Listing) -> std::io::Resu
         fs::remove_file(&temporary).ok();
     }
     written
+}
+
+/// Whether a model can be shown images. The list of its endpoint is looked at when there is an
+/// image to show, and never before.
+#[derive(Debug, Clone)]
+pub struct Sight {
+    home: Home,
+    base_url: String,
+    model: String,
+    known: Arc<OnceLock<bool>>,
+}
+
+impl Sight {
+    /// What a model sees at an endpoint: nothing where images are not taken, and everything where
+    /// its list does not say otherwise.
+    pub fn new(takes_images: bool, (home, base_url): (Home, &str), model: &str) -> Self {
+        let known = if takes_images { OnceLock::new() } else { OnceLock::from(false) };
+        let (base_url, model) = (base_url.to_owned(), model.to_owned());
+        Self { home, base_url, model, known: Arc::new(known) }
+    }
+
+    /// Looks it up once.
+    pub fn sees(&self) -> bool {
+        *self.known.get_or_init(|| {
+            let listing = remembered(&self.home, &self.base_url);
+            let models = listing.into_iter().flat_map(|listing| listing.models);
+            let listed = models.into_iter().find(|model| model.name == self.model);
+            listed.unwrap_or_else(|| Model::named(&self.model)).images.unwrap_or(true)
+        })
+    }
 }
 
 /// The endpoints of the cache, as an object.
@@ -184,6 +225,31 @@ mod tests {
         let models = listed(&plain).unwrap();
         assert_eq!(models.iter().map(Model::window).collect::<Vec<_>>(), [272_000, UNKNOWN_WINDOW]);
         assert_eq!(listed(&json!({"error": 1})), None);
+    }
+
+    #[test]
+    fn a_model_sees_unless_somebody_says_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path().join("home"));
+        let answer = json!({"data": [
+            {"id": "eyes", "input_modalities": ["text", "image"]},
+            {"id": "blind", "input_modalities": ["text"]},
+            {"id": "gpt-5.5", "architecture": {"input_modalities": ["text"]}},
+            {"id": "silent"},
+        ]});
+        remember(&home, "u", &Listing { fetched_at: 1, models: listed(&answer).unwrap() }).unwrap();
+        for (takes_images, base_url, model, expected) in [
+            (true, "u", "eyes", true),
+            (true, "u", "blind", false),
+            (true, "u", "gpt-5.5", false),
+            (true, "u", "silent", true),
+            (true, "u", "unheard of", true),
+            (true, "elsewhere", "gpt-5.5", true),
+            (false, "u", "eyes", false),
+        ] {
+            let sight = Sight::new(takes_images, (home.clone(), base_url), model);
+            assert_eq!(sight.sees(), expected, "{model} at {base_url}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod bill;
 mod bus;
 mod canonical;
 mod counts;
+mod descriptor;
 mod ephemeral;
 mod open;
 mod posture;
@@ -25,6 +26,7 @@ use serde_json::Value;
 pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener, WeakBus};
 pub use canonical::*;
 pub use counts::*;
+pub use descriptor::Descriptor;
 pub use ephemeral::*;
 pub use posture::*;
 

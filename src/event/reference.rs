@@ -32,8 +32,10 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             "Seq 0 of every Log that is not a fork: who the Session is and what it may do.",
         ),
         "user_message" => (
-            json!({"text": "make the tests pass", "context": "Workspace: /home/ada/app"}),
-            "A Turn begins. `context` is the late developer context, present when it changed.",
+            json!({"text": "make it look like this", "context": "Workspace: /home/ada/app", "resources": [{"id":
+                "res_9f86d081884c7d65", "kind": "image", "name": "shot.png", "media_type": "image/png", "bytes": 48213,
+                "sha256": "9f86d081884c7d65…", "width": 640, "height": 480}]}),
+            "A Turn begins. `context` is the late developer context, present when it changed. `resources` names what is attached (`image`, `text` or `file`); the bytes lie in the Session's folder under their `sha256`, and `inlined` says how many of a text the model sees on this Turn.",
         ),
         "assistant_message" => (
             json!({"text": "They pass now.", "phase": "final"}),
@@ -49,7 +51,7 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
         ),
         "tool_result" => (
             json!({"call_id": "call_1", "ok": true, "output": "ok\n\nexit code 0", "details": {"exit_code": 0}}),
-            "`output` is what the model reads; `error` is `{kind, message, details{next_actions}}`.",
+            "`output` is what the model reads; `error` is `{kind, message, details{next_actions}}`. `details.resource` names an image that the model sees with the result for the rest of the Turn.",
         ),
         "permission_decision" => (
             json!({"call_id": "call_1", "decision": "deny", "mode": "ask", "rule": "ask", "answered_by": "user",

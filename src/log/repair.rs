@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::verify::named;
 use super::{Break, Log, LogError, Reading, blob, verify};
 use crate::event::{Canonical, Event, Extra, LogRepaired, Sequenced, SharedEvent, ToolCall};
 use crate::history::{self, History};
 use crate::id::SessionId;
 use crate::paths;
+use crate::resource::Store;
 
 /// What a repair did.
 #[derive(Debug, Serialize)]
@@ -42,6 +44,7 @@ pub fn repair(workspace: &Path, id: &SessionId) -> Result<Repaired, LogError> {
     let sound = sound(reading, &verification.breaks);
     let kept = paired(&History::from_events(sound));
     let (mut copy, copy_id) = create_copy(workspace, id)?;
+    copy_resources(workspace, id, &copy, &kept)?;
     copy_events(&mut copy, &kept)?;
     close_open_ends(&mut copy, &verification.breaks)?;
     let added = copy.next_seq() - kept.len() as u64;
@@ -129,6 +132,23 @@ fn create_copy(workspace: &Path, id: &SessionId) -> Result<(Log, SessionId), Log
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Copies what the Events name, before they name it; what is lost stays lost, and is reported.
+fn copy_resources(
+    workspace: &Path,
+    id: &SessionId,
+    copy: &Log,
+    events: &[SharedEvent],
+) -> Result<(), LogError> {
+    let from = Store::new(paths::session_folder(workspace, id));
+    let to = Store::new(paths::session_folder(workspace, copy.id()));
+    for own in events.iter().filter_map(|event| event.fact()).flat_map(named) {
+        let Some(sha256) = own.sha256.as_deref() else { continue };
+        to.copy_from(&from, sha256, own.bytes)
+            .map_err(|source| LogError::Write { path: to.path(sha256), source })?;
+    }
+    Ok(())
 }
 
 /// Copies Events, and gives a Turn whose end was lost another one before the next begins.

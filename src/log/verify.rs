@@ -1,15 +1,16 @@
 //! Verification: what a Log proves, and where it does not hold.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::{Flaw, Log, LogError, Place, Reading};
-use crate::event::{Canonical, LogRepaired, Seq};
+use crate::event::{Canonical, Descriptor, LogRepaired, Seq};
 use crate::history::{History, OpenTurn};
 use crate::id::{CallId, SessionId};
 use crate::paths;
+use crate::resource::Store;
 
 /// The result of checking a Log; a promise to machines, so it serializes.
 #[derive(Debug, Serialize)]
@@ -67,7 +68,7 @@ pub struct Break {
     pub message: String,
 }
 
-/// Checks chain, seq, pairs of calls and results, and blobs of a Log; never changes it.
+/// Checks chain, seq, pairs of calls and results, blobs and Resources of a Log; never changes it.
 pub fn verify(workspace: &Path, id: &SessionId) -> Result<Verification, LogError> {
     let reading = Log::read(workspace, id)?;
     let mut findings = Findings::default();
@@ -75,6 +76,7 @@ pub fn verify(workspace: &Path, id: &SessionId) -> Result<Verification, LogError
     findings.sequence(&reading);
     findings.pairs(&reading);
     findings.ends(&reading);
+    findings.resources(&reading, &Store::new(paths::session_folder(workspace, id)));
     let history = History::from_events(reading.events.clone());
     let turns = history.turns();
     let open_turn = turns.open.map(|OpenTurn { number, seq }| Open {
@@ -212,9 +214,36 @@ impl Findings {
         }
     }
 
+    /// What a line names is stored, and is what was stored; each is looked at once.
+    fn resources(&mut self, reading: &Reading, store: &Store) {
+        let mut looked_at = HashSet::new();
+        for (event, place) in reading.events.iter().zip(&reading.places) {
+            for own in event.fact().map(named).unwrap_or_default() {
+                // The first Pixir kept its own in another place, and without a proof.
+                let Some(sha256) = own.sha256.as_deref() else { continue };
+                if !looked_at.insert(sha256.to_owned()) {
+                    continue;
+                }
+                if let Err(lost) = store.get(sha256, own.bytes) {
+                    let message = format!("resource {} ({}): {lost}", own.id, own.name);
+                    self.breaks.push(at(*place, "resource", message));
+                }
+            }
+        }
+    }
+
     fn unanswered(&mut self, call_id: &CallId, place: Place) {
         let message = format!("call {call_id} never got its result");
         self.breaks.push(at(place, "call_without_result", message));
+    }
+}
+
+/// The Resources that a fact names.
+pub fn named(fact: &Canonical) -> Vec<Descriptor> {
+    match fact {
+        Canonical::UserMessage(message) => message.descriptors().collect(),
+        Canonical::ToolResult(result) => result.descriptor().into_iter().collect(),
+        _ => Vec::new(),
     }
 }
 

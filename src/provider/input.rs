@@ -7,6 +7,8 @@
 //!
 //! Items are written straight into one buffer; no tree of values is built.
 
+mod shown;
+
 use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
@@ -18,6 +20,7 @@ use crate::event::{
 };
 use crate::history::History;
 use crate::provider::Item;
+use crate::resource::Contents;
 
 /// Shown to the model where a tool said nothing; the wire refuses empty outputs.
 const NO_OUTPUT: &str = "(no output)";
@@ -33,12 +36,14 @@ pub struct Reader<'a> {
     pub account: Option<&'a str>,
     /// Reasoning up to here was refused as unreadable.
     pub unreadable_to: Option<Seq>,
+    /// What the current Turn shows of its Resources.
+    pub contents: Option<&'a Contents>,
 }
 
 impl<'a> Reader<'a> {
     /// A model of which nothing else is known.
     pub fn of(model: &'a str) -> Self {
-        Self { model, account: None, unreadable_to: None }
+        Self { model, account: None, unreadable_to: None, contents: None }
     }
 
     fn can_read(&self, reasoning: &Reasoning) -> bool {
@@ -64,6 +69,8 @@ pub fn write(out: &mut Vec<u8>, history: &History, reader: &Reader<'_>, project:
         fold.message(Role::User, &checkpoint_text(checkpoint));
     }
     let links = link(&visible.facts);
+    let is_user = |fact: &&Canonical| matches!(fact, Canonical::UserMessage(_));
+    fold.turn_start = visible.facts.iter().rposition(is_user).unwrap_or_default();
     for (place, fact) in visible.facts.iter().enumerate() {
         fold.take(place, fact, &visible.facts, &links);
     }
@@ -184,6 +191,8 @@ struct Fold<'a> {
     held: Vec<&'a Reasoning>,
     deferred: Vec<String>,
     scratch: Vec<u8>,
+    /// Where the current Turn begins; what it shows, earlier ones only name.
+    turn_start: usize,
 }
 
 impl<'a> Fold<'a> {
@@ -198,6 +207,7 @@ impl<'a> Fold<'a> {
             held: Vec::new(),
             deferred: Vec::new(),
             scratch: Vec::new(),
+            turn_start: 0,
         }
     }
 
@@ -209,7 +219,7 @@ impl<'a> Fold<'a> {
         links: &[Option<usize>],
     ) {
         match fact {
-            Canonical::UserMessage(message) => self.user(message),
+            Canonical::UserMessage(message) => self.user(message, place >= self.turn_start),
             Canonical::AssistantMessage(message)
                 if !message.is_partial() && !message.text.is_empty() =>
             {
@@ -280,13 +290,13 @@ impl<'a> Fold<'a> {
         }
     }
 
-    fn user(&mut self, message: &UserMessage) {
+    fn user(&mut self, message: &UserMessage, is_current: bool) {
         self.settle();
         self.held.clear();
         if let Some(context) = &message.context {
             self.message(Role::Developer, context);
         }
-        self.message(Role::User, &message.text);
+        self.said(message, is_current);
     }
 
     fn call(&mut self, place: usize, call: &'a ToolCall, result: Option<&'a ToolResult>) {
@@ -314,12 +324,13 @@ impl<'a> Fold<'a> {
 
     /// Writes the outputs of the open batch in the order of its calls, then what waited for them.
     fn settle(&mut self) {
+        let is_current = self.batch_start >= self.turn_start;
         for (call, result) in std::mem::take(&mut self.batch) {
             self.open_item("{\"type\":\"function_call_output\",\"call_id\":");
             json(self.out, call.call_id.as_str());
             self.out.extend_from_slice(b",\"output\":");
             match result {
-                Some(result) => self.output(result),
+                Some(result) => self.result(result, is_current),
                 None => json(self.out, ORPHAN),
             }
             self.out.push(b'}');

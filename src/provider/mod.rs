@@ -34,6 +34,7 @@ use crate::error::{Explain, Kind};
 use crate::event::{Continuation, Extra, RateLimits, Tokens, ToolCall};
 use crate::history::History;
 use crate::id::{CallId, SessionId};
+use crate::resource::Contents;
 use crate::tool::ToolSpec;
 
 /// A model behind a wire.
@@ -63,6 +64,8 @@ pub struct Request {
     pub tools: Arc<[ToolSpec]>,
     /// What happened so far.
     pub history: History,
+    /// What is shown of its Resources.
+    pub contents: Contents,
     /// The Provider's cache key.
     pub cache_key: String,
     /// The Session it belongs to; its calls share a connection.

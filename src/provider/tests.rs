@@ -40,6 +40,7 @@ fn request() -> Request {
         project: None,
         tools: Arc::from([]),
         history: History::from_events(vec![Arc::new(event)]),
+        contents: Contents::default(),
         cache_key: "k".into(),
         wishes: Wishes::default(),
         session: SessionId::parse("s").unwrap(),

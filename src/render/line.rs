@@ -18,7 +18,7 @@ use super::title::{PLANNING, title};
 use crate::error::Report;
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Plan, ProviderRetry, Status,
-    TerminalStatus, ToolCall, ToolResult, TurnFailed,
+    TerminalStatus, ToolCall, ToolResult, TurnFailed, UserMessage,
 };
 use crate::id::CallId;
 
@@ -105,6 +105,7 @@ impl Line {
     fn fact(&mut self, fact: &Canonical, sheet: &mut Sheet) {
         match fact {
             Canonical::AssistantMessage(message) => self.message(message, sheet),
+            Canonical::UserMessage(message) => self.attached(message, sheet),
             Canonical::ToolCall(call) => self.remember(call),
             Canonical::ToolResult(result) => self.result(result, sheet),
             Canonical::TurnFailed(failed) => self.failure(failed, sheet),
@@ -204,6 +205,15 @@ impl Line {
             sheet.answer().push('\n');
         }
         self.in_text = false;
+    }
+
+    fn attached(&mut self, message: &UserMessage, sheet: &mut Sheet) {
+        for resource in message.descriptors() {
+            self.activity(
+                &format!("attached {}", one_line(&resource.summary(), TITLE_WIDTH)),
+                sheet,
+            );
+        }
     }
 
     fn remember(&mut self, call: &ToolCall) {

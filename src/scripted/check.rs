@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 /// The longest cache key that is accepted, in characters.
@@ -35,10 +37,12 @@ pub fn portable_refusal(body: &Value) -> Option<String> {
     let list = |name: &str| body[name].as_array().into_iter().flatten();
     let tool = list("tools").find(|tool| tool["type"] != "function");
     let item = list("input").find(|item| item["type"] == "reasoning");
+    let has_image = list("input").flat_map(parts).any(|part| part["type"] == "input_image");
     let fault = match (field, tool, item) {
         (Some(field), _, _) => format!("Unsupported parameter: {field}"),
         (None, Some(tool), _) => format!("Unsupported tool type: {}", tool["type"]),
         (None, None, Some(_)) => "Unsupported input item: reasoning".to_owned(),
+        (None, None, None) if has_image => "Unsupported content type: input_image".to_owned(),
         (None, None, None) => return None,
     };
     Some(json!({"error": {"message": fault, "type": "invalid_request_error"}}).to_string())
@@ -121,7 +125,7 @@ fn fault(body: &Value) -> Option<Fault> {
         Some(items) if items.is_empty() && is_continued => None,
         None => plain("Missing required parameter: 'input'."),
         Some(items) if items.is_empty() => plain("Invalid 'input': expected a non-empty array."),
-        Some(items) => pairing(items).or_else(|| reasoning(items)),
+        Some(items) => pairing(items).or_else(|| reasoning(items)).or_else(|| contents(items)),
     }
 }
 
@@ -178,6 +182,53 @@ fn reasoning(items: &[Value]) -> Option<Fault> {
     None
 }
 
+/// The parts that an item consists of: of a message, or of an output that is more than text.
+pub fn parts(item: &Value) -> impl Iterator<Item = &Value> {
+    let lists = [item["content"].as_array(), item["output"].as_array()];
+    lists.into_iter().flatten().flatten()
+}
+
+/// Parts are of a kind that may stand there, and images are images.
+fn contents(items: &[Value]) -> Option<Fault> {
+    for (place, item) in items.iter().enumerate() {
+        let may_show = item["role"] == "user" || item["type"] == "function_call_output";
+        for part in parts(item) {
+            let fault = match part["type"].as_str().unwrap_or_default() {
+                "input_image" if may_show => image(part),
+                "input_text" | "output_text" if part["text"].is_string() => None,
+                // What a test writes by hand need not say everything.
+                "" => None,
+                other => Some(format!("Invalid value: '{other}'.")),
+            };
+            if let Some(words) = fault {
+                return Some((format!("Invalid 'input[{place}]': {words}"), Some("invalid_value")));
+            }
+        }
+    }
+    None
+}
+
+fn image(part: &Value) -> Option<String> {
+    const MAGIC: [(&str, &[u8]); 4] = [
+        ("image/png", b"\x89PNG\r\n\x1a\n"),
+        ("image/jpeg", b"\xff\xd8\xff"),
+        ("image/gif", b"GIF8"),
+        ("image/webp", b"RIFF"),
+    ];
+    let detail = part.get("detail").map_or(Some("auto"), Value::as_str);
+    if !matches!(detail, Some("auto" | "low" | "high" | "original")) {
+        return Some("Invalid value for 'detail'.".to_owned());
+    }
+    let url = part["image_url"].as_str().unwrap_or_default();
+    let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let Some((media_type, text)) = data else {
+        return Some("Expected a base64-encoded data URL with an image MIME type.".to_owned());
+    };
+    let bytes = STANDARD.decode(text).unwrap_or_default();
+    let is_image = MAGIC.iter().any(|(own, magic)| *own == media_type && bytes.starts_with(magic));
+    (!is_image).then(|| "The image data you provided does not represent a valid image.".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,6 +268,28 @@ mod tests {
         check(&json!([open, call, output]), Some("Items are not persisted"));
         check(&json!([]), Some("'input'"));
         check(&json!(null), Some("'input'"));
+    }
+
+    #[test]
+    fn images_are_looked_at() {
+        let shown = |url: &str, role: &str| {
+            let part = json!({"type": "input_image", "image_url": url, "detail": "auto"});
+            json!([{"type": "message", "role": role, "content": [part]}])
+        };
+        let png = "data:image/png;base64,iVBORw0KGgoAAAAN";
+        check(&shown(png, "user"), None);
+        check(&shown(png, "developer"), Some("Invalid value: 'input_image'"));
+        check(&shown("data:image/gif;base64,iVBORw0KGgoAAAAN", "user"), Some("a valid image"));
+        check(&shown("data:image/png;base64,!!", "user"), Some("a valid image"));
+        check(&shown("file:///x.png", "user"), Some("data URL"));
+        let call = json!({"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"});
+        let image = json!({"type": "input_image", "image_url": png});
+        let text = json!({"type": "input_text", "text": "x"});
+        let output =
+            json!({"type": "function_call_output", "call_id": "c", "output": [text, image]});
+        check(&json!([call, output]), None);
+        let body = body(&json!([call, output]));
+        assert!(portable_refusal(&body).is_some_and(|words| words.contains("input_image")));
     }
 
     #[test]

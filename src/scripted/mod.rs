@@ -151,10 +151,17 @@ impl Received {
             .rev()
             .take_while(|item| item["role"] != "user")
             .filter(|item| item["type"] == "function_call_output")
-            .filter_map(|item| item["output"].as_str())
+            .filter_map(|item| item["output"].as_str().or(item["output"][0]["text"].as_str()))
             .collect();
         outputs.reverse();
         outputs
+    }
+
+    /// The images that the model sees, as data URLs, first to last.
+    pub fn images(&self) -> Vec<&str> {
+        let parts = self.input().iter().flat_map(check::parts);
+        let images = parts.filter(|part| part["type"] == "input_image");
+        images.filter_map(|part| part["image_url"].as_str()).collect()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::event::{
 use crate::history::History;
 use crate::id::{CallId, EventId, SessionId};
 use crate::provider::{Item, ModelEvent, Provider, Request, Responses, Travel, Wishes};
+use crate::resource::Contents;
 
 fn post(body: &Value) -> String {
     let body = body.to_string();
@@ -165,6 +166,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
             project: None,
             tools: Arc::from([]),
             history: history.clone(),
+            contents: Contents::default(),
             cache_key: "k".to_owned(),
             session: SessionId::parse("s").unwrap(),
             resends: 0,

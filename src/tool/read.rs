@@ -1,4 +1,4 @@
-//! `read`: shows a text file with line numbers, a page at a time.
+//! `read`: shows a text file with line numbers, a page at a time, or an image.
 //!
 //! The file is streamed: its size decides how long a read takes, never how much memory.
 
@@ -14,8 +14,9 @@ use super::page::Page;
 use super::rewrite::on_disk;
 use super::seen::{HASHED_SIZE, Print, Seen};
 use super::write::BOM;
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, picture};
 use crate::error::Kind;
+use crate::resource::Shelf;
 use crate::secret::Cleaner;
 use crate::workspace::{OpenFile, Workspace, WorkspaceError};
 
@@ -29,7 +30,10 @@ const ALIKE: f64 = 0.75;
 
 /// The tool.
 #[derive(Debug)]
-pub struct Read(Seen);
+pub struct Read {
+    seen: Seen,
+    shelf: Shelf,
+}
 
 /// The arguments of `read`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -49,16 +53,17 @@ pub struct Args {
 }
 
 impl Read {
-    /// A `read` that remembers what was seen.
-    pub fn new(seen: Seen) -> Self {
-        Self(seen)
+    /// A `read` that remembers what was seen, and keeps images.
+    pub fn new(seen: Seen, shelf: Shelf) -> Self {
+        Self { seen, shelf }
     }
 }
 
 impl Tool for Read {
     type Args = Args;
     const NAME: &'static str = "read";
-    const MANUAL: &'static str = "Shows a text file; each line has its number and a tab before it.";
+    const MANUAL: &'static str =
+        "Shows an image, or a text file; each line has its number and a tab before it.";
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let path = context.workspace.display(&args.path).to_owned();
@@ -67,9 +72,12 @@ impl Tool for Read {
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let seen = self.0.clone();
+        let (seen, images) = (self.seen.clone(), self.shelf.clone());
         on_disk(move || {
             let mut opened = open(&context.workspace, &args.path, &seen)?;
+            if let Some(output) = picture::read(&opened, &images, &seen)? {
+                return Ok(output);
+            }
             let room = context.output_limit.saturating_sub(NOTES_ROOM);
             let mut page = Page::new(&args, room);
             let print = scan(&mut opened, &mut page, &context)

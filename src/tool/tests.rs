@@ -16,6 +16,7 @@ use super::*;
 use crate::config::Config;
 use crate::history::History;
 use crate::paths::Home;
+use crate::resource::Shelf;
 
 struct Bench {
     folder: TempDir,
@@ -74,7 +75,8 @@ fn toolbox(folder: &std::path::Path, history: &History) -> Toolbox {
         environment: Vec::new(),
         containment: Containment::Best,
     };
-    Toolbox::built_in(&config, Commands::new(host, &config), history)
+    let shelf = Shelf::new(folder.join("session"));
+    Toolbox::built_in(&config, Commands::new(host, &config), history, shelf)
 }
 
 #[test]
@@ -89,8 +91,8 @@ fn the_model_is_told_little_and_always_the_same() {
     assert!(text.len() < 9 * 1024, "{} bytes: {text}", text.len());
     let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
     assert_eq!(
-        names,
-        ["apply_patch", "bash", "edit", "glob", "grep", "list", "read", "update_plan", "write"]
+        names.join(" "),
+        "apply_patch bash edit glob grep list read resource_view update_plan write"
     );
     for noise in ["$schema", "title", "format", "null", "$ref", "$defs"] {
         assert!(!text.contains(&format!("\"{noise}\"")), "{noise}: {text}");

@@ -13,6 +13,7 @@ use super::grep::Grep;
 use super::list::List;
 use super::patch::ApplyPatch;
 use super::read::Read;
+use super::resource_view::ResourceView;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
 use super::update_plan::UpdatePlan;
@@ -21,6 +22,7 @@ use super::{AnyTool, Commands, ToolError, ToolSpec};
 use crate::config::Config;
 use crate::error::Kind;
 use crate::history::History;
+use crate::resource::Shelf;
 
 /// How many violations are told at once.
 const TOLD_VIOLATIONS: usize = 10;
@@ -52,17 +54,18 @@ impl Toolbox {
     }
 
     /// The tools that Pixir brings, for one Session with this History so far.
-    pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
+    pub fn built_in(config: &Config, commands: Commands, history: &History, shelf: Shelf) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let tools: [Arc<dyn AnyTool>; 9] = [
+        let tools: [Arc<dyn AnyTool>; 10] = [
             Arc::new(ApplyPatch::new(rewriter.clone())),
             Arc::new(Bash::new(commands, config.bash.clone())),
             Arc::new(Edit::new(rewriter.clone())),
             Arc::new(Glob),
             Arc::new(Grep),
             Arc::new(List),
-            Arc::new(Read::new(seen)),
+            Arc::new(Read::new(seen, shelf.clone())),
+            Arc::new(ResourceView::new(shelf)),
             Arc::new(UpdatePlan),
             Arc::new(Write::new(rewriter)),
         ];

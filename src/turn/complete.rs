@@ -13,6 +13,7 @@ use crate::history::History;
 use crate::provider::{
     Completed, Item, ModelEvent, ProviderError, Request, Sent, limits_of, next_delay,
 };
+use crate::resource::{self, Contents};
 use crate::secret::{Cleaner, Secrets};
 
 /// What a call brought.
@@ -136,8 +137,21 @@ impl Turn {
         Ok(budget.admit(&self.settings.model, &history, &open)?)
     }
 
+    /// What the request shows of the Turn's Resources; most Turns have none.
+    async fn contents(&self, history: &History) -> Contents {
+        let wanted = resource::wanted(history);
+        if wanted.is_empty() {
+            return Contents::default();
+        }
+        let (resources, sight) = (self.settings.shelf.clone(), self.settings.sight.clone());
+        let loading = move || resources.contents(&wanted, sight.sees());
+        // A Turn without them goes on: the model is told that they are not at hand.
+        tokio::task::spawn_blocking(loading).await.unwrap_or_default()
+    }
+
     async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
         let history = self.context.history().await.map_err(|error| Stop::End(error.into()))?;
+        let contents = self.contents(&history).await;
         let prompt = &self.settings.prompt;
         let mut stream = self.settings.provider.stream(Request {
             model: self.settings.model.clone(),
@@ -146,6 +160,7 @@ impl Turn {
             project: prompt.project.clone(),
             tools: self.settings.toolbox.specs(),
             history,
+            contents,
             cache_key: prompt.cache_key.clone(),
             wishes: self.settings.wishes.clone(),
             session: self.context.session_id().clone(),

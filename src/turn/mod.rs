@@ -23,16 +23,17 @@ use serde_json::{Value, json};
 
 pub use budget::{Budget, unpriced};
 
-use crate::config::{Miss, Retry};
+use crate::config::{Miss, Retry, Sight};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
-    AssistantMessage, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status, TerminalStatus,
-    TurnFailed, UserMessage,
+    AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
+    TerminalStatus, TurnFailed, UserMessage,
 };
 use crate::history;
 use crate::permission::Approvals;
 use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
+use crate::resource::Shelf;
 use crate::role::Role;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
@@ -74,6 +75,10 @@ pub struct Settings {
     pub budget: Arc<Budget>,
     /// What the user wants of the answer.
     pub wishes: Wishes,
+    /// The Resources of the Session.
+    pub shelf: Shelf,
+    /// Whether the model can be shown images.
+    pub sight: Sight,
 }
 
 /// What the model is told beside the History.
@@ -88,10 +93,12 @@ pub struct Prompt {
 }
 
 /// What the user said.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Input {
     /// The prompt, as typed.
     pub text: String,
+    /// What is attached to it; the bytes are stored.
+    pub resources: Vec<Descriptor>,
 }
 
 /// Runs a Turn to its end, records that end, and says how it went.
@@ -190,9 +197,11 @@ impl Turn {
             Context::now(&settings.workspace, shell, &settings.mode, settings.role).text();
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
+        self.settings.shelf.begin_turn(&history, &input.resources);
         let message = UserMessage {
             text: self.settings.secrets.clean(&input.text).into_owned(),
             context: is_news.then_some(context),
+            resources: input.resources.iter().map(|resource| json!(resource)).collect(),
             ..UserMessage::default()
         };
         self.context.record(message).await?;

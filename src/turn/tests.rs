@@ -46,7 +46,7 @@ mod fakes {
     use serde_json::{Value, json};
     use tokio::sync::Barrier;
 
-    use crate::config::{Budget as Limits, Durability, Prices, Retry};
+    use crate::config::{Budget as Limits, Durability, Prices, Retry, Sight};
     use crate::event::{Canonical, PermissionMode, Status};
     use crate::id::SessionId;
     use crate::paths::Home;
@@ -54,6 +54,7 @@ mod fakes {
     use crate::provider::{
         Call, Completed, Item, ModelEvent, Provider, ProviderError, Request, Wishes,
     };
+    use crate::resource::Shelf;
     use crate::role::Role;
     use crate::session::{Manners, Session};
     use crate::tool::{
@@ -183,8 +184,10 @@ mod fakes {
                 },
                 budget: Arc::new(turn::Budget::new(Limits::default(), Prices::default())),
                 wishes: Wishes::default(),
+                shelf: Shelf::new(self.folder.path().into()),
+                sight: Sight::new(true, (Home::new(""), ""), "m"),
             });
-            let input = Input { text: "go".into() };
+            let input = Input { text: "go".into(), ..Input::default() };
             let body = Box::new(move |context| -> BoxFuture<'static, Status> {
                 Box::pin(turn::run(context, settings, input))
             });

@@ -52,6 +52,8 @@ mod process;
 mod prompt;
 /// Staying signed in.
 mod renewal;
+/// Files that are attached, and images that are looked at.
+mod resource;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
 /// Everyday work, escapes and stories of the sandbox.

@@ -12,6 +12,7 @@ const FLOORS: &[&[&str]] = &[
     &["event"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],
+    &["resource"],
     &["log", "sandbox"],
     &["projection", "credential", "tool"],
     &["provider", "permission"],

@@ -452,7 +452,7 @@ fn reasoning_goes_back_only_to_the_account_that_made_it() {
         let answer = AssistantMessage { text: "so".into(), ..AssistantMessage::default() };
         let history = numbered([thought(made_by), answer.into()]);
         let mut out = Vec::new();
-        let reader = Reader { model: MODEL, account: read_by, unreadable_to };
+        let reader = Reader { account: read_by, unreadable_to, ..Reader::of(MODEL) };
         write(&mut out, &history, &reader, None);
         String::from_utf8(out).unwrap().contains("sealed")
     };

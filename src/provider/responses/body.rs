@@ -143,7 +143,7 @@ impl Parts {
             }),
         };
         // What only the model that made it can read is left out where nobody can.
-        let nobody = Reader::of("");
+        let nobody = Reader { contents: reader.contents, ..Reader::of("") };
         let reader = if policy.accepts("include") { reader } else { &nobody };
         let mut out = Vec::with_capacity(16 * 1024);
         if form == Form::Frame {
@@ -210,7 +210,8 @@ impl Parts {
 
 /// The body of one call over HTTP, with the fields that the policy accepts and no others.
 pub fn body(request: &Request, policy: FieldPolicy) -> Vec<u8> {
-    Parts::write(request, &Reader::of(&request.model), policy, Form::Http).into_bytes()
+    let reader = Reader { contents: Some(&request.contents), ..Reader::of(&request.model) };
+    Parts::write(request, &reader, policy, Form::Http).into_bytes()
 }
 
 fn object(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
@@ -257,6 +258,7 @@ mod tests {
     use crate::history::History;
     use crate::id::SessionId;
     use crate::provider::Wishes;
+    use crate::resource::Contents;
 
     fn spec(name: &str) -> ToolSpec {
         let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
@@ -275,6 +277,7 @@ mod tests {
             project: Some(Arc::from("Use tabs.")),
             tools: tools.into(),
             history: History::default(),
+            contents: Contents::default(),
             cache_key: "pxr1:key".to_owned(),
             wishes: Wishes::default(),
             session: SessionId::parse("s").unwrap(),

@@ -415,7 +415,8 @@ impl Call {
     fn reader(&self) -> Reader<'_> {
         let unreadable_to =
             self.shared.lines.of(&self.request.session, |line| line.unreadable_to());
-        Reader { model: &self.request.model, account: Some(&self.shared.account), unreadable_to }
+        let (model, contents) = (&self.request.model, Some(&self.request.contents));
+        Reader { model, account: Some(&self.shared.account), unreadable_to, contents }
     }
 }
 

@@ -92,7 +92,8 @@ mod tests {
     use super::*;
     use crate::provider::Call;
 
-    const READER: Reader<'_> = Reader { model: "m", account: None, unreadable_to: None };
+    const READER: Reader<'_> =
+        Reader { model: "m", account: None, unreadable_to: None, contents: None };
 
     fn parts(input: &str) -> Parts {
         Parts::from_text(

@@ -1,0 +1,118 @@
+//! Contents: what of the Resources one request shows. Which they are is decided by the Log alone.
+//!
+//! A Turn shows what was attached to its user message and the images of its own results, in every
+//! request, so that its prefix stays the same bytes. Earlier Turns are replayed with descriptors.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::event::{Canonical, Descriptor};
+use crate::history::History;
+
+/// Loaded contents by the hash of their bytes; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Contents(pub(super) Arc<HashMap<String, Loaded>>);
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub(super) enum Loaded {
+    /// A data URL.
+    Image(Arc<str>),
+    /// The beginning of a text.
+    Text(Arc<str>),
+    /// Why it is not shown.
+    Withheld(Arc<str>),
+}
+
+/// What the model gets to see of a Resource.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A data URL.
+    Image(&'a str),
+    Text(Cow<'a, str>),
+}
+
+impl Contents {
+    /// What to show of a Resource that the user attached; nothing where its descriptor says it all.
+    pub fn attached(&self, descriptor: &Descriptor) -> Option<Part<'_>> {
+        let Descriptor { id, name, .. } = descriptor;
+        if !descriptor.is_image() && !descriptor.is_text() {
+            return None;
+        }
+        Some(match self.loaded(descriptor) {
+            Ok(Loaded::Image(url)) => Part::Image(url),
+            Ok(Loaded::Text(text)) => Part::Text(inlined(descriptor, text).into()),
+            Ok(Loaded::Withheld(reason)) => {
+                Part::Text(format!("[{id} {name} is not shown: {reason}]").into())
+            }
+            Err(reason) => Part::Text(format!("[{id} {name} is not shown: {reason}]").into()),
+        })
+    }
+
+    /// The image that belongs to a result, or why there is none to see.
+    pub fn image(&self, descriptor: &Descriptor) -> Result<&str, &str> {
+        match self.loaded(descriptor)? {
+            Loaded::Image(url) => Ok(url),
+            Loaded::Withheld(reason) => Err(reason),
+            Loaded::Text(_) => Err("it is not an image"),
+        }
+    }
+
+    fn loaded(&self, descriptor: &Descriptor) -> Result<&Loaded, &'static str> {
+        let sha256 = descriptor.sha256.as_deref().ok_or("another Pixir stored it")?;
+        self.0.get(sha256).ok_or("its bytes are not at hand")
+    }
+}
+
+/// What the current Turn of a History shows, without its bytes.
+pub fn wanted(history: &History) -> Vec<Descriptor> {
+    let mut wanted = Vec::new();
+    for fact in history.facts().rev() {
+        match fact {
+            Canonical::ToolResult(result) => {
+                wanted.extend(result.descriptor().filter(Descriptor::is_image));
+            }
+            Canonical::UserMessage(message) => {
+                let is_shown = |own: &Descriptor| own.is_image() || own.is_text();
+                wanted.extend(message.descriptors().filter(is_shown));
+                break;
+            }
+            _ => {}
+        }
+    }
+    wanted
+}
+
+fn inlined(descriptor: &Descriptor, text: &str) -> String {
+    let Descriptor { id, name, bytes, .. } = descriptor;
+    let length = usize::try_from(descriptor.inlined.unwrap_or_default()).unwrap_or_default();
+    let shown = &text[..text.floor_char_boundary(length.min(text.len()))];
+    if shown.is_empty() {
+        return format!("[{id} {name} is not shown: there is no room; resource_view shows it]");
+    }
+    let text = visible(shown);
+    let gap = if text.ends_with('\n') { "" } else { "\n" };
+    if shown.len() as u64 == *bytes {
+        return format!("[{id} {name}]\n{text}{gap}[end of {name}]");
+    }
+    let next = shown.len();
+    format!(
+        "[{id} {name}]\n{text}{gap}[{next} of {bytes} bytes; next: resource_view, offset {next}]"
+    )
+}
+
+/// Text for a model: what could not be seen, or would be taken for a command, is made visible.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let is_odd = |c: char| c.is_control() && c != '\t' && c != '\n';
+    if !text.contains(is_odd) {
+        return Cow::Borrowed(text);
+    }
+    let picture = |c: char| match c {
+        '\u{7f}' => '\u{2421}',
+        c if is_odd(c) && c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
+        c if is_odd(c) => '?',
+        c => c,
+    };
+    Cow::Owned(text.replace("\r\n", "\n").chars().map(picture).collect())
+}

@@ -1,0 +1,79 @@
+//! Pictures: an image of the Workspace becomes a Resource, and the model sees it for its Turn.
+
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+
+use serde_json::json;
+
+use super::seen::{Print, Seen};
+use super::{ToolError, ToolOutput};
+use crate::error::Kind;
+use crate::event::Descriptor;
+use crate::resource::{
+    Flaw, IMAGES_SUM, LARGEST_IMAGE, MOST_IMAGES, Nature, Shelf, Showing, is_image, look,
+    plain_name,
+};
+use crate::workspace::{OpenFile, WorkspaceError};
+
+/// How many bytes tell whether a file is an image.
+const HEAD: usize = 16;
+
+/// Shows a file that is an image; `None` when it is none, and nothing of it was read then.
+pub fn read(
+    opened: &OpenFile,
+    shelf: &Shelf,
+    seen: &Seen,
+) -> Result<Option<ToolOutput>, ToolError> {
+    let mut head = [0; HEAD];
+    let count = opened.file.read_at(&mut head, 0).unwrap_or_default();
+    if !is_image(&head[..count]) {
+        return Ok(None);
+    }
+    let path = &opened.path;
+    let refused = |flaw: Flaw| {
+        let message = format!("{} cannot be shown: {flaw}", path.display());
+        ToolError::new(Kind::BinaryFile, message).next(flaw.next_action())
+    };
+    let size = u64::try_from(opened.stat.st_size).unwrap_or_default();
+    if size > LARGEST_IMAGE {
+        let what = "an image";
+        return Err(refused(Flaw::TooLarge { bytes: size, limit: LARGEST_IMAGE, what }));
+    }
+    let mut bytes = Vec::new();
+    (&opened.file)
+        .take(LARGEST_IMAGE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|source| ToolError::from(&WorkspaceError::Read { path: path.clone(), source }))?;
+    let Nature::Image(image) = look(&bytes).map_err(refused)? else { return Ok(None) };
+    let descriptor = shelf.keep_image(&plain_name(path), &bytes, image).map_err(|error| {
+        ToolError::new(Kind::WriteFailed, format!("the image cannot be kept: {error}"))
+    })?;
+    seen.note(path, Print::of(&bytes, &opened.stat));
+    let mut output = show(shelf, &descriptor)?;
+    output.details["path"] = path.to_string_lossy().into();
+    output.details["sha256"] = descriptor.sha256.into();
+    Ok(Some(output))
+}
+
+/// Shows a stored image for the rest of the Turn. That it is named in the details is what makes the
+/// requests of the Turn carry it.
+pub fn show(shelf: &Shelf, image: &Descriptor) -> Result<ToolOutput, ToolError> {
+    let (id, summary) = (&image.id, image.summary());
+    match shelf.show(image) {
+        Showing::Now => {
+            let text = format!("image {summary}, resource {id}");
+            Ok(ToolOutput { ok: true, text, details: json!({ "resource": image }) })
+        }
+        Showing::Already => {
+            let text = format!("image {summary}, resource {id}: it is already shown in this Turn");
+            Ok(ToolOutput { ok: true, text, details: json!({}) })
+        }
+        Showing::Full => {
+            let message = format!(
+                "{summary} is not shown: a Turn shows at most {MOST_IMAGES} images and {IMAGES_SUM} \
+                 bytes of them"
+            );
+            Err(ToolError::invalid(message).next("go on with what you have seen, or answer"))
+        }
+    }
+}
