@@ -25,6 +25,8 @@ use table::{median, time, verdict};
 
 /// The largest peak of a Turn with 50 calls that is promised.
 const PEAK: u64 = 25_000_000;
+/// What any flood of output may add to it.
+const FLOOD: u64 = 30_000_000;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -159,6 +161,15 @@ fn memory(report: &mut Report) {
     report.promise(
         format!("peak memory of a Turn with 50 calls {} ≤ {}", megabytes(peak), megabytes(PEAK)),
         peak <= PEAK,
+    );
+    let flood = Scene::new("flood 300000000");
+    let [floor, none, synced] = flood.peaks(1).map(|mut peaks| median(&mut peaks));
+    let shown = [floor, none, synced].map(megabytes);
+    report.row("peak memory, 300 MB of output", shown, ratio(none, floor));
+    let cost = none.max(synced).saturating_sub(peak);
+    report.promise(
+        format!("300 MB of output cost {} ≤ {} of memory", megabytes(cost), megabytes(FLOOD)),
+        cost <= FLOOD,
     );
 }
 

@@ -54,6 +54,10 @@ fn answer(request: &Received) -> Reply {
             let (offset, limit) = (done * PAGE + 1, PAGE);
             Reply::calls("read", json!({"path": "book.txt", "offset": offset, "limit": limit}))
         }
+        "flood" if done == 0 => {
+            let command = format!("head -c {wanted} /dev/zero | tr '\\0' x");
+            Reply::calls("bash", json!({ "command": command }))
+        }
         "deltas" => Reply::new().deltas(wanted, "word "),
         _ => Reply::says("That is all."),
     }
