@@ -1,8 +1,9 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ use crate::provider::{Provider, Responses, Travel, Wishes};
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
-use crate::tool::{Commands, Containment, Host, Toolbox};
+use crate::tool::{Commands, Containment, Host, Toolbox, WeakToolbox};
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
 
@@ -65,6 +66,8 @@ pub struct Harness {
     secrets: Arc<Secrets>,
     commands: Commands,
     sessions: Sessions,
+    /// The tools of live Sessions, by their folder: who reattaches finds what runs in the background.
+    toolboxes: Mutex<HashMap<PathBuf, WeakToolbox>>,
     shell: String,
     budget: Arc<Budget>,
 }
@@ -90,7 +93,8 @@ impl Harness {
         let provider = Arc::new(Responses::new(credential.clone(), config.stream, travel));
         let sessions = Sessions::default();
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
-        Self { config, provider, credential, secrets, commands, sessions, shell, budget }
+        let toolboxes = Mutex::default();
+        Self { config, provider, credential, secrets, commands, sessions, toolboxes, shell, budget }
     }
 
     /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
@@ -173,7 +177,7 @@ impl Harness {
         let folder = paths::session_folder(root, session.id());
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(&self.config, self.commands.clone(), history),
+            toolbox: self.toolbox(&folder, history),
             secrets: Arc::clone(&self.secrets),
             confinement: Profile::of(self.config.sandbox.level, &posture.mode),
             mode: posture.mode,
@@ -202,6 +206,18 @@ impl Harness {
             workspace,
         };
         Conversation::new(session, settings, notices)
+    }
+
+    /// The tools of a Session; all its Conversations in this process share them.
+    fn toolbox(&self, folder: &Path, history: &History) -> Toolbox {
+        let mut known = self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(toolbox) = known.get(folder).and_then(WeakToolbox::upgrade) {
+            return toolbox;
+        }
+        known.retain(|_, weak| weak.upgrade().is_some());
+        let toolbox = Toolbox::built_in(&self.config, self.commands.clone(), history);
+        known.insert(folder.to_owned(), toolbox.downgrade());
+        toolbox
     }
 
     fn manners(&self) -> Manners {

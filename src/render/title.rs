@@ -6,7 +6,7 @@ use super::sanitise::one_line;
 use crate::event::ToolCall;
 
 /// The arguments that say most about a call, in this order.
-const TELLING: &[&str] = &["command", "path", "file_path", "pattern", "query", "url", "name"];
+const TELLING: &[&str] = &["command", "path", "file_path", "pattern", "query", "url", "name", "id"];
 
 /// A name of at most `width` cells for a call.
 pub fn title(call: &ToolCall, width: usize) -> String {

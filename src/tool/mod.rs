@@ -4,7 +4,11 @@
 //! the permission question and the title a presenter shows. A failing tool is an answer the model
 //! reads, never a dead Turn.
 
+mod background;
 mod bash;
+mod bash_input;
+mod bash_output;
+mod bash_stop;
 mod bound;
 mod command;
 mod confined;
@@ -12,8 +16,11 @@ mod denial;
 mod descendants;
 mod difference;
 mod edit;
+mod ending;
 mod environment;
+mod handle;
 mod hint;
+mod lifeline;
 mod namespace;
 mod order;
 mod output;
@@ -22,8 +29,10 @@ mod plain;
 mod read;
 mod replace;
 mod rewrite;
+mod ring;
 mod running;
 mod seen;
+mod slot;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -43,10 +52,10 @@ use tokio_util::sync::CancellationToken;
 pub use bound::bound;
 pub use command::{Commands, Containment, Host};
 pub use supervisor::{SUPERVISE, supervise};
-pub use toolbox::Toolbox;
+pub use toolbox::{Toolbox, WeakToolbox};
 
 use crate::error::{Explain, Kind, Report};
-use crate::event::{Bus, Ephemeral};
+use crate::event::{Bus, Ephemeral, Status};
 use crate::id::CallId;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
@@ -110,6 +119,12 @@ impl Signals {
     pub fn nowhere() -> Self {
         Self(None)
     }
+    /// Tells listeners what the Session does now.
+    pub fn status(&self, status: Status) {
+        if let Some(bus) = &self.0 {
+            bus.emit(Ephemeral::Status(status));
+        }
+    }
     /// Tells listeners a piece of output.
     pub fn output(&self, call_id: &CallId, chunk: String) {
         if let Some(bus) = &self.0 {
@@ -132,12 +147,21 @@ pub struct Plan {
     pub network: bool,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
     pub is_held: bool,
+    /// Whether it must not run beside others, although it only looks.
+    pub is_alone: bool,
 }
 
 impl Plan {
     /// A call that does this, needs no network and is held by nothing but its Tool.
     pub fn new(effect: Effect, summary: String) -> Self {
-        Self { effect, summary, paths: Vec::new(), diff: None, network: false, is_held: false }
+        let (paths, diff) = (Vec::new(), None);
+        Self { effect, summary, paths, diff, network: false, is_held: false, is_alone: false }
+    }
+
+    /// Whether it may run beside others like it: it looks, or cannot do more than that.
+    pub fn is_shareable(&self) -> bool {
+        let changes_nothing = !self.effect.is_mutating() || (self.is_held && !self.network);
+        changes_nothing && !self.is_alone
     }
 }
 
@@ -171,7 +195,7 @@ pub struct ToolOutput {
 }
 
 /// A tool's failure: kind, sentence, facts, next actions.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
     pub kind: Kind,

@@ -1,12 +1,16 @@
 //! The Toolbox: the tools of one Session, what the model is told about them, and whether a call
 //! has the arguments it needs.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
+use super::background::{Background, WeakBackground};
 use super::bash::Bash;
+use super::bash_input::BashInput;
+use super::bash_output::BashOutput;
+use super::bash_stop::BashStop;
 use super::edit::Edit;
 use super::read::Read;
 use super::rewrite::Rewriter;
@@ -25,6 +29,27 @@ const TOLD_VIOLATIONS: usize = 10;
 pub struct Toolbox {
     entries: Arc<[Entry]>,
     specs: Arc<[ToolSpec]>,
+    /// Where there are commands, those that outlive their calls.
+    background: Option<Background>,
+}
+
+/// A Toolbox that somebody else holds; knowing it does not keep its commands running.
+#[derive(Debug, Clone)]
+pub struct WeakToolbox {
+    entries: Weak<[Entry]>,
+    specs: Weak<[ToolSpec]>,
+    background: Option<WeakBackground>,
+}
+
+impl WeakToolbox {
+    /// The Toolbox, if anybody still holds it.
+    pub fn upgrade(&self) -> Option<Toolbox> {
+        let background = match &self.background {
+            Some(background) => Some(background.upgrade()?),
+            None => None,
+        };
+        Some(Toolbox { entries: self.entries.upgrade()?, specs: self.specs.upgrade()?, background })
+    }
 }
 
 struct Entry {
@@ -43,20 +68,41 @@ impl Toolbox {
         named.dedup_by(|(later, _), (earlier, _)| later.name == earlier.name);
         let (specs, tools): (Vec<_>, Vec<_>) = named.into_iter().unzip();
         let entries = tools.into_iter().map(|tool| Entry { tool, validator: OnceLock::new() });
-        Self { entries: entries.collect(), specs: specs.into() }
+        Self { entries: entries.collect(), specs: specs.into(), background: None }
     }
 
     /// The tools that Pixir brings, for one Session with this History so far.
     pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let tools: [Arc<dyn AnyTool>; 4] = [
-            Arc::new(Bash::new(commands, config.bash.clone())),
+        let background = Background::new(config.bash.max_background, history);
+        let patience = config.bash.max_timeout;
+        let tools: [Arc<dyn AnyTool>; 7] = [
+            Arc::new(Bash::new(commands, config.bash.clone(), background.clone())),
+            Arc::new(BashInput::new(background.clone())),
+            Arc::new(BashOutput::new(background.clone(), patience)),
+            Arc::new(BashStop::new(background.clone())),
             Arc::new(Edit::new(rewriter.clone())),
             Arc::new(Read::new(seen)),
             Arc::new(Write::new(rewriter)),
         ];
-        Self::new(tools)
+        Self { background: Some(background), ..Self::new(tools) }
+    }
+
+    /// Knows it without keeping it.
+    pub fn downgrade(&self) -> WeakToolbox {
+        WeakToolbox {
+            entries: Arc::downgrade(&self.entries),
+            specs: Arc::downgrade(&self.specs),
+            background: self.background.as_ref().map(Background::downgrade),
+        }
+    }
+
+    /// Waits until nothing is left of the background commands that are being stopped.
+    pub async fn settle(&self) {
+        if let Some(background) = &self.background {
+            background.settle().await;
+        }
     }
 
     /// What the model is told, in a stable order.

@@ -19,7 +19,7 @@ use crate::event::{
 use crate::history;
 use crate::permission::{self, Decision};
 use crate::provider::Call;
-use crate::tool::{AnyTool, Effect, Plan, Signals, ToolContext, ToolError, ToolOutput, bound};
+use crate::tool::{AnyTool, Plan, Signals, ToolContext, ToolError, ToolOutput, bound};
 
 /// How many calls that only look may run at once.
 const PARALLEL_READS: usize = 8;
@@ -200,6 +200,7 @@ impl Turn {
             call_id: fact.call_id.clone(),
             tool: fact.name.clone(),
             summary: self.settings.secrets.clean(&plan.summary).into_owned(),
+            waiting: None,
         }));
         let started = std::time::Instant::now();
         let running = tool.run(args, self.tool_context(&fact));
@@ -282,7 +283,7 @@ fn without_nulls(mut args: Value) -> Value {
 }
 
 fn is_reading(prepared: &Prepared) -> bool {
-    prepared.plan.effect == Effect::Read
+    prepared.plan.is_shareable()
 }
 
 fn rehearsal(plan: &Plan) -> ToolOutput {

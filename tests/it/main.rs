@@ -10,6 +10,8 @@
 
 /// Answers with a shape, and answers from the web.
 mod answers;
+/// Commands that outlive their calls.
+mod background;
 /// What a run may use up.
 mod budgets;
 /// The command line through its own door.
@@ -40,6 +42,8 @@ mod renewal;
 mod resume;
 /// Other servers that speak the dialect.
 mod servers;
+/// Commands that wait for each other.
+mod slots;
 /// What was spent, and on what.
 mod spending;
 /// Signals, a second process and a full disk.
@@ -56,3 +60,5 @@ mod tidy;
 mod transport;
 /// Stories of a Turn, each ending in the Log.
 mod turn;
+/// Commands of every shape, ended in every way.
+mod zoo;

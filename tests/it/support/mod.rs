@@ -2,6 +2,7 @@
 
 pub mod desk;
 pub mod house;
+pub mod marked;
 pub mod stage;
 pub mod torture;
 pub mod transcript;
