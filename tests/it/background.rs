@@ -8,9 +8,9 @@ use pixir::scripted::{Reply, Script};
 use pixir::{Answer, Conversation, Ephemeral, EventKind, Input, PermissionMode, SessionId, Status};
 use serde_json::{Value, json};
 
-use crate::support::House;
 use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
 use crate::support::marked::{gone, marked, new_mark};
+use crate::support::{House, Stage};
 
 /// What the model does next.
 enum Step {
@@ -387,4 +387,23 @@ async fn a_background_command_is_confined_like_any_other() {
     let all = texts(&results(&conversation));
     assert!(all.contains("tried") && !all.contains("wrote") && !all.contains("outside"), "{all}");
     assert!(!house.workspace().join("file").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_ends_takes_its_commands_along_and_shows_their_handles() {
+    let mark = Stage::mark();
+    let command = format!("exec -a {mark} sleep 300");
+    let script = Script::answering(move |request| match request.outputs().len() {
+        0 => Reply::calls("bash", json!({"command": command, "background": true})),
+        1 => Reply::calls("bash_output", json!({"id": "b1"})),
+        _ => Reply::says("It runs."),
+    });
+    let stage = Stage::new(mark, script).await;
+    tokio::task::block_in_place(|| {
+        let ended = stage.run(&["begin now"]);
+        ended.expect_code(0);
+        assert_eq!(ended.stdout, "It runs.\n");
+        assert!(ended.stderr.contains("→ b1: ok\nbash_output b1: ok\n"), "{}", ended.stderr);
+        stage.assert_nothing_survives();
+    });
 }
