@@ -1,9 +1,11 @@
 //! Live smokes for people with an account: one small Turn each, an honest report, nothing hidden.
 //!
-//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search [--dry-run] [--json]`
+//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search [--dry-run|--scripted] [--json]`
 //!
 //! Nothing here runs by itself: starting it is the consent to send one or two small requests, which
 //! may cost money. `--dry-run` says what would be sent and needs no network and no credential.
+//! `--scripted` does all of it against the model and the issuer that are part of Pixir, on loopback:
+//! it shows that the smoke works, and says nothing about an account.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -12,13 +14,17 @@
 )]
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use pixir::scripted::{Issuer, Received, Reply, Script, Server};
 use serde_json::{Value, json};
 
 /// Tells this program to be Pixir for once, in a process of its own.
 const AS_PIXIR: &str = "__as-pixir";
+
+/// What may stand beside the name of a smoke.
+const FLAGS: [&str; 3] = ["--dry-run", "--scripted", "--json"];
 
 /// What one smoke sends and what it must see.
 struct Smoke {
@@ -29,6 +35,10 @@ struct Smoke {
     most_requests: u64,
     judge: fn(&Seen) -> Vec<Check>,
 }
+
+/// Makes a Turn of two requests.
+const TWO_REQUESTS: &[&str] =
+    &["Run the command `echo pong` with your bash tool, once, then answer with what it printed."];
 
 const SMOKES: &[Smoke] = &[
     Smoke {
@@ -50,20 +60,18 @@ const SMOKES: &[Smoke] = &[
     Smoke {
         name: "prompt-cache",
         what: "one Turn of two requests; the second finds the prefix of the first in the cache",
-        arguments: &[
-            "Run the command `echo pong` with your bash tool, once, then answer with what it printed.",
-        ],
+        arguments: TWO_REQUESTS,
         variables: &[],
         most_requests: 2,
         judge: |seen| vec![seen.answered(), seen.cached()],
     },
     Smoke {
         name: "websocket",
-        what: "one Turn over the WebSocket transport",
-        arguments: &["Answer with the single word: pong"],
+        what: "one Turn of two requests over one WebSocket; the second goes on from the first",
+        arguments: TWO_REQUESTS,
         variables: &[("PIXIR_TRANSPORT", "websocket")],
         most_requests: 2,
-        judge: |seen| vec![seen.answered(), seen.transport("websocket")],
+        judge: |seen| vec![seen.answered(), seen.transport("websocket"), seen.continued()],
     },
     Smoke {
         name: "web-search",
@@ -106,11 +114,10 @@ fn main() -> ExitCode {
     let has = |flag: &str| words.iter().any(|word| word == flag);
     let names: Vec<&str> = SMOKES.iter().map(|smoke| smoke.name).collect();
     let usage = || {
-        eprintln!("usage: smoke {} [--dry-run] [--json]", names.join("|"));
+        eprintln!("usage: smoke {} [--dry-run|--scripted] [--json]", names.join("|"));
         ExitCode::from(2)
     };
-    let is_odd =
-        |word: &String| word.starts_with('-') && !matches!(word.as_str(), "--dry-run" | "--json");
+    let is_odd = |word: &String| word.starts_with('-') && !FLAGS.contains(&word.as_str());
     if words.iter().any(is_odd) {
         return usage();
     }
@@ -119,7 +126,12 @@ fn main() -> ExitCode {
     let Some(smoke) = SMOKES.iter().find(|smoke| smoke.name == name.as_str()) else {
         return usage();
     };
-    let report = if has("--dry-run") { Ok(rehearsal(smoke)) } else { run(smoke) };
+    let report = match (has("--dry-run"), has("--scripted")) {
+        (true, false) => Ok(rehearsal(smoke)),
+        (false, true) => on_stage(smoke),
+        (false, false) => run(smoke, None),
+        (true, true) => return usage(),
+    };
     match report {
         Ok(report) => {
             tell(&report, has("--json"));
@@ -151,11 +163,61 @@ fn command_words(smoke: &Smoke) -> Vec<String> {
     bounds.iter().chain(smoke.arguments).map(|word| (*word).to_owned()).collect()
 }
 
-/// Does it, in a scratch Workspace, with the settings and the credential of the user.
-fn run(smoke: &Smoke) -> Result<Value, Box<dyn std::error::Error>> {
+/// A model and an issuer of our own, and a home that is signed in to them.
+struct Stage {
+    home: PathBuf,
+    issuer: Issuer,
+    server: Server,
+}
+
+/// Does it with a scripted model, on the route of a subscription.
+fn on_stage(smoke: &Smoke) -> Result<Value, Box<dyn std::error::Error>> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let issuer = runtime.block_on(Issuer::start())?;
+    let script = Script::answering(answer);
+    let server = runtime.block_on(Server::start_for(script, &issuer))?;
+    let home = std::env::temp_dir().join(format!("pixir-smoke-home-{}", std::process::id()));
+    std::fs::create_dir_all(&home)?;
+    std::fs::write(home.join("auth.json"), issuer.signed_in(3600).to_string())?;
+    let stage = Stage { home, issuer, server };
+    let report = run(smoke, Some(&stage));
+    std::fs::remove_dir_all(&stage.home)?;
+    report
+}
+
+/// What a well-behaved model does with each of the prompts.
+fn answer(request: &Received) -> Reply {
+    let wants_tool = request.user_texts().last().is_some_and(|text| text.contains("bash tool"));
+    if wants_tool && request.outputs().is_empty() {
+        return Reply::calls("bash", json!({"command": "echo pong"})).usage(2000, 0, 20);
+    }
+    let may_search = request.body["tools"].to_string().contains("web_search");
+    let reply = if may_search {
+        Reply::new().web_search("newest stable Rust", &["https://blog.rust-lang.org"])
+    } else {
+        Reply::new()
+    };
+    reply.text("pong").usage(2100, 1920, 5)
+}
+
+/// Does it, in a scratch Workspace, with the settings and the credential of the user, or of a stage.
+fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error::Error>> {
     let workspace = std::env::temp_dir().join(format!("pixir-smoke-{}", std::process::id()));
     std::fs::create_dir_all(&workspace)?;
-    let output = Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    if let Some(stage) = stage {
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("PIXIR_") || name.starts_with("OPENAI_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("PIXIR_HOME", &stage.home)
+            .env("PIXIR_AUTH_ISSUER", stage.issuer.base_url())
+            .env("PIXIR_CHATGPT_BASE_URL", stage.server.chatgpt_url());
+    }
+    let output = command
         .arg(AS_PIXIR)
         .args(command_words(smoke))
         .current_dir(&workspace)
@@ -172,6 +234,7 @@ fn run(smoke: &Smoke) -> Result<Value, Box<dyn std::error::Error>> {
     Ok(json!({
         "smoke": smoke.name,
         "dry_run": false,
+        "scripted": stage.is_some(),
         "ok": checks.iter().all(|check| check.ok),
         "what": smoke.what,
         "exit_code": output.status.code(),
@@ -241,6 +304,12 @@ impl Seen {
         let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["transport"]).collect();
         let ok = !used.is_empty() && used.iter().all(|name| **name == wanted);
         Check { name: "the wanted transport was used", ok, found: json!(used) }
+    }
+
+    fn continued(&self) -> Check {
+        let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["continuation"]).collect();
+        let ok = used.len() > 1 && used.iter().skip(1).all(|facts| facts["used"] == true);
+        Check { name: "later requests went on from the first", ok, found: json!(used) }
     }
 
     fn searched(&self) -> Check {

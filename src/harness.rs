@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -25,6 +26,9 @@ use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Commands, Containment, Host, Toolbox, WeakToolbox};
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
+
+/// When the first request has long left, and things that can wait are done.
+const AFTER_THE_RUSH: Duration = Duration::from_millis(250);
 
 /// What enters at the door: nothing below reads the environment or a settings file.
 pub struct Door {
@@ -231,9 +235,10 @@ impl Harness {
     /// Notes the Workspace in the user's cache, off the path to the first request.
     fn remember_workspace(&self, root: &Path) {
         let (home, root) = (self.config.home.clone(), root.to_owned());
-        // Best effort, and nobody waits for it: the cache can be deleted at any time.
-        // A task, so that another thread than this one makes the thread for it.
+        // Best effort, and nobody waits for it: the cache can be deleted at any time. A thread for
+        // it would only be in the way of the first request.
         tokio::spawn(async move {
+            tokio::time::sleep(AFTER_THE_RUSH).await;
             tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
         });
     }

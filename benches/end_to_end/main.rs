@@ -11,7 +11,9 @@
 mod child;
 mod floor;
 mod model;
+mod sandbox;
 mod scene;
+mod search;
 #[path = "../support/table.rs"]
 mod table;
 
@@ -31,6 +33,11 @@ fn main() {
         Some(floor::ROLE) => floor::run(arguments),
         Some(child::NOTHING) => {}
         Some(child::PEAK) => child::tell_peak(arguments),
+        Some(search::ROLE) => {
+            let mut report = Report::default();
+            search::measure(&mut report);
+            report.show();
+        }
         _ => measure(),
     }
 }
@@ -41,11 +48,13 @@ fn measure() {
     let sync = SyncCost::measured();
     version(&mut report);
     first_byte(&mut report, sync.new_file);
+    sandboxed(&mut report);
     calls(&mut report);
     deltas(&mut report);
     resume(&mut report);
     memory(&mut report);
     uploads(&mut report);
+    search::measure(&mut report);
     report.show();
     println!(
         "\nSyncing in this run: {} for a small append, {} for a new file and its name.",
@@ -81,6 +90,23 @@ fn first_byte(report: &mut Report, sync: Duration) {
             time(sync)
         ),
         synced <= floor * 2 + sync,
+    );
+}
+
+/// A command with and without the sandbox; here the floor is Pixir without it.
+fn sandboxed(report: &mut Report) {
+    let sandbox::Cost { next: [without, within], first } = sandbox::measured();
+    report.times("one command, in the sandbox", without, within, None);
+    report.times("the first command, in the sandbox", first[0], first[1], None);
+    let cost = within.saturating_sub(without);
+    report.promise(
+        format!("the sandbox costs {} ≤ 4 ms per command", time(cost)),
+        cost <= Duration::from_millis(4),
+    );
+    let cost = first[1].saturating_sub(first[0]);
+    report.promise(
+        format!("the sandbox costs {} ≤ 4 ms for a first command", time(cost)),
+        cost <= Duration::from_millis(4),
     );
 }
 

@@ -7,9 +7,10 @@
 use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches};
+use clap::{Args, CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, bad_argument, guard};
+use super::run::RunArgs;
+use super::{Cli, Command, Flags, bad_argument, guard};
 use crate::error::Report;
 
 /// The hidden command that takes a prompt.
@@ -32,15 +33,12 @@ pub enum Parsed {
 /// Reads the command line, the program's name first.
 pub fn parse(args: Vec<OsString>) -> Parsed {
     let json = flags_of(&args).any(|arg| arg == "--json");
-    let grammar = Cli::command();
-    let args = with_command(args, &grammar);
-    let cli = match grammar.try_get_matches_from(args) {
-        Ok(matches) => Cli::from_arg_matches(&matches),
-        Err(error) => Err(error),
-    };
-    let cli = match cli {
-        Ok(cli) => cli,
-        Err(error) => return refused(&error, json),
+    let cli = match plain_prompt(&args) {
+        Some(cli) => cli,
+        None => match by_the_whole_grammar(args) {
+            Ok(cli) => cli,
+            Err(error) => return refused(&error, json),
+        },
     };
     if let Command::Run(run) = &cli.command
         && let Err(report) = guard::check(&run.words, &run.literal)
@@ -49,6 +47,28 @@ pub fn parse(args: Vec<OsString>) -> Parsed {
         return Parsed::Refused { report, text, json };
     }
     Parsed::Command(Box::new(cli))
+}
+
+fn by_the_whole_grammar(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let grammar = Cli::command();
+    let args = with_command(args, &grammar);
+    Cli::from_arg_matches(&grammar.try_get_matches_from(args)?)
+}
+
+/// A prompt and its flags, which is what most command lines are, read without building the
+/// commands: every flag of every command would cost half a millisecond before the first request.
+/// Whatever is not plain, or plainly wrong, is left to the whole grammar and its words.
+fn plain_prompt(args: &[OsString]) -> Option<Cli> {
+    let grammar = clap::Command::new("pixir").disable_help_flag(true);
+    let grammar = RunArgs::augment_args(Flags::augment_args(grammar));
+    let may_be_command = |place: usize| args[place].to_str().is_none_or(guard::is_reserved);
+    if args.is_empty() || first_word(args, &grammar).is_some_and(may_be_command) {
+        return None;
+    }
+    let matches = grammar.try_get_matches_from(args).ok()?;
+    let flags = Flags::from_arg_matches(&matches).ok()?;
+    let command = Command::Run(RunArgs::from_arg_matches(&matches).ok()?);
+    Some(Cli { flags, command })
 }
 
 /// Arguments that may be flags: those before `--`.
@@ -135,4 +155,62 @@ fn refused(error: &clap::Error, json: bool) -> Parsed {
     actions.push("see `pixir --help`".to_owned());
     let report = bad_argument(message).with_next_actions(actions);
     Parsed::Refused { text: crate::render::error_text(&report), report, json }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What stands on command lines: flags of every shape, words, commands, dividers.
+    const PIECES: [&str; 24] = [
+        "fix",
+        "the",
+        "sessions",
+        "resume",
+        "help",
+        "--",
+        "-",
+        "--json",
+        "--events",
+        "--model",
+        "m",
+        "--model=m",
+        "--quiet",
+        "-q",
+        "-qq",
+        "--help",
+        "-h",
+        "-V",
+        "--version",
+        "--unknown",
+        "-x",
+        "--color",
+        "always",
+        "__run",
+    ];
+
+    proptest! {
+        #[test]
+        fn the_short_way_reads_a_prompt_as_the_whole_grammar_does(
+            pieces in proptest::collection::vec(proptest::sample::select(&PIECES[..]), 0..7)
+        ) {
+            let args: Vec<OsString> =
+                std::iter::once("pixir").chain(pieces).map(OsString::from).collect();
+            if let Some(quick) = plain_prompt(&args) {
+                let whole = by_the_whole_grammar(args);
+                prop_assert_eq!(format!("{quick:?}"), format!("{:?}", whole.unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_ordinary_prompt_goes_the_short_way() {
+        for line in ["fix it", "--model m explain this --quiet", "-- resume x", "", "- --json"] {
+            let args = line.split(' ').filter(|word| !word.is_empty()).map(OsString::from);
+            let args: Vec<OsString> = std::iter::once("pixir".into()).chain(args).collect();
+            assert!(plain_prompt(&args).is_some(), "{line}");
+        }
+    }
 }

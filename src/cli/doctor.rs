@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::login::{describe, freshness};
+use super::provider::fitting_model;
 use super::{Context, say};
 use crate::config::Config;
 use crate::credential::{Chosen, Issuer, now};
@@ -133,7 +134,11 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
     let settings = context.settings(folder);
     checks.push(match &settings {
         Ok(loaded) if loaded.notices.is_empty() => {
-            let message = format!("model {}", loaded.config.model);
+            let config = &loaded.config;
+            let fitting = fitting_model(config, None);
+            let model = fitting.as_ref().unwrap_or(&config.model);
+            let at = config.provider.as_ref().map(|name| format!(" at provider `{name}`"));
+            let message = format!("model {model}{}", at.unwrap_or_default());
             Check::new("config", Health::Passed, message)
         }
         Ok(loaded) => Check::new("config", Health::Warning, loaded.notices.join("; ")),
@@ -144,10 +149,10 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
         Err(_) => context.home().ok().map(Config::new),
     };
     let Some(config) = config else { return checks };
-    let chosen = context.credential(&config);
+    let chosen = context.chosen(&config);
     checks.push(match &chosen {
         Ok(chosen) => credential(chosen, &config),
-        Err(error) => Check::failed("credential", &Report::from(error)),
+        Err(report) => Check::failed("credential", report),
     });
     if let Some(folder) = folder {
         checks.push(log_folder(folder));
@@ -183,7 +188,7 @@ fn writable(id: &'static str, folder: &Path) -> Check {
 }
 
 fn credential(chosen: &Chosen, config: &Config) -> Check {
-    let Chosen { credential, reason } = chosen;
+    let Chosen { credential, reason, .. } = chosen;
     let name = credential.kind().name();
     let details = describe(chosen);
     let Some(tokens) = credential.tokens() else {

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Colour, Context, Paying, bad_argument, provider, stdin};
 use crate::config::{self, AnswerSchema, Config, Loaded, Sources};
-use crate::credential::{
-    self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy,
-};
+use crate::credential::{self, Chosen, Circumstances, Credential, CredentialKind, FieldPolicy};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::paths::{Home, STATE_FOLDER};
@@ -117,6 +115,18 @@ impl Context {
         })
     }
 
+    /// This directory, behind every other Workspace that was used if `all` are wanted.
+    pub fn workspaces(&self, all: bool) -> Result<Vec<PathBuf>, Report> {
+        let here = self.folder()?;
+        let mut workspaces = Vec::new();
+        if all {
+            workspaces = projection::known(&self.home()?);
+            workspaces.retain(|other| *other != here);
+        }
+        workspaces.push(here);
+        Ok(workspaces)
+    }
+
     /// Where a Session is: here, or in a Workspace that was used before.
     pub fn workspace_of(&self, id: &SessionId) -> Result<PathBuf, Report> {
         let here = self.folder()?;
@@ -153,7 +163,7 @@ impl Context {
         if model == DEMO_MODEL {
             return Ok(Opened { loaded, access: Access::Demo });
         }
-        let credential = self.payer(config)?;
+        let credential = self.chosen(config)?.credential;
         if config.web_search && credential.policy() == FieldPolicy::Portable {
             if self.flags.web_search {
                 return Err(bad_argument("this provider cannot search the web by itself")
@@ -171,13 +181,17 @@ impl Context {
         self.settings(None).map(|loaded| loaded.config)
     }
 
-    /// Who pays under these settings: the key of a named server, or whoever is chosen.
-    pub fn payer(&self, config: &Config) -> Result<Credential, Report> {
-        if let Some(credential) = provider::credential(config, &self.environment)? {
-            return Ok(credential);
+    /// Who pays under these settings, and why: the key of a named server, or whoever is chosen.
+    pub fn chosen(&self, config: &Config) -> Result<Chosen, Report> {
+        if let Some(chosen) = provider::chosen(config, &self.environment)? {
+            return Ok(chosen);
         }
-        let chosen = self.credential(config).map_err(|error| Report::from(&error))?;
-        Ok(chosen.credential)
+        credential::choose(&Circumstances {
+            home: &config.home,
+            lookup: &|name| self.environment.text(name),
+            wanted: config.credential,
+        })
+        .map_err(|error| Report::from(&error))
     }
 
     /// The schema that the answer must fit; a file that holds none is refused before anything
@@ -222,16 +236,12 @@ impl Context {
                 dry_run: self.flags.dry_run,
             },
         };
-        config::load(sources).map_err(|error| Report::from(&error))
-    }
-
-    /// Who pays under these settings, and why.
-    pub fn credential(&self, config: &Config) -> Result<Chosen, CredentialError> {
-        credential::choose(&Circumstances {
-            home: &config.home,
-            lookup: &|name| self.environment.text(name),
-            wanted: config.credential,
-        })
+        let mut loaded = config::load(sources).map_err(|error| Report::from(&error))?;
+        // A flag that says who pays counts more than a server that some setting names.
+        if self.flags.credential.is_some() && self.flags.provider.is_none() {
+            loaded.config.provider = None;
+        }
+        Ok(loaded)
     }
 
     /// How a Turn is shown.

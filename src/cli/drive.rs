@@ -135,6 +135,13 @@ impl<'a> Driver<'a> {
         for notice in conversation.notices() {
             view.notice(notice);
         }
+        if from == ListenFrom::Now
+            && let Ok(history) = conversation.history().await
+            && let Some(plan) = history.current_plan()
+            && plan.entries.iter().any(|entry| entry.status != "completed")
+        {
+            view.remind(plan);
+        }
         let wish = if view.wants_pieces() { Wish::Everything } else { Wish::Wholes };
         let relay = Relay::start(conversation.subscribe(from), wish);
         Ok(Self {

@@ -42,6 +42,11 @@ const LATER: &[&str] = &[
     "gc",
 ];
 
+/// Whether a word is a command of this build.
+pub fn is_reserved(word: &str) -> bool {
+    HERE.contains(&word)
+}
+
 /// Refuses a lone word that is a command, or one slip of the finger away from one.
 pub fn check(words: &[String], literal: &[String]) -> Result<(), Report> {
     let ([word], []) = (words, literal) else { return Ok(()) };
@@ -51,7 +56,9 @@ pub fn check(words: &[String], literal: &[String]) -> Result<(), Report> {
         return Err(bad_argument(format!("the command `{later}` is not in this version of Pixir"))
             .with_next_actions(vec!["see `pixir --help` for what there is".into(), as_prompt]));
     }
-    let near = |name: &&&str| strsim::damerau_levenshtein(&lower, name) <= 1;
+    let near = |name: &&&str| {
+        name.len().abs_diff(lower.len()) <= 1 && strsim::damerau_levenshtein(&lower, name) <= 1
+    };
     let Some(meant) = HERE.iter().chain(LATER).find(near) else { return Ok(()) };
     Err(bad_argument(format!("`{word}` is not a command, did you mean `{meant}`?"))
         .with_next_actions(vec![format!("pixir {meant}"), as_prompt]))

@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -103,13 +102,14 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
 
 /// Stores the tokens; a file that nobody understands is put aside, never thrown away.
 fn keep(store: &Store, tokens: &Tokens) -> Result<Option<std::path::PathBuf>, CredentialError> {
-    let _lock = store.lock()?;
+    let lock = store.lock()?;
     let (before, aside) = match store.read() {
         Ok(before) => (before, None),
         Err(CredentialError::Damaged { .. }) => (None, Some(store.put_aside()?)),
         Err(error) => return Err(error),
     };
     store.write(tokens, before.as_ref())?;
+    store.discard_drafts(&lock);
     Ok(aside)
 }
 
@@ -171,12 +171,12 @@ impl Counter<'_> {
                 }
             }));
         }
-        let code = self.wait(&login).await?;
-        login.finish(&code).await
+        self.wait(&login).await
     }
 
-    /// Waits for the browser or for a paste, whichever comes first.
-    async fn wait(&self, login: &BrowserLogin<'_>) -> Result<SecretString, CredentialError> {
+    /// Waits for the browser or for a paste, whichever brings tokens first. A slip of the person who
+    /// pastes costs nothing: the browser may still come back.
+    async fn wait(&self, login: &BrowserLogin<'_>) -> Result<Tokens, CredentialError> {
         let patience = self.deadline();
         let deadline = Instant::now() + patience;
         let mut redirected = pin!(login.redirected());
@@ -185,13 +185,18 @@ impl Counter<'_> {
         loop {
             tokio::select! {
                 biased;
-                code = &mut redirected => return code,
+                code = &mut redirected => return login.finish(&code?).await,
                 pasted = &mut line, if is_listening => match pasted.ok().flatten() {
                     None => is_listening = false,
                     Some(text) => {
                         line = tokio::task::spawn_blocking(read_line);
                         match login.pasted(&text)? {
-                            Pasted::Code(code) => return Ok(code),
+                            Pasted::Code(code) => match login.finish(&code).await {
+                                Err(CredentialError::Refused { message, .. }) => show(&format!(
+                                    "that was refused ({message}); paste the whole address\n"
+                                )),
+                                finished => return finished,
+                            },
                             Pasted::Useless(_) if text.is_empty() => {}
                             Pasted::Useless(why) => show(&format!("{why}\n")),
                         }
@@ -256,25 +261,23 @@ fn screen(is_set: &dyn Fn(&str) -> bool) -> Screen {
 
 fn status(context: &Context) -> Result<Exit, Report> {
     let config = context.settings(None)?.config;
-    let chosen = context.credential(&config);
-    let (answer, exit) = match &chosen {
-        Ok(chosen) => (describe(chosen), Exit::Answered),
-        Err(error) => (json!({"credential": null, "reason": error.to_string()}), Exit::NotSignedIn),
-    };
-    if context.flags.json {
-        let mut envelope = Envelope::success("login", answer, context.started.elapsed());
-        if let Err(error) = &chosen {
-            envelope.ok = false;
-            envelope.status = "error";
-            envelope.error = Some(Report::from(error));
-        }
-        say(&envelope.line());
-        return Ok(
-            chosen.map_or_else(|error| super::exit::of_report(&Report::from(&error)), |_| exit)
-        );
+    let chosen = context.chosen(&config);
+    if !context.flags.json {
+        say(&clean(&told(&chosen?)));
+        return Ok(Exit::Answered);
     }
-    let chosen = chosen.map_err(|error| Report::from(&error))?;
-    say(&clean(&told(&chosen)));
+    let answer = match &chosen {
+        Ok(chosen) => describe(chosen),
+        Err(report) => json!({"credential": null, "reason": report.message}),
+    };
+    let mut envelope = Envelope::success("login", answer, context.started.elapsed());
+    let exit = chosen.as_ref().map_or_else(super::exit::of_report, |_| Exit::Answered);
+    if let Err(report) = chosen {
+        envelope.ok = false;
+        envelope.status = "error";
+        envelope.error = Some(report);
+    }
+    say(&envelope.line());
     Ok(exit)
 }
 
@@ -285,6 +288,12 @@ pub fn describe(chosen: &Chosen) -> Value {
         Some(tokens) => facts(&tokens),
         None => json!({ "credential": CredentialKind::ApiKey.name() }),
     };
+    if let Some(server) = &chosen.server {
+        answer["provider"] = json!(server);
+    }
+    if credential.key().is_some() {
+        answer["variable"] = json!(chosen.variable);
+    }
     answer["reason"] = json!(chosen.reason);
     answer["endpoint"] = json!(credential.base_url());
     answer
@@ -294,8 +303,10 @@ fn told(chosen: &Chosen) -> String {
     let credential = &chosen.credential;
     let what = match credential.tokens() {
         Some(tokens) => format!("ChatGPT{}", who(&tokens)),
-        None if credential.key().is_some() => "API key from OPENAI_API_KEY".to_owned(),
-        None => "none, a server on this machine needs no key".to_owned(),
+        None => match &chosen.variable {
+            Some(variable) if credential.key().is_some() => format!("API key from {variable}"),
+            _ => "none, a server on this machine needs no key".to_owned(),
+        },
     };
     let mut lines = vec![
         format!("credential: {what}"),

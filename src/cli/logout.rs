@@ -54,9 +54,14 @@ type Forgotten = (bool, Option<crate::credential::Tokens>);
 
 /// Deletes first: what happens afterwards, even a kill, cannot bring the tokens back.
 fn forget(store: &Store) -> Result<Forgotten, CredentialError> {
-    // Nobody signed in and no folder: there is nothing to lock, and nothing to make for it.
-    let _lock = if store.path().exists() { store.lock().ok() } else { None };
+    // No folder: there is nothing to lock, and nothing to make for it.
+    let folder = store.path().parent();
+    let lock = folder.filter(|folder| folder.exists()).and_then(|_| store.lock().ok());
     // A file that cannot be understood is deleted too, because that was asked for.
     let tokens = store.read().ok().flatten().map(|stored| stored.tokens);
+    // So is what a killed renewal left.
+    if let Some(lock) = &lock {
+        store.discard_drafts(lock);
+    }
     Ok((store.clear()?, tokens))
 }

@@ -119,7 +119,7 @@ pub struct Flags {
     #[arg(long, global = true, value_name = "FILE")]
     pub output_schema: Option<PathBuf>,
     /// Ask this server of `providers` in the config
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "credential")]
     pub provider: Option<String>,
     /// Hold commands by the kernel: workspace, read-only, required or off
     #[arg(long, global = true, value_name = "LEVEL")]

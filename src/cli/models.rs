@@ -7,10 +7,11 @@ use serde_json::json;
 
 use super::drive::in_runtime;
 use super::exit::Exit;
+use super::signals::Signals;
 use super::{Context, say};
 use crate::config::models::{self, Listing, Model, UNKNOWN_WINDOW};
 use crate::config::{Config, Stream};
-use crate::error::Report;
+use crate::error::{Kind, Report};
 use crate::provider::{Responses, Travel};
 use crate::render::{Envelope, clean, one_line};
 
@@ -46,9 +47,9 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
         Some(ModelsCommand::Refresh) => Some(refresh(&config, context)?),
         // Looking needs no credential; without one there is nothing that was asked for it.
         None => context
-            .payer(&config)
+            .chosen(&config)
             .ok()
-            .and_then(|credential| models::remembered(&config.home, credential.base_url())),
+            .and_then(|chosen| models::remembered(&config.home, chosen.credential.base_url())),
     };
     let (source, fetched_at) = match &listing {
         Some(listing) => ("endpoint", Some(listing.fetched_at)),
@@ -73,16 +74,25 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
-    let credential = context.payer(config)?;
+    let credential = context.chosen(config)?.credential;
     let base_url = credential.base_url().to_owned();
     let limits = Stream { idle: PATIENCE, total: PATIENCE, connect: PATIENCE };
     let travel = Travel::of(config, |name| context.environment.text(name));
     let provider = Responses::new(credential.clone(), limits, travel);
     let models = in_runtime(async {
-        let asked = provider.models(env!("CARGO_PKG_VERSION")).await;
-        // A token that is being renewed must not be lost with the process.
-        credential.settle().await;
-        asked.map_err(|error| Report::from(&error))
+        let mut signals = Signals::listen();
+        let asked = tokio::select! {
+            asked = provider.models(env!("CARGO_PKG_VERSION")) => {
+                asked.map_err(|error| Report::from(&error))
+            }
+            _ = signals.next() => Err(Report::new(Kind::Interrupted, "the list was not waited for")),
+        };
+        // A token that is being renewed must not be lost with the process; a signal cuts it short.
+        tokio::select! {
+            _ = tokio::time::timeout(PATIENCE, credential.settle()) => {}
+            _ = signals.next() => {}
+        }
+        asked
     })?;
     let listing = Listing { fetched_at: jiff::Timestamp::now().as_second(), models };
     if let Err(error) = models::remember(&config.home, &base_url, &listing) {

@@ -2,14 +2,11 @@
 
 use super::door::Environment;
 use crate::config::{Config, Server};
-use crate::credential::{Credential, FieldPolicy};
+use crate::credential::{Chosen, Credential, FieldPolicy};
 use crate::error::{Kind, Report};
 
 /// The credential for the server that the settings name, if they name one.
-pub fn credential(
-    config: &Config,
-    environment: &Environment,
-) -> Result<Option<Credential>, Report> {
+pub fn chosen(config: &Config, environment: &Environment) -> Result<Option<Chosen>, Report> {
     let Some(name) = &config.provider else { return Ok(None) };
     // The loader has refused names that do not exist.
     let Some(server) = config.servers.find(name) else { return Ok(None) };
@@ -20,7 +17,12 @@ pub fn credential(
     let credential = Credential::new(key.as_deref(), &server.base_url)
         .map_err(|error| explained(&Report::from(&error), name, server))?;
     let policy = if server.is_portable { FieldPolicy::Portable } else { FieldPolicy::OpenAi };
-    Ok(Some(credential.with_policy(policy)))
+    Ok(Some(Chosen {
+        credential: credential.with_policy(policy),
+        reason: format!("provider `{name}` is chosen, and it gets no other key").into(),
+        variable: server.key_env.clone(),
+        server: Some(name.clone()),
+    }))
 }
 
 /// The same refusal in words that fit a named server.

@@ -59,13 +59,7 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
         None if context.flags.json => usize::MAX,
         None => FIRST_SCREEN,
     };
-    let here = context.folder()?;
-    let mut workspaces = Vec::new();
-    if args.all {
-        workspaces = projection::known(&context.home()?);
-        workspaces.retain(|other| *other != here);
-    }
-    workspaces.push(here);
+    let workspaces = context.workspaces(args.all)?;
     let mut found: Vec<Summary> =
         workspaces.iter().flat_map(|workspace| projection::list(workspace, limit)).collect();
     found.sort_by(|one, other| {

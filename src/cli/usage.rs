@@ -9,8 +9,10 @@ use super::exit::Exit;
 use super::{Context, bad_argument, say};
 use crate::config;
 use crate::error::Report;
+use crate::event::RateLimits;
 use crate::id::SessionId;
 use crate::projection::{self, Spending, Sum, Window};
+use crate::provider::{spoken, utc};
 use crate::render::{Envelope, clean, one_line};
 
 /// How many Sessions a person is shown, the dearest first.
@@ -22,7 +24,8 @@ const FIRST_SCREEN: usize = 20;
     override_usage = "pixir usage [FLAGS] [ID]",
     long_about = "Sum up tokens, cache hits and cost, per Session, model and day (UTC).\n\n\
         The sums are what the Providers have counted, read from the Logs. A cost is an estimate from the \
-        `prices` of the config; without a price it stays unknown.",
+        `prices` of the config; without a price it stays unknown. What a Provider last said about its limits \
+        is shown with the time at which they begin anew.",
     after_long_help = "Examples:\n  pixir usage\n  pixir usage --since 7d --all\n  \
         pixir usage 20260721T101112-abcdef --json"
 )]
@@ -47,14 +50,7 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
         projection::spending_of(&workspace, &id, window, &prices)
             .map_err(|error| Report::from(&error))?
     } else {
-        let here = context.folder()?;
-        let mut workspaces = Vec::new();
-        if args.all {
-            workspaces = projection::known(&context.home()?);
-            workspaces.retain(|other| *other != here);
-        }
-        workspaces.push(here);
-        projection::spending(&workspaces, window, &prices)
+        projection::spending(&context.workspaces(args.all)?, window, &prices)
     };
     if context.flags.json {
         let output = serde_json::to_value(&spending).unwrap_or_else(|_| json!(null));
@@ -102,7 +98,29 @@ pub fn text(spending: &Spending) -> String {
             lines.push(format!("  and {more} more; `--json` lists all"));
         }
     }
+    if let Some(limits) = &spending.limits {
+        lines.push(format!("\nlimits, as the Provider said at {}", limits.seen_at));
+        lines.extend(limit_lines(&limits.limits));
+    }
     clean(&lines.join("\n")) + "\n"
+}
+
+fn limit_lines(limits: &RateLimits) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, window) in [("primary", &limits.primary), ("secondary", &limits.secondary)] {
+        let Some(window) = window else { continue };
+        let long = window.window_minutes.map(|minutes| Duration::from_secs(minutes * 60));
+        let long = long.map(|long| format!(" of {}", spoken(long))).unwrap_or_default();
+        let anew = window.resets_at.and_then(utc).map(|time| format!(", begins anew {time}"));
+        let used = window.used_percent;
+        lines.push(format!("  {name:<9}  {used:.0} %{long} used{}", anew.unwrap_or_default()));
+    }
+    for (name, left) in [("requests", &limits.requests), ("tokens", &limits.tokens)] {
+        let Some(left) = left else { continue };
+        let all = left.limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
+        lines.push(format!("  {name:<9}  {}{all} left", left.remaining));
+    }
+    lines
 }
 
 fn line(sum: &Sum) -> String {

@@ -262,3 +262,32 @@ fn a_mistake_in_a_budget_or_server_is_named() {
         assert!(mistake.contains(expected), "{mistake}");
     }
 }
+
+#[test]
+fn a_workspace_may_narrow_the_sandbox_and_never_widen_it() {
+    let sandbox = |user: &str, workspace: &str| {
+        let desk = Desk::new().user(user).workspace(workspace);
+        (desk.load().unwrap().config.sandbox, desk.notices().len())
+    };
+    let (kept, notices) = sandbox("{}", r#"{"sandbox": "off"}"#);
+    assert_eq!((kept.level, notices), (SandboxLevel::Workspace, 1));
+    let (kept, notices) = sandbox("{}", r#"{"sandbox": "read-only"}"#);
+    assert_eq!((kept.level, notices), (SandboxLevel::ReadOnly, 0));
+    let (kept, notices) = sandbox(r#"{"sandbox": "required"}"#, r#"{"sandbox": "read-only"}"#);
+    assert_eq!((kept.level, notices), (SandboxLevel::Required, 1), "the floor stays");
+    let wide = r#"{"sandbox": {"network": "allow", "write": ["/etc"], "max_processes": 9999}}"#;
+    let (kept, notices) = sandbox("{}", wide);
+    assert_eq!((kept, notices), (Sandbox::default(), 3));
+    let narrow = r#"{"sandbox": {"network": "deny", "write": [], "hide": ["~/x"]}}"#;
+    let (kept, notices) = sandbox(r#"{"sandbox": {"hide": ["~/y"]}}"#, narrow);
+    assert_eq!((kept.network, kept.write.len(), notices), (NetworkRule::Deny, 0, 0));
+    assert_eq!(kept.hide.len(), 2, "what the user hides stays hidden");
+    let mut desk = Desk::new().user(r#"{"sandbox": "off"}"#);
+    desk.flags.sandbox = Some("required".into());
+    assert_eq!(desk.load().unwrap().config.sandbox.level, SandboxLevel::Required);
+    desk.flags.sandbox = Some("loose".into());
+    assert!(desk.mistake().contains("--sandbox"), "{}", desk.mistake());
+    assert!(
+        Desk::new().user(r#"{"sandbox": {"write": ["../x"]}}"#).mistake().contains("sandbox.write")
+    );
+}

@@ -98,7 +98,7 @@ impl<'a> BrowserLogin<'a> {
     }
 
     /// Trades the code for tokens.
-    pub async fn finish(self, code: &SecretString) -> Result<Tokens, CredentialError> {
+    pub async fn finish(&self, code: &SecretString) -> Result<Tokens, CredentialError> {
         let redirect_uri = self.callback.redirect_uri();
         let grant = self.issuer.exchange(code, &redirect_uri, &self.verifier).await?;
         Tokens::from_grant(grant, now())

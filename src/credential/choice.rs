@@ -1,5 +1,7 @@
 //! The choice: which credential a run uses, and why.
 
+use std::borrow::Cow;
+
 use super::endpoint;
 use super::issuer::Issuer;
 use super::keyring::Keyring;
@@ -24,7 +26,18 @@ pub struct Circumstances<'a> {
 #[derive(Debug)]
 pub struct Chosen {
     pub credential: Credential,
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
+    /// The variable that holds the key, where a key could be.
+    pub variable: Option<String>,
+    /// The user's name for the server, where it has one.
+    pub server: Option<String>,
+}
+
+impl Chosen {
+    fn new(credential: Credential, reason: &'static str) -> Self {
+        let variable = credential.tokens().is_none().then(|| "OPENAI_API_KEY".to_owned());
+        Self { credential, reason: reason.into(), variable, server: None }
+    }
 }
 
 /// Chooses: what was asked for, then the stored subscription, then the key. A foreign endpoint
@@ -33,7 +46,7 @@ pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialErr
     let Circumstances { home, lookup, wanted } = circumstances;
     let has_base_url = lookup("OPENAI_BASE_URL").is_some_and(|value| !value.trim().is_empty());
     let key = |reason| {
-        Credential::from_environment(lookup).map(|credential| Chosen { credential, reason })
+        Credential::from_environment(lookup).map(|credential| Chosen::new(credential, reason))
     };
     if has_base_url {
         if *wanted == Some(CredentialKind::ChatGpt) {
@@ -49,13 +62,11 @@ pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialErr
             })
         }
         Some(CredentialKind::ChatGpt) => match subscription(home, lookup)? {
-            Some(credential) => Ok(Chosen { credential, reason: "ChatGPT was asked for" }),
+            Some(credential) => Ok(Chosen::new(credential, "ChatGPT was asked for")),
             None => Err(CredentialError::SignedOut),
         },
         None => match subscription(home, lookup)? {
-            Some(credential) => {
-                Ok(Chosen { credential, reason: "a sign-in with ChatGPT is stored" })
-            }
+            Some(credential) => Ok(Chosen::new(credential, "a sign-in with ChatGPT is stored")),
             None => key("nobody is signed in, and OPENAI_API_KEY is set"),
         },
     }

@@ -144,21 +144,30 @@ impl Shared {
         if !held.is_same(used) && !held.is_due(now()) {
             return Ok(held);
         }
-        let _lock = self.lock().await?;
+        let lock = self.lock().await?;
         let shared = Arc::clone(self);
-        let Some(stored) = blocking(move || shared.store.read()).await? else {
-            return Err(CredentialError::SignedOut);
-        };
+        let (lock, was_cut, stored) = blocking(move || {
+            let was_cut = shared.store.salvage(&lock)?;
+            Ok((lock, was_cut, shared.store.read()?))
+        })
+        .await?;
+        let Some(stored) = stored else { return Err(CredentialError::SignedOut) };
         self.check_account(&stored.tokens)?;
         if !stored.tokens.is_same(used) && !stored.tokens.is_due(now()) {
             self.adopt(&stored.tokens);
             return Ok(stored.tokens);
         }
-        self.ask(stored).await
+        self.ask(stored, &lock).await.map_err(|error| match error {
+            CredentialError::Ended { code, message } if was_cut => CredentialError::Ended {
+                code,
+                message: format!("{message} (an earlier Pixir was killed while it renewed it)"),
+            },
+            error => error,
+        })
     }
 
-    /// Spends the refresh token. The lock is held.
-    async fn ask(self: &Arc<Self>, stored: Stored) -> Result<Tokens, CredentialError> {
+    /// Spends the refresh token.
+    async fn ask(self: &Arc<Self>, stored: Stored, lock: &Lock) -> Result<Tokens, CredentialError> {
         let Some(refresh) = stored.tokens.refresh.clone() else {
             return Err(CredentialError::Ended {
                 code: String::new(),
@@ -175,12 +184,25 @@ impl Shared {
             }
             Err(error) => return Err(error),
         };
-        let renewed = stored.tokens.renewed(grant, now())?;
+        let rotated = stored.tokens.rotated(&grant);
+        let renewed = match stored.tokens.renewed(grant, now()) {
+            Ok(renewed) => renewed,
+            Err(error) => {
+                // The old refresh token is spent, whatever else this answer is good for.
+                if let Some(rotated) = rotated {
+                    self.hide(&rotated);
+                    draft.commit(&rotated, Some(&stored))?;
+                }
+                return Err(error);
+            }
+        };
         self.hide(&renewed);
         let written = draft.commit(&renewed, Some(&stored));
         // The old refresh token is spent, so even unwritten the new one is all there is.
         self.adopt(&renewed);
-        written.map(|()| renewed)
+        written?;
+        self.store.discard_drafts(lock);
+        Ok(renewed)
     }
 
     /// The issuer says that it is over; somebody who ignores the lock may have been faster.

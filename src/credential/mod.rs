@@ -8,6 +8,7 @@ mod browser;
 mod callback;
 mod choice;
 mod device;
+mod draft;
 mod endpoint;
 mod error;
 mod issuer;

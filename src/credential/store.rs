@@ -4,7 +4,7 @@
 //! that somebody has. Keys we do not know survive.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -18,14 +18,11 @@ use crate::paths::Home;
 /// No sane sign-in is larger.
 const LARGEST: u64 = 1024 * 1024;
 
-/// Room that is taken before a renewal, so that a full disk is found before a token is spent.
-const ROOM: usize = 64 * 1024;
-
 /// Where a user's tokens are kept.
 #[derive(Debug, Clone)]
 pub struct Store {
-    folder: PathBuf,
-    path: PathBuf,
+    pub(super) folder: PathBuf,
+    pub(super) path: PathBuf,
     lock: PathBuf,
 }
 
@@ -56,13 +53,17 @@ impl Store {
 
     /// Reads the tokens; `None` when nobody is signed in.
     pub fn read(&self) -> Result<Option<Stored>, CredentialError> {
-        let Some(bytes) = self.bytes()? else { return Ok(None) };
+        let Some(bytes) = Self::bytes(&self.path)? else { return Ok(None) };
+        self.understand(&bytes).map(Some)
+    }
+
+    pub(super) fn understand(&self, bytes: &[u8]) -> Result<Stored, CredentialError> {
         let damaged = |reason: &str| CredentialError::Damaged {
             path: self.path.clone(),
             reason: reason.to_owned(),
         };
         // The parser's own words could repeat a part of the content.
-        let json: Value = serde_json::from_slice(&bytes).map_err(|_| damaged("it is not JSON"))?;
+        let json: Value = serde_json::from_slice(bytes).map_err(|_| damaged("it is not JSON"))?;
         let Value::Object(all) = json else { return Err(damaged("it is not an object")) };
         let text = |name: &str| all.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
         let seconds = |name: &str| all.get(name).and_then(Value::as_i64).map(|ms| ms / 1000);
@@ -77,14 +78,14 @@ impl Store {
             stated_end: seconds("expires_at"),
         };
         tokens.check().map_err(|_| damaged("a token in it cannot be a header"))?;
-        Ok(Some(Stored { tokens, all }))
+        Ok(Stored { tokens, all })
     }
 
-    fn bytes(&self) -> Result<Option<Vec<u8>>, CredentialError> {
-        let unreadable = |source| CredentialError::Unreadable { path: self.path.clone(), source };
+    pub(super) fn bytes(path: &Path) -> Result<Option<Vec<u8>>, CredentialError> {
+        let unreadable = |source| CredentialError::Unreadable { path: path.to_owned(), source };
         // Without NONBLOCK, opening a pipe would wait for its writer.
         let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.path) {
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unreadable(error)),
@@ -115,22 +116,6 @@ impl Store {
         Ok(Lock { _file: file })
     }
 
-    /// Prepares to write: after this, the disk has room and the folder takes files.
-    pub fn draft(&self) -> Result<Draft<'_>, CredentialError> {
-        self.make_folder()?;
-        let path = self.folder.join(format!(".auth.{:016x}", fastrand::u64(..)));
-        let unwritable = |source| CredentialError::Unwritable { path: path.clone(), source };
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(unwritable)?;
-        let draft = Draft { store: self, path: path.clone(), is_kept: false };
-        file.write_all(&vec![b' '; ROOM]).map_err(unwritable)?;
-        Ok(draft)
-    }
-
     /// Stores tokens; what else `before` held is kept.
     pub fn write(&self, tokens: &Tokens, before: Option<&Stored>) -> Result<(), CredentialError> {
         self.draft()?.commit(tokens, before)
@@ -154,7 +139,7 @@ impl Store {
         }
     }
 
-    fn make_folder(&self) -> Result<(), CredentialError> {
+    pub(super) fn make_folder(&self) -> Result<(), CredentialError> {
         let unwritable = |source| CredentialError::Unwritable { path: self.folder.clone(), source };
         fs::DirBuilder::new()
             .recursive(true)
@@ -170,47 +155,8 @@ impl Store {
     }
 }
 
-/// A file beside the store that will replace it; gone when it is not committed.
-pub struct Draft<'a> {
-    store: &'a Store,
-    path: PathBuf,
-    is_kept: bool,
-}
-
-impl Draft<'_> {
-    /// Puts the tokens in the store's place, on the disk before it returns.
-    pub fn commit(
-        mut self,
-        tokens: &Tokens,
-        before: Option<&Stored>,
-    ) -> Result<(), CredentialError> {
-        let path = &self.store.path;
-        let unwritable = |source| CredentialError::Unwritable { path: path.clone(), source };
-        let mut text = Value::Object(fields(tokens, before)).to_string();
-        text.push('\n');
-        let replace = || {
-            let mut file = OpenOptions::new().write(true).truncate(true).open(&self.path)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&self.path, path)
-        };
-        replace().map_err(unwritable)?;
-        self.is_kept = true;
-        // The file is in place; a folder that cannot be forced to the disk is no reason to fail.
-        File::open(&self.store.folder).and_then(|folder| folder.sync_all()).ok();
-        Ok(())
-    }
-}
-
-impl Drop for Draft<'_> {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            fs::remove_file(&self.path).ok();
-        }
-    }
-}
-
-fn fields(tokens: &Tokens, before: Option<&Stored>) -> Map<String, Value> {
+/// What the file says.
+pub(super) fn fields(tokens: &Tokens, before: Option<&Stored>) -> Map<String, Value> {
     let mut all = before.map(|stored| stored.all.clone()).unwrap_or_default();
     let own = |token: &SecretString| Value::from(token.expose_secret());
     let ours = [
@@ -300,14 +246,5 @@ mod tests {
             assert!(error.next_actions().join(" ").contains("pixir login"));
             assert_eq!(fs::read_to_string(store.path()).unwrap(), text);
         }
-    }
-
-    #[test]
-    fn a_folder_that_takes_no_file_is_found_before_anything_is_spent() {
-        let store = Store::new(&Home::new("/proc/nowhere"));
-        assert!(matches!(store.draft().err(), Some(CredentialError::Unwritable { .. })));
-        let (_folder, store) = house();
-        drop(store.draft().unwrap());
-        assert_eq!(fs::read_dir(&store.folder).unwrap().count(), 0);
     }
 }

@@ -108,6 +108,14 @@ impl Tokens {
         Ok(tokens)
     }
 
+    /// These tokens with the refresh token that came, if another one did.
+    pub fn rotated(&self, grant: &Grant) -> Option<Self> {
+        let came = grant.refresh.clone()?;
+        let is_news =
+            self.refresh.as_ref().map(ExposeSecret::expose_secret) != Some(came.expose_secret());
+        is_news.then(|| Self { refresh: Some(came), ..self.clone() })
+    }
+
     /// What becomes a header can be one.
     pub fn check(&self) -> Result<(), CredentialError> {
         let fits = is_header_text(self.access.expose_secret())

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Continuation, Extra, Tokens};
+use super::{Continuation, Extra, RateLimits, Tokens};
 use crate::error::Report;
 use crate::id::CallId;
 
@@ -391,6 +391,9 @@ pub struct ProviderUsage {
     /// `None` when the model's price is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_cost_usd: Option<f64>,
+    /// What the server said was left; the last word of the call counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limits: Option<Box<RateLimits>>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -426,6 +429,9 @@ pub struct PlanEntry {
 pub struct Plan {
     #[serde(default)]
     pub entries: Vec<PlanEntry>,
+    /// Why it changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

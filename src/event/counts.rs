@@ -37,3 +37,77 @@ pub struct Continuation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_reason: Option<String>,
 }
+
+/// What a server said about its limits while it answered; words and numbers are its own.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RateLimits {
+    /// The shorter window of a plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary: Option<UsageWindow>,
+    /// The longer one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secondary: Option<UsageWindow>,
+    /// Requests that an API key has left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Allowance>,
+    /// Tokens that it has left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Allowance>,
+    /// Which limit it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Which kind of limit was reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reached: Option<String>,
+    /// Whose limit it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// What was bought on top.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credits: Option<Credits>,
+    /// Fields of the future.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A window of time in which a plan may be used so much.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct UsageWindow {
+    /// How much of it is used.
+    #[serde(default)]
+    pub used_percent: f64,
+    /// How long it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_minutes: Option<u64>,
+    /// When it begins anew, in Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resets_at: Option<u64>,
+}
+
+/// How much of something is left.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Allowance {
+    /// How much there was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// How much is left.
+    #[serde(default)]
+    pub remaining: u64,
+    /// When there is more, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resets_in_s: Option<f64>,
+}
+
+/// What was bought on top of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Credits {
+    /// Whether there is any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub has_credits: Option<bool>,
+    /// Whether there is no end to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlimited: Option<bool>,
+    /// How much there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<String>,
+}

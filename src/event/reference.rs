@@ -60,15 +60,16 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
                 "cached_tokens": 1024, "output_tokens": 40, "reasoning_tokens": 16, "total_tokens": 1240},
                 "transport": "websocket", "continuation": {"used": false, "reset_reason": "history_changed"},
                 "retries": 0, "first_byte_ms": 310, "duration_ms": 900}),
-            "One Provider call, failed ones too. `continuation` is absent over SSE; `fallback_reason` says why SSE was used, `reasoning_dropped` that the server could not read reasoning. `estimated_cost_usd` is absent when the price is not known, `failed_usage` counts what failed attempts were billed for, `web_search` says how often the Provider searched and what it found, never what for.",
+            "One Provider call, failed ones too. `continuation` is absent over SSE; `fallback_reason` says why SSE was used, `reasoning_dropped` that the server could not read reasoning. `estimated_cost_usd` is absent when the price is not known, `failed_usage` counts what failed attempts were billed for, `web_search` says how often the Provider searched and what it found, never what for. `rate_limits` is what the server said was left.",
         ),
         "turn_failed" => (
             json!({"terminal_status": "interrupted", "error_kind": "interrupted", "error_message": "the Turn was interrupted"}),
             "The Turn ended without an answer: provider_error, configuration_error, tool_error, interrupted, timed_out, iteration_cap, doom_loop, budget_exceeded, incomplete or crashed.",
         ),
         "plan" => (
-            json!({"entries": [{"content": "read the code", "priority": "high", "status": "completed"}]}),
-            "The model's plan, always whole.",
+            json!({"entries": [{"content": "read the code", "priority": "medium", "status": "completed"}],
+                "explanation": "the code was short"}),
+            "The model's plan, always whole: pending, in_progress or completed. `explanation` says why it changed, and is absent when nobody said.",
         ),
         "skill_activation" => (
             json!({"name": "tidy", "path": "skills/tidy/SKILL.md", "content_hash": "…", "content": "…", "activated_by": "user"}),

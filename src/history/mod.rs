@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub use closing::{cut_turn, orphan_result, partial};
 pub use turns::{OpenTurn, Turns};
 
-use crate::event::{Canonical, Seq, SharedEvent, ToolCall};
+use crate::event::{Canonical, Plan, Seq, SharedEvent, ToolCall};
 use crate::id::CallId;
 
 /// How many Events share one chunk.
@@ -110,6 +110,14 @@ impl History {
     /// The Turns of this History.
     pub fn turns(&self) -> Turns {
         Turns::of(self)
+    }
+
+    /// The model's plan as it is now, if it made one.
+    pub fn current_plan(&self) -> Option<&Plan> {
+        self.facts().rev().find_map(|fact| match fact {
+            Canonical::Plan(plan) => Some(plan),
+            _ => None,
+        })
     }
 
     /// The late developer context that the model knows, if any.

@@ -12,7 +12,7 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Prices;
-use crate::event::ProviderUsage;
+use crate::event::{ProviderUsage, RateLimits};
 use crate::id::SessionId;
 use crate::log::{Folder, LogError};
 use crate::paths;
@@ -78,6 +78,16 @@ pub struct Spending {
     /// The one with most tokens first.
     pub sessions: Vec<SessionRow>,
     pub unreadable_lines: u64,
+    /// What a Provider last said was left.
+    pub limits: Option<Seen>,
+}
+
+/// Limits, and when they were told.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Seen {
+    pub seen_at: String,
+    #[serde(flatten)]
+    pub limits: RateLimits,
 }
 
 /// What the Sessions of some Workspaces have spent; a Log that cannot be opened spends nothing.
@@ -139,6 +149,7 @@ struct Counting<'a> {
     days: BTreeMap<String, Sum>,
     sessions: Vec<SessionRow>,
     unreadable: u64,
+    limits: Option<Seen>,
 }
 
 impl<'a> Counting<'a> {
@@ -152,6 +163,7 @@ impl<'a> Counting<'a> {
             days: BTreeMap::new(),
             sessions: Vec::new(),
             unreadable: 0,
+            limits: None,
         }
     }
 
@@ -194,6 +206,11 @@ impl<'a> Counting<'a> {
         if self.window.from.is_some_and(is_old) || (!id.is_empty() && !self.seen.insert(id)) {
             return;
         }
+        if let Some(limits) = &data.rate_limits
+            && self.limits.as_ref().is_none_or(|newest| newest.seen_at <= ts)
+        {
+            self.limits = Some(Seen { seen_at: ts.clone(), limits: (**limits).clone() });
+        }
         let tokens = data.billed();
         let cost =
             data.estimated_cost_usd.or_else(|| self.prices.cost(&data.model, tokens.as_ref()?));
@@ -221,7 +238,8 @@ impl<'a> Counting<'a> {
         days.reverse();
         let mut sessions = self.sessions;
         sessions.sort_by_key(|row| std::cmp::Reverse(row.sum.total_tokens));
-        Spending { total, models, days, sessions, unreadable_lines: self.unreadable }
+        let (unreadable_lines, limits) = (self.unreadable, self.limits);
+        Spending { total, models, days, sessions, unreadable_lines, limits }
     }
 }
 

@@ -9,8 +9,10 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use super::ProviderError;
+use super::limits;
 use super::reset::Reset;
 use crate::error::Kind;
+use crate::event::RateLimits;
 
 /// The longest error body that is looked at.
 pub const BODY_LIMIT: usize = 16 * 1024;
@@ -24,6 +26,7 @@ pub struct Hints {
     /// The server's own word on retrying; it overrides ours.
     pub should_retry: Option<bool>,
     pub request_id: Option<String>,
+    pub limits: Option<RateLimits>,
     /// When the answer came; turns a moment of reset into a wait.
     pub now: Option<SystemTime>,
 }
@@ -41,9 +44,43 @@ impl Hints {
             request_id: header("x-request-id")
                 .or_else(|| header("x-oai-request-id"))
                 .map(str::to_owned),
+            limits: limits::from_headers(header),
             now: Some(now),
         }
     }
+
+    /// An error with what these say about it.
+    fn added_to(self, mut error: ProviderError) -> ProviderError {
+        error.retry_after = self.retry_after.or(error.retry_after);
+        error.retryable = self.should_retry.unwrap_or(error.retryable);
+        if let Some(limits) = self.limits {
+            let is_silent = error.retry_after.is_none();
+            if error.kind == Kind::UsageLimitReached && is_silent {
+                let reset = Reset { at: limits::resets_at(&limits), wait: None };
+                let reset = reset.complete(self.now.unwrap_or(SystemTime::UNIX_EPOCH));
+                error.retry_after = reset.wait;
+                error = match reset.at {
+                    Some(at) => error.with("resets_at", at),
+                    None => error,
+                };
+            } else if error.kind == Kind::RateLimited && is_silent {
+                error.retry_after = limits::refills_in(&limits);
+            }
+            error = error.with(LIMITS, serde_json::to_value(limits).unwrap_or_default());
+        }
+        match self.request_id {
+            Some(id) => error.with("request_id", id),
+            None => error,
+        }
+    }
+}
+
+/// Where an error keeps what its server said was left.
+const LIMITS: &str = "rate_limits";
+
+/// What the server that complained said was left.
+pub fn limits(error: &ProviderError) -> Option<RateLimits> {
+    serde_json::from_value(error.details.get(LIMITS)?.clone()).ok()
 }
 
 /// `Retry-After` is a number of seconds or a date; a date in the past means now.
@@ -69,12 +106,7 @@ pub fn http(status: u16, hints: Hints, body: &[u8]) -> ProviderError {
     if error.message.is_empty() {
         error.message = format!("the Provider answered with HTTP status {status}");
     }
-    error.retry_after = hints.retry_after.or(error.retry_after);
-    error.retryable = hints.should_retry.unwrap_or(error.retryable);
-    match hints.request_id {
-        Some(id) => error.with("request_id", id),
-        None => error,
-    }
+    hints.added_to(error)
 }
 
 /// What an error inside the stream means: a top-level `error` event or a failed response.
@@ -88,9 +120,7 @@ pub fn in_band(frame: &Value) -> ProviderError {
     }
     // Over a WebSocket, what would be headers comes with the error.
     if let Some(headers) = frame.get("headers") {
-        let hints = Hints::read(|name| headers.get(name)?.as_str(), SystemTime::now());
-        error.retry_after = hints.retry_after.or(error.retry_after);
-        error.retryable = hints.should_retry.unwrap_or(error.retryable);
+        error = Hints::read(|name| headers.get(name)?.as_str(), SystemTime::now()).added_to(error);
     }
     if error.message.is_empty() {
         "the Provider ended the answer with an error and gave no reason"

@@ -6,6 +6,7 @@
 
 mod classify;
 mod input;
+mod limits;
 mod reset;
 mod responses;
 mod retry;
@@ -21,6 +22,8 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 
+pub use classify::limits as limits_of;
+pub use reset::{spoken, utc};
 pub use responses::{Reducer, Responses, Travel, body};
 pub use retry::next_delay;
 pub use wire::frames::Splitter;
@@ -28,7 +31,7 @@ pub use wire::frames::Splitter;
 use crate::config::AnswerSchema;
 use crate::credential::CredentialError;
 use crate::error::{Explain, Kind};
-use crate::event::{Continuation, Extra, Tokens, ToolCall};
+use crate::event::{Continuation, Extra, RateLimits, Tokens, ToolCall};
 use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::tool::ToolSpec;
@@ -91,6 +94,8 @@ pub enum ModelEvent {
     ReasoningDelta(String),
     /// A finished output item, in arrival order.
     Item(Item),
+    /// What the server said was left.
+    Limits(Box<RateLimits>),
     /// What a failed answer cost all the same; its error follows.
     Billed(Tokens),
     /// The end, with the bill.

@@ -49,7 +49,7 @@ pub fn spoken(wait: Duration) -> String {
 }
 
 /// A moment as UTC text.
-fn utc(seconds: u64) -> Option<String> {
+pub fn utc(seconds: u64) -> Option<String> {
     let moment = jiff::Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?;
     Some(moment.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }

@@ -10,13 +10,14 @@ use std::collections::HashMap;
 
 use super::diff;
 use super::footnote::footnotes;
+use super::plan;
 use super::sanitise::{Sanitiser, clean, one_line};
 use super::sheet::Sheet;
 use super::tally::truncation;
-use super::title::title;
+use super::title::{PLANNING, title};
 use crate::error::Report;
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, ProviderRetry, Status,
+    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Plan, ProviderRetry, Status,
     TerminalStatus, ToolCall, ToolResult, TurnFailed,
 };
 use crate::id::CallId;
@@ -107,6 +108,7 @@ impl Line {
             Canonical::ToolCall(call) => self.remember(call),
             Canonical::ToolResult(result) => self.result(result, sheet),
             Canonical::TurnFailed(failed) => self.failure(failed, sheet),
+            Canonical::Plan(plan) => self.plan(plan, sheet),
             Canonical::LogRepaired(repaired) if !repaired.kept => self.activity(
                 &format!("the Log had a torn line of {} bytes; it is skipped", repaired.length),
                 sheet,
@@ -210,7 +212,8 @@ impl Line {
 
     fn result(&mut self, result: &ToolResult, sheet: &mut Sheet) {
         let mut name = self.titles.remove(&result.call_id).unwrap_or_else(|| "tool".to_owned());
-        if self.look.quiet {
+        // The plan itself was shown when it was recorded.
+        if self.look.quiet || (name == PLANNING && result.ok) {
             return;
         }
         let about = name.split_once(' ').map(|(_, about)| about);
@@ -234,6 +237,16 @@ impl Line {
             let colour = self.look.colour;
             diff::show(diff, colour, |line| sheet.line(line));
         }
+        self.behind_activity = true;
+    }
+
+    /// Shows the model's plan.
+    pub fn plan(&mut self, plan: &Plan, sheet: &mut Sheet) {
+        if self.look.quiet {
+            return;
+        }
+        self.close_line(sheet);
+        plan::show(plan, self.look.activity, |line| sheet.line(line));
         self.behind_activity = true;
     }
 

@@ -6,6 +6,7 @@ mod footnote;
 mod json;
 mod line;
 mod paper;
+mod plan;
 mod sanitise;
 mod sheet;
 mod status;
@@ -27,7 +28,7 @@ use sheet::Sheet;
 use status::StatusLine;
 
 use crate::error::Report;
-use crate::event::Heard;
+use crate::event::{Heard, Plan};
 
 /// How often a pipe is asked whether anybody still reads it.
 const LOOK_FOR_READER: Duration = Duration::from_millis(500);
@@ -150,6 +151,15 @@ impl View {
         }
         self.line.activity(&clean(text), &mut self.sheet);
         // A lost stdout is found by whoever writes an answer.
+        self.write_sheet().ok();
+    }
+
+    /// Reminds of the plan that a Session was left with.
+    pub fn remind(&mut self, plan: &Plan) {
+        if self.silent || self.mode == Mode::Events {
+            return;
+        }
+        self.line.plan(plan, &mut self.sheet);
         self.write_sheet().ok();
     }
 

@@ -361,3 +361,36 @@ fn pages_that_an_answer_cites_are_numbered_behind_it() {
         assert!(told.contains("[2] https://b.example"), "{told}");
     }
 }
+
+fn plan(steps: usize, done: usize) -> Heard {
+    let step = |at: usize| {
+        let status = match at {
+            at if at < done => "completed",
+            at if at == done => "in_progress",
+            _ => "pending",
+        };
+        json!({"content": format!("step\u{1b}[31m {at}\n"), "status": status})
+    };
+    let plan = json!({"entries": (0..steps).map(step).collect::<Vec<_>>()});
+    fact(Canonical::Plan(serde_json::from_value(plan).unwrap()))
+}
+
+#[test]
+fn a_plan_is_shown_instead_of_its_call_and_stays_short() {
+    let calls = [call("update_plan", json!({"plan": []})), plan(3, 1), result(true, json!({}))];
+    assert_eq!(on_terminal(&calls), "[plan 1/3\n  ✓ step 0\n  ▸ step 1\n  · step 2\n]");
+    assert_eq!(in_pipe(&calls), "[plan 1/3\n  [x] step 0\n  [>] step 1\n  [ ] step 2\n]");
+    let refused = [call("update_plan", json!({"plan": []})), result(false, Value::Null)];
+    assert_eq!(on_terminal(&refused), "[• update_plan ✗ no such text\n]");
+    let long = on_terminal(&[plan(30, 12)]);
+    assert!(long.starts_with("[plan 12/30\n  ✓ 12 done\n  ▸ step 12\n"), "{long}");
+    assert!(long.ends_with("  · step 21\n  … 8 more\n]"), "{long}");
+}
+
+#[test]
+fn a_patch_is_called_by_its_files() {
+    let patch = "*** Begin Patch\n*** Add File: a\n+x\n*** Update File: b\n*** Move to: c\n\
+        *** Delete File: d\n*** Delete File: e\n*** End Patch";
+    let heard = [call("apply_patch", json!({"patch": patch})), result(true, json!({}))];
+    assert_eq!(on_terminal(&heard), "[• apply_patch a, b, d and 1 more ✓\n]");
+}

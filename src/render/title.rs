@@ -8,13 +8,36 @@ use crate::event::ToolCall;
 /// The arguments that say most about a call, in this order.
 const TELLING: &[&str] = &["command", "path", "file_path", "pattern", "query", "url", "name", "id"];
 
+/// The tool whose calls are shown by what they record.
+pub const PLANNING: &str = "update_plan";
+
+/// How many files of a patch are named.
+const NAMED_FILES: usize = 3;
+
 /// A name of at most `width` cells for a call.
 pub fn title(call: &ToolCall, width: usize) -> String {
+    if call.name == PLANNING {
+        return PLANNING.to_owned();
+    }
+    let text = |key: &str| call.args.get(key).and_then(Value::as_str);
     let about = TELLING
         .iter()
-        .find_map(|key| call.args.get(*key).and_then(Value::as_str))
-        .map_or_else(|| compact(&call.args), str::to_owned);
+        .find_map(|key| text(key))
+        .map(str::to_owned)
+        .or_else(|| text("patch").map(patched_files))
+        .unwrap_or_else(|| compact(&call.args));
     one_line(&format!("{} {about}", call.name), width)
+}
+
+/// The files that a patch names.
+fn patched_files(patch: &str) -> String {
+    let file = |line: &str| Some(line.strip_prefix("*** ")?.split_once(" File: ")?.1.to_owned());
+    let files: Vec<String> = patch.lines().filter_map(file).collect();
+    let shown = files.iter().take(NAMED_FILES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match files.len().saturating_sub(NAMED_FILES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 fn compact(args: &Value) -> String {

@@ -2,7 +2,7 @@
 
 use landlock::RulesetStatus;
 
-use super::filter::{self, Sockets};
+use super::filter::{self, Freedom};
 use super::rules::{self, Sight};
 use super::spec::{Floor, Spec};
 use super::{Level, capabilities};
@@ -22,22 +22,25 @@ pub fn confine(spec: &Spec, place: Confined) -> Result<Level, String> {
         return Err("namespaces are not to be had here, and `sandbox` is `required`".to_owned());
     }
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+    if place == Confined::InOwnWorld {
+        capabilities::limit_numbers(spec);
+    }
     capabilities::limit(spec).map_err(|error| told("limits", &error))?;
     let sight = if place == Confined::InOwnWorld { Sight::OwnWorld } else { Sight::Machine };
     let status = rules::apply(spec, sight).map_err(|error| told("Landlock", &error))?;
     if status == RulesetStatus::NotEnforced {
         return Err("this kernel has no Landlock, or it is switched off".to_owned());
     }
-    let mut sockets = match place {
-        Confined::InOwnWorld => Sockets::in_own_world(),
-        Confined::OnMachine => Sockets::without_world(spec.network),
+    let mut freedom = match place {
+        Confined::InOwnWorld => Freedom::in_own_world(),
+        Confined::OnMachine => Freedom::without_world(spec),
     };
     // Only newer kernels keep a command from abstract sockets; on the machine's network there are
     // others to reach.
-    sockets.local &=
+    freedom.local &=
         status == RulesetStatus::FullyEnforced || spec.network == super::Network::Closed;
     capabilities::give_up().map_err(|error| told("capabilities", &error))?;
-    let programs = filter::programs(sockets).map_err(|error| told("seccomp", &error))?;
+    let programs = filter::programs(freedom).map_err(|error| told("seccomp", &error))?;
     for program in &programs {
         seccompiler::apply_filter(program).map_err(|error| told("seccomp", &error))?;
     }

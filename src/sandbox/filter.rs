@@ -11,23 +11,35 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use super::spec::Network;
+use super::spec::{Network, Spec};
 
-/// Which sockets a command can have.
+/// What a command may do that depends on where it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sockets {
+#[expect(clippy::struct_excessive_bools, reason = "each is a group of system calls")]
+pub struct Freedom {
+    /// Sockets of the internet.
     pub internet: bool,
+    /// Sockets with names.
     pub local: bool,
+    /// Memory, queues and semaphores of System V.
+    pub system_v: bool,
+    /// Modes, owners, times and attributes of files.
+    pub attributes: bool,
 }
 
-impl Sockets {
-    /// In a network of its own everything is harmless, but for names: those are covered there.
+impl Freedom {
+    /// In a world of its own all of it is harmless; what is not is covered there.
     pub fn in_own_world() -> Self {
-        Self { internet: true, local: true }
+        Self { internet: true, local: true, system_v: true, attributes: true }
     }
-    /// Without one, a family is the only thing that can be forbidden.
-    pub fn without_world(network: Network) -> Self {
-        Self { internet: network == Network::Open, local: false }
+    /// Without one, a kind of call is the only thing that can be forbidden.
+    pub fn without_world(spec: &Spec) -> Self {
+        Self {
+            internet: spec.network == Network::Open,
+            local: false,
+            system_v: false,
+            attributes: !spec.writable.is_empty(),
+        }
     }
 }
 
@@ -90,6 +102,44 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
+/// Shared by everybody on the machine.
+const SYSTEM_V: &[i64] = &[libc::SYS_msgget, libc::SYS_shmget, libc::SYS_semget];
+
+/// Landlock looks at none of these.
+const ATTRIBUTES: &[i64] = &[
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+];
+/// Too new for the table of names; the numbers are the same everywhere.
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const FILE_SETATTR: i64 = 469;
+
 /// Answered as by a kernel that lacks them, because programs then take another way that can be
 /// looked at: the arguments of `clone3` and the work of a ring are out of a filter's sight.
 const MISSING: &[i64] = &[
@@ -120,13 +170,19 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Outcome<T> = Result<T, seccompiler::BackendError>;
 
 /// The programs to apply, in this order.
-pub fn programs(sockets: Sockets) -> Outcome<Vec<BpfProgram>> {
+pub fn programs(freedom: Freedom) -> Outcome<Vec<BpfProgram>> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let compile = |rules: Rules, errno: i32| -> Outcome<BpfProgram> {
         let answer = SeccompAction::Errno(errno.unsigned_abs());
         SeccompFilter::new(with_x32(rules), SeccompAction::Allow, answer, arch)?.try_into()
     };
     let mut forbidden: Rules = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    if !freedom.system_v {
+        forbidden.extend(SYSTEM_V.iter().map(|call| (*call, Vec::new())));
+    }
+    if !freedom.attributes {
+        forbidden.extend(ATTRIBUTES.iter().map(|call| (*call, Vec::new())));
+    }
     for call in [libc::SYS_unshare, libc::SYS_clone] {
         let rules = NAMESPACES.iter().map(|kind| {
             let bit = u64::from(kind.unsigned_abs());
@@ -134,10 +190,12 @@ pub fn programs(sockets: Sockets) -> Outcome<Vec<BpfProgram>> {
         });
         forbidden.insert(call, rules.collect::<Outcome<_>>()?);
     }
+    // Limits of other processes; one's own go by number 0.
+    forbidden.insert(libc::SYS_prlimit64, vec![rule([is(0, SeccompCmpOp::Ne, 0)])?]);
     let typing = TERMINAL_INPUT.iter().map(|request| rule([is(1, SeccompCmpOp::Eq, *request)]));
     forbidden.insert(libc::SYS_ioctl, typing.collect::<Outcome<_>>()?);
     let missing: Rules = MISSING.iter().map(|call| (*call, Vec::new())).collect();
-    let sockets: Rules = [(libc::SYS_socket, socket_rules(sockets)?)].into();
+    let sockets: Rules = [(libc::SYS_socket, socket_rules(freedom)?)].into();
     Ok(vec![
         compile(forbidden, libc::EPERM)?,
         compile(missing, libc::ENOSYS)?,
@@ -146,12 +204,12 @@ pub fn programs(sockets: Sockets) -> Outcome<Vec<BpfProgram>> {
 }
 
 /// What is refused: all families but the harmless ones, raw sockets, and netlink but for routes.
-fn socket_rules(sockets: Sockets) -> Outcome<Vec<SeccompRule>> {
+fn socket_rules(freedom: Freedom) -> Outcome<Vec<SeccompRule>> {
     let mut families = vec![libc::AF_NETLINK];
-    if sockets.internet {
+    if freedom.internet {
         families.extend([libc::AF_INET, libc::AF_INET6]);
     }
-    if sockets.local {
+    if freedom.local {
         families.push(libc::AF_UNIX);
     }
     let number = |value: i32| u64::from(value.unsigned_abs());

@@ -117,7 +117,9 @@ impl Guard {
 
     /// Puts back what a command changed; says what that was.
     pub fn check(&mut self, spec: &Spec) -> Vec<PathBuf> {
-        let mut mended = Vec::new();
+        let mut mended: Vec<PathBuf> =
+            spec.kept.iter().filter_map(|path| clear_way(path)).collect();
+        mended.dedup();
         for path in spec.kept.iter().flat_map(|path| beneath(path)) {
             if !self.known.contains_key(&path) && !is_growing(&path) {
                 remove(&path);
@@ -131,6 +133,12 @@ impl Guard {
                 continue;
             }
             if is_growing(path) && self.has_only_grown(path, known) {
+                let mode = known.stamp.mode;
+                if found.is_none_or(|found| found.mode() == mode) {
+                    continue;
+                }
+                fs::set_permissions(path, Permissions::from_mode(mode & 0o7777)).ok();
+                mended.push(path.clone());
                 continue;
             }
             if let Err(error) = self.put_back(path, known) {
@@ -190,9 +198,29 @@ impl Guard {
     }
 }
 
+/// A command may have put a link or a file where a folder was on the way to a path; what is mended
+/// must not go through it to somewhere else. Gives what stood in the way.
+fn clear_way(path: &Path) -> Option<PathBuf> {
+    let parent = path.parent()?;
+    let mut removed = None;
+    for part in parent.ancestors().collect::<Vec<_>>().into_iter().rev() {
+        let is_folder = |found: &fs::Metadata| found.is_dir();
+        if fs::symlink_metadata(part).is_ok_and(|found| !is_folder(&found)) {
+            fs::remove_file(part).ok();
+            removed.get_or_insert_with(|| part.to_owned());
+        }
+    }
+    fs::create_dir_all(parent).ok();
+    removed
+}
+
 /// Takes away what would change where git looks and was not there; says what it was.
 pub fn expel(spec: &Spec) -> Vec<PathBuf> {
-    let is_there = |path: &&PathBuf| fs::symlink_metadata(path).is_ok();
+    // Only where it is meant, not where a link leads now.
+    let is_there = |path: &&PathBuf| {
+        let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+        parent.as_deref() == path.parent() && fs::symlink_metadata(path).is_ok()
+    };
     let found: Vec<PathBuf> = spec.absent.iter().filter(is_there).cloned().collect();
     for path in &found {
         remove(path);

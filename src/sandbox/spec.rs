@@ -94,7 +94,10 @@ impl Sandbox {
         };
         let folder =
             |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let user_home = folder("HOME");
+        // Without a HOME, Pixir's own folder still tells where it is.
+        let own = config.home.folder();
+        let beside = own.parent().filter(|_| own.ends_with(paths::STATE_FOLDER));
+        let user_home = folder("HOME").or_else(|| beside.map(Path::to_owned));
         let listed = NAMING.iter().filter_map(|name| variable(name));
         let named = listed.flat_map(|value| std::env::split_paths(&value).collect::<Vec<_>>());
         let state = config.home.folder().to_owned();

@@ -46,7 +46,7 @@ pub fn portable_refusal(body: &Value) -> Option<String> {
 
 /// What the subscription's backend says about a field that it does not take.
 pub fn chatgpt_detail(body: &Value) -> Option<String> {
-    const REFUSED: [&str; 17] = [
+    const REFUSED: [&str; 18] = [
         "max_output_tokens",
         "max_tokens",
         "max_completion_tokens",
@@ -63,6 +63,7 @@ pub fn chatgpt_detail(body: &Value) -> Option<String> {
         "max_tool_calls",
         "top_logprobs",
         "moderation",
+        "multi_agent",
         "previous_response_id",
     ];
     if body["store"] != false {

@@ -74,7 +74,7 @@ async fn answer(
     }
     let reply = script.reply(number, &request);
     match &reply.head {
-        Head::Plain { status, headers, body } => plain(socket, *status, headers, body).await,
+        Head::Plain { status, body } => plain(socket, *status, &reply.headers, body).await,
         Head::Stream => stream(socket, &reply, &request.body["model"], serial).await,
     }
 }
@@ -139,9 +139,14 @@ async fn stream(
     model: &Value,
     serial: usize,
 ) -> std::io::Result<Next> {
-    let head =
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-    let mut packet = head.as_bytes().to_vec();
+    let mut head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+            .to_owned();
+    for (name, value) in &reply.headers {
+        head.extend([name, ": ", value, "\r\n"]);
+    }
+    head.push_str("\r\n");
+    let mut packet = head.into_bytes();
     let mut left = reply.cut.unwrap_or(usize::MAX);
     for piece in render::pieces(reply, model, serial) {
         match piece {

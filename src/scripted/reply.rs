@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub(super) head: Head,
+    pub(super) headers: Vec<(String, String)>,
     pub(super) steps: Vec<Step>,
     pub(super) ending: Ending,
     pub(super) usage: Value,
@@ -26,7 +27,7 @@ pub(super) enum Head {
     /// 200 and a stream of events.
     Stream,
     /// Any status with a plain body.
-    Plain { status: u16, headers: Vec<(String, String)>, body: String },
+    Plain { status: u16, body: String },
 }
 
 #[derive(Debug, Clone)]
@@ -117,6 +118,7 @@ impl Reply {
     pub fn new() -> Self {
         Self {
             head: Head::Stream,
+            headers: Vec::new(),
             steps: Vec::new(),
             ending: Ending::Completed,
             usage: usage(100, 0, 20),
@@ -140,15 +142,13 @@ impl Reply {
 
     /// An HTTP answer that is no stream.
     pub fn status(status: u16, body: impl Into<String>) -> Self {
-        Self { head: Head::Plain { status, headers: Vec::new(), body: body.into() }, ..Self::new() }
+        Self { head: Head::Plain { status, body: body.into() }, ..Self::new() }
     }
 
-    /// Adds a header to a plain answer.
+    /// Adds a header; over a WebSocket only an error has any.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        if let Head::Plain { headers, .. } = &mut self.head {
-            headers.push((name.to_owned(), value.to_owned()));
-        }
+        self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 

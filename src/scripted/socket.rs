@@ -130,8 +130,8 @@ impl Line {
         }
         let reply = script.reply(number, &request);
         match &reply.head {
-            Head::Plain { status, headers, body } => {
-                self.refuse(previous, *status, headers, body).await
+            Head::Plain { status, body } => {
+                self.refuse(previous, *status, &reply.headers, body).await
             }
             Head::Stream => self.stream(&reply, &request).await,
         }

@@ -206,3 +206,44 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
     assert!(story.last().unwrap().starts_with("Fixed."), "{story:?}");
     assert!(server.requests().last().unwrap().body_text.contains("encrypted_content"));
 }
+
+/// Two lists on purpose: what is sent and what is refused must not be mistaken together. But they
+/// must not drift apart either.
+#[test]
+fn each_route_refuses_exactly_what_its_field_policy_leaves_out() {
+    use crate::credential::FieldPolicy::{ChatGpt, Portable};
+    for field in [
+        "background",
+        "conversation",
+        "include",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "max_tool_calls",
+        "metadata",
+        "moderation",
+        "multi_agent",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "prompt",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "temperature",
+        "text",
+        "tool_choice",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+    ] {
+        let mut body = good_body();
+        body["instructions"] = json!("x");
+        assert_eq!((check::chatgpt_detail(&body), check::portable_refusal(&body)), (None, None));
+        body[field] = json!("x");
+        assert_eq!(check::chatgpt_detail(&body).is_none(), ChatGpt.accepts(field), "{field}");
+        assert_eq!(check::portable_refusal(&body).is_none(), Portable.accepts(field), "{field}");
+    }
+}

@@ -38,6 +38,8 @@ pub(super) struct Actor {
     turns: TurnId,
     questions: HashMap<CallId, Question>,
     waiting: Vec<Reply<Status>>,
+    /// The first sync of a new Log, under way since the Session began.
+    first_sync: Option<JoinHandle<Result<(), LogError>>>,
 }
 
 struct RunningTurn {
@@ -74,7 +76,18 @@ impl Actor {
             turns: 0,
             questions: HashMap::new(),
             waiting: Vec::new(),
+            first_sync: None,
         }
+    }
+
+    /// Begins to force a new Log to the disk, so that its name is there by the time somebody
+    /// waits for the first words in it.
+    pub(super) fn sync_early(mut self) -> Self {
+        if self.manners.durability != Durability::None {
+            let disk = self.log.syncer();
+            self.first_sync = Some(tokio::task::spawn_blocking(move || disk.sync()));
+        }
+        self
     }
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Inbox>) {
@@ -187,8 +200,18 @@ impl Actor {
     }
 
     async fn force_to_disk(&mut self) -> Result<(), SessionError> {
+        if let Some(under_way) = self.first_sync.take() {
+            self.synced(under_way.await)?;
+        }
         let disk = self.log.syncer();
         let joined = tokio::task::spawn_blocking(move || disk.sync()).await;
+        self.synced(joined)
+    }
+
+    fn synced(
+        &mut self,
+        joined: Result<Result<(), LogError>, JoinError>,
+    ) -> Result<(), SessionError> {
         let synced = joined.unwrap_or_else(|error| {
             let path = self.log.path().to_owned();
             Err(LogError::Write { path, source: std::io::Error::other(error) })

@@ -44,6 +44,8 @@ pub struct Ran {
     pub outcome: Outcome,
     /// What it had changed against the rules, and what was put back.
     pub mended: Vec<PathBuf>,
+    /// What it could not see.
+    pub hidden: Vec<PathBuf>,
 }
 
 impl Confined {
@@ -115,7 +117,8 @@ impl Confined {
                 mended.extend(self.check(spec, guard).await);
             }
         }
-        Ok(Ran { outcome, mended })
+        let hidden = job.spec.map(|spec| spec.hidden.clone()).unwrap_or_default();
+        Ok(Ran { outcome, mended, hidden })
     }
 
     async fn look(&self, spec: &Spec, scratch: &Path) -> Result<Guard, CommandError> {

@@ -2,6 +2,8 @@
 //!
 //! A command that is refused something says so in its own words; these are the usual ones.
 
+use std::path::PathBuf;
+
 use super::confined::Needs;
 use crate::sandbox::Profile;
 
@@ -25,6 +27,8 @@ const NO_NETWORK: &[&str] = &[
     "unable to resolve",
     "no such host",
     "dial tcp",
+    "connection refused",
+    "econnrefused",
 ];
 
 /// What programs say when something may not be written or read.
@@ -46,7 +50,9 @@ const NO_MORE: &[&str] =
     &["fork: retry: resource temporarily unavailable", "file size limit exceeded"];
 
 /// The lines for a failed command, if the sandbox may be the reason.
-pub fn explain(output: &str, needs: Needs, may_declare: bool) -> Vec<String> {
+pub fn explain(output: &str, needs: Needs, may_declare: bool, hidden: &[PathBuf]) -> Vec<String> {
+    let covered = hidden.iter().map(|path| path.to_string_lossy());
+    let covered = covered.into_iter().find(|path| output.contains(path.as_ref()));
     let output = output.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| output.contains(word));
     let mut lines = Vec::new();
@@ -63,6 +69,12 @@ pub fn explain(output: &str, needs: Needs, may_declare: bool) -> Vec<String> {
             }
         });
     }
+    if let Some(path) = covered {
+        let line = format!(
+            "sandbox: {path} is hidden from commands, because it holds credentials or is a socket outside the workspace; only the user can use it"
+        );
+        return lines.into_iter().map(str::to_owned).chain([line]).collect();
+    }
     if says(NO_ACCESS) {
         lines.push(match needs.profile {
             Profile::ReadOnly => {
@@ -77,4 +89,32 @@ pub fn explain(output: &str, needs: Needs, may_declare: bool) -> Vec<String> {
         lines.push("sandbox: processes and file sizes are limited; the user can raise that (sandbox.max_processes, sandbox.max_file_bytes)");
     }
     lines.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(output: &str, profile: Profile, network: bool, expected: &[&str]) {
+        let hidden = [PathBuf::from("/home/me/.ssh")];
+        let lines = explain(output, Needs { profile, network }, true, &hidden);
+        assert_eq!(lines.len(), expected.len(), "{output}: {lines:?}");
+        for (line, words) in lines.iter().zip(expected) {
+            assert!(line.contains(words), "{output}: {line}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_one_line_and_an_ordinary_failure_in_none() {
+        let own = Profile::Workspace;
+        check("error[E0308]: mismatched types", own, false, &[]);
+        check("curl: (6) Could not resolve host: x", own, false, &["network: true"]);
+        check("curl: (6) Could not resolve host: x", own, true, &[]);
+        check("npm ERR! code EAI_AGAIN", Profile::ReadOnly, false, &["read-only"]);
+        check("touch: /x: Read-only file system", own, false, &["sandbox.write"]);
+        check("cat: /home/me/.ssh/id: No such file", own, false, &["is hidden from commands"]);
+        let both = "getaddrinfo EAI_AGAIN\nEROFS: read-only file system";
+        check(both, own, false, &["network: true", "sandbox.write"]);
+    }
 }

@@ -11,7 +11,7 @@ use crate::secret::Secrets;
 /// The largest content that is compared line by line.
 const LARGEST_COMPARED: usize = 4 << 20;
 /// How much of a diff is kept.
-const DIFF_LIMIT: usize = 64 * 1024;
+pub const DIFF_LIMIT: usize = 64 * 1024;
 
 /// What differs between two contents.
 pub struct Difference {
@@ -26,6 +26,8 @@ pub struct Difference {
 #[derive(Clone, Copy)]
 pub struct Versions<'a> {
     pub path: &'a Path,
+    /// Another name that it had before.
+    pub old_path: Option<&'a Path>,
     pub old: &'a [u8],
     pub new: &'a [u8],
 }
@@ -34,7 +36,7 @@ impl Difference {
     /// Compares, for `time` at most before it becomes coarse. Secrets are taken out first, because
     /// the marks of a diff would take one with several lines apart.
     pub fn between(versions: Versions<'_>, secrets: &Secrets, time: Duration) -> Self {
-        let Versions { path, old, new } = versions;
+        let Versions { path, old_path, old, new } = versions;
         let uncounted =
             |text: &str| Self { text: text.to_owned(), added: 0, removed: 0, is_counted: false };
         if old.len().max(new.len()) > LARGEST_COMPARED {
@@ -46,11 +48,11 @@ impl Difference {
         let (old, new) = (secrets.clean_file(old), secrets.clean_file(new));
         let (old, new) = (String::from_utf8_lossy(&old), String::from_utf8_lossy(&new));
         let diff = TextDiff::configure().timeout(time).diff_lines(&*old, &*new);
-        let name = path.display();
+        let (old_name, name) = (old_path.unwrap_or(path).display(), path.display());
         let unified = diff
             .unified_diff()
             .context_radius(3)
-            .header(&format!("a/{name}"), &format!("b/{name}"))
+            .header(&format!("a/{old_name}"), &format!("b/{name}"))
             .to_string();
         let (mut added, mut removed) = (0, 0);
         for change in diff.iter_all_changes() {

@@ -43,7 +43,7 @@ impl Ending {
         commands: &Confined,
         telling: &Telling<'_>,
     ) -> Self {
-        let Ran { outcome, mended } = ran;
+        let Ran { outcome, mended, hidden } = ran;
         let mut lines = closing(outcome, collected, telling);
         if !mended.is_empty() {
             let paths: Vec<_> = mended.iter().map(|path| path.display().to_string()).collect();
@@ -53,7 +53,8 @@ impl Ending {
         let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
         if !ok && outcome.level != Level::Off {
             let may_declare = commands.may_declare_network();
-            for line in denial::explain(&collected.bounded.text, telling.needs, may_declare) {
+            let said = &collected.bounded.text;
+            for line in denial::explain(said, telling.needs, may_declare, hidden) {
                 write!(lines, "\n[{line}]").ok();
             }
         }

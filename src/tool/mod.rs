@@ -18,25 +18,32 @@ mod difference;
 mod edit;
 mod ending;
 mod environment;
+mod glob;
+mod grep;
 mod handle;
 mod hint;
 mod lifeline;
+mod list;
 mod namespace;
 mod order;
 mod output;
 mod page;
+mod patch;
 mod plain;
 mod read;
 mod replace;
 mod rewrite;
 mod ring;
 mod running;
+mod schema;
+mod search;
 mod seen;
 mod slot;
 mod supervisor;
 #[cfg(test)]
 mod tests;
 mod toolbox;
+mod update_plan;
 mod watch;
 mod write;
 
@@ -51,11 +58,12 @@ use tokio_util::sync::CancellationToken;
 
 pub use bound::bound;
 pub use command::{Commands, Containment, Host};
+pub use schema::Schema;
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::{Toolbox, WeakToolbox};
 
 use crate::error::{Explain, Kind, Report};
-use crate::event::{Bus, Ephemeral, Status};
+use crate::event::{Bus, Canonical, Ephemeral, Status};
 use crate::id::CallId;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
@@ -87,7 +95,7 @@ pub struct ToolSpec {
     pub name: String,
     pub description: String,
     /// JSON Schema of the arguments.
-    pub parameters: Value,
+    pub parameters: Schema,
 }
 
 /// What a running tool may use.
@@ -106,30 +114,56 @@ pub struct ToolContext {
     pub confinement: Profile,
 }
 
-/// Where a running tool says what happens; it can emit live notices and nothing more.
-#[derive(Debug, Clone)]
-pub struct Signals(Option<Bus>);
+/// Where a running tool says what happens: live notices, and facts of its own that are recorded
+/// between the call and its result.
+#[derive(Clone)]
+pub struct Signals {
+    bus: Option<Bus>,
+    recorder: Option<Recorder>,
+}
+
+/// Takes a fact of a tool to the Log.
+pub type Recorder = Arc<dyn Fn(Canonical) -> BoxFuture<'static, Result<(), Report>> + Send + Sync>;
 
 impl Signals {
     /// Signals that reach the Session's listeners.
     pub fn to(bus: Bus) -> Self {
-        Self(Some(bus))
+        Self { bus: Some(bus), recorder: None }
     }
     /// Signals that nobody hears.
     pub fn nowhere() -> Self {
-        Self(None)
+        Self { bus: None, recorder: None }
+    }
+    /// The same, with a way to the Log.
+    #[must_use]
+    pub fn recording(self, recorder: Recorder) -> Self {
+        Self { recorder: Some(recorder), ..self }
     }
     /// Tells listeners what the Session does now.
     pub fn status(&self, status: Status) {
-        if let Some(bus) = &self.0 {
+        if let Some(bus) = &self.bus {
             bus.emit(Ephemeral::Status(status));
         }
     }
     /// Tells listeners a piece of output.
     pub fn output(&self, call_id: &CallId, chunk: String) {
-        if let Some(bus) = &self.0 {
+        if let Some(bus) = &self.bus {
             bus.emit(Ephemeral::ToolOutputDelta { call_id: call_id.clone(), chunk });
         }
+    }
+    /// Records a fact, without Secrets; returns when it is in the Log.
+    pub async fn record(&self, fact: Canonical) -> Result<(), ToolError> {
+        let Some(recorder) = &self.recorder else { return Ok(()) };
+        recorder(fact).await.map_err(|report| {
+            let kind = Kind::from_name(&report.kind).unwrap_or(Kind::LogWriteFailed);
+            ToolError::new(kind, report.message).details(report.details)
+        })
+    }
+}
+
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signals").field("bus", &self.bus).finish_non_exhaustive()
     }
 }
 
@@ -262,6 +296,11 @@ impl<E: Explain> From<&E> for ToolError {
 /// The object-safe twin, for the registry and for tools whose names arrive at run time.
 pub trait AnyTool: Send + Sync {
     fn spec(&self) -> ToolSpec;
+    /// The schema that its type has now.
+    #[cfg(test)]
+    fn drawn(&self) -> Value {
+        self.spec().parameters.value()
+    }
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError>;
     fn run(
         &self,
@@ -275,8 +314,13 @@ impl<T: Tool> AnyTool for T {
         ToolSpec {
             name: T::NAME.to_owned(),
             description: T::MANUAL.to_owned(),
-            parameters: schema_of::<T::Args>(),
+            parameters: Schema::of::<T::Args>(T::NAME),
         }
+    }
+
+    #[cfg(test)]
+    fn drawn(&self) -> Value {
+        schema::draw::<T::Args>()
     }
 
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError> {
@@ -299,40 +343,6 @@ impl<T: Tool> AnyTool for T {
 fn decode<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
     serde_json::from_value(args)
         .map_err(|error| ToolError::invalid(format!("these arguments cannot be used: {error}")))
-}
-
-/// The schema of a type, every part of it in place, so that no reference needs to be followed.
-fn schema_of<A: JsonSchema>() -> Value {
-    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    });
-    shorten(settings.into_generator().into_root_schema_for::<A>().to_value())
-}
-
-/// Takes out what tells a model nothing: titles, number formats, null as another way to leave out.
-fn shorten(schema: Value) -> Value {
-    let Value::Object(mut map) = schema else { return schema };
-    for noise in ["title", "format", "default"] {
-        map.remove(noise);
-    }
-    if let Some(Value::Array(types)) = map.get("type")
-        && let Some(only) = types.iter().find(|name| *name != "null").cloned()
-    {
-        map.insert("type".to_owned(), only);
-    }
-    if map.contains_key("properties") {
-        map.remove("description");
-    }
-    let shortened = map.into_iter().map(|(key, value)| match value {
-        // Names of properties are not keywords; a property may be called `title`.
-        Value::Object(inner) if key == "properties" => {
-            let inner = inner.into_iter().map(|(name, value)| (name, shorten(value)));
-            (key, Value::Object(inner.collect()))
-        }
-        value => (key, shorten(value)),
-    });
-    Value::Object(shortened.collect())
 }
 
 /// The beginning of a text, on one line of a summary.

@@ -25,6 +25,8 @@ pub struct Page {
     is_full: bool,
     /// The next column of a line that did not fit.
     cut_at: Option<u64>,
+    /// The length of the first line, if the page should begin behind it.
+    too_short: Option<u64>,
     /// The line that is being read: its number, its length so far, and the part that may be shown.
     number: u64,
     length: u64,
@@ -47,6 +49,7 @@ impl Page {
             shown: 0,
             is_full: false,
             cut_at: None,
+            too_short: None,
             number: 1,
             length: 0,
             part: Vec::new(),
@@ -103,6 +106,9 @@ impl Page {
             return;
         }
         let skipped = if self.number == self.first { self.skipped.min(self.length) } else { 0 };
+        if self.number == self.first && self.skipped > self.length {
+            self.too_short = Some(self.length);
+        }
         let is_whole = part.len() as u64 == self.length - skipped;
         if is_whole && ended == Ended::ByNewline && part.last() == Some(&b'\r') {
             self.has_crlf = true;
@@ -173,6 +179,10 @@ impl Page {
         } else if self.shown == 0 {
             let message = format!("{} has only {total} lines", args.path.display());
             return Err(ToolError::invalid(message).details(json!({"lines": total})));
+        }
+        if let Some(length) = self.too_short {
+            let message = format!("line {first} has only {length} bytes");
+            return Err(ToolError::invalid(message).details(json!({"bytes": length})));
         }
         let last = first + self.shown.max(1) - 1;
         let mut notes = Vec::new();

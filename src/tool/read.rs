@@ -104,7 +104,7 @@ fn open(workspace: &Workspace, path: &Path, seen: &Seen) -> Result<OpenFile, Too
 }
 
 /// Up to three names like the one that is missing, the most alike first.
-fn near_names(path: &Path, names: Vec<OsString>) -> Vec<String> {
+pub fn near_names(path: &Path, names: Vec<OsString>) -> Vec<String> {
     let wanted = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let mut scored: Vec<(f64, String)> = names
         .into_iter()

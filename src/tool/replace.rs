@@ -47,7 +47,7 @@ pub fn replace(content: &[u8], change: Replacement<'_>) -> Result<(Vec<u8>, usiz
     }
     let is_utf8 = std::str::from_utf8(content).is_ok();
     if !is_utf8 {
-        refuse_mixing(content, change.new)?;
+        refuse_mixing(content, change.new, "new_string")?;
     }
     let search = Search::of(content, change);
     if change.count == Count::Once {
@@ -206,15 +206,20 @@ fn ending_in(region: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Refuses files whose characters are wider than a byte: a match in them means nothing.
-pub fn refuse_wide(content: &[u8]) -> Result<(), ToolError> {
+/// Whether a file's characters are wider than a byte.
+pub fn is_wide(content: &[u8]) -> bool {
     let has_mark = [&b"\xff\xfe"[..], b"\xfe\xff", b"\0\0\xfe\xff"]
         .iter()
         .any(|mark| content.starts_with(mark));
-    if !has_mark && !looks_wide(&content[..content.len().min(SNIFFED)]) {
+    has_mark || looks_wide(&content[..content.len().min(SNIFFED)])
+}
+
+/// Refuses files whose characters are wider than a byte: a match in them means nothing.
+pub fn refuse_wide(content: &[u8]) -> Result<(), ToolError> {
+    if !is_wide(content) {
         return Ok(());
     }
-    let message = "the file is UTF-16 or UTF-32, which edit cannot change";
+    let message = "the file is UTF-16 or UTF-32, which cannot be changed as text";
     Err(ToolError::new(Kind::BinaryFile, message).next("convert it with bash and iconv"))
 }
 
@@ -225,14 +230,15 @@ fn looks_wide(bytes: &[u8]) -> bool {
     pairs >= 2 && even.max(odd) * 10 >= pairs * 9 && even.min(odd) * 10 <= pairs
 }
 
-fn refuse_mixing(content: &[u8], new: &str) -> Result<(), ToolError> {
+/// Refuses text that would mix another encoding into a file that is not UTF-8.
+pub fn refuse_mixing(content: &[u8], new: &str, what: &str) -> Result<(), ToolError> {
     if new.is_ascii() {
         return Ok(());
     }
     let at = std::str::from_utf8(content).err().map_or(0, |error| error.valid_up_to());
     let line = line_of(content, at);
     let message =
-        format!("the file is not valid UTF-8 (line {line}), and new_string is not plain ASCII");
+        format!("the file is not valid UTF-8 (line {line}), and {what} is not plain ASCII");
     Err(ToolError::invalid(message)
         .details(json!({ "line": line }))
         .next("convert the file with bash and iconv, or make the change there"))

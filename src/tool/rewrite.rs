@@ -1,4 +1,4 @@
-//! Rewriting: what `write` and `edit` share, from the old content to the new one and its diff.
+//! Rewriting: what the tools that change files share, from the old content to the new and its diff.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use crate::error::Kind;
 use crate::workspace::{OpenFile, Workspace, WorkspaceError};
 
 /// The largest file that is rewritten; it is held in memory twice.
-const LARGEST: u64 = 64 << 20;
+pub const LARGEST: u64 = 64 << 20;
 /// The largest file whose change is tried in a plan, which has no thread of its own.
-const LARGEST_PLANNED: u64 = 1 << 20;
+pub const LARGEST_PLANNED: u64 = 1 << 20;
 /// How many bytes a plan may go through, all steps of the change together.
 const PLANNED_WORK: u64 = 16 << 20;
 /// How long a comparison may take before it becomes coarse.
-const COMPARE_TIME: Duration = Duration::from_millis(300);
+pub const COMPARE_TIME: Duration = Duration::from_millis(300);
 /// The same, in a plan.
-const PLAN_COMPARE_TIME: Duration = Duration::from_millis(50);
+pub const PLAN_COMPARE_TIME: Duration = Duration::from_millis(50);
 
 /// Rewrites files for one Session.
 #[derive(Debug, Clone, Default)]
@@ -74,7 +74,8 @@ impl Rewriter {
         let old = current.as_ref().map(|current| current.bytes.as_slice());
         let new = change(old)?;
         let verb = if current.is_some() { "change" } else { "create" };
-        let versions = Versions { path: &shown, old: old.unwrap_or_default(), new: &new };
+        let versions =
+            Versions { path: &shown, old_path: None, old: old.unwrap_or_default(), new: &new };
         let difference = Difference::between(versions, &context.secrets, PLAN_COMPARE_TIME);
         let counts = difference.counts();
         let others = current.and_then(|current| other_names(&current.stat));
@@ -118,13 +119,23 @@ impl Rewriter {
         };
         let print = Print::of(&new, &stat);
         self.seen.note(&real, print.clone());
-        let versions = Versions { path: &real, old: old.unwrap_or_default(), new: &new };
+        let versions =
+            Versions { path: &real, old_path: None, old: old.unwrap_or_default(), new: &new };
         let difference = Difference::between(versions, &context.secrets, COMPARE_TIME);
         Ok(Rewritten { path: real, bytes: new.len(), is_new, difference, notes, print })
     }
 
+    /// What the Session has seen.
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
     /// The content as it is now, refused when it is not what the Session has seen.
-    fn current(&self, workspace: &Workspace, path: &Path) -> Result<Option<Current>, ToolError> {
+    pub fn current(
+        &self,
+        workspace: &Workspace,
+        path: &Path,
+    ) -> Result<Option<Current>, ToolError> {
         let mut opened = match workspace.open_file(path) {
             Ok(opened) => opened,
             Err(WorkspaceError::Missing { .. }) if self.seen.knows(&workspace.place_of(path)) => {
@@ -138,17 +149,21 @@ impl Rewriter {
         if self.seen.is_stale(&opened.path, &Print::of(&bytes, &stat)) {
             return Err(file_changed(path));
         }
-        Ok(Some(Current { bytes, stat }))
+        Ok(Some(Current { bytes, stat, path: opened.path }))
     }
 }
 
-struct Current {
-    bytes: Vec<u8>,
-    stat: Stat,
+/// A file as it is.
+#[derive(Debug)]
+pub struct Current {
+    pub bytes: Vec<u8>,
+    pub stat: Stat,
+    /// Where it really is.
+    pub path: PathBuf,
 }
 
 /// A file with several names is the same under all of them.
-fn other_names(stat: &Stat) -> Option<String> {
+pub fn other_names(stat: &Stat) -> Option<String> {
     match stat.st_nlink {
         0 | 1 => None,
         2 => Some("also changes 1 other name of this file".to_owned()),
@@ -165,7 +180,8 @@ fn load(opened: &mut OpenFile, path: &Path) -> Result<Vec<u8>, ToolError> {
     Ok(bytes)
 }
 
-fn refuse_large(path: &Path, size: u64) -> Result<(), ToolError> {
+/// Refuses what is too large to be held in memory.
+pub fn refuse_large(path: &Path, size: u64) -> Result<(), ToolError> {
     if size <= LARGEST {
         return Ok(());
     }
@@ -175,11 +191,13 @@ fn refuse_large(path: &Path, size: u64) -> Result<(), ToolError> {
         .next("change it with a command such as sed, through bash"))
 }
 
-fn identity(stat: &Stat) -> (u64, u64, i64, i64, u64) {
+/// What tells a file from another one, or from itself before a change.
+pub fn identity(stat: &Stat) -> (u64, u64, i64, i64, u64) {
     (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
-fn file_changed(path: &Path) -> ToolError {
+/// Somebody else changed the file.
+pub fn file_changed(path: &Path) -> ToolError {
     ToolError::new(Kind::FileChanged, format!("{} changed since it was read", path.display()))
         .details(json!({ "path": path.to_string_lossy() }))
         .next("read it again, then repeat the change")

@@ -66,14 +66,22 @@ impl Seen {
         let seen = Self::default();
         for fact in history.facts() {
             let Canonical::ToolResult(result) = fact else { continue };
-            let text = |key| result.details.get(key).and_then(Value::as_str);
-            if let (Some(path), Some(hash)) = (text("path"), text("sha256"))
-                && let Some(print) = Print::from_sha256(hash)
-            {
-                seen.note(Path::new(path), print);
-            }
+            seen.learn(&result.details);
+            let files = result.details.get("files").and_then(Value::as_array);
+            files.into_iter().flatten().for_each(|file| seen.learn(file));
         }
         seen
+    }
+
+    /// Takes what a result says about one file; a file that was deleted has no hash.
+    fn learn(&self, facts: &Value) {
+        let text = |key| facts.get(key).and_then(Value::as_str);
+        let Some(path) = text("path").map(Path::new) else { return };
+        if let Some(print) = text("sha256").and_then(Print::from_sha256) {
+            self.note(path, print);
+        } else if facts.get("deleted").and_then(Value::as_bool) == Some(true) {
+            self.forget(path);
+        }
     }
 
     /// Remembers a file as it is now.

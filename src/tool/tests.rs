@@ -1,10 +1,13 @@
 //! The file tools, called as the Executor calls them.
 
 mod exact;
+mod patch;
+mod search;
 
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -87,21 +90,38 @@ fn the_model_is_told_little_and_always_the_same() {
         .map(|s| json!({"name": s.name, "description": s.description, "parameters": s.parameters}))
         .collect();
     let text = serde_json::to_string(&told).unwrap();
-    assert!(text.len() < 4500, "{} bytes: {text}", text.len());
+    assert!(text.len() < 9 * 1024, "{} bytes: {text}", text.len());
     let commands: Vec<_> = told.iter().filter(|tool| is_about_commands(tool)).collect();
     let about_commands = serde_json::to_string(&commands).unwrap();
     assert!(about_commands.len() <= 2200, "{} bytes: {about_commands}", about_commands.len());
     let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
-    let expected = ["bash", "bash_input", "bash_output", "bash_stop", "edit", "read", "write"];
-    assert_eq!(names, expected);
+    let of_commands = ["bash", "bash_input", "bash_output", "bash_stop"];
+    let of_files = ["edit", "glob", "grep", "list", "read", "update_plan", "write"];
+    assert_eq!(names, [&["apply_patch"], &of_commands[..], &of_files].concat());
     for noise in ["$schema", "title", "format", "null", "$ref", "$defs"] {
         assert!(!text.contains(&format!("\"{noise}\"")), "{noise}: {text}");
     }
     for spec in specs.iter() {
-        assert_eq!(spec.parameters["additionalProperties"], false);
+        assert_eq!(spec.parameters.value()["additionalProperties"], false);
     }
     let again = Bench::new().toolbox.specs();
     assert_eq!(specs, again);
+}
+
+#[test]
+fn the_kept_schemas_are_those_of_the_types() {
+    let bench = Bench::new();
+    let specs = bench.toolbox.specs();
+    let line = |spec: &ToolSpec| {
+        let drawn = bench.toolbox.find(&spec.name).unwrap().drawn();
+        format!("{}:{drawn}", json!(spec.name))
+    };
+    let page = format!("{{\n{}\n}}\n", specs.iter().map(line).collect::<Vec<_>>().join(",\n"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tool/schemas.json");
+    if fs::read_to_string(&path).unwrap_or_default() != page {
+        fs::write(&path, page).unwrap();
+        panic!("src/tool/schemas.json was stale and has been rewritten: commit it");
+    }
 }
 
 #[test]

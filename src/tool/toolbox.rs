@@ -12,9 +12,14 @@ use super::bash_input::BashInput;
 use super::bash_output::BashOutput;
 use super::bash_stop::BashStop;
 use super::edit::Edit;
+use super::glob::Glob;
+use super::grep::Grep;
+use super::list::List;
+use super::patch::ApplyPatch;
 use super::read::Read;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
+use super::update_plan::UpdatePlan;
 use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
 use crate::config::Config;
@@ -77,13 +82,18 @@ impl Toolbox {
         let rewriter = Rewriter::new(seen.clone());
         let background = Background::new(config.bash.max_background, history);
         let patience = config.bash.max_timeout;
-        let tools: [Arc<dyn AnyTool>; 7] = [
+        let tools: [Arc<dyn AnyTool>; 12] = [
+            Arc::new(ApplyPatch::new(rewriter.clone())),
             Arc::new(Bash::new(commands, config.bash.clone(), background.clone())),
             Arc::new(BashInput::new(background.clone())),
             Arc::new(BashOutput::new(background.clone(), patience)),
             Arc::new(BashStop::new(background.clone())),
             Arc::new(Edit::new(rewriter.clone())),
+            Arc::new(Glob),
+            Arc::new(Grep),
+            Arc::new(List),
             Arc::new(Read::new(seen)),
+            Arc::new(UpdatePlan),
             Arc::new(Write::new(rewriter)),
         ];
         Self { background: Some(background), ..Self::new(tools) }
@@ -120,7 +130,7 @@ impl Toolbox {
         let index = self.position(name)?;
         let schema = &self.specs[index].parameters;
         let compile = || {
-            let compiled = jsonschema::validator_for(schema);
+            let compiled = jsonschema::validator_for(&schema.value());
             compiled.inspect_err(|error| tracing::error!(name, %error, "bad tool schema")).ok()
         };
         // A schema of ours that does not compile is a bug; decoding still checks the arguments.
@@ -139,7 +149,7 @@ impl Toolbox {
             .map(|(path, message)| json!({"path": path, "message": message}))
             .collect();
         Err(ToolError::invalid(format!("{name} cannot take these arguments{place}: {message}"))
-            .details(json!({"path": path, "violations": all, "expected": schema}))
+            .details(json!({"path": path, "violations": all, "expected": schema.value()}))
             .next("repeat the call with arguments that match the schema"))
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::replace::is_wide;
 use super::rewrite::{Rewriter, on_disk};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 
@@ -63,20 +64,23 @@ impl Tool for Write {
     }
 }
 
-struct Styled {
-    bytes: Vec<u8>,
-    notes: Vec<String>,
+/// Content in the style of the file that it replaces.
+pub struct Styled {
+    pub bytes: Vec<u8>,
+    pub notes: Vec<String>,
 }
 
 /// Keeps the old file's endings and BOM when the new content says nothing about them; a script
 /// gets neither, because the kernel would not find its interpreter. The final newline is the
 /// content's own.
-fn in_style_of(old: Option<&[u8]>, content: &str) -> Styled {
+pub fn in_style_of(old: Option<&[u8]>, content: &str) -> Styled {
     let mut styled = Styled { bytes: content.as_bytes().to_vec(), notes: Vec::new() };
     let Some(old) = old else { return styled };
     let is_script = content.starts_with("#!");
     let ending = file_ending(old);
-    if ending != "\n" && content.contains('\n') && !content.contains('\r') && !is_script {
+    let says_nothing = content.contains('\n') && !content.contains('\r');
+    // In wide characters, the bytes of a CR are no line ending.
+    if ending != "\n" && says_nothing && !is_script && !is_wide(old) {
         styled.bytes = content.replace('\n', ending).into_bytes();
         let name = if ending == "\r" { "CR" } else { "CRLF" };
         styled.notes.push(format!("kept {name} line endings"));
@@ -84,6 +88,9 @@ fn in_style_of(old: Option<&[u8]>, content: &str) -> Styled {
     if old.starts_with(BOM) && !styled.bytes.starts_with(BOM) && !is_script {
         styled.bytes.splice(0..0, BOM.iter().copied());
         styled.notes.push("kept the byte order mark".to_owned());
+    }
+    if std::str::from_utf8(old).is_err() {
+        styled.notes.push("it was not UTF-8, and is now".to_owned());
     }
     let ends = |bytes: &[u8]| matches!(bytes.last(), Some(b'\n' | b'\r'));
     if ends(old) && !content.is_empty() && !ends(&styled.bytes) {

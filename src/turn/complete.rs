@@ -6,9 +6,13 @@ use futures_util::StreamExt;
 
 use super::{End, Turn, evidence};
 use crate::error::{Kind, Report};
-use crate::event::{Ephemeral, Extra, ProviderRetry, ProviderUsage, TerminalStatus, Tokens};
+use crate::event::{
+    Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, TerminalStatus, Tokens,
+};
 use crate::history::History;
-use crate::provider::{Completed, Item, ModelEvent, ProviderError, Request, Sent, next_delay};
+use crate::provider::{
+    Completed, Item, ModelEvent, ProviderError, Request, Sent, limits_of, next_delay,
+};
 use crate::secret::{Cleaner, Secrets};
 
 /// What a call brought.
@@ -28,6 +32,8 @@ struct Progress<'a> {
     screen: Screen<'a>,
     /// How the last request travelled.
     sent: Sent,
+    /// What the server said was left, the last time it did.
+    limits: Option<Box<RateLimits>>,
 }
 
 /// Takes Secrets out of what is shown live, so that it is what will be recorded.
@@ -50,6 +56,7 @@ impl Turn {
             attempts: 0,
             shown: Shown::default(),
             sent: Sent::default(),
+            limits: None,
             spent: None,
             screen: Screen::new(&self.settings.secrets),
         };
@@ -93,6 +100,7 @@ impl Turn {
                 }
                 Err(Stop::End(end)) => return Err(end),
             };
+            progress.limits = limits_of(&error).map(Box::new).or(progress.limits);
             let delay =
                 next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
@@ -163,6 +171,7 @@ impl Turn {
                         self.show(delta, cleaner, Ephemeral::ReasoningDelta);
                     }
                 }
+                Some(Ok(ModelEvent::Limits(limits))) => progress.limits = Some(limits),
                 Some(Ok(ModelEvent::Billed(tokens))) => {
                     progress.spent.get_or_insert_default().add(&tokens);
                 }
@@ -249,6 +258,7 @@ impl Turn {
             prompt_contract: Some(self.settings.prompt.contract.to_owned()),
             prompt_cache_key: Some(self.settings.prompt.cache_key.clone()),
             failed_usage: progress.spent.clone().map(Box::new),
+            rate_limits: progress.limits.clone(),
             extra: Extra::new(),
             ..ProviderUsage::default()
         }

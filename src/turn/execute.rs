@@ -19,7 +19,7 @@ use crate::event::{
 use crate::history;
 use crate::permission::{self, Decision};
 use crate::provider::Call;
-use crate::tool::{AnyTool, Plan, Signals, ToolContext, ToolError, ToolOutput, bound};
+use crate::tool::{AnyTool, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound};
 
 /// How many calls that only look may run at once.
 const PARALLEL_READS: usize = 8;
@@ -261,12 +261,23 @@ impl Turn {
         Ok(output)
     }
 
+    /// A tool's own facts go through the Session like all others.
+    fn recorder(&self) -> Recorder {
+        let context = self.context.clone();
+        Arc::new(move |fact| {
+            let context = context.clone();
+            Box::pin(async move {
+                context.record(fact).await.map(drop).map_err(|error| Report::from(&error))
+            })
+        })
+    }
+
     fn tool_context(&self, fact: &ToolCall) -> ToolContext {
         ToolContext {
             call_id: fact.call_id.clone(),
             workspace: self.settings.workspace.clone(),
             cancel: self.context.cancel().child_token(),
-            signals: Signals::to(self.context.bus().clone()),
+            signals: Signals::to(self.context.bus().clone()).recording(self.recorder()),
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,

@@ -103,7 +103,11 @@ mod fakes {
                 Fake::Deaf => "deaf",
             };
             let parameters = json!({ "type": "object" });
-            ToolSpec { name: name.into(), description: String::new(), parameters }
+            ToolSpec {
+                name: name.into(),
+                description: String::new(),
+                parameters: parameters.into(),
+            }
         }
         fn plan(&self, _: &Value, _: &ToolContext) -> Result<Plan, ToolError> {
             let summary = "fake".to_owned();

@@ -122,7 +122,7 @@ impl Target {
     }
 }
 
-fn old_bytes(existing: &OpenFile) -> io::Result<Vec<u8>> {
+pub(super) fn old_bytes(existing: &OpenFile) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut file = existing.file.try_clone()?;
     io::Seek::rewind(&mut file)?;

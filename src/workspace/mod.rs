@@ -4,7 +4,9 @@
 //! neither `..`, nor an absolute path, nor a link, nor a race gets out. Nothing is checked first
 //! and opened later by name.
 
+mod batch;
 mod carry;
+mod exact;
 mod links;
 mod target;
 #[cfg(test)]
@@ -20,6 +22,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+
+pub use batch::{Broken, Done, Fate, Step, abandon, commit};
+pub use exact::{Place, Wanted};
+pub use target::Target;
 
 use crate::error::{Explain, Kind};
 use crate::paths::STATE_FOLDER;
@@ -103,6 +109,11 @@ impl Workspace {
     pub fn open_file(&self, path: &Path) -> Result<OpenFile, WorkspaceError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let descriptor = self.open_beneath(self.relative(path)?, flags)?;
+        self.opened(descriptor, path)
+    }
+
+    /// What was opened, if it is a regular file.
+    fn opened(&self, descriptor: OwnedFd, path: &Path) -> Result<OpenFile, WorkspaceError> {
         let stat = rustix::fs::fstat(&descriptor)
             .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
         if let Some(what) = irregular(&stat) {

@@ -25,10 +25,26 @@ const SHOWN_NAME: usize = 200;
 /// A file that may be written: it exists and is open, or its folder does.
 #[derive(Debug)]
 pub struct Target {
-    folder: OwnedFd,
-    name: OsString,
+    pub(super) folder: OwnedFd,
+    pub(super) name: OsString,
     path: PathBuf,
-    existing: Option<OpenFile>,
+    pub(super) existing: Option<OpenFile>,
+    /// The folders that were made for it, from the top.
+    pub(super) made: Vec<MadeFolder>,
+}
+
+/// A folder that was not there before.
+#[derive(Debug)]
+pub(super) struct MadeFolder {
+    above: OwnedFd,
+    name: OsString,
+}
+
+impl MadeFolder {
+    /// Removes it, unless somebody has put something into it.
+    pub(super) fn remove(&self) {
+        rustix::fs::unlinkat(&self.above, &self.name, AtFlags::REMOVEDIR).ok();
+    }
 }
 
 /// What became of a file.
@@ -52,6 +68,37 @@ impl Workspace {
         }
     }
 
+    /// Opens a file that is to lose this name; a link is refused, because the name is the link's.
+    pub fn target_itself(&self, path: &Path) -> Result<Target, WorkspaceError> {
+        let relative = self.relative(path)?;
+        refuse_protected(relative, path)?;
+        refuse_folder_name(path)?;
+        let missing = || WorkspaceError::Missing { path: path.to_owned() };
+        let name = relative.file_name().ok_or_else(missing)?;
+        let parent = or_root(relative.parent().unwrap_or(Path::new("")));
+        let folder = self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        let descriptor = open_at(&folder, Path::new(name), flags, Mode::empty()).map_err(
+            |errno| match errno {
+                Errno::LOOP => WorkspaceError::NotRegular { path: path.to_owned(), what: "a link" },
+                errno => WorkspaceError::from_errno(errno, path),
+            },
+        )?;
+        self.existing_target(self.opened(descriptor, path)?)
+    }
+
+    /// Whether a path's last part is a link.
+    pub fn is_link(&self, path: &Path) -> bool {
+        let look = || {
+            let relative = self.relative(path).ok()?;
+            let parent = or_root(relative.parent()?);
+            let folder = self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY).ok()?;
+            let name = relative.file_name()?;
+            rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()
+        };
+        look().is_some_and(|stat| irregular(&stat) == Some("a link"))
+    }
+
     fn existing_target(&self, existing: OpenFile) -> Result<Target, WorkspaceError> {
         let path = existing.path.clone();
         let changed = || WorkspaceError::Changed { path: path.clone() };
@@ -65,7 +112,7 @@ impl Workspace {
         self.refuse_alias_of_state(&existing.stat, &path)?;
         rustix::fs::accessat(&folder, &name, Access::WRITE_OK, AtFlags::EACCESS)
             .map_err(|errno| write_error(errno, &path))?;
-        Ok(Target { folder, name, path, existing: Some(existing) })
+        Ok(Target { folder, name, path, existing: Some(existing), made: Vec::new() })
     }
 
     fn new_target(&self, relative: &Path) -> Result<Target, WorkspaceError> {
@@ -73,7 +120,8 @@ impl Workspace {
             return Err(WorkspaceError::Missing { path: relative.to_owned() });
         };
         let parent = or_root(relative.parent().unwrap_or(Path::new("")));
-        let folder = self.ensure_folder(parent)?;
+        let mut made = Vec::new();
+        let folder = self.ensure_folder(parent, &mut made)?;
         if let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             let path = relative.to_owned();
             // A link to nowhere: replacing the link itself is not what a write means.
@@ -83,11 +131,15 @@ impl Workspace {
             });
         }
         let path = self.real_path(&folder, relative)?.join(name);
-        Ok(Target { folder, name: name.to_owned(), path, existing: None })
+        Ok(Target { folder, name: name.to_owned(), path, existing: None, made })
     }
 
     /// Opens a folder, making what is missing of it, one component after the other.
-    fn ensure_folder(&self, relative: &Path) -> Result<OwnedFd, WorkspaceError> {
+    fn ensure_folder(
+        &self,
+        relative: &Path,
+        made: &mut Vec<MadeFolder>,
+    ) -> Result<OwnedFd, WorkspaceError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let missing = match self.open_beneath(relative, flags) {
             Ok(folder) => {
@@ -100,14 +152,18 @@ impl Workspace {
         let (Some(parent), Some(name)) = (relative.parent(), relative.file_name()) else {
             return Err(missing);
         };
-        let above = self.ensure_folder(or_root(parent))?;
-        match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let above = self.ensure_folder(or_root(parent), made)?;
+        let is_made = match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(write_error(errno, relative)),
-        }
+        };
         let folder = open_at(&above, Path::new(name), flags | OFlags::NOFOLLOW, Mode::empty())
             .map_err(|errno| WorkspaceError::from_errno(errno, relative))?;
         self.refuse_protected_folder(&folder, relative)?;
+        if is_made {
+            made.push(MadeFolder { above, name: name.to_owned() });
+        }
         Ok(folder)
     }
 
@@ -127,12 +183,21 @@ impl Target {
         self.existing.as_mut()
     }
 
+    /// What the file is now, if it is there.
+    pub fn stat(&self) -> Option<Stat> {
+        self.existing.as_ref().map(|existing| existing.stat)
+    }
+
     /// Replaces the content and answers with what the file is now.
     pub fn replace(self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
-        match &self.existing {
+        let replaced = match &self.existing {
             Some(existing) if existing.stat.st_nlink > 1 => self.overwrite(existing, content),
             _ => self.swap(content),
+        };
+        if replaced.is_err() {
+            self.made.iter().rev().for_each(MadeFolder::remove);
         }
+        replaced
     }
 
     /// Opens the file by its name in the folder.
@@ -181,7 +246,7 @@ impl Target {
     }
 
     /// A file that appeared meanwhile is somebody's work and stays.
-    fn rename_to_new_name(&self, temporary: &OsStr) -> Result<(), Errno> {
+    pub(super) fn rename_to_new_name(&self, temporary: &OsStr) -> Result<(), Errno> {
         let (folder, name) = (&self.folder, &self.name);
         match rustix::fs::renameat_with(folder, temporary, folder, name, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS) => {
@@ -203,7 +268,7 @@ impl Target {
         Ok(temporary)
     }
 
-    fn temporary(&self, mode: u32) -> Result<(File, Temporary<'_>), Errno> {
+    pub(super) fn temporary(&self, mode: u32) -> Result<(File, Temporary<'_>), Errno> {
         let shown = &self.name.as_bytes()[..self.name.len().min(SHOWN_NAME)];
         let random = format!(".{:016x}.pixir-new", fastrand::u64(..));
         let name = os_string(&[b".", shown, random.as_bytes()].concat());
@@ -217,7 +282,7 @@ impl Target {
 /// A file of ours beside the one that is written.
 pub(super) struct Temporary<'t> {
     folder: &'t OwnedFd,
-    name: OsString,
+    pub name: OsString,
     pub path: PathBuf,
 }
 
@@ -227,7 +292,7 @@ impl Temporary<'_> {
     }
 
     /// Removes it after a failure; some folders let nobody remove what was made in them.
-    fn give_up(&self, error: WorkspaceError) -> WorkspaceError {
+    pub(super) fn give_up(&self, error: WorkspaceError) -> WorkspaceError {
         match (self.remove(), error) {
             (Err(errno), WorkspaceError::Write { path, source }) if errno != Errno::NOENT => {
                 WorkspaceError::LeftBehind { path, left: self.path.clone(), source }

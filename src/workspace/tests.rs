@@ -204,6 +204,42 @@ fn a_file_replaced_meanwhile_is_not_overwritten() {
 }
 
 #[test]
+fn a_batch_puts_back_what_it_did_when_a_file_was_replaced_meanwhile() {
+    let place = Place::new();
+    for name in ["a", "b", "gone", "moved"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    fs::hard_link(place.path("b"), place.path("other")).unwrap();
+    fs::set_permissions(place.path("a"), fs::Permissions::from_mode(0o4751)).unwrap();
+    let inode = |name: &str| fs::metadata(place.path(name)).unwrap().ino();
+    let inodes = ["a", "b", "gone", "moved"].map(inode);
+    let target = |name: &str| place.workspace.target(Path::new(name)).unwrap();
+    let itself = |name: &str| place.workspace.target_itself(Path::new(name)).unwrap();
+    let put = |name: &str| Step::Put { target: target(name), content: b"new".into(), like: None };
+    let steps = vec![
+        put("x/y/new"),
+        put("a"),
+        put("b"),
+        Step::Rename { from: itself("moved"), to: target("z/moved") },
+        Step::Remove(itself("gone")),
+        Step::Remove(itself("other")),
+    ];
+    // Only the last step finds out, when everything else is done.
+    fs::remove_file(place.path("other")).unwrap();
+    fs::write(place.path("other"), "theirs").unwrap();
+    let broken = commit(steps).unwrap_err();
+    assert_eq!((broken.at, broken.error.kind()), (5, Kind::FileChanged));
+    assert_eq!(broken.fates[..5], [const { Fate::PutBack }; 5]);
+    assert_eq!(broken.fates[5], Fate::Untouched);
+    assert_eq!(place.names(), ["a", "b", "gone", "moved", "other"]);
+    assert_eq!(["a", "b", "gone", "moved"].map(inode), inodes);
+    assert_eq!(fs::metadata(place.path("a")).unwrap().mode() & 0o7777, 0o4751);
+    for (name, text) in [("a", "a"), ("b", "b"), ("gone", "gone"), ("other", "theirs")] {
+        assert_eq!(fs::read_to_string(place.path(name)).unwrap(), text);
+    }
+}
+
+#[test]
 fn wide_directories_are_refused_unless_named() {
     let outer = tempfile::tempdir().unwrap();
     let home = outer.path().join("users/me");

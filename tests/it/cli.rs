@@ -9,6 +9,7 @@ use pixir::scripted::Reply;
 use serde_json::Value;
 
 use super::support::house::{DEADLINE, House, PIXIR};
+use super::support::leaks;
 
 /// What a run left behind.
 struct Ran {
@@ -64,11 +65,11 @@ fn ran(command: &mut Command) -> Ran {
 #[must_use = "a run is looked at, or its exit code is"]
 fn finish(child: Child) -> Ran {
     let output = child.wait_with_output().unwrap();
-    Ran {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
+    let (out, err) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    leaks::check_stream(&out);
+    leaks::check_stream(&err);
+    Ran { code: output.status.code(), out, err }
 }
 
 /// Runs with something on stdin.

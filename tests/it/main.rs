@@ -16,6 +16,10 @@ mod background;
 mod budgets;
 /// The command line through its own door.
 mod cli;
+/// Paths that try to leave, and links that change while they are followed.
+mod confinement;
+/// Killed while the sign-in is renewed.
+mod cut_off;
 /// A Log cut and flipped in every way.
 mod damage;
 /// Pages that cannot lie.
@@ -26,12 +30,18 @@ mod doctor;
 mod ends;
 /// What is said when a Provider does not answer.
 mod errors;
+/// Files that are more than their letters, changed by every tool.
+mod fidelity;
 /// A Session killed at every append and at random.
 mod kill;
 /// Signing in, and signing out.
 mod login;
 /// Proxies and certificates.
 mod network;
+/// Patches of several files.
+mod patch;
+/// The model's plan.
+mod plan;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.
@@ -40,6 +50,10 @@ mod prompt;
 mod renewal;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// Everyday work, escapes and stories of the sandbox.
+mod sandbox;
+/// Searching the Workspace.
+mod search;
 /// Other servers that speak the dialect.
 mod servers;
 /// Commands that wait for each other.

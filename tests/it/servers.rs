@@ -115,16 +115,68 @@ async fn a_subscription_asks_its_own_catalogue_and_never_pays_elsewhere() {
     let schema = desk.auth().parent().unwrap().join("schema.json");
     std::fs::write(&schema, r#"{"type": "string"}"#).unwrap();
     let schema = schema.to_str().unwrap();
-    let wished = desk.run(&["--web-search", "--output-schema", schema, "hello", "there"]).exits(6);
+    let _ = desk.run(&["--web-search", "--output-schema", schema, "hello", "there"]).exits(6);
     assert_eq!(desk.server.requests()[0].body["text"]["format"]["type"], "json_schema");
     // A named server is not the subscription's endpoint.
     let config = json!({"providers": {"local": {"base_url": desk.server.portable_url()}}});
     std::fs::write(desk.auth().with_file_name("config.json"), config.to_string()).unwrap();
-    let local = desk.run(&["--provider", "local", "hello", "there"]).exits(0);
+    let _ = desk.run(&["--provider", "local", "hello", "there"]).exits(0);
     let requests = desk.server.requests();
     let request = requests.last().unwrap();
     assert_eq!(request.path, "/portable/v1/responses");
     assert_eq!(request.header("authorization"), None);
     assert_eq!(request.header("chatgpt-account-id"), None);
-    desk.check_secrets(&[listed, wished, local]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_server_is_shown_as_what_would_be_used() {
+    let stage = stage([]).await;
+    let shown = |args: &[&str]| -> Value {
+        let ended = stage.run(args);
+        ended.expect_code(0);
+        serde_json::from_str::<Value>(&ended.stdout).unwrap()["output"].clone()
+    };
+    let status = shown(&["login", "status", "--provider", "local", "--json"]);
+    assert_eq!(status["endpoint"], stage.server.portable_url());
+    assert_eq!((&status["provider"], &status["variable"]), (&json!("local"), &Value::Null));
+    assert!(status["reason"].as_str().unwrap().contains("`local`"), "{status}");
+    let told = stage.run(&["login", "status", "--provider", "local"]).expect_code(0).stdout.clone();
+    assert!(told.contains("needs no key") && told.contains("/portable/v1"), "{told}");
+    let keyed = |args: &[&str]| {
+        let mut command = stage.command(args);
+        command.env("KEYED_SECRET", "sk-of-the-keyed-server");
+        crate::support::stage::Running::start(&mut command).end()
+    };
+    let told = keyed(&["login", "status", "--provider", "keyed"]);
+    assert!(told.stdout.contains("API key from KEYED_SECRET"), "{}", told.stdout);
+
+    let checks = shown(&["doctor", "--provider", "local", "--json"])["checks"].clone();
+    let check = |id: &str| checks.as_array().unwrap().iter().find(|own| own["id"] == id).unwrap();
+    assert_eq!(check("credential")["details"]["endpoint"], stage.server.portable_url());
+    assert_eq!(check("config")["message"], "model gpt-oss:20b at provider `local`");
+    // What would be refused by a Turn is refused here, with the same words.
+    let far = stage.run(&["login", "status", "--provider", "far", "--json"]);
+    far.expect_code(4);
+    let said: Value = serde_json::from_str(&far.stdout).unwrap();
+    assert_eq!(said["output"]["credential"], Value::Null);
+    assert!(said["error"]["message"].as_str().unwrap().contains("FAR_KEY"), "{said}");
+    let doctor = stage.run(&["doctor", "--provider", "far"]);
+    doctor.expect_code(1);
+    assert!(doctor.stdout.contains("FAR_KEY"), "{}", doctor.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flag_that_says_who_pays_counts_more_than_a_server_in_the_config() {
+    let stage = stage([Reply::says("one"), Reply::says("two")]).await;
+    let local = stage.server.portable_url();
+    stage.configure(&json!({"durability": "none", "provider": "local",
+        "providers": {"local": {"base_url": local, "models": ["gpt-oss:20b"]}}}));
+    stage.run(&["hi"]).expect_code(0);
+    stage.run(&["--credential", "api-key", "hi"]).expect_code(0);
+    let paths: Vec<String> =
+        stage.server.requests().into_iter().map(|request| request.path).collect();
+    assert_eq!(paths, ["/portable/v1/responses", "/v1/responses"]);
+    let both = stage.run(&["--provider", "local", "--credential", "api-key", "hi"]);
+    both.expect_code(2);
+    assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
 }

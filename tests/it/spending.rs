@@ -7,6 +7,7 @@ use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
 use crate::support::Stage;
+use crate::support::stage::Running;
 
 fn output(text: &str) -> Value {
     serde_json::from_str::<Value>(text).unwrap()["output"].clone()
@@ -118,4 +119,59 @@ async fn an_endpoint_that_lists_nothing_is_an_error_that_says_so() {
     ended.expect_code(1);
     let said: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(said["error"]["kind"], "invalid_response");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_provider_says_is_left_is_on_record_and_shown_with_its_reset() {
+    let event = json!({"type": "codex.rate_limits", "plan_type": "plus", "rate_limits": {
+        "primary": {"used_percent": 64, "window_minutes": 300, "reset_at": 4_000_000_000_u64},
+        "secondary": {"used_percent": 8, "window_minutes": 10_080, "reset_at": 4_000_009_000_u64}}});
+    let replies = [
+        Reply::says("one")
+            .header("x-codex-primary-used-percent", "12")
+            .header("x-codex-primary-reset-at", "3999999999")
+            .header("x-ratelimit-remaining-requests", "59")
+            .header("x-unheard-of", "secret-of-the-house"),
+        Reply::new().event("codex.rate_limits", &event).text("two"),
+    ];
+    let stage = Stage::new(Stage::mark(), Script::new(replies)).await;
+    stage.run(&["hi"]).expect_code(0);
+    let bill = |stage: &Stage| {
+        let events = stage.events();
+        let bill = events.iter().rfind(|event| event["type"] == "provider_usage").unwrap();
+        bill["data"]["rate_limits"].clone()
+    };
+    assert_eq!(
+        bill(&stage),
+        json!({"primary": {"used_percent": 12.0, "resets_at": 3_999_999_999_u64},
+            "requests": {"remaining": 59}})
+    );
+    let mut socket = stage.command(&["resume", "--last", "hi"]);
+    let ended = Running::start(socket.env("PIXIR_TRANSPORT", "websocket")).end();
+    ended.expect_code(0);
+    assert_eq!(bill(&stage)["secondary"]["window_minutes"], 10_080);
+    let told = stage.run(&["usage"]).expect_code(0).stdout.clone();
+    assert!(told.contains("64 % of 5 h used, begins anew 2096-10-02 07:06 UTC"), "{told}");
+    assert!(told.contains("8 % of 7 d used"), "{told}");
+    let spent = output(&stage.run(&["usage", "--json"]).expect_code(0).stdout);
+    assert_eq!(spent["limits"]["plan"], "plus");
+    assert!(spent["limits"]["seen_at"].is_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spent_plan_whose_reset_stands_in_the_headers_says_when_it_begins_anew() {
+    let error = json!({"error": {"type": "usage_limit_reached", "message": "It is used up"}});
+    let spent = Reply::status(429, error.to_string())
+        .header("x-codex-primary-used-percent", "100")
+        .header("x-codex-primary-reset-at", "4000000000");
+    for transport in ["sse", "websocket"] {
+        let stage = Stage::new(Stage::mark(), Script::new([spent.clone()])).await;
+        let mut command = stage.command(&["hi"]);
+        let ended = Running::start(command.env("PIXIR_TRANSPORT", transport)).end();
+        ended.expect_code(1);
+        assert!(ended.stderr.contains("(until 2096-10-02 07:06 UTC)"), "{}", ended.stderr);
+        let events = stage.events();
+        let bill = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
+        assert_eq!(bill["data"]["rate_limits"]["primary"]["used_percent"], 100.0, "{bill}");
+    }
 }

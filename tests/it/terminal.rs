@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::support::house::{DEADLINE, House, PIXIR};
+use super::support::leaks;
 
 /// A terminal with Pixir in it.
 struct Terminal {
@@ -74,7 +75,9 @@ impl Terminal {
     }
 
     fn ends(&mut self) -> Option<i32> {
-        self.child.wait().unwrap().code()
+        let status = self.child.wait().unwrap();
+        leaks::check_stream(&self.screen());
+        status.code()
     }
 }
 

@@ -429,7 +429,7 @@ async fn a_dry_run_changes_nothing() {
 #[tokio::test]
 async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_said() {
     let said = ["Use secret-of", "-the-ho", "use, not secret-of-the-", "shed; secret-of"];
-    let house = House::with([
+    let mut house = House::with([
         Reply::new()
             .reasoning("They said secret-of-the-house.")
             .text_in(said)
@@ -438,6 +438,7 @@ async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_s
         Reply::new().text_in(said),
     ])
     .await;
+    house.may_hold.push("key");
     let conversation = house.start().await;
     let mut listener = listen(&conversation);
     assert_eq!(say(&conversation, "what is it?").await, Status::Done);
@@ -468,12 +469,13 @@ async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_s
 
 #[tokio::test]
 async fn secrets_never_reach_the_log_or_the_model() {
-    let house = House::with([
+    let mut house = House::with([
         Reply::calls("bash", json!({"command": "cat leak; echo $STORY_TOKEN; env"})),
         Reply::calls("read", json!({"path": "leak"})),
         Reply::says("ok"),
     ])
     .await;
+    house.may_hold.push("leak");
     house.write("leak", "token=secret-of-the-house and sk-test-of-the-house\n");
     let (conversation, _) = house.turn("my token is secret-of-the-house").await;
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::credential::FieldPolicy;
 use crate::provider::Request;
 use crate::provider::input::{self, Reader};
-use crate::tool::ToolSpec;
+use crate::tool::{Schema, ToolSpec};
 
 /// The longest cache key that the server accepts, in characters.
 const CACHE_KEY_LIMIT: usize = 64;
@@ -60,7 +60,7 @@ struct Function<'a> {
     name: &'a str,
     description: &'a str,
     strict: bool,
-    parameters: &'a Value,
+    parameters: &'a Schema,
 }
 
 #[derive(Serialize)]
@@ -260,7 +260,11 @@ mod tests {
 
     fn spec(name: &str) -> ToolSpec {
         let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
-        ToolSpec { name: name.to_owned(), description: format!("Does {name}."), parameters }
+        ToolSpec {
+            name: name.to_owned(),
+            description: format!("Does {name}."),
+            parameters: parameters.into(),
+        }
     }
 
     fn request(tools: Vec<ToolSpec>) -> Request {

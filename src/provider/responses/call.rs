@@ -2,7 +2,7 @@
 //! costs nothing that the user has seen.
 //!
 //! As long as the model has said nothing, a request may leave a second time: on a fresh socket, over
-//! SSE, or without reasoning that the server cannot read. Each time is announced by `Sent`, so that
+//! SSE, with another token, or without reasoning that the server cannot read. Each time is announced by `Sent`, so that
 //! whoever counts attempts counts them all. Once the model has spoken, failing is the caller's
 //! business.
 
@@ -10,21 +10,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::Shared;
 use super::body::{Form, Parts};
 use super::continuation::Continuation;
 use super::reduce::Reducer;
+use super::talk::Talk;
 use super::transport::{self, Waiting, Way};
 use crate::config::Transport;
+use crate::credential::{Authorization, CredentialError, Recovery};
 use crate::error::Kind;
-use crate::event;
+use crate::event::{self, RateLimits};
 use crate::provider::input::Reader;
 use crate::provider::wire::clock::Clock;
 use crate::provider::wire::sse::{Answer, Read};
-use crate::provider::wire::websocket::{Heard, Socket};
-use crate::provider::{Item, ModelEvent, ProviderError, Request, Sent};
+use crate::provider::wire::websocket::Socket;
+use crate::provider::{ModelEvent, ProviderError, Request, Sent};
 
 /// A call under way; dropping it abandons the call and closes its socket.
 pub struct Call {
@@ -44,6 +45,10 @@ pub struct Call {
     reset: Option<String>,
     /// What became of the request before.
     after: Option<Box<ProviderError>>,
+    /// How often a refused token was helped.
+    recovery: Recovery,
+    /// What opens the endpoint in place of a token that was refused.
+    admission: Option<Authorization>,
 }
 
 enum Letter {
@@ -59,19 +64,10 @@ enum Wire {
 /// A socket that can be written to.
 struct Open {
     socket: Socket,
+    authorization: Authorization,
     continuation: Option<Continuation>,
     /// Whether it has served before, and so may have died unseen.
     is_reused: bool,
-}
-
-/// A request on a socket.
-struct Talk {
-    socket: Socket,
-    clock: Clock,
-    parts: Parts,
-    items: Vec<Item>,
-    is_reused: bool,
-    is_continued: bool,
 }
 
 /// Why a call cannot go on.
@@ -80,6 +76,8 @@ enum Trouble {
     Wire(ProviderError),
     /// The server said so.
     Said(ProviderError),
+    /// The token was refused, and there is another.
+    Refused(ProviderError),
 }
 
 impl Call {
@@ -96,6 +94,8 @@ impl Call {
             kept_off: None,
             reset: None,
             after: None,
+            recovery: Recovery::default(),
+            admission: None,
         }
     }
 
@@ -148,7 +148,14 @@ impl Call {
         if let Some(Err(_)) = self.ready.back()
             && let Some(Err(error)) = self.ready.pop_back()
         {
-            return Err(Trouble::Said(error));
+            let used = match &self.wire {
+                Some(Wire::Socket(talk)) => Some(talk.authorization.clone()),
+                Some(Wire::Sse(_)) | None => None,
+            };
+            return Err(match used {
+                Some(used) => self.refused(error, &used).await,
+                None => Trouble::Said(error),
+            });
         }
         self.finish();
         Ok(())
@@ -167,6 +174,7 @@ impl Call {
                 ModelEvent::TextDelta(_) | ModelEvent::ReasoningDelta(_) => true,
                 ModelEvent::Sent(_)
                 | ModelEvent::Alive
+                | ModelEvent::Limits(_)
                 | ModelEvent::Billed(_)
                 | ModelEvent::Completed(_) => false,
             };
@@ -183,10 +191,10 @@ impl Call {
                 self.wire = Some(Wire::Sse(answer));
             }
             Some(Wire::Socket(talk)) => {
-                let Talk { socket, parts, items, .. } = *talk;
+                let Talk { socket, authorization, parts, items, .. } = *talk;
                 let Some(Ok(ModelEvent::Completed(end))) = self.ready.back() else { return };
                 let continuation = Continuation::after(parts, &self.reader(), &items, end);
-                let waiting = Waiting { socket: socket.park(), continuation };
+                let waiting = Waiting { socket: socket.park(), authorization, continuation };
                 self.shared.lines.of(&self.request.session, |line| line.went_well(waiting));
             }
             None => {}
@@ -227,18 +235,21 @@ impl Call {
         if let Some(waiting) = self.shared.lines.of(&session, transport::Line::take) {
             match waiting.socket.take().await {
                 Ok(socket) => {
-                    let continuation = waiting.continuation;
-                    return Ok(Open { socket, continuation, is_reused: true });
+                    let Waiting { authorization, continuation, .. } = waiting;
+                    return Ok(Open { socket, authorization, continuation, is_reused: true });
                 }
                 Err(reason) => self.reset = Some(reason.to_owned()),
             }
         }
-        let socket = self.shared.connect(&session).await?;
-        Ok(Open { socket, continuation: None, is_reused: false })
+        let first = self.admission.take();
+        let connected = self.shared.connect(&session, first, &mut self.recovery).await?;
+        let (socket, authorization) = connected;
+        self.heard(socket.limits());
+        Ok(Open { socket, authorization, continuation: None, is_reused: false })
     }
 
     fn write_frame(&mut self, open: Open) {
-        let Open { socket, continuation, is_reused } = open;
+        let Open { socket, authorization, continuation, is_reused } = open;
         let policy = self.shared.credential.policy();
         let parts = Parts::write(&self.request, &self.reader(), policy, Form::Frame);
         let continued = continuation.map(|known| known.frame(&parts, &self.request.model));
@@ -254,7 +265,8 @@ impl Call {
         let facts = event::Continuation { used: is_continued, reset_reason };
         self.announce("websocket", None, Some(facts));
         let clock = Clock::start(self.shared.limits);
-        let talk = Talk { socket, clock, parts, items: Vec::new(), is_reused, is_continued };
+        let items = Vec::new();
+        let talk = Talk { socket, authorization, clock, parts, items, is_reused, is_continued };
         self.letter = Some(Letter::Socket(Box::new(talk), frame));
     }
 
@@ -262,13 +274,19 @@ impl Call {
     async fn post(&mut self, letter: Letter) -> Result<(), Trouble> {
         match letter {
             Letter::Sse(body) => {
-                let answer = self.shared.post(&self.request.session, body).await;
-                let answer = answer.map_err(|error| match error.details.get("status") {
-                    Some(_) => Trouble::Said(error),
-                    None => Trouble::Wire(error),
-                })?;
-                self.wire = Some(Wire::Sse(Box::new(answer)));
-                Ok(())
+                let used = match self.admission.take() {
+                    Some(another) => another,
+                    None => self.shared.credential.authorize().await.map_err(denied)?,
+                };
+                match self.shared.post(&self.request.session, &used, body).await {
+                    Ok(answer) => {
+                        self.heard(answer.limits());
+                        self.wire = Some(Wire::Sse(Box::new(answer)));
+                        Ok(())
+                    }
+                    Err(error) if error.details["status"].is_null() => Err(Trouble::Wire(error)),
+                    Err(error) => Err(self.refused(error, &used).await),
+                }
             }
             Letter::Socket(mut talk, frame) => {
                 let sent = talk.send(frame).await;
@@ -277,6 +295,27 @@ impl Call {
                 sent.map_err(Trouble::Wire)
             }
         }
+    }
+
+    /// What a refusal comes to: with another token the request may leave once more.
+    async fn refused(&mut self, error: ProviderError, used: &Authorization) -> Trouble {
+        let may_resend = !self.has_output && self.request.resends > 0;
+        if error.details["status"] != 401 || !may_resend {
+            return Trouble::Said(error);
+        }
+        match self.shared.credential.recover(used, &mut self.recovery).await {
+            Ok(None) => Trouble::Said(error),
+            Ok(another) => {
+                self.admission = another;
+                Trouble::Refused(error)
+            }
+            Err(error) => denied(error),
+        }
+    }
+
+    /// Passes on what the head of an answer says about limits.
+    fn heard(&mut self, limits: Option<RateLimits>) {
+        self.ready.extend(limits.map(|limits| Ok(ModelEvent::Limits(Box::new(limits)))));
     }
 
     fn announce(
@@ -299,11 +338,15 @@ impl Call {
             Some(Wire::Sse(_)) | None => None,
         };
         let error = match &trouble {
-            Trouble::Wire(error) | Trouble::Said(error) => error,
+            Trouble::Wire(error) | Trouble::Said(error) | Trouble::Refused(error) => error,
         };
         let may_resend = !self.has_output && self.request.resends > 0;
         let code = error.details["code"].as_str().unwrap_or_default();
         let can_help = match (&trouble, talk) {
+            (Trouble::Refused(_), talk) => {
+                self.reset = talk.map(|_| "token_refused".to_owned());
+                may_resend
+            }
             (Trouble::Said(_), _) if code == "invalid_encrypted_content" => {
                 may_resend && self.drop_reasoning()
             }
@@ -323,7 +366,7 @@ impl Call {
             (Trouble::Said(_) | Trouble::Wire(_), _) => false,
         };
         if !can_help {
-            let (Trouble::Wire(error) | Trouble::Said(error)) = trouble;
+            let (Trouble::Wire(error) | Trouble::Said(error) | Trouble::Refused(error)) = trouble;
             return Err(error);
         }
         self.after = Some(Box::new(error.clone()));
@@ -376,21 +419,7 @@ impl Call {
     }
 }
 
-impl Talk {
-    async fn send(&mut self, frame: Vec<u8>) -> Result<(), ProviderError> {
-        let odd = |_| ProviderError::terminal(Kind::Internal, "a request that is not text");
-        let text = Utf8Bytes::try_from(frame).map_err(odd)?;
-        self.clock.watch(self.socket.send(text)).await?
-    }
-
-    async fn read(
-        &mut self,
-        reducer: &mut Reducer,
-        ready: &mut VecDeque<Result<ModelEvent, ProviderError>>,
-    ) -> Result<(), ProviderError> {
-        match self.clock.watch(self.socket.read()).await?? {
-            Heard::Life => Ok(()),
-            Heard::Event(text) => reducer.take_whole(text.as_bytes(), ready),
-        }
-    }
+/// Without anything that opens the endpoint, no wire helps.
+fn denied(error: CredentialError) -> Trouble {
+    Trouble::Said(error.into())
 }

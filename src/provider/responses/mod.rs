@@ -4,6 +4,7 @@ mod body;
 mod call;
 mod continuation;
 mod reduce;
+mod talk;
 mod transport;
 
 use std::fmt::Write;
@@ -26,7 +27,7 @@ use super::wire::websocket::{Pace, Socket};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::models::{self, Model};
 use crate::config::{Config, Stream, Transport};
-use crate::credential::{Credential, FieldPolicy, Recovery};
+use crate::credential::{Authorization, Credential, FieldPolicy, Recovery};
 use crate::error::Kind;
 use crate::id::SessionId;
 use call::Call;
@@ -106,8 +107,8 @@ impl Responses {
             FieldPolicy::ChatGpt => format!("models?client_version={version}"),
             FieldPolicy::OpenAi | FieldPolicy::Portable => "models".to_owned(),
         };
-        let answer =
-            shared.admitted("", |headers| shared.sse.get(shared.url(&path), headers)).await?;
+        let get = |headers| shared.sse.get(shared.url(&path), headers);
+        let (answer, _) = shared.admitted("", None, &mut Recovery::default(), get).await?;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         models::listed(&answer).ok_or_else(|| {
             let message = "the endpoint answered, but not with a list of models";
@@ -129,37 +130,54 @@ impl Provider for Responses {
 }
 
 impl Shared {
-    async fn post(&self, session: &SessionId, body: Vec<u8>) -> Result<Answer, ProviderError> {
-        let body = Bytes::from(body);
-        let post = |headers| self.sse.post(self.url("responses"), headers, body.clone());
-        self.admitted(session.as_str(), post).await
+    /// Sends one request. What becomes of a refused token is for the caller, who counts requests.
+    async fn post(
+        &self,
+        session: &SessionId,
+        authorization: &Authorization,
+        body: Vec<u8>,
+    ) -> Result<Answer, ProviderError> {
+        let headers = self.credential.headers(authorization, session.as_str())?;
+        self.sse.post(self.url("responses"), headers, Bytes::from(body)).await
     }
 
-    async fn connect(&self, session: &SessionId) -> Result<Socket, ProviderError> {
+    /// Opens a socket, and says with what. A handshake asks the model nothing, so a refused one is
+    /// repeated here.
+    async fn connect(
+        &self,
+        session: &SessionId,
+        first: Option<Authorization>,
+        recovery: &mut Recovery,
+    ) -> Result<(Socket, Authorization), ProviderError> {
         let client = self.upgradable.get_or_init(|| self.network.client(Protocol::Upgradable));
         let client = client.as_ref().map_err(Clone::clone)?;
         let open = |headers| Socket::open(client, self.url("responses"), headers, self.pace);
-        self.admitted(session.as_str(), open).await
+        self.admitted(session.as_str(), first, recovery, open).await
     }
 
-    /// Makes a request with the credential's headers. A refused token is helped at most twice.
+    /// Makes a request that costs nothing, with the credential's headers. A refused token is helped
+    /// at most twice.
     async fn admitted<T, F: Future<Output = Result<T, ProviderError>>>(
         &self,
         session: &str,
+        first: Option<Authorization>,
+        recovery: &mut Recovery,
         request: impl Fn(HeaderMap) -> F,
-    ) -> Result<T, ProviderError> {
-        let mut authorization = self.credential.authorize().await?;
-        let mut recovery = Recovery::default();
+    ) -> Result<(T, Authorization), ProviderError> {
+        let mut authorization = match first {
+            Some(first) => first,
+            None => self.credential.authorize().await?,
+        };
         loop {
             let headers = self.credential.headers(&authorization, session)?;
             let error = match request(headers).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, authorization)),
                 Err(error) => error,
             };
             if error.details["status"] != 401 {
                 return Err(error);
             }
-            match self.credential.recover(&authorization, &mut recovery).await? {
+            match self.credential.recover(&authorization, recovery).await? {
                 Some(another) => authorization = another,
                 None => return Err(error),
             }

@@ -13,7 +13,10 @@ use serde_json::value::RawValue;
 
 use crate::error::Kind;
 use crate::event::{Extra, Tokens};
-use crate::provider::{Call, Completed, Item, ModelEvent, ProviderError, classify, search};
+use crate::provider::{Call, Completed, Item, ModelEvent, ProviderError, classify, limits, search};
+
+/// The longest answer that is listened to, in bytes; no model says so much, and no memory is endless.
+const LONGEST_ANSWER: usize = 128 << 20;
 
 /// Where reduced events go.
 type Out = VecDeque<Result<ModelEvent, ProviderError>>;
@@ -27,6 +30,8 @@ pub struct Reducer {
     was_shown: bool,
     /// A mark of each frame by its number, as long as the server numbers them without a gap.
     numbered: Vec<u64>,
+    /// Bytes of all frames so far.
+    taken: usize,
     /// Names of finished items.
     finished: Vec<String>,
     /// Items behind a reasoning item whose encrypted content only the last frame may bring.
@@ -64,6 +69,11 @@ impl Reducer {
     pub fn take(&mut self, event: &[u8], data: &[u8], out: &mut Out) {
         if self.is_over {
             return;
+        }
+        self.taken = self.taken.saturating_add(data.len());
+        if self.taken > LONGEST_ANSWER {
+            let message = "the Provider's answer had no end";
+            return self.fail(ProviderError::terminal(Kind::InvalidResponse, message), out);
         }
         let Ok(head) = serde_json::from_slice::<Head<'_>>(data) else {
             return self.unreadable(event, data, out);
@@ -104,6 +114,10 @@ impl Reducer {
             "response.output_item.done" => self.item(parsed(data), out),
             "response.completed" | "response.done" | "response.incomplete" => {
                 self.complete(&parsed(data), type_name == "response.incomplete", out);
+            }
+            "codex.rate_limits" => {
+                let said = limits::from_event(&parsed(data));
+                out.extend(said.map(|limits| Ok(ModelEvent::Limits(Box::new(limits)))));
             }
             "response.failed" | "error" => {
                 let frame = parsed(data);
@@ -166,11 +180,11 @@ impl Reducer {
     fn item(&mut self, mut frame: Value, out: &mut Out) {
         let item = frame.get_mut("item").map(Value::take).unwrap_or_default();
         let type_name = item.get("type").and_then(Value::as_str).unwrap_or_default();
-        if let Some(id) = item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
-            if self.finished.iter().any(|finished| finished == id) {
+        if let Some(name) = own_name(&item) {
+            if self.finished.contains(&name) {
                 return;
             }
-            self.finished.push(id.to_owned());
+            self.finished.push(name);
         }
         let item = match type_name {
             "message" => {
@@ -275,6 +289,14 @@ fn call(item: &Value) -> Option<Call> {
         name: text("name")?.to_owned(),
         arguments: text("arguments").unwrap_or("{}").to_owned(),
     })
+}
+
+/// What tells an item from another; a call that a small server sends without an id is known by all
+/// that it says.
+fn own_name(item: &Value) -> Option<String> {
+    let text = |name: &str| item.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let whole = || text("call_id").filter(|_| text("type") == Some("function_call"));
+    text("id").map(str::to_owned).or_else(|| whole().map(|_| item.to_string()))
 }
 
 fn has_encrypted_content(item: &Value) -> bool {

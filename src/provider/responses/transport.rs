@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::continuation::Continuation;
 use crate::config::Transport;
+use crate::credential::Authorization;
 use crate::error::Kind;
 use crate::event::Seq;
 use crate::id::SessionId;
@@ -30,6 +31,8 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Waiting {
     pub socket: Parked,
+    /// What its handshake was let in with.
+    pub authorization: Authorization,
     pub continuation: Option<Continuation>,
 }
 

@@ -19,8 +19,9 @@ use super::frames::{Frame, Splitter};
 use super::network::{Network, Protocol, unreachable};
 use crate::config::Stream;
 use crate::error::Kind;
-use crate::provider::ProviderError;
+use crate::event::RateLimits;
 use crate::provider::classify::{self, BODY_LIMIT, Hints};
+use crate::provider::{ProviderError, limits};
 
 /// The longest answer that is read as a whole.
 const SMALL: usize = 4 * 1024 * 1024;
@@ -130,6 +131,11 @@ impl Answer {
                 None | Some(Ok(None)) => return Ok(Read::Bytes),
             };
         }
+    }
+
+    /// What its head says about limits.
+    pub fn limits(&self) -> Option<RateLimits> {
+        limits::from_headers(|name| header(self.response.headers(), name))
     }
 
     /// What the stream is, for an error that wonders why there were no frames.

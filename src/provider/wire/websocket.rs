@@ -26,7 +26,8 @@ use super::network::unreachable;
 use super::sse::refusal;
 use crate::config::Stream;
 use crate::error::Kind;
-use crate::provider::ProviderError;
+use crate::event::RateLimits;
+use crate::provider::{ProviderError, limits};
 
 /// The form of the protocol that the handshake asks for.
 const BETA: (HeaderName, HeaderValue) = (
@@ -71,6 +72,7 @@ pub struct Socket {
     opened: Instant,
     pace: Pace,
     next_ping: Pin<Box<Sleep>>,
+    limits: Option<RateLimits>,
 }
 
 /// What a server sent.
@@ -110,15 +112,23 @@ impl Socket {
             }) {
                 return Err(broken("the handshake was not answered as a WebSocket"));
             }
-            response.upgrade().await.map_err(unreachable)
+            let limits = limits::from_headers(|name| response.headers().get(name)?.to_str().ok());
+            Ok((response.upgrade().await.map_err(unreachable)?, limits))
         };
-        let upgraded = tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
-            let message = format!("no WebSocket within {} s", pace.connect.as_secs_f64());
-            ProviderError::passing(Kind::Network, message)
-        })??;
+        let (upgraded, limits) =
+            tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
+                let message = format!("no WebSocket within {} s", pace.connect.as_secs_f64());
+                ProviderError::passing(Kind::Network, message)
+            })??;
         let frames = WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await;
         let next_ping = Box::pin(tokio::time::sleep(pace.ping));
-        Ok(Self { frames: Box::new(frames), opened: Instant::now(), pace, next_ping })
+        let frames = Box::new(frames);
+        Ok(Self { frames, opened: Instant::now(), pace, next_ping, limits })
+    }
+
+    /// What the answer to its handshake said about limits.
+    pub fn limits(&self) -> Option<RateLimits> {
+        self.limits.clone()
     }
 
     /// Sends one text frame.

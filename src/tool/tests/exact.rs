@@ -115,18 +115,12 @@ fn a_file_that_is_gone_since_it_was_read_is_not_made_anew_unseen() {
     assert!(bench.call("write", write).unwrap().text.starts_with("created sub/a"));
 }
 
-#[test]
-fn what_was_seen_is_known_again_after_a_resume() {
+/// A History in which these results stand.
+pub fn history_of(results: impl IntoIterator<Item = ToolOutput>) -> History {
     use crate::event::{Event, Extra, Sequenced, Timestamp, ToolResult};
     use crate::id::{EventId, SessionId};
-    let bench = Bench::new();
-    bench.put("a", "one\n");
-    bench.put("b", "one\n");
-    let results =
-        [bench.call("read", json!({"path": "a"})).unwrap(), bench.edit("b", "one", "two").unwrap()];
     let mut history = History::default();
     for output in results {
-        assert_eq!(output.details["sha256"].as_str().unwrap().len(), 64);
         let result = ToolResult {
             call_id: CallId::new("call"),
             ok: true,
@@ -144,6 +138,18 @@ fn what_was_seen_is_known_again_after_a_resume() {
             extra: Extra::new(),
         })));
     }
+    history
+}
+
+#[test]
+fn what_was_seen_is_known_again_after_a_resume() {
+    let bench = Bench::new();
+    bench.put("a", "one\n");
+    bench.put("b", "one\n");
+    let results =
+        [bench.call("read", json!({"path": "a"})).unwrap(), bench.edit("b", "one", "two").unwrap()];
+    assert!(results.iter().all(|one| one.details["sha256"].as_str().unwrap().len() == 64));
+    let history = history_of(results);
     let resumed = Bench { toolbox: toolbox(bench.folder.path(), &history), ..bench };
     resumed.put("a", "theirs one\n");
     assert_eq!(resumed.edit("a", "one", "two").unwrap_err().kind, Kind::FileChanged);

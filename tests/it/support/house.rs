@@ -10,7 +10,7 @@ use pixir::{
     PermissionMode, SessionId, Start, Status, Which,
 };
 
-use super::transcript;
+use super::{leaks, transcript};
 
 /// The binary under test.
 pub const PIXIR: &str = env!("CARGO_BIN_EXE_pixir");
@@ -24,6 +24,16 @@ pub struct House {
     pub server: Server,
     pub config: Config,
     pub can_ask: bool,
+    /// Files of the Workspace that hold a planted secret on purpose.
+    pub may_hold: Vec<&'static str>,
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        let may_hold: Vec<PathBuf> =
+            self.may_hold.iter().map(|name| self.workspace().join(name)).collect();
+        leaks::check(self.folder.path(), &leaks::planted(), &may_hold);
+    }
 }
 
 impl House {
@@ -42,7 +52,8 @@ impl House {
         config.retry.cap = Duration::from_millis(4);
         config.stream.idle = Duration::from_secs(20);
         let server = Server::start(script).await.unwrap();
-        Self { folder, server, config, can_ask: false }
+        leaks::watch();
+        Self { folder, server, config, can_ask: false, may_hold: Vec::new() }
     }
 
     pub fn ask_mode(mut self) -> Self {

@@ -2,9 +2,11 @@
 
 pub mod desk;
 pub mod house;
+pub mod leaks;
 pub mod marked;
 pub mod stage;
 pub mod torture;
+pub mod tracer;
 pub mod transcript;
 
 pub use house::House;

@@ -15,6 +15,7 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
 use super::house::{DEADLINE, PIXIR, logs};
+use super::leaks;
 
 /// How long processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -26,6 +27,12 @@ pub struct Stage {
     binary: tempfile::TempDir,
     pub server: Server,
     pub mark: String,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        leaks::check(self.folder.path(), &leaks::planted(), &[]);
+    }
 }
 
 /// What the kernel does at a limit.
@@ -72,6 +79,7 @@ impl Stage {
             fs::copy(PIXIR, &program).unwrap();
         }
         let server = Server::start(script).await.unwrap();
+        leaks::watch();
         let stage = Self { folder, binary, server, mark };
         stage.configure(&json!({"durability": "none"}));
         stage
@@ -98,8 +106,10 @@ impl Stage {
     /// The binary with these arguments, in the Workspace, with an environment of its own.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.program());
-        command.args(args);
+        // What developers may switch on holds no secret either.
+        command.arg("--log-file").arg(self.folder.path().join("trace.log")).args(args);
         self.dress(&mut command);
+        command.env("PIXIR_LOG", "trace");
         command
     }
 
@@ -209,7 +219,10 @@ impl Running {
         let status = wait_for(DEADLINE, || self.child.try_wait().unwrap(), Option::is_some);
         let status = status.expect("the run ends in time");
         let text = |pipe: Option<JoinHandle<String>>| pipe.unwrap().join().unwrap();
-        Ended { status, stdout: text(self.stdout.take()), stderr: text(self.stderr.take()) }
+        let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
+        leaks::check_stream(&stdout);
+        leaks::check_stream(&stderr);
+        Ended { status, stdout, stderr }
     }
 }
 

@@ -238,3 +238,23 @@ fn a_failed_answer_that_was_billed_says_so_before_its_error() {
     assert_eq!((tokens.input_tokens, tokens.total_tokens), (7, 9));
     assert_eq!(reduce(&[frame(&Value::Null)]).len(), 1);
 }
+
+#[test]
+fn a_call_that_is_sent_twice_without_an_id_counts_once() {
+    let call = |arguments: &str| {
+        done(&json!({"type": "function_call", "call_id": "c", "name": "n", "arguments": arguments}))
+    };
+    let frames = [call("{}"), call("{}"), call("{\"a\":1}"), completed(&json!({"id": "r"}))];
+    assert_eq!(items(reduce(&frames)).len(), 2);
+}
+
+#[test]
+fn an_answer_without_end_is_an_error_and_not_the_end_of_memory() {
+    let mut reducer = Reducer { taken: LONGEST_ANSWER - 10, ..Reducer::default() };
+    let mut out = VecDeque::new();
+    let frame = json!({"type": "response.output_text.delta", "delta": "more"}).to_string();
+    reducer.take(b"", frame.as_bytes(), &mut out);
+    let error = failure(out.into());
+    assert_eq!((error.kind, error.retryable), (Kind::InvalidResponse, false));
+    assert!(reducer.is_over());
+}

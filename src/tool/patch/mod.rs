@@ -1,0 +1,224 @@
+//! `apply_patch`: changes several files by one patch, all of them or none.
+//!
+//! The patch is read (`envelope`), every file is worked out in memory (`draft`, `lines`, `place`),
+//! and only when all fit is anything written, as one batch of the Workspace.
+
+mod draft;
+mod envelope;
+mod lines;
+mod place;
+mod report;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::rewrite::{
+    COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, file_changed, identity, on_disk,
+};
+use super::seen::Print;
+use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+use crate::error::Kind;
+use crate::workspace::{self, Done, OpenFile, Step, Target, WorkspaceError};
+use draft::{Draft, Drafted};
+use envelope::{Deed, Section};
+
+/// The tool.
+#[derive(Debug)]
+pub struct ApplyPatch(Rewriter);
+
+/// The arguments of `apply_patch`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// The whole patch.
+    patch: String,
+}
+
+impl ApplyPatch {
+    /// An `apply_patch` that knows what the Session has seen.
+    pub fn new(rewriter: Rewriter) -> Self {
+        Self(rewriter)
+    }
+}
+
+impl Tool for ApplyPatch {
+    type Args = Args;
+    const NAME: &'static str = "apply_patch";
+    const MANUAL: &'static str = "Changes several files at once, all or none. Form of a patch:
+*** Begin Patch
+*** Add File: new.txt
++each line of it
+*** Delete File: old.txt
+*** Update File: src/a.py
+*** Move to: src/b.py
+@@ class A
+@@     def f(self):
+         kept = 1
+-        x = 1
++        x = 2
+         return x
+*** End Patch
+Paths are relative. In an update each line begins with a blank (kept), - (removed) or + (added). \
+Give about 3 kept lines around a change. If they occur more than once, put @@ lines before them: \
+each names a line above, and the first match below counts. `*** Move to` is optional. \
+`*** End of File` behind the last line puts a change at the end.";
+
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
+        let sections = envelope::parse(&args.patch)?;
+        let paths = paths(&sections, context);
+        let size: i64 = paths
+            .iter()
+            .map(|path| context.workspace.metadata(path).map_or(0, |stat| stat.st_size))
+            .sum();
+        let work = u64::try_from(size).unwrap_or_default().saturating_mul(steps(&sections));
+        if work > LARGEST_PLANNED {
+            for path in &paths {
+                context.workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
+            }
+            let count = paths.len();
+            let summary = format!("patch {count} files, {size} bytes, too many for a preview");
+            return Ok(Plan { paths, ..Plan::new(Effect::Write, summary) });
+        }
+        let draft = report::sound(Draft::of(&sections, &self.0, context))?;
+        let changes = report::changes(&draft, context, PLAN_COMPARE_TIME);
+        let summary = report::summary("patch", &changes);
+        let diff = Some(report::diff(&changes));
+        Ok(Plan { paths, diff, ..Plan::new(Effect::Write, summary) })
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        let rewriter = self.0.clone();
+        on_disk(move || {
+            let sections = envelope::parse(&args.patch)?;
+            let mut draft = report::sound(Draft::of(&sections, &rewriter, &context))?;
+            if context.cancel.is_cancelled() {
+                return Err(ToolError::new(Kind::Interrupted, "the patch was interrupted"));
+            }
+            write(&mut draft, &context)?;
+            let prints = note_seen(&draft, &rewriter, &context);
+            let changes = report::changes(&draft, &context, COMPARE_TIME);
+            Ok(report::told(&draft, &changes, &prints))
+        })
+        .await
+    }
+}
+
+/// All paths of a patch, as people should see them.
+fn paths(sections: &[Section], context: &ToolContext) -> Vec<std::path::PathBuf> {
+    let mut paths: Vec<std::path::PathBuf> = Vec::new();
+    for section in sections {
+        let to = match &section.deed {
+            Deed::Update { to, .. } => to.as_ref(),
+            Deed::Add { .. } | Deed::Delete => None,
+        };
+        for path in std::iter::once(&section.path).chain(to) {
+            let path = context.workspace.display(path);
+            if !paths.iter().any(|known| known == path) {
+                paths.push(path.to_owned());
+            }
+        }
+    }
+    paths
+}
+
+/// How often the content of a file is gone through.
+fn steps(sections: &[Section]) -> u64 {
+    let chunks = sections.iter().map(|section| match &section.deed {
+        Deed::Update { chunks, .. } => chunks.len() as u64,
+        Deed::Add { .. } | Deed::Delete => 1,
+    });
+    chunks.sum::<u64>().div_ceil(16).max(1)
+}
+
+/// Writes the draft as one batch.
+fn write(draft: &mut Draft, context: &ToolContext) -> Result<(), ToolError> {
+    let mut steps = Vec::new();
+    let mut files = Vec::new();
+    for at in 0..draft.files.len() {
+        match step(draft, at, context) {
+            Ok(None) => {}
+            Ok(Some(step)) => {
+                steps.push(step);
+                files.push(at);
+            }
+            Err(error) => {
+                workspace::abandon(&steps);
+                draft.files[at].error = Some(error);
+                return Err(report::refusal(draft));
+            }
+        }
+    }
+    let done = workspace::commit(steps).map_err(|broken| report::broken(draft, &files, &broken))?;
+    for (at, Done { notes, .. }) in files.into_iter().zip(done) {
+        draft.files[at].notes.extend(notes);
+    }
+    Ok(())
+}
+
+/// The step that makes a file what it should be.
+fn step(draft: &Draft, at: usize, context: &ToolContext) -> Result<Option<Step>, ToolError> {
+    let file = &draft.files[at];
+    let workspace = &context.workspace;
+    let explain = |error: WorkspaceError| ToolError::from(&error);
+    if !file.is_changed() {
+        return Ok(None);
+    }
+    let Some(bytes) = &file.after else {
+        let is_renamed =
+            draft.files.iter().any(|other| other.origin == Some(at) && is_pure(draft, other));
+        if is_renamed {
+            return Ok(None);
+        }
+        let target = workspace.target_itself(&file.given).map_err(explain)?;
+        return checked(target, file).map(|target| Some(Step::Remove(target)));
+    };
+    let origin = file.origin.map(|origin| &draft.files[origin]);
+    let pure = origin.filter(|_| is_pure(draft, file));
+    if let Some(origin) = pure {
+        let from = checked(workspace.target_itself(&origin.given).map_err(explain)?, origin)?;
+        let to = checked(workspace.target(&file.given).map_err(explain)?, file)?;
+        return Ok(Some(Step::Rename { from, to }));
+    }
+    let like: Option<OpenFile> = match origin {
+        Some(origin) => Some(workspace.open_file(&origin.given).map_err(explain)?),
+        None => None,
+    };
+    let target = checked(workspace.target(&file.given).map_err(explain)?, file)?;
+    Ok(Some(Step::Put { target, content: bytes.clone(), like }))
+}
+
+/// Whether a file only gets another name.
+fn is_pure(draft: &Draft, file: &Drafted) -> bool {
+    let origin = file.origin.map(|origin| &draft.files[origin]);
+    origin.is_some_and(|origin| {
+        let is_same = origin.before.is_some() && file.after.as_deref() == Some(origin.old());
+        is_same && origin.after.is_none() && file.before.is_none()
+    })
+}
+
+/// Refuses a file that is not the one the draft was made from.
+fn checked(target: Target, file: &Drafted) -> Result<Target, ToolError> {
+    let before = file.before.as_ref().map(|before| identity(&before.stat));
+    if target.stat().as_ref().map(identity) == before {
+        return Ok(target);
+    }
+    Err(file_changed(&file.given))
+}
+
+/// Remembers the files as they are now.
+fn note_seen(draft: &Draft, rewriter: &Rewriter, context: &ToolContext) -> Vec<Option<Print>> {
+    let seen = rewriter.seen();
+    let note = |file: &Drafted| match &file.after {
+        None => {
+            seen.forget(&file.real);
+            None
+        }
+        Some(bytes) => {
+            let stat = context.workspace.metadata(&file.real).ok()?;
+            let print = Print::of(bytes, &stat);
+            seen.note(&file.real, print.clone());
+            Some(print)
+        }
+    };
+    draft.files.iter().map(note).collect()
+}

@@ -1,0 +1,247 @@
+//! The place of a chunk: which lines of a file it means, or why that cannot be said.
+//!
+//! Lines are compared exactly first, then without blanks at their ends, then with typographic
+//! punctuation read as its plain form. A chunk must mean one place; an anchor means the first match
+//! below it.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::super::hint::hint;
+use super::super::{ToolError, first_chars};
+use super::envelope::{Chunk, Line, Mark};
+use crate::error::Kind;
+
+/// How many places are named.
+const TOLD_PLACES: usize = 20;
+/// How much of an anchor is repeated.
+const SHOWN_ANCHOR: usize = 80;
+
+/// Where a chunk stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place<'c> {
+    /// The first line, from 0.
+    pub start: usize,
+    /// The chunk's lines that count; air around them is left out.
+    pub lines: &'c [Line],
+    /// Whether it was found only by looking away from something.
+    pub looked_away: Option<&'static str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    Exact,
+    NoTrailingBlanks,
+    PlainPunctuation,
+}
+
+impl Sight {
+    const ALL: [Self; 3] = [Self::Exact, Self::NoTrailingBlanks, Self::PlainPunctuation];
+
+    fn same(self, found: &[u8], wanted: &[u8]) -> bool {
+        match self {
+            Self::Exact => found == wanted,
+            Self::NoTrailingBlanks => found.trim_ascii_end() == wanted.trim_ascii_end(),
+            Self::PlainPunctuation => {
+                Self::NoTrailingBlanks.same(found, wanted)
+                    || (!(found.is_ascii() && wanted.is_ascii())
+                        && plain(found).is_some_and(|found| plain(wanted) == Some(found)))
+            }
+        }
+    }
+
+    fn looked_away(self) -> Option<&'static str> {
+        match self {
+            Self::Exact => None,
+            Self::NoTrailingBlanks => Some("blanks at the ends of lines"),
+            Self::PlainPunctuation => Some("typographic punctuation"),
+        }
+    }
+}
+
+/// A line with plain quotes, dashes and blanks; `None` when it is not UTF-8.
+fn plain(line: &[u8]) -> Option<Cow<'_, str>> {
+    let text = std::str::from_utf8(line).ok()?;
+    if text.is_ascii() {
+        return Some(text.trim_end().into());
+    }
+    let plain = text.chars().map(|c| match c {
+        '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
+        '\u{2018}'..='\u{201b}' => '\'',
+        '\u{201c}'..='\u{201f}' => '"',
+        '\u{a0}' | '\u{2002}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
+        c => c,
+    });
+    Some(plain.collect::<String>().trim_end().to_owned().into())
+}
+
+/// Finds the one place that a chunk means.
+pub fn locate<'c>(lines: &[&[u8]], chunk: &'c Chunk) -> Result<Place<'c>, ToolError> {
+    let whole = chunk.lines.as_slice();
+    let is_bare = |line: &Line| line.mark == Mark::Bare;
+    let tail = whole.iter().rev().take_while(|line| is_bare(line)).count();
+    let head = whole.iter().take_while(|line| is_bare(line)).count();
+    let mut readings = vec![whole];
+    if tail > 0 {
+        readings.push(&whole[..whole.len() - tail]);
+    }
+    if head > 0 && head < whole.len() {
+        readings.push(&whole[head..whole.len() - tail]);
+    }
+    let anchors = anchored(lines, chunk)?;
+    for reading in readings {
+        if let Some(place) = read_as(lines, chunk, reading, anchors.as_deref())? {
+            return Ok(place);
+        }
+    }
+    Err(no_match(lines, chunk))
+}
+
+/// The lines that a chunk expects to find.
+fn old(lines: &[Line]) -> Vec<&[u8]> {
+    lines.iter().filter(|line| line.mark != Mark::Add).map(|line| line.text.as_bytes()).collect()
+}
+
+fn read_as<'c>(
+    lines: &[&[u8]],
+    chunk: &Chunk,
+    reading: &'c [Line],
+    anchors: Option<&[usize]>,
+) -> Result<Option<Place<'c>>, ToolError> {
+    let old = old(reading);
+    let place = |start, sight: Sight| {
+        Ok(Some(Place { start, lines: reading, looked_away: sight.looked_away() }))
+    };
+    if old.is_empty() {
+        let is_free = lines.is_empty() || chunk.is_at_end;
+        if is_free && anchors.is_none() {
+            return place(lines.len(), Sight::Exact);
+        }
+        return Err(nowhere(chunk));
+    }
+    for sight in Sight::ALL {
+        let matches = matches(lines, &old, sight);
+        if chunk.is_at_end
+            && let Some(last) = matches.last().copied()
+            && lines[last + old.len()..].iter().all(|line| line.trim_ascii().is_empty())
+        {
+            return place(last, sight);
+        }
+        let places: BTreeSet<usize> = match anchors {
+            None => matches.into_iter().collect(),
+            Some(anchors) => anchors
+                .iter()
+                .filter_map(|anchor| matches.get(matches.partition_point(|at| at < anchor)))
+                .copied()
+                .collect(),
+        };
+        match places.first() {
+            None => {}
+            Some(only) if places.len() == 1 => return place(*only, sight),
+            Some(_) => return Err(not_unique(chunk, &places)),
+        }
+    }
+    Ok(None)
+}
+
+/// Where all wanted lines stand one after the other; none stand nowhere.
+fn matches(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let windows = lines.windows(wanted.len()).enumerate();
+    let is_match =
+        |window: &[&[u8]]| window.iter().zip(wanted).all(|(one, other)| sight.same(one, other));
+    windows.filter(|(_, window)| is_match(window)).map(|(at, _)| at).collect()
+}
+
+/// Where the innermost anchor may stand: for each place of the outermost, the first below it.
+fn anchored(lines: &[&[u8]], chunk: &Chunk) -> Result<Option<Vec<usize>>, ToolError> {
+    let mut starts: Option<Vec<usize>> = None;
+    for anchor in &chunk.anchors {
+        let found = anchor_lines(lines, anchor);
+        let next: BTreeSet<usize> = match starts {
+            None => found.into_iter().collect(),
+            Some(above) => above
+                .iter()
+                .filter_map(|start| found.get(found.partition_point(|at| at <= start)))
+                .copied()
+                .collect(),
+        };
+        if next.is_empty() {
+            return Err(no_anchor(lines, chunk, anchor));
+        }
+        starts = Some(next.into_iter().collect());
+    }
+    Ok(starts)
+}
+
+/// The lines that an anchor names: whole ones, else those that contain it.
+fn anchor_lines(lines: &[&[u8]], anchor: &str) -> Vec<usize> {
+    let anchor = anchor.as_bytes();
+    let whole = |sight: Sight| matches(lines, &[anchor], sight);
+    let found = Sight::ALL.into_iter().map(whole).find(|found| !found.is_empty());
+    found.unwrap_or_else(|| {
+        let finder = memchr::memmem::Finder::new(anchor.trim_ascii());
+        let holds = |line: &&[u8]| finder.find(line).is_some();
+        let numbered = lines.iter().enumerate();
+        numbered.filter(|(_, line)| holds(line)).map(|(at, _)| at).collect()
+    })
+}
+
+fn not_unique(chunk: &Chunk, places: &BTreeSet<usize>) -> ToolError {
+    let (number, count) = (chunk.number, places.len());
+    let told: Vec<usize> = places.iter().take(TOLD_PLACES).map(|at| at + 1).collect();
+    let named: Vec<String> = told.iter().map(usize::to_string).collect();
+    let more = if count > TOLD_PLACES { ", …" } else { "" };
+    let message = format!(
+        "the chunk at line {number} of the patch fits {count} places, at lines {}{more}",
+        named.join(", ")
+    );
+    ToolError::new(Kind::NotUnique, message)
+        .details(json!({"count": count, "lines": told, "patch_line": number}))
+        .next("add context lines, or an `@@` with a line above the change that occurs once")
+}
+
+fn nowhere(chunk: &Chunk) -> ToolError {
+    let number = chunk.number;
+    let message = format!("the chunk at line {number} of the patch does not say where to add");
+    ToolError::invalid(message)
+        .details(json!({ "patch_line": number }))
+        .next("add a context line, or `*** End of File` behind it to append")
+}
+
+fn no_anchor(lines: &[&[u8]], chunk: &Chunk, anchor: &str) -> ToolError {
+    let (shown, number) = (first_chars(anchor, SHOWN_ANCHOR), chunk.number);
+    let message = format!("the anchor `{shown}` of the chunk at line {number} is not in the file");
+    with_hint(ToolError::new(Kind::NoMatch, message), lines, anchor)
+}
+
+fn no_match(lines: &[&[u8]], chunk: &Chunk) -> ToolError {
+    let number = chunk.number;
+    let below = if chunk.anchors.is_empty() { "" } else { " below its anchor" };
+    let message = format!("the chunk at line {number} of the patch does not fit{below}");
+    let error = ToolError::new(Kind::NoMatch, message).details(json!({ "patch_line": number }));
+    let kept = |line: &&Line| line.mark != Mark::Remove;
+    let new: Vec<&[u8]> =
+        chunk.lines.iter().filter(kept).map(|line| line.text.as_bytes()).collect();
+    let has_added = chunk.lines.iter().any(|line| line.mark == Mark::Add);
+    let at = matches(lines, &new, Sight::Exact).first().map(|at| at + 1);
+    if let Some(line) = at.filter(|_| has_added) {
+        return error.next(format!("it is already there, at line {line}; read the file"));
+    }
+    let old = old(&chunk.lines).join(&b'\n');
+    with_hint(error, lines, &String::from_utf8_lossy(&old))
+}
+
+fn with_hint(error: ToolError, lines: &[&[u8]], wanted: &str) -> ToolError {
+    let text = lines.join(&b'\n');
+    match hint(&String::from_utf8_lossy(&text), wanted) {
+        Some((line, found, reason)) => {
+            error.next(format!("line {line} {reason}: {found:?}; copy it exactly"))
+        }
+        None => error.next("read the file and copy its lines exactly, without line numbers"),
+    }
+}

@@ -1,0 +1,95 @@
+//! Schemas: what the arguments of a tool must look like.
+//!
+//! The built-in ones are drawn from their types by a test and kept as text, because drawing them
+//! anew would hold up the first request of every run, which sends all of them.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// One line per built-in tool, as the model is told.
+const DRAWN: &str = include_str!("schemas.json");
+
+static BY_NAME: LazyLock<HashMap<&'static str, &'static RawValue>> =
+    LazyLock::new(|| serde_json::from_str(DRAWN).unwrap_or_default());
+
+/// A JSON Schema, as text.
+#[derive(Clone)]
+pub struct Schema(Cow<'static, RawValue>);
+
+impl Schema {
+    /// The schema of a tool; one that is not kept as text is drawn.
+    pub(super) fn of<A: JsonSchema>(tool: &str) -> Self {
+        BY_NAME.get(tool).map_or_else(|| draw::<A>().into(), |text| Self(Cow::Borrowed(text)))
+    }
+
+    /// The schema as a value.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.0.get()).unwrap_or_default()
+    }
+}
+
+impl From<Value> for Schema {
+    fn from(schema: Value) -> Self {
+        // A value of JSON always has a text.
+        Self(Cow::Owned(serde_json::value::to_raw_value(&schema).unwrap_or_default()))
+    }
+}
+
+impl Serialize for Schema {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl PartialEq for Schema {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.get())
+    }
+}
+
+/// The schema of a type, every part of it in place, so that no reference needs to be followed.
+pub(super) fn draw<A: JsonSchema>() -> Value {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    shorten(settings.into_generator().into_root_schema_for::<A>().to_value())
+}
+
+/// Takes out what tells a model nothing: titles, number formats, null as another way to leave out.
+fn shorten(schema: Value) -> Value {
+    let Value::Object(mut map) = schema else { return schema };
+    for noise in ["title", "format", "default"] {
+        map.remove(noise);
+    }
+    if let Some(Value::Array(types)) = map.get("type")
+        && let Some(only) = types.iter().find(|name| *name != "null").cloned()
+    {
+        map.insert("type".to_owned(), only);
+    }
+    if map.contains_key("properties") {
+        map.remove("description");
+    }
+    let shortened = map.into_iter().map(|(key, value)| match value {
+        // Names of properties are not keywords; a property may be called `title`.
+        Value::Object(inner) if key == "properties" => {
+            let inner = inner.into_iter().map(|(name, value)| (name, shorten(value)));
+            (key, Value::Object(inner.collect()))
+        }
+        value => (key, shorten(value)),
+    });
+    Value::Object(shortened.collect())
+}

@@ -1,0 +1,99 @@
+//! Bytes of the tree as text for the model: nothing invisible, and no line that floods a page.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// The longest part of a line that is shown.
+const LINE_LIMIT: usize = 320;
+/// How much of a long line stands before what was found in it.
+const LEAD: usize = 80;
+
+/// A name or a line whose control characters can be seen and whose bad bytes are replaced.
+pub fn visible(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let odd = |c: char| c.is_control() && c != '\t';
+    if !text.contains(odd) {
+        return text.into_owned();
+    }
+    let picture = |c: char| match c {
+        '\t' => '\t',
+        '\u{7f}' => '\u{2421}',
+        c if c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
+        c if c.is_control() => '?',
+        c => c,
+    };
+    text.chars().map(picture).collect()
+}
+
+/// A line without its ending; a long one is cut around what was found, and says by how much.
+pub fn line_of(bytes: &[u8], found: impl FnOnce(&[u8]) -> Option<usize>) -> String {
+    let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.len() <= LINE_LIMIT {
+        return visible(line);
+    }
+    let Range { start, end } = window(line, found(line).unwrap_or(0));
+    let mut text = String::with_capacity(LINE_LIMIT + 64);
+    if start > 0 {
+        write!(text, "[… {start} bytes]").ok();
+    }
+    text.push_str(&visible(&line[start..end]));
+    if end < line.len() {
+        write!(text, "[… {} bytes]", line.len() - end).ok();
+    }
+    text
+}
+
+/// The part of a long line that is shown; it begins and ends between characters.
+fn window(line: &[u8], found: usize) -> Range<usize> {
+    let inside = |place: usize| line.get(place).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let wished = if found + LEAD <= LINE_LIMIT { 0 } else { found - LEAD };
+    let mut start = wished.min(line.len() - LINE_LIMIT);
+    let mut end = start + LINE_LIMIT;
+    // A character has four bytes at most; more of these are no character at all.
+    for _ in 0..3 {
+        start += usize::from(start > 0 && inside(start));
+        end -= usize::from(inside(end));
+    }
+    start..end
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_made_visible() {
+        assert_eq!(visible(b"a\tb\x1b[31m\x07\xff\r"), "a\tb\u{241b}[31m\u{2407}\u{fffd}\u{240d}");
+        assert_eq!(line_of(b"plain\r\n", |_| None), "plain");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_what_was_found() {
+        let mut line = vec![b'x'; 5000];
+        line[3000..3006].copy_from_slice(b"needle");
+        let shown = line_of(&line, |line| memchr::memmem::find(line, b"needle"));
+        assert!(shown.starts_with("[… 2920 bytes]xxx") && shown.contains("needle"), "{shown}");
+        assert!(shown.ends_with("xxx[… 1760 bytes]"), "{shown}");
+        let shown = line_of(&line, |_| Some(4999));
+        assert!(shown.starts_with("[… 4680 bytes]") && shown.ends_with('x'), "{shown}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_character_is_torn_and_the_counts_are_true(
+            text in "[aé€😀]{100,300}", place in 0_usize..1200,
+        ) {
+            let shown = line_of(text.as_bytes(), |line| Some(place.min(line.len())));
+            prop_assert!(!shown.contains('\u{fffd}'), "{}", shown);
+            let letters = |text: &str| text.bytes().filter(|b| *b == b'a' || *b >= 0x80).count();
+            let marks: Vec<usize> = shown.split("[… ").skip(1)
+                .map(|rest| rest.split(' ').next().unwrap().parse().unwrap()).collect();
+            // The marker itself brings one character of three bytes.
+            let kept = letters(&shown) - marks.len() * 3;
+            prop_assert_eq!(kept + marks.iter().sum::<usize>(), text.len());
+        }
+    }
+}

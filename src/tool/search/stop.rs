@@ -1,0 +1,108 @@
+//! When a search ends early: somebody asked, or it takes too long.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::tool::rewrite::on_disk;
+use crate::tool::{ToolContext, ToolError};
+
+/// How long one search may take.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// Why a search ended before everything was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    Asked,
+    Late(Duration),
+}
+
+/// The wish to stop, seen by all threads of a search.
+#[derive(Debug)]
+pub struct Stop {
+    asked: AtomicBool,
+    late: AtomicBool,
+    limit: Duration,
+    deadline: Instant,
+}
+
+impl Stop {
+    /// Nobody asked yet, and there is as much time as this.
+    pub fn after(limit: Duration) -> Self {
+        let deadline = Instant::now() + limit;
+        Self { asked: AtomicBool::new(false), late: AtomicBool::new(false), limit, deadline }
+    }
+
+    /// Asks the search to end.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the end was decided; costs nothing, and does not look at the clock.
+    pub fn is_set(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) || self.late.load(Ordering::Relaxed)
+    }
+
+    /// Whether to end now.
+    pub fn is_due(&self) -> bool {
+        if self.is_set() {
+            return true;
+        }
+        let is_late = Instant::now() > self.deadline;
+        if is_late {
+            self.late.store(true, Ordering::Relaxed);
+        }
+        is_late
+    }
+
+    /// Why it ended, if it did before its time.
+    pub fn reason(&self) -> Option<Stopped> {
+        if self.asked.load(Ordering::Relaxed) {
+            return Some(Stopped::Asked);
+        }
+        self.late.load(Ordering::Relaxed).then_some(Stopped::Late(self.limit))
+    }
+
+    /// A reader that ends with an error when the search does.
+    pub fn reader<R: Read>(&self, inner: R) -> impl Read {
+        Watched { inner, stop: self }
+    }
+}
+
+struct Watched<'s, R> {
+    inner: R,
+    stop: &'s Stop,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_due() {
+            return Err(io::Error::other("the search was stopped"));
+        }
+        self.inner.read(buffer)
+    }
+}
+
+/// Runs a search where it may block, until it ends, is interrupted, or nobody waits for it.
+pub async fn while_wanted<T: Send + 'static>(
+    context: &ToolContext,
+    work: impl FnOnce(&Stop) -> Result<T, ToolError> + Send + 'static,
+) -> Result<T, ToolError> {
+    /// Dropping the future is a way to stop as well.
+    struct Asking(Arc<Stop>);
+    impl Drop for Asking {
+        fn drop(&mut self) {
+            self.0.ask();
+        }
+    }
+    let asking = Asking(Arc::new(Stop::after(TIME_LIMIT)));
+    let stop = Arc::clone(&asking.0);
+    let mut running = std::pin::pin!(on_disk(move || work(&stop)));
+    tokio::select! {
+        biased;
+        done = &mut running => return done,
+        () = context.cancel.cancelled() => asking.0.ask(),
+    }
+    running.await
+}

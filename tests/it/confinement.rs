@@ -1,0 +1,254 @@
+//! Confinement: paths that try to leave, and links that change while they are followed. Whatever
+//! the file tools are told, nothing outside the Workspace is read or touched.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pixir::workbench::{Answer, Setup, Workbench};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::{Value, json};
+
+use crate::support::torture::{self, Size};
+
+/// What stands in every file outside.
+const OUTSIDE: &str = "belongs to somebody else";
+
+struct Place {
+    outer: tempfile::TempDir,
+    bench: Workbench,
+}
+
+impl Place {
+    /// A Workspace `app`, its look-alike `app_evil`, and a folder of somebody else.
+    fn new() -> Self {
+        let outer = tempfile::tempdir().unwrap();
+        for folder in ["app/real", "app/.pixir/sessions", "app_evil", "secret", "app/sub"] {
+            fs::create_dir_all(outer.path().join(folder)).unwrap();
+        }
+        for file in ["app_evil/f", "secret/f", "secret/a", "secret/x", "app/.pixir/f"] {
+            fs::write(outer.path().join(file), format!("{OUTSIDE}\n")).unwrap();
+        }
+        for file in ["app/real/f", "app/real/a"] {
+            fs::write(outer.path().join(file), "inside\n").unwrap();
+        }
+        let bench = Workbench::new(Setup {
+            own_binary: "/nowhere".into(),
+            folder: &outer.path().join("app"),
+            environment: Vec::new(),
+            subreaper: false,
+            drain: Duration::ZERO,
+            grace: Duration::ZERO,
+        })
+        .unwrap();
+        Self { outer, bench }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.outer.path().canonicalize().unwrap().join("app")
+    }
+
+    /// Everything outside the Workspace and in Pixir's own state, with times and inodes.
+    fn others(&self) -> Vec<(PathBuf, u64, i64, i64, String)> {
+        let mut found = Vec::new();
+        let folders = ["app_evil", "secret", "app/.pixir", ""];
+        for folder in folders.map(|folder| self.outer.path().join(folder)) {
+            let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            for path in names.filter(|path| !path.ends_with("app")) {
+                let about = fs::symlink_metadata(&path).unwrap();
+                let text = fs::read_to_string(&path).unwrap_or_default();
+                let (mtime, ctime) = (about.mtime_nsec(), about.ctime_nsec());
+                found.push((path, about.ino(), mtime, ctime, text));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    async fn call(&self, tool: &str, args: Value) -> Option<Result<Answer, pixir::Report>> {
+        let answer = self.bench.call(tool, args).await;
+        let is_unknown = answer.as_ref().is_err_and(|report| report.kind == "unknown_tool");
+        if let Ok(answer) = &answer {
+            let told = format!("{}{}", answer.text, answer.details);
+            assert!(!told.contains(OUTSIDE), "{tool} told what is outside: {told}");
+        }
+        (!is_unknown).then_some(answer)
+    }
+}
+
+/// Every way in which the tools can be told a path.
+fn calls(path: &str) -> Vec<(&'static str, Value)> {
+    let wrapped = |body: String| {
+        ("apply_patch", json!({"patch": format!("*** Begin Patch\n{body}*** End Patch")}))
+    };
+    let edit = json!([{"old_string": "e", "new_string": "CHANGED", "replace_all": true}]);
+    vec![
+        ("read", json!({"path": path})),
+        ("list", json!({"path": path})),
+        ("grep", json!({"pattern": "somebody", "path": path})),
+        ("glob", json!({"pattern": "**/*", "path": path})),
+        ("write", json!({"path": path, "content": "CHANGED\n"})),
+        ("edit", json!({"path": path, "edits": edit})),
+        wrapped(format!("*** Add File: {path}\n+CHANGED\n")),
+        wrapped(format!("*** Update File: {path}\n-{OUTSIDE}\n+CHANGED\n")),
+        wrapped(format!("*** Update File: {path}\n-inside\n+CHANGED\n")),
+        wrapped(format!("*** Delete File: {path}\n")),
+        wrapped(format!("*** Update File: {path}\n*** Move to: taken\n")),
+        wrapped(format!("*** Update File: real/a\n*** Move to: {path}\n")),
+        wrapped(format!("*** Delete File: {path}\n*** Add File: {path}\n+CHANGED\n")),
+    ]
+}
+
+/// Whether a call only looks; Pixir's own state may be looked at.
+fn only_looks(tool: &str) -> bool {
+    matches!(tool, "read" | "list" | "grep" | "glob")
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_leads_out() {
+    let place = Place::new();
+    let (root, app) = (place.root(), place.root().parent().unwrap().to_owned());
+    let link = |aim: &Path, name: &str| symlink(aim, root.join(name)).unwrap();
+    link(Path::new("../secret/f"), "link");
+    link(&app.join("secret/f"), "absolute");
+    link(Path::new(".."), "up");
+    link(&app.join("secret"), "folder");
+    link(Path::new("/proc/self/root"), "magic");
+    link(Path::new("/proc/self/cwd"), "cwd");
+    link(Path::new("link"), "chain");
+    let shown = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let out = [
+        "../secret/f".to_owned(),
+        "real/../../secret/f".to_owned(),
+        "./.././secret/f".to_owned(),
+        "missing/../../secret/f".to_owned(),
+        shown(app.join("secret/f")),
+        shown(app.join("app_evil/f")),
+        shown(root.join("../app_evil/f")),
+        "../app_evil/f".to_owned(),
+        format!("/proc/self/root{}", app.join("secret/f").display()),
+        format!("magic{}", app.join("secret/f").display()),
+        "cwd/Cargo.toml".to_owned(),
+        "link".to_owned(),
+        "chain".to_owned(),
+        "absolute".to_owned(),
+        "up/secret/f".to_owned(),
+        "up/secret/new".to_owned(),
+        "up/app_evil/f".to_owned(),
+        "folder/f".to_owned(),
+        "folder/new/deep".to_owned(),
+        "real/../up/secret/f".to_owned(),
+        "/etc/passwd".to_owned(),
+        "~/f".replace('~', "../../../../../../../../../.."),
+        "\\..\\secret\\f/../../../secret/f".to_owned(),
+    ];
+    let state = [
+        ".pixir/f",
+        ".Pixir/f",
+        ".PIXIR/new",
+        ".piXir/f",
+        "./.pixir/./f",
+        ".pixir//f",
+        "real/../.pixir/f",
+        "sub/.pixir/new",
+        "sub/.PiXiR/deep/new",
+        "state/f",
+        "state/new",
+        "statefile",
+    ];
+    link(Path::new(".pixir"), "state");
+    link(Path::new(".pixir/f"), "statefile");
+    let before = place.others();
+    let (mut tried, mut refused) = (0, 0);
+    for (path, is_out) in
+        out.iter().map(|path| (path.as_str(), true)).chain(state.map(|path| (path, false)))
+    {
+        for (tool, args) in calls(path) {
+            // Own state may be read; what stands there is no secret of somebody else.
+            if !is_out && only_looks(tool) {
+                continue;
+            }
+            let said = args.to_string();
+            let Some(answer) = place.call(tool, args).await else { continue };
+            tried += 1;
+            refused += usize::from(answer.is_err());
+            // Tools that search may find nothing instead, as long as they tell nothing.
+            let may_find_nothing = only_looks(tool) && tool != "read";
+            assert!(answer.is_err() || may_find_nothing, "{tool} {said}: {answer:?}");
+        }
+        assert_eq!(place.others(), before, "{path}");
+        assert_eq!(fs::read_to_string(root.join("real/a")).unwrap(), "inside\n", "{path}");
+    }
+    assert!(refused > 300, "{refused} of {tried} calls were refused");
+    torture::say(&format!(
+        "confinement: spellings={} calls={tried} refused={refused} effects outside=0",
+        out.len() + state.len(),
+    ));
+}
+
+/// Swaps links, files and folders for ways out, as often as asked.
+fn swap(root: &Path, swaps: usize, done: &AtomicBool) {
+    let at = |name: &str| root.join(name);
+    for round in 0..swaps.div_ceil(4) {
+        let is_evil = round % 2 == 0;
+        // A link to a folder, replaced by one that leads out.
+        symlink(if is_evil { "../secret" } else { "real" }, at("next")).unwrap();
+        fs::rename(at("next"), at("door")).unwrap();
+        // A link to a file.
+        symlink(if is_evil { "../secret/f" } else { "real/f" }, at("next")).unwrap();
+        fs::rename(at("next"), at("window")).unwrap();
+        // A folder that is a link the next moment, and the same once more, deeper down.
+        renameat_with(CWD, at("room"), CWD, at("trap"), RenameFlags::EXCHANGE).unwrap();
+        renameat_with(CWD, at("deep/er"), CWD, at("deep/trap"), RenameFlags::EXCHANGE).unwrap();
+    }
+    done.store(true, Ordering::Release);
+}
+
+#[test]
+fn a_thread_that_swaps_links_lets_nothing_out() {
+    let (swaps, seed, began) = (Size::asked().of(20_000, 200_000), torture::seed(), Instant::now());
+    let place = Place::new();
+    let root = place.root();
+    for folder in ["room", "deep/er"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+        for file in ["f", "a"] {
+            fs::write(root.join(folder).join(file), "inside\n").unwrap();
+        }
+    }
+    symlink("../secret", root.join("trap")).unwrap();
+    symlink("../../secret", root.join("deep/trap")).unwrap();
+    symlink("real", root.join("door")).unwrap();
+    symlink("real/f", root.join("window")).unwrap();
+    let before = place.others();
+    let doors =
+        ["door/f", "window", "room/f", "deep/er/f", "door/new", "room/new/x", "door/a", "trap/f"];
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut calls_made, mut carried_out) = (0, 0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| swap(&root, swaps, &done));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        while !done.load(Ordering::Acquire) {
+            let calls = calls(doors[random.usize(..doors.len())]);
+            let (tool, args) = calls[random.usize(..calls.len())].clone();
+            let answer = runtime.block_on(place.call(tool, args));
+            calls_made += usize::from(answer.is_some());
+            carried_out += usize::from(answer.is_some_and(|answer| answer.is_ok()));
+            // What a patch took away is laid out again, where nobody swaps anything.
+            for file in ["real/f", "real/a"].map(|file| root.join(file)) {
+                if !file.exists() {
+                    fs::write(file, "inside\n").unwrap();
+                }
+            }
+        }
+    });
+    assert_eq!(place.others(), before);
+    assert!(carried_out > 0, "{carried_out} of {calls_made} calls were carried out");
+    assert!(carried_out < calls_made, "no call met a way out");
+    torture::say(&format!(
+        "race: swaps={swaps} calls={calls_made} carried out={carried_out} effects outside=0 seed={seed}, {:.1} s",
+        began.elapsed().as_secs_f64(),
+    ));
+}

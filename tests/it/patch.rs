@@ -1,0 +1,185 @@
+//! Stories of patches: several files in one call, and a process that dies in the middle of one.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pixir::Status;
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use crate::support::stage::{Running, wait_for};
+use crate::support::torture::{self, Size};
+use crate::support::{House, Stage};
+
+fn patch(body: &str) -> Value {
+    json!({ "patch": format!("*** Begin Patch\n{body}*** End Patch\n") })
+}
+
+#[tokio::test]
+async fn a_patch_that_does_not_fit_is_sent_again_and_changes_all_files() {
+    let wrong =
+        "*** Update File: a.rs\n-fn one() {}\n+fn two() {}\n*** Update File: b.rs\n-x\n+y\n";
+    let right = "*** Update File: a.rs\n-fn one() {}\n+fn two() {}\n*** Update File: b.rs\n\
+        @@ mod tests\n-x\n+y\n*** Add File: c.rs\n+new\n";
+    let house = House::with([
+        Reply::calls("apply_patch", patch(wrong)),
+        Reply::calls("apply_patch", patch(right)),
+        Reply::says("Done."),
+    ])
+    .await;
+    house.write("a.rs", "fn one() {}\r\n");
+    house.write("b.rs", "x\nmod tests\nx\n");
+    let (conversation, status) = house.turn("rename it").await;
+    assert_eq!(status, Status::Done);
+    let files = ["a.rs", "b.rs", "c.rs"].map(|name| house.read(name));
+    assert_eq!(files, ["fn two() {}\r\n", "x\nmod tests\ny\n", "new\n"]);
+    let requests = house.requests();
+    let told = requests[1].outputs().join("");
+    assert!(told.contains("fits 2 places, at lines 1, 3"), "{told}");
+    assert!(told.contains("no file was changed"), "{told}");
+    let transcript = house.transcript(&conversation);
+    let results: Vec<&str> =
+        transcript.lines().filter(|line| line.contains("tool_result")).collect();
+    insta::assert_snapshot!(results.join("\n"), @r#"
+    4 tool_result error not_unique
+    7 tool_result ok=true "patched 3 files (+3 -2)\nM a.rs (+1 -1)\nM b.rs (+1 -1)\nA c.rs (+1 -0)"
+    "#);
+}
+
+/// Files that are there before; as many are added.
+const FILES: usize = 16;
+
+/// What a file holds before and after; large enough that half of it would show.
+fn content(file: usize, version: &str) -> String {
+    let mut text = format!("file {file}\nversion {version}\n");
+    for line in 0..400 {
+        writeln!(text, "{line:05} the quick brown fox").unwrap();
+    }
+    text
+}
+
+fn lay_out(folder: &Path) {
+    for file in 0..FILES {
+        fs::write(folder.join(format!("{file}.txt")), content(file, "old")).unwrap();
+    }
+}
+
+/// Updates most files, moves some, deletes some, and adds some.
+fn great_patch() -> String {
+    let mut body = String::new();
+    for file in 0..FILES {
+        match file % 8 {
+            6 => writeln!(body, "*** Delete File: {file}.txt").unwrap(),
+            kind => {
+                writeln!(body, "*** Update File: {file}.txt").unwrap();
+                if kind == 7 {
+                    writeln!(body, "*** Move to: moved/{file}.txt").unwrap();
+                }
+                body.push_str("@@\n-version old\n+version new\n");
+            }
+        }
+        writeln!(body, "*** Add File: new/{file}.txt\n+new {file}").unwrap();
+    }
+    body
+}
+
+/// Checks that every file is old or new, and gives how many are new.
+fn count_new(folder: &Path) -> usize {
+    let mut new = 0;
+    for file in 0..FILES {
+        let name = format!("{file}.txt");
+        let here = fs::read_to_string(folder.join(&name)).ok();
+        let moved = fs::read_to_string(folder.join("moved").join(&name)).ok();
+        let (old, changed) = (content(file, "old"), content(file, "new"));
+        let is_new = match file % 8 {
+            6 => here.is_none(),
+            7 => here.is_none() && moved.is_some(),
+            _ => here.as_deref() == Some(&*changed),
+        };
+        assert!(here.is_none() && file % 8 > 5 || here == Some(old) || is_new, "{name}");
+        assert!(moved.is_none() || file % 8 == 7 && moved == Some(changed), "moved {name}");
+        assert!(here.is_some() || moved.is_some() || file % 8 == 6, "{name} is lost");
+        let added = fs::read_to_string(folder.join("new").join(&name)).ok();
+        assert!(added.is_none() || added == Some(format!("new {file}\n")), "new {name}");
+        new += usize::from(is_new);
+    }
+    new
+}
+
+/// Where the process dies.
+#[derive(Debug, Clone, Copy)]
+enum Strike {
+    /// Instead of its n-th call of this name, from 1.
+    Call(&'static str, usize),
+    /// So long after the first new folder is there.
+    Later(Duration),
+}
+
+/// Runs the patch and kills it. `strace` hits every point exactly; without it, chance must do.
+fn strike(stage: &Stage, point: Strike) {
+    let folder = stage.workspace();
+    match point {
+        Strike::Call(name, number) => {
+            let mut command = Command::new("strace");
+            let inject = format!("inject={name}:signal=KILL:when={number}");
+            command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={name}")]);
+            command.args(["-e", &inject, "--"]).arg(stage.program()).arg("patch it");
+            stage.dress(&mut command);
+            let ended = Running::start(&mut command).end();
+            assert_eq!(ended.status.code(), None, "{point:?}: {ended:?}");
+        }
+        Strike::Later(later) => {
+            let running = stage.start(&["patch it"]);
+            wait_for(Duration::from_secs(30), || folder.join("new").exists(), |is_there| *is_there);
+            std::thread::sleep(later);
+            running.signal(rustix::process::Signal::KILL);
+            running.end();
+        }
+    }
+}
+
+/// Every rename and every removal that the patch makes, and some moments before them.
+fn points(random: &mut fastrand::Rng) -> Vec<Strike> {
+    let later =
+        |random: &mut fastrand::Rng| Strike::Later(Duration::from_micros(random.u64(0..60_000)));
+    let mut points: Vec<Strike> = (0..16).map(|_| later(random)).collect();
+    let has_strace = Command::new("strace").arg("-V").output().is_ok();
+    let moved = FILES / 8;
+    // Every new name and every old file takes one rename, and every old file one removal.
+    let (renames, removals) = (FILES + moved + FILES, FILES);
+    let exact = (1..=renames)
+        .map(|number| Strike::Call("renameat2", number))
+        .chain((1..=removals).map(|number| Strike::Call("unlinkat", number)));
+    points.extend(exact.map(|point| if has_strace { point } else { later(random) }));
+    points
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_kill_in_the_middle_of_a_patch_leaves_each_file_old_or_new() {
+    let (seed, began) = (torture::seed(), Instant::now());
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut points = points(&mut random);
+    random.shuffle(&mut points);
+    points.truncate(Size::asked().of(points.len() / 5, points.len()));
+    let (mut untouched, mut between, mut whole) = (0, 0, 0);
+    for point in &points {
+        let script =
+            Script::new([Reply::calls("apply_patch", patch(&great_patch())), Reply::says("Done.")]);
+        let stage = Stage::new(Stage::mark(), script).await;
+        lay_out(&stage.workspace());
+        tokio::task::block_in_place(|| strike(&stage, *point));
+        match count_new(&stage.workspace()) {
+            0 => untouched += 1,
+            FILES => whole += 1,
+            _ => between += 1,
+        }
+    }
+    torture::say(&format!(
+        "patch: kills={} untouched={untouched} between={between} whole={whole} torn files=0 seed={seed}, {:.1} s",
+        points.len(),
+        began.elapsed().as_secs_f64(),
+    ));
+}

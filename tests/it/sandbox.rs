@@ -1,0 +1,12 @@
+//! The sandbox: everyday work goes on inside it, and nothing gets out of it.
+
+/// A Workspace, and what is around it.
+mod arena;
+/// What is tried.
+mod attempts;
+/// More than 150 ways to get out, and what became of them.
+mod escape;
+/// Ordinary commands.
+mod everyday;
+/// What a denial, a setting or a mode does, as the Log tells it.
+mod stories;

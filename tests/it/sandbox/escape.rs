@@ -1,0 +1,247 @@
+//! Escapes: every attempt of the table, in every way commands can be held; none may have an effect
+//! outside.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Instant;
+
+use pixir::SandboxLevel;
+use pixir::workbench::Workbench;
+use serde_json::json;
+
+use super::arena::Arena;
+use super::attempts::{Attempt, ONLY_FULL, ONLY_FULL_READ_ONLY, SOCKETS, TABLE};
+use crate::support::torture::{Size, seed};
+
+/// The variable that makes a test process a driver, and says how commands are held.
+const DRIVE: &str = "PIXIR_TEST_ESCAPE";
+/// A user that owns nothing.
+const NOBODY: u32 = 65534;
+/// How long one attempt may take.
+const PATIENCE_MS: u64 = 10_000;
+
+/// How commands are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hold {
+    profile: SandboxLevel,
+    without_namespaces: bool,
+}
+
+/// Says something past the capture of test output.
+pub fn tell(what: &str) {
+    std::io::stderr().write_all(format!("\n{what}\n").as_bytes()).unwrap();
+}
+
+/// Says that a promise could not be tested here.
+pub fn skip(why: &str) {
+    tell(&format!("skipped: {why}"));
+}
+
+/// One in so many attempts is made when only a sample is asked for.
+const SAMPLE: usize = 8;
+
+/// Every attempt there is: the table, and sockets once more with the network.
+fn all_attempts() -> Vec<(String, Attempt, bool)> {
+    let named = |part: &str, attempt: &Attempt| format!("{part}: {}", attempt.0);
+    let table = TABLE.iter().flat_map(|(part, attempts)| {
+        attempts.iter().map(move |attempt| (named(part, attempt), *attempt, false))
+    });
+    let online = SOCKETS.iter().map(|attempt| (named("with the network", attempt), *attempt, true));
+    table.chain(online).collect()
+}
+
+/// What is tried now: everything, or a seeded sample that differs from hold to hold.
+fn attempts(hold: Hold) -> Vec<(String, Attempt, bool)> {
+    let mut attempts = all_attempts();
+    if Size::asked() == Size::Full {
+        return attempts;
+    }
+    let place = holds().iter().position(|(_, other)| *other == hold).unwrap_or(0);
+    fastrand::Rng::with_seed(seed() + place as u64).shuffle(&mut attempts);
+    attempts.truncate(attempts.len() / SAMPLE);
+    attempts
+}
+
+/// What came of all attempts.
+#[derive(Default)]
+struct Tally {
+    tried: usize,
+    /// Attempts with an effect, and the effect.
+    effects: Vec<(String, &'static str, Vec<String>)>,
+    level: BTreeSet<String>,
+}
+
+async fn attempt_all(hold: Hold, attempts: Vec<(String, Attempt, bool)>) -> Tally {
+    let mut tally = Tally::default();
+    let mut arena = Arena::new(hold.profile);
+    let mut bench = arena.bench(hold.without_namespaces);
+    for (name, (what, command), network) in attempts {
+        let output = attempt(&bench, &arena.dressed(command), network, &mut tally.level).await;
+        tally.tried += 1;
+        let effects = arena.effects(&output);
+        if !effects.is_empty() {
+            tally.effects.push((name.clone(), what, effects));
+        }
+        // An attempt may spoil its own Workspace; the next one gets a good one.
+        let had_effect = tally.effects.last().is_some_and(|(last, ..)| *last == name);
+        if had_effect || spoils(&name) {
+            drop(bench);
+            arena = Arena::new(hold.profile);
+            bench = arena.bench(hold.without_namespaces);
+        }
+        let left = arena.survivors();
+        assert_eq!(left, Vec::<String>::new(), "{name}");
+    }
+    tally
+}
+
+/// Whether the Workspace may be of no use afterwards.
+fn spoils(name: &str) -> bool {
+    name.starts_with("git:") || name.starts_with("Pixir's state:")
+}
+
+async fn attempt(
+    bench: &Workbench,
+    command: &str,
+    network: bool,
+    levels: &mut BTreeSet<String>,
+) -> String {
+    let args = json!({"command": command, "timeout_ms": PATIENCE_MS, "network": network});
+    match bench.call("bash", args).await {
+        Ok(answer) => {
+            levels.insert(answer.details["sandbox"].as_str().unwrap().to_owned());
+            answer.text
+        }
+        Err(report) => panic!("{command}: {report:?}"),
+    }
+}
+
+/// Tries everything and judges: no effect, but for those that are known to need namespaces.
+fn judge(hold: Hold, who: &str) {
+    let began = Instant::now();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let tally = runtime.block_on(attempt_all(hold, attempts(hold)));
+    let is_partial = tally.level.contains("partial");
+    let list = if hold.profile == SandboxLevel::ReadOnly { ONLY_FULL_READ_ONLY } else { ONLY_FULL };
+    let is_known = |what: &str| is_partial && list.contains(&what);
+    let (known, escaped): (Vec<_>, Vec<_>) =
+        tally.effects.iter().partition(|(_, what, _)| is_known(what));
+    let names = |list: &[&(String, &str, Vec<String>)]| {
+        list.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>().join("; ")
+    };
+    tell(&format!(
+        "escape: {who}, {:?}, level {:?}: {} attempts, {} effects outside, {} that only `full` stops{}{} (seed={}, {:.1} s)",
+        hold.profile,
+        tally.level,
+        tally.tried,
+        escaped.len(),
+        known.len(),
+        if known.is_empty() { "" } else { ": " },
+        names(&known),
+        seed(),
+        began.elapsed().as_secs_f32(),
+    ));
+    let told: Vec<String> =
+        escaped.iter().map(|(name, _, effects)| format!("{name}: {effects:?}")).collect();
+    assert!(told.is_empty(), "{who}: {told:#?}");
+}
+
+fn holds() -> [(&'static str, Hold); 4] {
+    let hold = |profile, without_namespaces| Hold { profile, without_namespaces };
+    [
+        ("full", hold(SandboxLevel::Workspace, false)),
+        ("full-read-only", hold(SandboxLevel::ReadOnly, false)),
+        ("partial", hold(SandboxLevel::Workspace, true)),
+        ("partial-read-only", hold(SandboxLevel::ReadOnly, true)),
+    ]
+}
+
+#[test]
+fn there_are_more_than_150_attempts_and_each_has_its_name() {
+    let attempts = all_attempts();
+    let names: BTreeSet<&String> = attempts.iter().map(|(name, ..)| name).collect();
+    assert_eq!(names.len(), attempts.len(), "a name stands for one attempt");
+    assert!(attempts.len() >= 150, "{}", attempts.len());
+    for what in ONLY_FULL.iter().chain(ONLY_FULL_READ_ONLY) {
+        assert!(attempts.iter().any(|(_, (own, _), _)| own == what), "{what}");
+    }
+}
+
+/// Parts of the table that stay in the arena, also when nothing holds them.
+const HARMLESS: &[&str] =
+    &["tools with output flags", "links and races", "credentials", "sockets with names"];
+
+/// The control: without a sandbox the same commands do have effects, so the arena sees them.
+#[test]
+fn the_arena_sees_what_gets_out_when_nothing_holds_it() {
+    let hold = Hold { profile: SandboxLevel::Off, without_namespaces: false };
+    let is_harmless = |name: &str| HARMLESS.iter().any(|part| name.starts_with(part));
+    let mut chosen: Vec<_> =
+        all_attempts().into_iter().filter(|(name, ..)| is_harmless(name)).collect();
+    fastrand::Rng::with_seed(seed()).shuffle(&mut chosen);
+    chosen.truncate(Size::asked().of(20, chosen.len()));
+    let tried = chosen.len();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tally = runtime.block_on(attempt_all(hold, chosen));
+    tell(&format!("escape: without a sandbox {} of {tried} have an effect", tally.effects.len()));
+    assert!(tally.effects.len() * 2 > tried, "{} of {tried}", tally.effects.len());
+}
+
+#[test]
+fn nothing_gets_out() {
+    judge(holds()[0].1, "own user");
+}
+
+#[test]
+fn nothing_gets_out_of_read_only_and_nothing_changes_inside() {
+    judge(holds()[1].1, "own user");
+}
+
+#[test]
+fn what_gets_out_without_namespaces_is_known() {
+    judge(holds()[2].1, "own user");
+}
+
+#[test]
+fn what_gets_out_of_read_only_without_namespaces_is_known() {
+    judge(holds()[3].1, "own user");
+}
+
+/// Not a test of its own: the process that the next test starts as another user.
+#[test]
+fn driver() {
+    let Some(drive) = std::env::var_os(DRIVE) else { return };
+    let hold = holds().into_iter().find(|(name, _)| drive == *name).unwrap();
+    judge(hold.1, "an ordinary user");
+}
+
+#[test]
+fn nothing_gets_out_for_an_ordinary_user() {
+    if !rustix::process::geteuid().is_root() {
+        skip("these tests already run as an ordinary user");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let can_run = Command::new(env!("CARGO_BIN_EXE_pixir")).arg("--version").uid(NOBODY).output();
+    if !can_run.is_ok_and(|output| output.status.success()) {
+        skip("another user cannot run the program where it was built");
+        return;
+    }
+    for (name, _) in holds() {
+        let mut driver = Command::new(std::env::current_exe().unwrap());
+        driver.args(["--exact", "sandbox::escape::driver", "--nocapture"]).env(DRIVE, name);
+        driver.env("TMPDIR", folder.path()).env("HOME", folder.path());
+        let driver = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY);
+        let output = driver.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {said}");
+        let line = said.lines().find(|line| line.starts_with("escape:")).unwrap_or_default();
+        tell(line);
+    }
+}

@@ -1,0 +1,246 @@
+//! Stories of the sandbox: what is declared, denied, told and recorded.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use pixir::scripted::Reply;
+use pixir::workbench::{Setup, Workbench};
+use pixir::{NetworkRule, PermissionMode, SandboxLevel};
+use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
+use serde_json::{Value, json};
+
+use crate::support::House;
+
+/// The variable that makes a test process a driver, and says what its kernel lacks.
+const DRIVE: &str = "PIXIR_TEST_KERNEL";
+/// The call that Landlock begins with, and the one that makes namespaces.
+const LANDLOCK: i64 = 444;
+
+/// A house whose model runs these commands, one after the other.
+async fn house(commands: &[(&str, bool)]) -> House {
+    let calls = commands.iter().map(|(command, network)| {
+        let mut args = json!({ "command": command });
+        if *network {
+            args["network"] = json!(true);
+        }
+        Reply::calls("bash", args)
+    });
+    House::with(calls.chain([Reply::says("done")])).await
+}
+
+/// The Events of the one Session of a house.
+fn events(house: &House, kind: &str) -> Vec<Value> {
+    let logs = crate::support::house::logs(&house.workspace());
+    let text = fs::read_to_string(&logs[0]).unwrap();
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
+}
+
+fn outputs(house: &House) -> Vec<String> {
+    let text = |result: Value| result["output"].as_str().unwrap_or_default().to_owned();
+    events(house, "tool_result").into_iter().map(text).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_network_is_there_for_a_call_that_declares_it_and_that_is_recorded() {
+    let house = house(&[("echo x > /dev/tcp/192.0.2.1/80", false), ("true", true)]).await;
+    house.turn("go").await;
+    let outputs = outputs(&house);
+    assert!(
+        outputs[0].contains("did not declare it; repeat it with network: true"),
+        "{}",
+        outputs[0]
+    );
+    let decisions = events(&house, "permission_decision");
+    assert_eq!(decisions.len(), 1, "{decisions:?}");
+    assert_eq!(
+        (&decisions[0]["decision"], &decisions[0]["rule"]),
+        (&json!("allow"), &json!("network_declared"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_declared_network_reaches_the_machine() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let reach = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached");
+    let house = house(&[(&reach, false), (&reach, true)]).await;
+    house.turn("go").await;
+    let outputs = outputs(&house);
+    assert!(!outputs[0].contains("reached"), "{}", outputs[0]);
+    assert!(outputs[1].contains("reached"), "{}", outputs[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_the_user_denies_is_denied() {
+    let mut house = house(&[("true", true)]).await;
+    house.config.sandbox.network = NetworkRule::Deny;
+    house.turn("go").await;
+    let results = events(&house, "tool_result");
+    assert_eq!(results[0]["error"]["kind"], "permission_denied", "{results:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_session_runs_commands_that_change_nothing() {
+    let mut house =
+        house(&[("cat f", false), ("echo x > f; echo x > new", false), ("true", true)]).await;
+    house.config.permission_mode = PermissionMode::ReadOnly;
+    house.write("f", "mine\n");
+    house.turn("go").await;
+    let outputs = outputs(&house);
+    assert!(outputs[0].starts_with("mine\n"), "{}", outputs[0]);
+    assert!(outputs[1].contains("because this Session is read-only"), "{}", outputs[1]);
+    assert_eq!(house.read("f"), "mine\n");
+    assert!(!house.workspace().join("new").exists());
+    let decisions = events(&house, "permission_decision");
+    let rules: Vec<&str> = decisions.iter().filter_map(|one| one["rule"].as_str()).collect();
+    assert_eq!(rules, ["read_only_sandbox", "read_only_sandbox", "read_only"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_sandbox_it_is_said_and_read_only_runs_nothing() {
+    let mut house = house(&[("true", false)]).await;
+    house.config.sandbox.level = SandboxLevel::Off;
+    house.config.permission_mode = PermissionMode::ReadOnly;
+    let (conversation, _) = house.turn("go").await;
+    assert!(conversation.notices().iter().any(|notice| notice.contains("the sandbox is off")));
+    assert_eq!(events(&house, "session_started")[0]["sandbox_mode"], "off");
+    assert_eq!(events(&house, "tool_result")[0]["error"]["kind"], "permission_denied");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn temporary_files_stay_for_the_session_and_nobody_else_sees_them() {
+    let name = format!("story-{:08x}", fastrand::u32(..));
+    let write = format!("echo kept > \"$TMPDIR/{name}\"");
+    let read = format!("cat \"$TMPDIR/{name}\"");
+    let house = house(&[(&write, false), (&read, true)]).await;
+    let (conversation, _) = house.turn("go").await;
+    assert!(outputs(&house)[1].starts_with("kept\n"), "{:?}", outputs(&house));
+    assert!(!Path::new("/tmp").join(&name).exists());
+    assert_eq!(events(&house, "session_started")[0]["sandbox_mode"], "workspace");
+    drop(conversation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_access_is_explained_in_one_line() {
+    let mut house = house(&[
+        ("echo x > ~/outside", false),
+        ("cat ~/.ssh/id", false),
+        ("head -c 300000 /dev/zero > big", false),
+    ])
+    .await;
+    house.config.sandbox.file_bytes = 100_000;
+    fs::create_dir_all(house.home().join(".ssh")).unwrap();
+    fs::write(house.home().join(".ssh/id"), "planted-key").unwrap();
+    house.turn("go").await;
+    let outputs = outputs(&house);
+    assert!(outputs[0].contains("[sandbox: if this was a refused access"), "{}", outputs[0]);
+    assert!(outputs[1].contains(".ssh is hidden from commands"), "{}", outputs[1]);
+    assert!(!outputs[1].contains("planted-key"), "{}", outputs[1]);
+    assert_eq!(fs::metadata(house.workspace().join("big")).unwrap().len(), 100_000);
+    assert!(!house.home().join("outside").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_processes_ends_at_the_limit() {
+    let storm = "python3 -c '\nimport os,time\nn=0\nwhile n<3000:\n  try:\n    if os.fork()==0:\n      \
+        time.sleep(20); os._exit(0)\n  except OSError: break\n  n+=1\nprint(\"forks\", n)'";
+    let mut house = house(&[(storm, false)]).await;
+    house.config.sandbox.processes = 600;
+    house.turn("go").await;
+    let output = outputs(&house).remove(0);
+    let forks = output.lines().next().unwrap().rsplit(' ').next().unwrap().parse::<u32>();
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    if rustix::process::geteuid().is_root() && release.starts_with("5.") {
+        super::escape::skip("this kernel does not limit root's processes");
+        return;
+    }
+    assert!(forks.is_ok_and(|forks| forks < 600), "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_would_redirect_git_is_taken_away_and_told() {
+    let house = house(&[("mkdir -p evil && echo ../evil > .git/commondir", false)]).await;
+    fs::create_dir_all(house.workspace().join(".git/hooks")).unwrap();
+    house.write(".git/config", "");
+    house.turn("go").await;
+    let outputs = outputs(&house);
+    assert!(outputs[0].contains("which was put back") && outputs[0].contains("commondir"));
+    assert!(!house.workspace().join(".git/commondir").exists());
+}
+
+fn bench(folder: &Path, level: SandboxLevel) -> Workbench {
+    let setup = Setup {
+        own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+        folder,
+        environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+        subreaper: false,
+        drain: Duration::from_millis(100),
+        grace: Duration::from_millis(300),
+    };
+    Workbench::adjusted(setup, |config| config.sandbox.level = level).unwrap()
+}
+
+/// Takes a system call from this process and all it will start.
+fn lose(call: i64) {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+    let rules = [(call, Vec::new())].into();
+    let answer = SeccompAction::Errno(rustix::io::Errno::NOSYS.raw_os_error().unsigned_abs());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&program).unwrap();
+}
+
+/// Not a test of its own: a process on a kernel that lacks something.
+#[test]
+fn driver() {
+    let Some(drive) = std::env::var_os(DRIVE) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let git = folder.path().join(".git");
+    fs::create_dir_all(git.join("hooks")).unwrap();
+    fs::write(git.join("config"), "one").unwrap();
+    lose(if drive == "landlock" { LANDLOCK } else { nix::libc::SYS_unshare });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let call = async |level, command: &str| {
+        bench(folder.path(), level).call("bash", json!({ "command": command })).await
+    };
+    runtime.block_on(async {
+        if drive == "landlock" {
+            let error = call(SandboxLevel::Workspace, "touch ran").await.unwrap_err();
+            assert_eq!(error.kind, "sandbox_unavailable", "{error:?}");
+            assert!(error.next_actions().concat().contains("--sandbox off"), "{error:?}");
+            assert!(!folder.path().join("ran").exists(), "nothing ran");
+            assert!(call(SandboxLevel::Off, "touch ran").await.unwrap().ok);
+            return;
+        }
+        let evil = "echo two > .git/config; echo evil > .git/hooks/pre-commit";
+        let answer = call(SandboxLevel::Workspace, evil).await.unwrap();
+        assert_eq!(answer.details["sandbox"], "partial");
+        assert!(answer.details["notice"].as_str().unwrap().contains("partial"));
+        assert!(answer.text.contains("which was put back"), "{}", answer.text);
+        assert_eq!(fs::read_to_string(git.join("config")).unwrap(), "one");
+        assert!(!git.join("hooks/pre-commit").exists());
+        let error = call(SandboxLevel::Required, "touch ran").await.unwrap_err();
+        assert_eq!(error.kind, "sandbox_unavailable", "{error:?}");
+        assert!(!folder.path().join("ran").exists(), "nothing ran");
+    });
+}
+
+fn drive(lacking: &str) {
+    let mut driver = Command::new(std::env::current_exe().unwrap());
+    driver.args(["--exact", "sandbox::stories::driver", "--nocapture"]).env(DRIVE, lacking);
+    let output = driver.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn without_landlock_commands_are_refused_until_somebody_says_otherwise() {
+    drive("landlock");
+}
+
+#[test]
+fn without_namespaces_the_sandbox_is_partial_told_once_and_mends() {
+    drive("namespaces");
+}

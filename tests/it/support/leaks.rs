@@ -1,0 +1,188 @@
+//! Leaks: what was planted as a secret is looked for wherever a run could have left it.
+//!
+//! Every home, Workspace, stream and list of arguments of every story passes here when the story
+//! ends, so a new one is covered without saying so.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once};
+use std::time::Duration;
+
+use memchr::memmem;
+
+/// Keys and tokens that stand in the environment of runs.
+pub const PLANTED: &[&str] = &[
+    "sk-test-of-the-house",
+    "secret-of-the-house",
+    "sk-test-of-the-stage",
+    "sk-of-the-keyed-server",
+    "sk-planted-key",
+];
+
+/// What runs have printed, for secrets that are known only when their story ends.
+static STREAMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What any process of a story was ever seen to be started with.
+static ARGUMENTS: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
+
+/// How often the arguments of processes are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub fn planted() -> Vec<String> {
+    PLANTED.iter().map(|secret| (*secret).to_owned()).collect()
+}
+
+/// Starts to watch the arguments of processes; once for all stories.
+pub fn watch() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        std::thread::spawn(|| {
+            loop {
+                look();
+                std::thread::sleep(LOOK_EVERY);
+            }
+        });
+    });
+}
+
+/// Notes what every process below this one was started with; strangers may say what they like.
+pub fn look() {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: HashMap<u32, u32> = processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The name in brackets may hold anything; behind it come the state and the parent.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect();
+    let is_ours = |pid: &u32| {
+        let line = std::iter::successors(Some(*pid), |pid| parents.get(pid).copied());
+        line.skip(1).take(100).any(|parent| parent == std::process::id())
+    };
+    let lines = parents.keys().filter(|pid| is_ours(pid));
+    let lines = lines.filter_map(|pid| fs::read(format!("/proc/{pid}/cmdline")).ok());
+    ARGUMENTS.lock().unwrap().get_or_insert_default().extend(lines);
+}
+
+/// Looks at what a run has printed, and keeps it for secrets that are found out later.
+#[track_caller]
+pub fn check_stream(text: &str) {
+    if let Some(secret) = first(text.as_bytes(), &planted()) {
+        panic!("{secret} is in what a run printed: {text}");
+    }
+}
+
+/// The same, for a story that has secrets of its own when it ends.
+#[track_caller]
+pub fn keep_stream(text: &str) {
+    check_stream(text);
+    STREAMS.lock().unwrap().push(text.to_owned());
+}
+
+/// Fails when a secret is anywhere but in the token store and the files that may hold it.
+#[track_caller]
+pub fn check(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) {
+    // A story that failed has said why.
+    if std::thread::panicking() {
+        return;
+    }
+    let found = search(folder, secrets, may_hold);
+    assert!(found.is_empty(), "secrets got out: {found:#?}");
+}
+
+fn search(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut files = Vec::new();
+    files_below(folder, &mut files);
+    for path in files.iter().filter(|path| !is_store(path) && !may_hold.contains(path)) {
+        let bytes = fs::read(path).unwrap_or_default();
+        if let Some(secret) = first(&bytes, secrets) {
+            found.push(format!("{secret} in {}", path.display()));
+        }
+    }
+    let streams = STREAMS.lock().unwrap();
+    let seen = ARGUMENTS.lock().unwrap();
+    let arguments = seen.iter().flatten().map(|line| ("arguments", line.as_slice()));
+    let printed = streams.iter().map(|text| ("a stream", text.as_bytes()));
+    for (place, bytes) in arguments.chain(printed) {
+        if let Some(secret) = first(bytes, secrets) {
+            found.push(format!("{secret} in {place}: {}", String::from_utf8_lossy(bytes)));
+        }
+    }
+    found
+}
+
+fn first<'a>(bytes: &[u8], secrets: &'a [String]) -> Option<&'a str> {
+    let is_in = |secret: &&String| memmem::find(bytes, secret.as_bytes()).is_some();
+    secrets.iter().find(is_in).map(String::as_str)
+}
+
+/// The token store, what it was before it was damaged, and what a killed renewal left of it.
+fn is_store(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let is_ours = path.parent().and_then(Path::file_name) == Some(OsStr::new(".pixir"));
+    is_ours && (name.starts_with("auth.json") || name.starts_with(".auth."))
+}
+
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => files_below(&entry.path(), found),
+            Ok(kind) if kind.is_file() => found.push(entry.path()),
+            _ => {}
+        }
+    }
+}
+
+/// The watch itself can fail: a value that got out is found at every place it looks at.
+#[test]
+fn a_secret_that_gets_out_is_found_wherever_it_is() {
+    let secrets = vec![format!("escaped-{:016x}", fastrand::u64(..))];
+    let secret = secrets[0].as_str();
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("work/.pixir/sessions");
+    fs::create_dir_all(&deep).unwrap();
+    let count = |may_hold: &[PathBuf]| search(folder.path(), &secrets, may_hold).len();
+    // The store may hold it, at its own place alone.
+    fs::write(folder.path().join("work/.pixir/auth.json"), secret).unwrap();
+    assert_eq!(count(&[]), 0);
+    fs::write(folder.path().join("auth.json"), secret).unwrap();
+    assert_eq!(count(&[]), 1);
+    assert_eq!(count(&[folder.path().join("auth.json")]), 0);
+    fs::write(deep.join("x.ndjson"), [b"\xff\0\"", secret.as_bytes(), b"\"\n"].concat()).unwrap();
+    assert_eq!(count(&[]), 2);
+    keep_stream(&format!("Bearer {secret}"));
+    assert_eq!(count(&[]), 3);
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", "read line; true", secret])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    look();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert_eq!(count(&[]), 4);
+    let caught = std::panic::catch_unwind(|| check(folder.path(), &secrets, &[]));
+    assert!(caught.is_err());
+    STREAMS.lock().unwrap().retain(|text| !text.contains(secret));
+    let _ = std::panic::catch_unwind(|| check_stream(PLANTED[0])).unwrap_err();
+}
+
+/// No story starts the binary past the watch.
+#[test]
+fn every_place_that_starts_the_binary_looks_for_leaks() {
+    let mut files = Vec::new();
+    files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it"), &mut files);
+    let start = concat!("Command::new(", "PIXIR)");
+    let link = concat!("hard_link(", "PIXIR");
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        if text.contains(start) || text.contains(link) {
+            assert!(text.contains("leaks::"), "{} starts Pixir unwatched", path.display());
+        }
+    }
+}
