@@ -2,7 +2,7 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `secret`, `paths`, `event`, `config`, `workspace`.
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `event`, `config`, `workspace`.
 //! - Evidence: `history`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
@@ -13,6 +13,7 @@
 // Ground floor: words and settings.
 mod error;
 mod id;
+mod network;
 mod paths;
 mod secret;
 

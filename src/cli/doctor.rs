@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use http::HeaderMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -16,11 +17,12 @@ use super::login::{describe, freshness};
 use super::provider::fitting_model;
 use super::{Context, say};
 use crate::config::Config;
-use crate::credential::{Chosen, Issuer, now};
+use crate::credential::{Chosen, now};
 use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
 use crate::history::History;
 use crate::id::CallId;
+use crate::network::{Endpoint, Network, NetworkError};
 use crate::paths;
 use crate::render::{Envelope, clean};
 use crate::sandbox::Profile;
@@ -159,7 +161,7 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
         checks.extend(commands(folder, &config, context).await);
     }
     if online {
-        checks.push(endpoint(chosen.as_ref().ok()).await);
+        checks.push(endpoint(chosen.as_ref().ok(), context.network(&config)).await);
         checks.push(issuer(context).await);
     }
     checks
@@ -298,24 +300,24 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
 }
 
 /// Opens a connection and asks nothing that costs anything.
-async fn endpoint(chosen: Option<&Chosen>) -> Check {
+async fn endpoint(chosen: Option<&Chosen>, network: Network) -> Check {
     const ID: &str = "endpoint";
     let Some(chosen) = chosen else {
         return Check::new(ID, Health::Warning, "not reached, because there is no credential");
     };
     let credential = &chosen.credential;
-    let mut builder =
-        reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(PATIENCE);
-    if credential.is_loopback() {
-        builder = builder.no_proxy();
-    }
-    let client = builder.build();
+    let client = network.client(Endpoint {
+        base_url: credential.base_url().to_owned(),
+        is_loopback: credential.is_loopback(),
+        connect: PATIENCE,
+    });
     let details = json!({ "url": credential.base_url() });
-    let reached = match client {
-        // No secret goes along: whether somebody is there is all that is asked.
-        Ok(client) => client.get(credential.base_url()).send().await.map(|found| found.status()),
-        Err(error) => Err(error),
-    };
+    // No secret goes along: whether somebody is there is all that is asked.
+    let reached = tokio::time::timeout(PATIENCE, client.get("", HeaderMap::new())).await;
+    let reached = reached.unwrap_or_else(|_| {
+        let message = format!("silence for {} s", PATIENCE.as_secs());
+        Err(NetworkError::Broken(message))
+    });
     match reached {
         Ok(_) => {
             let message = format!("{} answers", credential.base_url());
@@ -332,7 +334,7 @@ async fn endpoint(chosen: Option<&Chosen>) -> Check {
 
 async fn issuer(context: &Context) -> Check {
     const ID: &str = "issuer";
-    let issuer = match Issuer::from_environment(&|name| context.environment.text(name)) {
+    let issuer = match context.issuer() {
         Ok(issuer) => issuer,
         Err(error) => return Check::failed(ID, &Report::from(&error)),
     };

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::{Colour, Context, Paying, bad_argument, provider, stdin};
 use crate::config::{self, AnswerSchema, Config, Loaded, Sources};
-use crate::credential::{self, Chosen, Circumstances, Credential, CredentialKind, FieldPolicy};
+use crate::credential::{
+    self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy, Issuer,
+};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
+use crate::network::Network;
 use crate::paths::{Home, STATE_FOLDER};
 use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
@@ -190,6 +193,7 @@ impl Context {
             home: &config.home,
             lookup: &|name| self.environment.text(name),
             wanted: config.credential,
+            network: &self.network(config),
         })
         .map_err(|error| Report::from(&error))
     }
@@ -242,6 +246,20 @@ impl Context {
             loaded.config.provider = None;
         }
         Ok(loaded)
+    }
+
+    /// How the world is reached under these settings.
+    pub fn network(&self, config: &Config) -> Network {
+        let variables = Network::from_environment(|name| self.environment.text(name));
+        variables.trusting(config.extra_roots.clone())
+    }
+
+    /// Who hands out tokens.
+    pub fn issuer(&self) -> Result<Issuer, CredentialError> {
+        // Settings that cannot be read are named by `run` and `doctor`; signing out works anyway.
+        let config = self.user_settings().or_else(|_| self.home().map(Config::new));
+        let network = config.map(|config| self.network(&config)).unwrap_or_default();
+        Issuer::from_environment(&|name| self.environment.text(name), &network)
     }
 
     /// How a Turn is shown.

@@ -62,8 +62,7 @@ pub fn login(args: &LoginArgs, context: &Context) -> Result<Exit, Report> {
 async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
     let report = |error: CredentialError| Report::from(&error);
     let mut signals = Signals::listen();
-    let issuer =
-        Issuer::from_environment(&|name| context.environment.text(name)).map_err(report)?;
+    let issuer = context.issuer().map_err(report)?;
     let store = Store::new(&context.home()?);
     // Found out now, and not when somebody has typed their password for nothing.
     drop(store.draft().map_err(report)?);

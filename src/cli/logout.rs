@@ -6,7 +6,7 @@ use serde_json::json;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::{Context, say};
-use crate::credential::{CredentialError, Issuer, Store};
+use crate::credential::{CredentialError, Store};
 use crate::error::{Kind, Report};
 use crate::render::Envelope;
 
@@ -27,8 +27,7 @@ pub fn logout(_: &LogoutArgs, context: &Context) -> Result<Exit, Report> {
             .map_err(|error| Report::new(Kind::Internal, format!("not signed out: {error}")))?
             .map_err(report)?;
         let Some(tokens) = tokens else { return Ok((was_signed_in, false)) };
-        let issuer = Issuer::from_environment(&|name| context.environment.text(name));
-        let revoked = match issuer {
+        let revoked = match context.issuer() {
             Ok(issuer) => issuer.revoke(&tokens).await.is_ok(),
             Err(_) => false,
         };

@@ -2,9 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use reqwest::Url;
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
+use url::Url;
 
 use super::callback::{self, Callback, Redirect};
 use super::issuer::{CLIENT_ID, Issuer};
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn issuer() -> Issuer {
-        Issuer::from_environment(&|_| None).unwrap()
+        Issuer::from_environment(&|_| None, &crate::network::Network::default()).unwrap()
     }
 
     async fn login(issuer: &Issuer) -> BrowserLogin<'_> {

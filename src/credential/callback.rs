@@ -7,12 +7,12 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use reqwest::Url;
 use subtle::ConstantTimeEq;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use url::Url;
 
 /// The path that the issuer sends the browser to.
 pub const PATH: &str = "/auth/callback";

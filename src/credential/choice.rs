@@ -8,6 +8,7 @@ use super::keyring::Keyring;
 use super::store::Store;
 use super::{CHATGPT_BASE_URL, Credential, CredentialError};
 use crate::config::CredentialKind;
+use crate::network::Network;
 use crate::paths::Home;
 
 /// Names another endpoint for the subscription on this machine, for tests.
@@ -20,6 +21,8 @@ pub struct Circumstances<'a> {
     pub lookup: &'a dyn Fn(&str) -> Option<String>,
     /// What a flag or the config asks for.
     pub wanted: Option<CredentialKind>,
+    /// How the issuer is reached.
+    pub network: &'a Network,
 }
 
 /// A credential, and why it is this one.
@@ -43,7 +46,7 @@ impl Chosen {
 /// Chooses: what was asked for, then the stored subscription, then the key. A foreign endpoint
 /// gets the key and nothing else.
 pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialError> {
-    let Circumstances { home, lookup, wanted } = circumstances;
+    let Circumstances { home, lookup, wanted, network } = circumstances;
     let has_base_url = lookup("OPENAI_BASE_URL").is_some_and(|value| !value.trim().is_empty());
     let key = |reason| {
         Credential::from_environment(lookup).map(|credential| Chosen::new(credential, reason))
@@ -61,11 +64,11 @@ pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialErr
                 error => error,
             })
         }
-        Some(CredentialKind::ChatGpt) => match subscription(home, lookup)? {
+        Some(CredentialKind::ChatGpt) => match subscription(home, lookup, network)? {
             Some(credential) => Ok(Chosen::new(credential, "ChatGPT was asked for")),
             None => Err(CredentialError::SignedOut),
         },
-        None => match subscription(home, lookup)? {
+        None => match subscription(home, lookup, network)? {
             Some(credential) => Ok(Chosen::new(credential, "a sign-in with ChatGPT is stored")),
             None => key("nobody is signed in, and OPENAI_API_KEY is set"),
         },
@@ -75,8 +78,9 @@ pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialErr
 fn subscription(
     home: &Home,
     lookup: &dyn Fn(&str) -> Option<String>,
+    network: &Network,
 ) -> Result<Option<Credential>, CredentialError> {
-    let issuer = Issuer::from_environment(lookup)?;
+    let issuer = Issuer::from_environment(lookup, network)?;
     let base_url = endpoint::loopback_override(CHATGPT_VARIABLE, lookup)?;
     let store = Store::new(home);
     let Some(stored) = store.read()? else { return Ok(None) };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use reqwest::Url;
+use url::Url;
 
 use super::CredentialError;
 

@@ -82,6 +82,12 @@ pub enum CredentialError {
         /// What happened.
         message: String,
     },
+    /// A setting or variable of the way to the issuer cannot be used.
+    #[error("{message}")]
+    Setting {
+        /// Which one, and why; without its value, which may hold a password.
+        message: String,
+    },
     /// The issuer, or the person in front of the browser, said no.
     #[error("the sign-in was refused: {message}")]
     Refused {
@@ -126,7 +132,9 @@ impl Explain for CredentialError {
             CredentialError::Ended { .. }
             | CredentialError::Refused { .. }
             | CredentialError::NoDeviceLogin => Kind::AuthRefused,
-            CredentialError::Endpoint { .. } | CredentialError::Conflict => Kind::InvalidConfig,
+            CredentialError::Endpoint { .. }
+            | CredentialError::Conflict
+            | CredentialError::Setting { .. } => Kind::InvalidConfig,
             CredentialError::Insecure { .. } => Kind::InsecureTransport,
             CredentialError::Unreadable { .. } => Kind::ReadFailed,
             CredentialError::Unwritable { .. } => Kind::WriteFailed,
@@ -196,6 +204,7 @@ impl Explain for CredentialError {
             CredentialError::Unavailable { .. } => {
                 vec!["check the network and the proxy, and try again".into()]
             }
+            CredentialError::Setting { .. } => vec!["set it right, or unset it".into()],
             CredentialError::Refused { .. } | CredentialError::TooLate { .. } => {
                 vec!["start again with `pixir login`".into()]
             }

@@ -3,16 +3,17 @@
 //! Its words may be shown to the user, never logged, and never with a secret of ours in them.
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, USER_AGENT};
-use reqwest::{Client, Response, Url};
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, HeaderValue, USER_AGENT};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
+use url::Url;
 
 use super::token::{Grant, Tokens};
 use super::{CredentialError, endpoint, user_agent};
+use crate::network::{Client, Endpoint, Network, NetworkError, Response};
 
 /// The issuer of ChatGPT subscriptions.
 const ISSUER: &str = "https://auth.openai.com";
@@ -39,7 +40,7 @@ const PROSE: usize = 300;
 pub struct Issuer {
     base: String,
     is_loopback: bool,
-    client: OnceLock<Result<Client, String>>,
+    client: Client,
 }
 
 impl fmt::Debug for Issuer {
@@ -67,11 +68,14 @@ impl Issuer {
     /// The issuer, or one on this machine that `PIXIR_AUTH_ISSUER` names.
     pub fn from_environment(
         lookup: &dyn Fn(&str) -> Option<String>,
+        network: &Network,
     ) -> Result<Self, CredentialError> {
         let named = endpoint::loopback_override(ISSUER_VARIABLE, lookup)?;
         let is_loopback = named.is_some();
         let base = named.unwrap_or_else(|| ISSUER.to_owned());
-        Ok(Self { base, is_loopback, client: OnceLock::new() })
+        let (base_url, connect) = (base.clone(), PATIENCE / 2);
+        let client = network.clone().client(Endpoint { base_url, is_loopback, connect });
+        Ok(Self { base, is_loopback, client })
     }
 
     /// Where it is, without a final slash.
@@ -161,8 +165,9 @@ impl Issuer {
 
     /// Whether anybody is there at all.
     pub async fn reach(&self, patience: Duration) -> Result<(), CredentialError> {
-        let request = self.client()?.get(&self.base).timeout(patience);
-        request.send().await.map(drop).map_err(unreachable)
+        let asking = self.client.get("", HeaderMap::new());
+        let asked = tokio::time::timeout(patience, asking).await.map_err(|_| late(patience))?;
+        asked.map(drop).map_err(unreachable)
     }
 
     async fn post_json(
@@ -197,17 +202,19 @@ impl Issuer {
         hidden: &[&str],
         patience: Duration,
     ) -> Result<Answer, CredentialError> {
-        let request = self
-            .client()?
-            .post(format!("{}{path}", self.base))
-            .header(CONTENT_TYPE, kind)
-            .header(USER_AGENT, user_agent())
-            .header("originator", super::ORIGINATOR)
-            .timeout(patience)
-            .body(body);
-        let response = request.send().await.map_err(unreachable)?;
-        let status = response.status();
-        let bytes = read(response).await?;
+        let odd = |_| CredentialError::Odd("the user agent");
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(USER_AGENT, HeaderValue::from_str(&user_agent()).map_err(odd)?);
+        headers.insert("originator", HeaderValue::from_static(super::ORIGINATOR));
+        let asking = async {
+            let asked = self.client.post(path, headers, body.into()).await;
+            let mut response = asked.map_err(unreachable)?;
+            let bytes = read(&mut response).await?;
+            Ok((response.status(), bytes))
+        };
+        let asked = tokio::time::timeout(patience, asking).await;
+        let (status, bytes) = asked.map_err(|_| late(patience))??;
         if !status.is_success() {
             return Ok(Answer::Complaint(Complaint::read(status.as_u16(), &bytes, hidden)));
         }
@@ -218,28 +225,9 @@ impl Issuer {
         let json = serde_json::from_slice(&bytes);
         json.map(Answer::Json).map_err(|_| CredentialError::Unavailable { message })
     }
-
-    fn client(&self) -> Result<&Client, CredentialError> {
-        let build = || {
-            let mut builder = Client::builder()
-                .redirect(reqwest::redirect::Policy::none())
-                .connect_timeout(PATIENCE / 2);
-            if self.is_loopback {
-                builder = builder.no_proxy();
-            }
-            if self.base.starts_with("http:") {
-                builder = builder.tls_certs_only([]);
-            }
-            builder.build().map_err(|error| error.to_string())
-        };
-        let client = self.client.get_or_init(build).as_ref();
-        client.map_err(|error| CredentialError::Unavailable {
-            message: format!("no HTTP client: {error}"),
-        })
-    }
 }
 
-async fn read(mut response: Response) -> Result<Vec<u8>, CredentialError> {
+async fn read(response: &mut Response) -> Result<Vec<u8>, CredentialError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
         bytes.extend_from_slice(&chunk);
@@ -251,14 +239,17 @@ async fn read(mut response: Response) -> Result<Vec<u8>, CredentialError> {
     Ok(bytes)
 }
 
-fn unreachable(error: reqwest::Error) -> CredentialError {
-    let error = error.without_url();
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(source) = cause {
-        message = format!("{message}: {source}");
-        cause = source.source();
+fn unreachable(error: NetworkError) -> CredentialError {
+    match error {
+        NetworkError::Setting(message) => CredentialError::Setting { message },
+        NetworkError::Unusable(message)
+        | NetworkError::Connect(message)
+        | NetworkError::Broken(message) => CredentialError::Unavailable { message },
     }
+}
+
+fn late(patience: Duration) -> CredentialError {
+    let message = format!("it did not answer within {} s", patience.as_secs());
     CredentialError::Unavailable { message }
 }
 
@@ -357,7 +348,8 @@ mod tests {
 
     #[test]
     fn only_this_machine_can_stand_in_for_the_issuer() {
-        let from = |url: &str| Issuer::from_environment(&|_| Some(url.to_owned()));
+        let from =
+            |url: &str| Issuer::from_environment(&|_| Some(url.to_owned()), &Network::default());
         assert_eq!(from("http://127.0.0.1:9/").unwrap().base(), "http://127.0.0.1:9");
         assert_eq!(from("").unwrap().base(), ISSUER);
         for url in ["https://example.org", "http://example.org", "http://10.0.0.1", "nonsense"] {

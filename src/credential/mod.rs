@@ -22,7 +22,7 @@ mod token;
 use std::fmt;
 use std::sync::Arc;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
 use secrecy::{ExposeSecret, SecretString};
 
 pub use browser::{BrowserLogin, DEFAULT_PORTS, Pasted};

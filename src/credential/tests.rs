@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::error::{Explain, Kind};
+use crate::network::Network;
 use crate::paths::Home;
 use crate::scripted::{self, Endpoint, Fault};
 
@@ -131,8 +132,12 @@ impl Desk {
     }
 
     fn credential(&self) -> Credential {
-        let circumstances =
-            Circumstances { home: &self.home(), lookup: &self.lookup(), wanted: None };
+        let circumstances = Circumstances {
+            home: &self.home(),
+            lookup: &self.lookup(),
+            wanted: None,
+            network: &Network::default(),
+        };
         choose(&circumstances).unwrap().credential
     }
 }
@@ -174,7 +179,12 @@ async fn who_pays_is_a_table() {
             "OPENAI_BASE_URL" => base_url.map(str::to_owned),
             _ => desk.lookup()(name),
         };
-        let found = match choose(&Circumstances { home: &desk.home(), lookup: &lookup, wanted }) {
+        let found = match choose(&Circumstances {
+            home: &desk.home(),
+            lookup: &lookup,
+            wanted,
+            network: &Network::default(),
+        }) {
             Ok(chosen) => chosen.credential.kind().name(),
             Err(error) => error.kind().name(),
         };
@@ -187,7 +197,14 @@ async fn a_damaged_sign_in_is_told_and_another_payer_does_not_step_in() {
     let desk = Desk::new().await;
     desk.store(&json!("damaged"));
     let lookup = |name: &str| (name == "OPENAI_API_KEY").then(|| "sk-1".to_owned());
-    let asked = |wanted| choose(&Circumstances { home: &desk.home(), lookup: &lookup, wanted });
+    let asked = |wanted| {
+        choose(&Circumstances {
+            home: &desk.home(),
+            lookup: &lookup,
+            wanted,
+            network: &Network::default(),
+        })
+    };
     assert!(matches!(asked(None), Err(CredentialError::Damaged { .. })));
     assert!(asked(Some(CredentialKind::ApiKey)).is_ok());
 }
@@ -199,8 +216,13 @@ async fn tokens_go_to_their_own_endpoint_or_to_this_machine() {
     let asked = |url: &str| {
         let lookup = |name: &str| (name == "PIXIR_CHATGPT_BASE_URL").then(|| url.to_owned());
         let home = desk.home();
-        choose(&Circumstances { home: &home, lookup: &lookup, wanted: None })
-            .map(|chosen| chosen.credential.base_url().to_owned())
+        choose(&Circumstances {
+            home: &home,
+            lookup: &lookup,
+            wanted: None,
+            network: &Network::default(),
+        })
+        .map(|chosen| chosen.credential.base_url().to_owned())
     };
     assert_eq!(asked("").unwrap(), "https://chatgpt.com/backend-api/codex");
     assert_eq!(asked("http://127.0.0.1:1/x/").unwrap(), "http://127.0.0.1:1/x");
@@ -389,7 +411,7 @@ async fn a_code_is_asked_for_until_it_is_typed_or_will_not_be() {
         deadline: Duration::from_secs(10),
     };
     let desk = Desk::new().await;
-    let issuer = Issuer::from_environment(&desk.lookup()).unwrap();
+    let issuer = Issuer::from_environment(&desk.lookup(), &Network::default()).unwrap();
     for fault in [
         Fault::Answer(403, String::new()),
         Fault::code(400, "deviceauth_authorization_pending"),

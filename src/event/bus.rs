@@ -4,7 +4,7 @@
 //! Events it missed come again from the Session's History, in order, none lost and none doubled.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
@@ -24,7 +24,14 @@ pub struct Bus {
     /// How many live notices were emitted.
     ticks: Arc<AtomicU64>,
     /// A leaf cache, so that whoever falls behind can be told what happens now.
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<Told>>,
+}
+
+/// The latest status, and the tick of the notice that told it.
+#[derive(Debug, Clone)]
+struct Told {
+    status: Status,
+    tick: Option<u64>,
 }
 
 impl Bus {
@@ -36,7 +43,7 @@ impl Bus {
             sender,
             next_seq: Arc::new(AtomicU64::new(next_seq)),
             ticks: Arc::default(),
-            status: Arc::new(Mutex::new(Status::Idle)),
+            status: Arc::new(Mutex::new(Told { status: Status::Idle, tick: None })),
         }
     }
 
@@ -51,13 +58,17 @@ impl Bus {
 
     /// Publishes a live notice.
     pub fn emit(&self, notice: Ephemeral) {
-        if let Ephemeral::Status(status) = &notice {
-            *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status.clone();
-        }
-        let moment = Emitted {
-            before: self.next_seq.load(Ordering::Acquire),
-            tick: self.ticks.fetch_add(1, Ordering::AcqRel),
+        let next_tick = || self.ticks.fetch_add(1, Ordering::AcqRel);
+        let tick = if let Ephemeral::Status(status) = &notice {
+            // Status and tick change together, or a listener that asks in between hears neither.
+            let mut told = self.told();
+            let tick = next_tick();
+            *told = Told { status: status.clone(), tick: Some(tick) };
+            tick
+        } else {
+            next_tick()
         };
+        let moment = Emitted { before: self.next_seq.load(Ordering::Acquire), tick };
         self.sender.send(Arc::new(Event::live(self.session_id.clone(), notice, moment))).ok();
     }
 
@@ -72,20 +83,30 @@ impl Bus {
         }
     }
 
-    /// What the Session does now, and the tick that notices from now on are not older than.
-    pub fn now(&self) -> (Status, u64) {
-        // The tick first: a status that comes in between is heard twice rather than never.
-        let tick = self.ticks.load(Ordering::Acquire);
-        (self.status(), tick)
+    /// What the Session does now: a Backlog without Events and questions.
+    pub fn now(&self) -> Backlog {
+        let told = self.told();
+        Backlog {
+            events: Vec::new(),
+            status: told.status.clone(),
+            status_tick: told.tick,
+            tick: self.ticks.load(Ordering::Acquire),
+            questions: Vec::new(),
+        }
     }
 
     /// What the Session does now.
     pub fn status(&self) -> Status {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.told().status.clone()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts listening; `source` answers with what was missed.
     pub fn listen(&self, from: From, source: BacklogSource) -> Listener {
+        let began = self.ticks.load(Ordering::Acquire);
         let receiver = self.sender.subscribe();
         let next_seq = match from {
             From::Start => 0,
@@ -94,6 +115,7 @@ impl Bus {
         };
         Listener {
             session_id: self.session_id.clone(),
+            began,
             receiver,
             source,
             next_seq,
@@ -114,7 +136,7 @@ pub struct WeakBus {
     sender: broadcast::WeakSender<SharedEvent>,
     next_seq: Arc<AtomicU64>,
     ticks: Arc<AtomicU64>,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<Told>>,
 }
 
 impl WeakBus {
@@ -148,6 +170,8 @@ pub struct Backlog {
     pub events: Vec<SharedEvent>,
     /// What the Session does now.
     pub status: Status,
+    /// The tick of the notice that told it, unless nothing ever happened.
+    pub status_tick: Option<u64>,
     /// Live notices before this tick are older than all of this.
     pub tick: u64,
     /// Questions nobody has answered yet.
@@ -169,6 +193,8 @@ pub enum Heard {
 /// The listening side: an ordered stream without gaps in the canonical Events.
 pub struct Listener {
     session_id: SessionId,
+    /// The tick at which it began to listen.
+    began: u64,
     receiver: broadcast::Receiver<SharedEvent>,
     source: BacklogSource,
     next_seq: Seq,
@@ -192,7 +218,9 @@ impl Listener {
             }
             if self.catching_up {
                 let backlog = (self.source)(self.next_seq).await?;
+                let ahead = self.count_lost();
                 self.catch_up(backlog);
+                ahead.into_iter().for_each(|event| self.take(event));
                 continue;
             }
             match self.receiver.recv().await {
@@ -231,6 +259,21 @@ impl Listener {
         self.ready.push_back(Heard::Event(event));
     }
 
+    /// Notes what was lost while the Backlog was on its way, so that it is told before the Backlog.
+    fn count_lost(&mut self) -> Option<SharedEvent> {
+        if self.receiver.len() <= CAPACITY {
+            return None;
+        }
+        match self.receiver.try_recv() {
+            Err(broadcast::error::TryRecvError::Lagged(count)) => {
+                self.dropped += count;
+                self.has_lagged = true;
+                None
+            }
+            taken => taken.ok(),
+        }
+    }
+
     /// Tells how much was lost before anything newer is told.
     fn confess(&mut self) {
         if self.dropped > 0 {
@@ -248,9 +291,11 @@ impl Listener {
         let moment = Emitted { before: self.next_seq, tick: backlog.tick };
         let live =
             |notice| Heard::Event(Arc::new(Event::live(self.session_id.clone(), notice, moment)));
-        // To a newcomer the end of an earlier Turn is not news; to one that fell behind it may be.
+        // To a newcomer the end of an earlier Turn is not news; to one that fell behind it may be, and
+        // so may be an end that came while nobody had asked yet.
         let is_over = backlog.status == Status::Idle || backlog.status.is_terminal();
-        if self.has_lagged || !is_over {
+        let is_new = backlog.status_tick.is_some_and(|tick| tick >= self.began);
+        if self.has_lagged || is_new || !is_over {
             self.ready.push_back(live(Ephemeral::Status(backlog.status)));
         }
         for question in backlog.questions {

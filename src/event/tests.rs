@@ -1,10 +1,14 @@
 //! The wire form of Events: names, round trips, and tolerance.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::id::SessionId;
 
 fn decode(type_name: &str, data: &str) -> Canonical {
     Canonical::decode(type_name, &RawValue::from_string(data.to_owned()).unwrap())
@@ -49,6 +53,26 @@ fn canonical_and_ephemeral_names_do_not_meet() {
     for name in Ephemeral::TYPES {
         assert!(!Canonical::TYPES.contains(name));
     }
+}
+
+#[tokio::test]
+async fn an_end_that_comes_before_the_first_look_is_heard() {
+    let bus = Bus::new(SessionId::mint(), 0);
+    bus.emit(Ephemeral::Status(Status::Done));
+    let source = bus.clone();
+    let mut listener = bus.listen(
+        From::Start,
+        Arc::new(move |_| {
+            let now = source.now();
+            Box::pin(async move { Some(now) })
+        }),
+    );
+    bus.emit(Ephemeral::Status(Status::Thinking { iteration: 0 }));
+    bus.emit(Ephemeral::Status(Status::Interrupted));
+    let heard = tokio::time::timeout(Duration::from_secs(10), listener.next()).await;
+    let Ok(Some(Heard::Event(event))) = heard else { panic!("{heard:?}") };
+    let EventKind::Ephemeral(Ephemeral::Status(status)) = event.kind() else { panic!("{event:?}") };
+    assert_eq!(*status, Status::Interrupted);
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

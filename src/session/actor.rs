@@ -223,12 +223,10 @@ impl Actor {
     }
 
     fn backlog(&self, seq: u64) -> Backlog {
-        let (status, tick) = self.bus.now();
         Backlog {
             events: self.log.history().since(seq),
-            status,
-            tick,
             questions: self.questions.values().map(|open| open.request.clone()).collect(),
+            ..self.bus.now()
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pixir::scripted::{Reply, Script};
 use pixir::{Credential, Door, Harness, Report, Start, Status, Transport, Which};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -15,40 +16,76 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::support::House;
+use crate::support::desk::{Desk, ran};
 use crate::support::house::{PIXIR, say};
 
 /// A host that exists for the proxy alone.
 const HOST: &str = "model.example";
 
-/// A model behind TLS behind a proxy.
-struct Abroad {
-    house: House,
+/// The host that hands out tokens; nobody but the proxy pretends to be it.
+const ISSUER: &str = "auth.openai.com";
+
+/// A proxy before a TLS front before a server that speaks HTTP in the clear.
+struct Gate {
+    /// The certificate that vouches for the front, and for the proxy if it speaks TLS itself.
+    root: String,
     proxy: SocketAddr,
-    /// The first lines of what the proxy was asked.
-    asked: Arc<Mutex<Vec<String>>>,
+    /// The heads of what the proxy was asked.
+    heads: Arc<Mutex<Vec<String>>>,
 }
 
-impl Abroad {
-    async fn new(transport: Transport) -> Self {
-        let script = Script::answering(|_| Reply::says("ok"));
-        let mut house = House::scripted(script).await;
-        house.config.transport = Some(transport);
-        house.config.stream.connect = Duration::from_secs(5);
+impl Gate {
+    async fn before(server: &str, proxy_speaks: Speaks) -> Self {
+        let server = server.strip_prefix("http://").unwrap().split('/').next().unwrap();
         let root_key = KeyPair::generate().unwrap();
         let mut root = CertificateParams::new(Vec::new()).unwrap();
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let root = CertifiedIssuer::self_signed(root, root_key).unwrap();
         let key = KeyPair::generate().unwrap();
-        let leaf =
-            CertificateParams::new(vec![HOST.to_owned()]).unwrap().signed_by(&key, &root).unwrap();
-        house.write("root.pem", root.pem());
-        let model = house.server.base_url();
-        let model =
-            model.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/v1")).unwrap();
-        let front = tls_front(leaf.der().clone(), &key, model.parse().unwrap()).await;
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let proxy = proxy(front, asked.clone()).await;
-        Self { house, proxy, asked }
+        let names = [HOST, ISSUER, "127.0.0.1"].map(str::to_owned).to_vec();
+        let leaf = CertificateParams::new(names).unwrap().signed_by(&key, &root).unwrap();
+        let leaf = leaf.der().clone();
+        let front = tls_front(leaf.clone(), &key, server.parse().unwrap()).await;
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let mut proxy = proxy(front, heads.clone()).await;
+        if proxy_speaks == Speaks::Tls {
+            proxy = tls_front(leaf, &key, proxy).await;
+        }
+        Self { root: root.pem(), proxy, heads }
+    }
+
+    /// The first lines of what the proxy was asked.
+    fn asked(&self) -> Vec<String> {
+        let heads = self.heads.lock().unwrap();
+        heads.iter().map(|head| head.lines().next().unwrap().to_owned()).collect()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    Plain,
+    Tls,
+}
+
+/// A model behind TLS behind a proxy.
+struct Abroad {
+    house: House,
+    gate: Gate,
+}
+
+impl Abroad {
+    async fn new(transport: Transport) -> Self {
+        Self::behind(Speaks::Plain, transport).await
+    }
+
+    async fn behind(proxy: Speaks, transport: Transport) -> Self {
+        let script = Script::answering(|_| Reply::says("ok"));
+        let mut house = House::scripted(script).await;
+        house.config.transport = Some(transport);
+        house.config.stream.connect = Duration::from_secs(5);
+        let gate = Gate::before(&house.server.base_url(), proxy).await;
+        house.write("root.pem", &gate.root);
+        Self { house, gate }
     }
 
     async fn turn(&self, variables: &[(&str, &str)]) -> Result<(), Report> {
@@ -73,7 +110,7 @@ impl Abroad {
     }
 
     fn proxy_url(&self) -> String {
-        format!("http://ada:opensesame@{}", self.proxy)
+        format!("http://ada:opensesame@{}", self.gate.proxy)
     }
 
     fn root(&self) -> String {
@@ -100,19 +137,19 @@ async fn tls_front(leaf: CertificateDer<'static>, key: &KeyPair, model: SocketAd
     address
 }
 
-async fn proxy(front: SocketAddr, asked: Arc<Mutex<Vec<String>>>) -> SocketAddr {
+async fn proxy(front: SocketAddr, heads: Arc<Mutex<Vec<String>>>) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let asked = asked.clone();
+            let heads = heads.clone();
             tokio::spawn(async move {
                 let mut head = Vec::new();
                 while !head.ends_with(b"\r\n\r\n") {
-                    head.push(client.read_u8().await.unwrap());
+                    let Ok(byte) = client.read_u8().await else { return };
+                    head.push(byte);
                 }
-                let head = String::from_utf8(head).unwrap();
-                asked.lock().unwrap().push(head.lines().next().unwrap().to_owned());
+                heads.lock().unwrap().push(String::from_utf8(head).unwrap());
                 client.write_all(b"HTTP/1.1 200 Connected\r\n\r\n").await.unwrap();
                 let mut server = TcpStream::connect(front).await.unwrap();
                 copy_bidirectional(&mut client, &mut server).await.ok();
@@ -132,10 +169,14 @@ async fn a_proxy_and_an_own_root_work_on_both_transports() {
         abroad.house.config.extra_roots = vec![root.into()];
         abroad.turn(&[("https_proxy", &proxy)]).await.unwrap();
         abroad.turn(&[("ALL_PROXY", &proxy), ("NO_PROXY", "other.example")]).await.unwrap();
-        assert_eq!(*abroad.asked.lock().unwrap(), vec![format!("CONNECT {HOST}:443 HTTP/1.1"); 3]);
+        assert_eq!(abroad.gate.asked(), vec![format!("CONNECT {HOST}:443 HTTP/1.1"); 3]);
         let wires: Vec<&str> =
             abroad.house.requests().iter().map(|request| request.transport).collect();
         assert_eq!(wires, [wire; 3]);
+        // ada:opensesame
+        let basic = "proxy-authorization: Basic YWRhOm9wZW5zZXNhbWU=";
+        let heads = abroad.gate.heads.lock().unwrap();
+        assert!(heads.iter().all(|head| head.contains(basic)), "{heads:?}");
     }
 }
 
@@ -148,7 +189,7 @@ async fn a_certificate_that_nobody_vouches_for_is_named_and_not_tried_again() {
         assert_eq!(error.kind, "tls", "{error:?}");
         assert!(error.message.contains("certificate"), "{error:?}");
         assert!(error.next_actions().iter().any(|action| action.contains("tls.extra_roots")));
-        assert_eq!(abroad.asked.lock().unwrap().len(), 1, "{transport:?}");
+        assert_eq!(abroad.gate.asked().len(), 1, "{transport:?}");
     }
 }
 
@@ -160,7 +201,7 @@ async fn what_is_spared_goes_directly_and_a_bad_setting_is_named_without_its_val
     let error =
         abroad.turn(&[("HTTPS_PROXY", &proxy), ("NO_PROXY", ".example")]).await.unwrap_err();
     assert_eq!(error.kind, "network", "{error:?}");
-    assert_eq!(abroad.asked.lock().unwrap().len(), 0);
+    assert_eq!(abroad.gate.asked().len(), 0);
     let error = abroad.turn(&[("HTTPS_PROXY", "ftp://ada:opensesame@[::")]).await.unwrap_err();
     assert_eq!(error.kind, "invalid_config", "{error:?}");
     assert!(error.message.contains("HTTPS_PROXY") && !error.message.contains("opensesame"));
@@ -170,4 +211,77 @@ async fn what_is_spared_goes_directly_and_a_bad_setting_is_named_without_its_val
     abroad.house.config.extra_roots = vec![abroad.house.workspace().join("bad.pem")];
     let error = abroad.turn(&[]).await.unwrap_err();
     assert!(error.message.contains("tls.extra_roots"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_proxy_may_speak_tls_itself_and_a_socks_proxy_is_named_as_such() {
+    for transport in [Transport::Sse, Transport::WebSocket] {
+        let mut abroad = Abroad::behind(Speaks::Tls, transport).await;
+        abroad.house.config.extra_roots = vec![abroad.root().into()];
+        let proxy = abroad.proxy_url().replace("http://", "https://");
+        abroad.turn(&[("HTTPS_PROXY", &proxy)]).await.unwrap();
+        assert_eq!(abroad.gate.asked(), [format!("CONNECT {HOST}:443 HTTP/1.1")]);
+        let proxy = abroad.proxy_url().replace("http://", "socks5://");
+        let error = abroad.turn(&[("ALL_PROXY", &proxy)]).await.unwrap_err();
+        assert_eq!(error.kind, "invalid_config", "{error:?}");
+        assert!(error.message.contains("SOCKS") && !error.message.contains("opensesame"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_issuer_is_reached_through_the_same_proxy_and_trusts_the_same_roots() {
+    let desk = Desk::new().await;
+    let gate = Gate::before(&desk.issuer.base_url(), Speaks::Plain).await;
+    desk.sign_in(-10);
+    let home = desk.auth().parent().unwrap().to_owned();
+    let root = home.join("root.pem");
+    std::fs::write(&root, &gate.root).unwrap();
+    let proxy = format!("http://ada:opensesame@{}", gate.proxy);
+    let pixir = |args: &[&str]| {
+        let mut command = desk.pixir(args);
+        command.env_remove("PIXIR_AUTH_ISSUER").env("HTTPS_PROXY", &proxy);
+        command
+    };
+    // Nobody vouches for this issuer yet.
+    let run = ran(pixir(&["hi"]).env("PIXIR_RETRY_MAX_ATTEMPTS", "1"));
+    assert_ne!(run.code, Some(0));
+    assert!(run.err.contains("certificate"), "{}", run.err);
+    assert_eq!(desk.issuer.counts().requests, 0);
+    // A variable that cannot be used is named, and nobody is asked a second time.
+    let run = ran(pixir(&["hi", "--json"]).env("https_proxy", "socks5://ada:opensesame@127.0.0.1"));
+    assert_eq!(run.envelope()["error"]["kind"], "invalid_config", "{}", run.out);
+    assert!(!run.out.contains("opensesame") && !run.err.contains("opensesame"));
+    let settings = json!({"tls": {"extra_roots": [root]}});
+    std::fs::write(home.join("config.json"), settings.to_string()).unwrap();
+    let run = ran(&mut pixir(&["hi"])).exits(0);
+    assert!(run.out.contains("hello from the plan"), "{}", run.out);
+    let goodbye = ran(&mut pixir(&["logout"])).exits(0);
+    assert!(!goodbye.err.contains("could not be told"), "{}", goodbye.err);
+    let tunnel = format!("CONNECT {ISSUER}:443 HTTP/1.1");
+    assert!(gate.asked().len() >= 3 && gate.asked().iter().all(|asked| *asked == tunnel));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_goes_the_way_of_the_model() {
+    let desk = Desk::new().await;
+    let gate = Gate::before(&desk.issuer.base_url(), Speaks::Plain).await;
+    std::fs::create_dir_all(desk.auth().parent().unwrap()).unwrap();
+    let root = desk.auth().with_file_name("root.pem");
+    std::fs::write(&root, &gate.root).unwrap();
+    let mut doctor = desk.pixir(&["doctor", "--online", "--json"]);
+    doctor
+        .env_remove("PIXIR_AUTH_ISSUER")
+        .env("OPENAI_API_KEY", "sk-abroad")
+        .env("OPENAI_BASE_URL", format!("https://{HOST}/v1"))
+        .env("HTTPS_PROXY", format!("http://{}", gate.proxy))
+        .env("SSL_CERT_FILE", &root);
+    let envelope = ran(&mut doctor).exits(0).envelope();
+    for id in ["endpoint", "issuer"] {
+        let checks = envelope["output"]["checks"].as_array().unwrap();
+        let found = checks.iter().find(|check| check["id"] == id).unwrap();
+        assert_eq!(found["status"], "passed", "{found}");
+    }
+    assert_eq!(gate.asked(), [HOST, ISSUER].map(|host| format!("CONNECT {host}:443 HTTP/1.1")));
+    // Whether somebody is there is asked without a secret.
+    assert!(desk.issuer.counts().requests >= 2);
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["id"],
-    &["secret", "paths"],
+    &["secret", "paths", "network"],
     &["event"],
     &["config", "history", "workspace"],
     &["log", "sandbox"],

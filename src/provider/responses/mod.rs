@@ -8,21 +8,19 @@ mod talk;
 mod transport;
 
 use std::fmt::Write;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use reqwest::Client;
-use reqwest::header::HeaderMap;
+use http::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use body::body;
 pub use reduce::Reducer;
 
-use super::wire::network::{Network, Protocol};
-use super::wire::sse::{Answer, Sse};
+use super::wire::sse::{self, Answer};
 use super::wire::websocket::{Pace, Socket};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::models::{self, Model};
@@ -30,6 +28,7 @@ use crate::config::{Config, Stream, Transport};
 use crate::credential::{Authorization, Credential, FieldPolicy, Recovery};
 use crate::error::Kind;
 use crate::id::SessionId;
+use crate::network::{Client, Endpoint, Network};
 use call::Call;
 use transport::Lines;
 
@@ -50,10 +49,7 @@ struct Shared {
     limits: Stream,
     policy: Transport,
     pace: Pace,
-    network: Network,
-    sse: Sse,
-    /// The client whose connections become sockets.
-    upgradable: OnceLock<Result<Client, ProviderError>>,
+    client: Client,
     lines: Lines,
 }
 
@@ -84,16 +80,18 @@ impl Responses {
         let speaks_sockets = SOCKETS.iter().any(|known| base_url.starts_with(known));
         let usual = if speaks_sockets { Transport::Auto } else { Transport::Sse };
         let policy = travel.transport.unwrap_or(usual);
-        let network = travel.network.to(base_url, credential.is_loopback(), limits.connect);
+        let endpoint = Endpoint {
+            base_url: base_url.to_owned(),
+            is_loopback: credential.is_loopback(),
+            connect: limits.connect,
+        };
         let shared = Shared {
             account: account(&credential),
             credential,
             limits,
             policy,
             pace: Pace { connect: travel.pace.connect.min(limits.connect), ..travel.pace },
-            sse: Sse::new(network.clone(), limits),
-            network,
-            upgradable: OnceLock::new(),
+            client: travel.network.client(endpoint),
             lines: Lines::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -104,10 +102,10 @@ impl Responses {
         let shared = &self.shared;
         let path = match shared.credential.policy() {
             // This catalogue hides what a client of unknown version may not know.
-            FieldPolicy::ChatGpt => format!("models?client_version={version}"),
-            FieldPolicy::OpenAi | FieldPolicy::Portable => "models".to_owned(),
+            FieldPolicy::ChatGpt => format!("/models?client_version={version}"),
+            FieldPolicy::OpenAi | FieldPolicy::Portable => "/models".to_owned(),
         };
-        let get = |headers| shared.sse.get(shared.url(&path), headers);
+        let get = |headers| sse::get(&shared.client, shared.limits, &path, headers);
         let (answer, _) = shared.admitted("", None, &mut Recovery::default(), get).await?;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         models::listed(&answer).ok_or_else(|| {
@@ -138,7 +136,7 @@ impl Shared {
         body: Vec<u8>,
     ) -> Result<Answer, ProviderError> {
         let headers = self.credential.headers(authorization, session.as_str())?;
-        self.sse.post(self.url("responses"), headers, Bytes::from(body)).await
+        sse::post(&self.client, self.limits, "/responses", headers, Bytes::from(body)).await
     }
 
     /// Opens a socket, and says with what. A handshake asks the model nothing, so a refused one is
@@ -149,9 +147,7 @@ impl Shared {
         first: Option<Authorization>,
         recovery: &mut Recovery,
     ) -> Result<(Socket, Authorization), ProviderError> {
-        let client = self.upgradable.get_or_init(|| self.network.client(Protocol::Upgradable));
-        let client = client.as_ref().map_err(Clone::clone)?;
-        let open = |headers| Socket::open(client, self.url("responses"), headers, self.pace);
+        let open = |headers| Socket::open(&self.client, "/responses", headers, self.pace);
         self.admitted(session.as_str(), first, recovery, open).await
     }
 
@@ -182,10 +178,6 @@ impl Shared {
                 None => return Err(error),
             }
         }
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("{}/{path}", self.credential.base_url())
     }
 }
 

@@ -4,22 +4,18 @@
 //! the frames. Nothing is retried here, and no redirect is followed: the credential goes to its
 //! own endpoint or nowhere.
 
-use std::future::poll_fn;
-use std::sync::OnceLock;
-use std::task::Poll;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Client, Response};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use super::clock::Clock;
 use super::frames::{Frame, Splitter};
-use super::network::{Network, Protocol, unreachable};
+use super::unreachable;
 use crate::config::Stream;
 use crate::error::Kind;
 use crate::event::RateLimits;
+use crate::network::{Client, NetworkError, Response};
 use crate::provider::classify::{self, BODY_LIMIT, Hints};
 use crate::provider::{ProviderError, limits};
 
@@ -29,61 +25,46 @@ const SMALL: usize = 4 * 1024 * 1024;
 /// How much of a burst is taken in one step; more would keep the screen waiting.
 const BURST: usize = 64 * 1024;
 
-/// The client of one endpoint; its connections are kept and used again.
-#[derive(Debug)]
-pub struct Sse {
-    network: Network,
+/// Reads something small; `headers` are the credential's.
+pub async fn get(
+    client: &Client,
     limits: Stream,
-    client: OnceLock<Result<Client, ProviderError>>,
+    path: &str,
+    mut headers: HeaderMap,
+) -> Result<Vec<u8>, ProviderError> {
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let mut clock = Clock::start(limits);
+    let mut response = clock.watch(client.get(path, headers)).await?.map_err(unreachable)?;
+    if !response.status().is_success() {
+        return Err(refusal(&mut response, &mut clock).await);
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = clock.watch(response.chunk()).await?.map_err(unreachable)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > SMALL {
+            let message = "the Provider's answer is far longer than it should be";
+            return Err(ProviderError::terminal(Kind::InvalidResponse, message));
+        }
+    }
+    Ok(body)
 }
 
-impl Sse {
-    /// Nothing is loaded or connected before the first call.
-    pub fn new(network: Network, limits: Stream) -> Self {
-        Self { network, limits, client: OnceLock::new() }
+/// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.
+pub async fn post(
+    client: &Client,
+    limits: Stream,
+    path: &str,
+    mut headers: HeaderMap,
+    body: Bytes,
+) -> Result<Answer, ProviderError> {
+    headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut clock = Clock::start(limits);
+    let mut response = clock.watch(client.post(path, headers, body)).await?.map_err(unreachable)?;
+    if !response.status().is_success() {
+        return Err(refusal(&mut response, &mut clock).await);
     }
-
-    /// Reads something small; `headers` are the credential's.
-    pub async fn get(&self, url: String, mut headers: HeaderMap) -> Result<Vec<u8>, ProviderError> {
-        let client = self.client.get_or_init(|| self.network.client(Protocol::Any)).as_ref();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let request = client.map_err(Clone::clone)?.get(url).headers(headers);
-        let mut clock = Clock::start(self.limits);
-        let response = clock.watch(request.send()).await?.map_err(unreachable)?;
-        let mut answer = Answer { response, clock, splitter: Splitter::default(), end: None };
-        if !answer.response.status().is_success() {
-            return Err(answer.refusal().await);
-        }
-        let mut body = Vec::new();
-        while let Some(chunk) =
-            answer.clock.watch(answer.response.chunk()).await?.map_err(unreachable)?
-        {
-            body.extend_from_slice(&chunk);
-            if body.len() > SMALL {
-                let message = "the Provider's answer is far longer than it should be";
-                return Err(ProviderError::terminal(Kind::InvalidResponse, message));
-            }
-        }
-        Ok(body)
-    }
-
-    /// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.
-    pub async fn post(
-        &self,
-        url: String,
-        mut headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<Answer, ProviderError> {
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let client = self.client.get_or_init(|| self.network.client(Protocol::Any));
-        let client = client.as_ref().map_err(Clone::clone)?;
-        let request = client.post(url).headers(headers).body(body);
-        let mut clock = Clock::start(self.limits);
-        let response = clock.watch(request.send()).await?.map_err(unreachable)?;
-        let mut answer = Answer { response, clock, splitter: Splitter::default(), end: None };
-        if answer.response.status().is_success() { Ok(answer) } else { Err(answer.refusal().await) }
-    }
+    Ok(Answer { response, clock, splitter: Splitter::default(), end: None })
 }
 
 /// An answer under way; dropping it abandons the call.
@@ -93,7 +74,7 @@ pub struct Answer {
     clock: Clock,
     splitter: Splitter,
     /// How the stream ended, found while looking ahead.
-    end: Option<reqwest::Error>,
+    end: Option<NetworkError>,
 }
 
 /// What one read brought.
@@ -119,9 +100,7 @@ impl Answer {
             if taken >= BURST {
                 return Ok(Read::Bytes);
             }
-            // The connection is a task of its own and holds one piece at a time.
-            let_others_run().await;
-            chunk = match self.response.chunk().now_or_never() {
+            chunk = match self.response.chunk_now() {
                 Some(Ok(Some(chunk))) => chunk,
                 Some(Err(error)) => {
                     self.end = Some(error);
@@ -135,22 +114,18 @@ impl Answer {
 
     /// What its head says about limits.
     pub fn limits(&self) -> Option<RateLimits> {
-        limits::from_headers(|name| header(self.response.headers(), name))
+        limits::from_headers(|name| self.response.header(name))
     }
 
     /// What the stream is, for an error that wonders why there were no frames.
     pub fn content_type(&self) -> &str {
-        header(self.response.headers(), "content-type").unwrap_or("unknown")
+        self.response.header("content-type").unwrap_or("unknown")
     }
 
     /// Takes the end of the body if it is already here, so that the connection can be used again;
     /// never waits for it.
     pub fn finish(&mut self) {
-        while let Some(Ok(Some(_))) = self.response.chunk().now_or_never() {}
-    }
-
-    async fn refusal(&mut self) -> ProviderError {
-        refusal(&mut self.response, &mut self.clock).await
+        while let Some(Ok(Some(_))) = self.response.chunk_now() {}
     }
 }
 
@@ -165,25 +140,6 @@ pub async fn refusal(response: &mut Response, clock: &mut Clock) -> ProviderErro
         }
     }
     body.truncate(BODY_LIMIT);
-    let headers = response.headers();
-    let hints = Hints::read(|name| header(headers, name), SystemTime::now());
+    let hints = Hints::read(|name| response.header(name), SystemTime::now());
     classify::http(response.status().as_u16(), hints, &body)
-}
-
-/// Steps back once, so that tasks that are ready run first. Unlike tokio's own way this does not
-/// ask the kernel for news each time.
-async fn let_others_run() {
-    let mut has_yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut has_yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
 }

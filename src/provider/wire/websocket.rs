@@ -1,7 +1,7 @@
 //! WebSocket: one connection, one request in flight, kept alive between calls.
 //!
-//! The handshake is an HTTP request of the same kind of client that SSE uses, so proxies and
-//! certificates behave alike; only the frames are another crate's. A socket is read directly by its
+//! The handshake is an HTTP request of the same client that SSE uses, so proxies and certificates
+//! behave alike; then the frames are read from the bare wire. A socket is read directly by its
 //! call. Between calls a task of its own reads it, because pings must be answered and a close must
 //! be noticed; that task hands the socket back when the next call asks.
 
@@ -9,8 +9,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use reqwest::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
-use reqwest::{Client, StatusCode, Upgraded};
+use http::StatusCode;
+use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use tokio::time::{Instant, Sleep};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -22,11 +22,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::clock::Clock;
-use super::network::unreachable;
 use super::sse::refusal;
+use super::unreachable;
 use crate::config::Stream;
 use crate::error::Kind;
 use crate::event::RateLimits;
+use crate::network::{Client, Wire};
 use crate::provider::{ProviderError, limits};
 
 /// The form of the protocol that the handshake asks for.
@@ -68,7 +69,7 @@ impl Default for Pace {
 /// An open connection; dropping it closes it without a farewell.
 #[derive(Debug)]
 pub struct Socket {
-    frames: Box<WebSocketStream<Upgraded>>,
+    frames: Box<WebSocketStream<Wire>>,
     opened: Instant,
     pace: Pace,
     next_ping: Pin<Box<Sleep>>,
@@ -87,7 +88,7 @@ impl Socket {
     /// Opens a connection; `headers` are the credential's. A refusal keeps its HTTP status.
     pub async fn open(
         client: &Client,
-        url: String,
+        path: &str,
         mut headers: HeaderMap,
         pace: Pace,
     ) -> Result<Self, ProviderError> {
@@ -101,8 +102,7 @@ impl Socket {
         let limits = Stream { idle: pace.connect, total: pace.connect, connect: pace.connect };
         let mut clock = Clock::start(limits);
         let handshake = async {
-            let request = client.get(url).headers(headers);
-            let mut response = request.send().await.map_err(unreachable)?;
+            let mut response = client.get(path, headers).await.map_err(unreachable)?;
             if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 return Err(refusal(&mut response, &mut clock).await);
             }
@@ -112,15 +112,16 @@ impl Socket {
             }) {
                 return Err(broken("the handshake was not answered as a WebSocket"));
             }
-            let limits = limits::from_headers(|name| response.headers().get(name)?.to_str().ok());
-            Ok((response.upgrade().await.map_err(unreachable)?, limits))
+            let limits = limits::from_headers(|name| response.header(name));
+            Ok((response.into_wire().map_err(unreachable)?, limits))
         };
-        let (upgraded, limits) =
+        let ((wire, early), limits) =
             tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
                 let message = format!("no WebSocket within {} s", pace.connect.as_secs_f64());
                 ProviderError::passing(Kind::Network, message)
             })??;
-        let frames = WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await;
+        let frames =
+            WebSocketStream::from_partially_read(wire, early.into(), Role::Client, None).await;
         let next_ping = Box::pin(tokio::time::sleep(pace.ping));
         let frames = Box::new(frames);
         Ok(Self { frames, opened: Instant::now(), pace, next_ping, limits })
