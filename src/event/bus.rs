@@ -220,7 +220,9 @@ impl Listener {
                 let backlog = (self.source)(self.next_seq).await?;
                 let ahead = self.count_lost();
                 self.catch_up(backlog);
-                ahead.into_iter().for_each(|event| self.take(event));
+                if let Some(event) = ahead {
+                    self.take(event);
+                }
                 continue;
             }
             match self.receiver.recv().await {
