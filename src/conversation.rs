@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::error::{Explain, Kind};
-use crate::event::{Answer, From as ListenFrom, Listener, Status};
+use crate::event::{From as ListenFrom, Listener, PermissionMode, Said, Status};
 use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::session::{Session, SessionError};
@@ -50,6 +50,11 @@ impl Conversation {
         &self.settings.model
     }
 
+    /// What its Turns may do without asking.
+    pub fn mode(&self) -> &PermissionMode {
+        &self.settings.mode
+    }
+
     /// What the user should know from opening it: damage that was skipped, odd instructions.
     pub fn notices(&self) -> &[String] {
         &self.notices
@@ -80,8 +85,12 @@ impl Conversation {
     }
 
     /// Answers an open question.
-    pub async fn answer(&self, call_id: &CallId, answer: Answer) -> Result<(), ConversationError> {
-        Ok(self.session.answer(call_id, answer).await?)
+    pub async fn answer(
+        &self,
+        call_id: &CallId,
+        said: impl Into<Said> + Send,
+    ) -> Result<(), ConversationError> {
+        Ok(self.session.answer(call_id, said.into()).await?)
     }
 
     /// Everything recorded so far.

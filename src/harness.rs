@@ -1,5 +1,7 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod posture;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,20 +14,21 @@ use crate::config::{Config, SandboxLevel};
 use crate::conversation::Conversation;
 use crate::credential::Credential;
 use crate::error::{Explain, Kind};
-use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
 use crate::paths;
+use crate::permission::Approvals;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
-use crate::tool::{Commands, Containment, Host, Toolbox, WeakToolbox};
+use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
+use posture::{Posture, Resumed};
 
 /// When the first request has long left, and things that can wait are done.
 const AFTER_THE_RUSH: Duration = Duration::from_millis(250);
@@ -70,10 +73,11 @@ pub struct Harness {
     secrets: Arc<Secrets>,
     commands: Commands,
     sessions: Sessions,
-    /// The tools of live Sessions, by their folder: who reattaches finds what runs in the background.
-    toolboxes: Mutex<HashMap<PathBuf, WeakToolbox>>,
+    /// What live Sessions run in the background, by their folder: who reattaches finds it.
+    backgrounds: Mutex<HashMap<PathBuf, WeakBackground>>,
     shell: String,
     budget: Arc<Budget>,
+    approvals: Approvals,
 }
 
 impl Harness {
@@ -97,8 +101,19 @@ impl Harness {
         let provider = Arc::new(Responses::new(credential.clone(), config.stream, travel));
         let sessions = Sessions::default();
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
-        let toolboxes = Mutex::default();
-        Self { config, provider, credential, secrets, commands, sessions, toolboxes, shell, budget }
+        let approvals = Approvals::new(&config.home);
+        Self {
+            config,
+            provider,
+            credential,
+            secrets,
+            commands,
+            sessions,
+            backgrounds: Mutex::default(),
+            shell,
+            budget,
+            approvals,
+        }
     }
 
     /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
@@ -117,12 +132,9 @@ impl Harness {
 
     fn begin(&self, workspace: Workspace, can_ask: bool) -> Result<Conversation, HarnessError> {
         let id = SessionId::mint();
-        let posture = Posture {
-            model: self.config.model.clone(),
-            effort: self.config.effort.clone(),
-            mode: self.config.permission_mode.clone(),
-        };
-        let first = first_event(&workspace, &posture, self.config.sandbox.level);
+        let posture = Posture::new(&self.config);
+        let workspace = workspace.bounded(posture.bounds()?);
+        let first = posture.first_event(&workspace, self.config.sandbox.level);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
@@ -137,24 +149,13 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
-        let stored = Posture::of(&history);
-        let posture = self.resumed_posture(&stored);
-        if posture != stored {
-            session.record(posture.change_from(&stored).into()).await?;
+        let Resumed { posture, change } = Posture::of(&history).resumed(&self.config);
+        let workspace = workspace.bounded(posture.bounds()?);
+        if let Some(change) = change {
+            session.record(change.into()).await?;
         }
         self.remember_workspace(workspace.root());
         Ok(self.converse(session, workspace, posture, &history, can_ask, notices(&opened)))
-    }
-
-    /// A resumed Session keeps its posture unless this run names another; a mode only narrows.
-    fn resumed_posture(&self, stored: &Posture) -> Posture {
-        let mode = strictest(&stored.mode, &self.config.permission_mode);
-        let keeps_model = !self.config.model_named && !stored.model.is_empty();
-        Posture {
-            model: if keeps_model { stored.model.clone() } else { self.config.model.clone() },
-            effort: self.config.effort.clone().or_else(|| stored.effort.clone()),
-            mode,
-        }
     }
 
     fn converse(
@@ -181,7 +182,9 @@ impl Harness {
         let folder = paths::session_folder(root, session.id());
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: self.toolbox(&folder, history),
+            toolbox: self.toolbox(&folder, history).without(posture.role.withheld),
+            approvals: self.approvals.clone(),
+            role: posture.role,
             secrets: Arc::clone(&self.secrets),
             confinement: Profile::of(self.config.sandbox.level, &posture.mode),
             mode: posture.mode,
@@ -212,16 +215,16 @@ impl Harness {
         Conversation::new(session, settings, notices)
     }
 
-    /// The tools of a Session; all its Conversations in this process share them.
+    /// The tools of a Session; all its Conversations in this process share its commands.
     fn toolbox(&self, folder: &Path, history: &History) -> Toolbox {
-        let mut known = self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(toolbox) = known.get(folder).and_then(WeakToolbox::upgrade) {
-            return toolbox;
-        }
-        known.retain(|_, weak| weak.upgrade().is_some());
-        let toolbox = Toolbox::built_in(&self.config, self.commands.clone(), history);
-        known.insert(folder.to_owned(), toolbox.downgrade());
-        toolbox
+        let mut known = self.backgrounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let background = known.get(folder).and_then(WeakBackground::upgrade).unwrap_or_else(|| {
+            known.retain(|_, weak| weak.upgrade().is_some());
+            let background = Background::new(self.config.bash.max_background, history);
+            known.insert(folder.to_owned(), background.downgrade());
+            background
+        });
+        Toolbox::sharing(&self.config, self.commands.clone(), history, background)
     }
 
     fn manners(&self) -> Manners {
@@ -242,87 +245,6 @@ impl Harness {
             tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
         });
     }
-}
-
-/// Seq 0 of a new Log.
-fn first_event(workspace: &Workspace, posture: &Posture, level: SandboxLevel) -> SessionStarted {
-    SessionStarted {
-        pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
-        log_version: LOG_VERSION,
-        workspace: workspace.root().to_string_lossy().into_owned(),
-        role: "build".to_owned(),
-        permission_mode: posture.mode.clone(),
-        sandbox_mode: level.name().to_owned(),
-        model: Some(posture.model.clone()),
-        effort: posture.effort.clone(),
-        parent_session_id: None,
-        subagent_id: None,
-        extra: Extra::new(),
-    }
-}
-
-/// What a Session is set to.
-#[derive(Debug, Clone, PartialEq)]
-struct Posture {
-    model: String,
-    effort: Option<String>,
-    mode: PermissionMode,
-}
-
-impl Posture {
-    /// The posture at the end of a History; what a Log does not say is empty.
-    fn of(history: &History) -> Self {
-        let mut posture = Self { model: String::new(), effort: None, mode: PermissionMode::Auto };
-        for fact in history.facts() {
-            match fact {
-                Canonical::SessionStarted(started) => {
-                    posture.model = started.model.clone().unwrap_or_default();
-                    posture.effort.clone_from(&started.effort);
-                    posture.mode = started.permission_mode.clone();
-                }
-                Canonical::SessionFork(fork) => posture.mode = fork.permission_mode.clone(),
-                Canonical::PostureChanged(changed) => posture.apply(changed),
-                Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
-                    if let Some(mode) = event.extra.get("permission_mode").and_then(Value::as_str) {
-                        posture.mode = PermissionMode::from_text(mode);
-                    }
-                }
-                _ => {}
-            }
-        }
-        posture
-    }
-
-    fn apply(&mut self, changed: &PostureChanged) {
-        if let Some(model) = &changed.model {
-            self.model.clone_from(model);
-        }
-        if let Some(effort) = &changed.effort {
-            self.effort = Some(effort.clone());
-        }
-        if let Some(mode) = &changed.permission_mode {
-            self.mode = mode.clone();
-        }
-    }
-
-    fn change_from(&self, before: &Self) -> PostureChanged {
-        PostureChanged {
-            permission_mode: (self.mode != before.mode).then(|| self.mode.clone()),
-            model: (self.model != before.model).then(|| self.model.clone()),
-            effort: if self.effort == before.effort { None } else { self.effort.clone() },
-            role: None,
-            extra: Extra::new(),
-        }
-    }
-}
-
-fn strictest(one: &PermissionMode, other: &PermissionMode) -> PermissionMode {
-    let strictness = |mode: &PermissionMode| match mode {
-        PermissionMode::Auto => 0,
-        PermissionMode::Ask => 1,
-        PermissionMode::ReadOnly | PermissionMode::Other(_) => 2,
-    };
-    if strictness(one) >= strictness(other) { one.clone() } else { other.clone() }
 }
 
 /// What a person should know about the Log that was opened.
@@ -360,6 +282,9 @@ pub enum HarnessError {
     /// The Session does not open.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The write bounds make no sense.
+    #[error("write bounds: {0}")]
+    Bounds(String),
 }
 
 impl Explain for HarnessError {
@@ -367,18 +292,23 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.kind(),
             HarnessError::Session(error) => error.kind(),
+            HarnessError::Bounds(_) => Kind::InvalidArgs,
         }
     }
     fn details(&self) -> Value {
         match self {
             HarnessError::Workspace(error) => error.details(),
             HarnessError::Session(error) => error.details(),
+            HarnessError::Bounds(_) => Value::Null,
         }
     }
     fn next_actions(&self) -> Vec<String> {
         match self {
             HarnessError::Workspace(error) => error.next_actions(),
             HarnessError::Session(error) => error.next_actions(),
+            HarnessError::Bounds(_) => {
+                vec!["write globs relative to the Workspace, such as 'src/**'".to_owned()]
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `event`, `config`, `workspace`.
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `event`, `config`, `role`,
+//!   `bounds`, `ledger`, `trust`, `workspace`.
 //! - Evidence: `history`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
@@ -17,8 +18,12 @@ mod network;
 mod paths;
 mod secret;
 
+mod bounds;
 mod config;
 mod event;
+mod ledger;
+mod role;
+mod trust;
 mod workspace;
 
 // First floor: evidence.
@@ -53,6 +58,7 @@ pub mod workbench;
 #[doc(hidden)]
 pub mod bench;
 
+pub use bounds::WriteGlobs;
 pub use cli::{command, run};
 pub use config::{Config, CredentialKind, Durability, NetworkRule, SandboxLevel, Transport};
 pub use conversation::{Conversation, ConversationError, Input};
@@ -64,4 +70,5 @@ pub use history::History;
 pub use id::{CallId, EventId, SessionId};
 pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};
 pub use paths::Home;
+pub use role::Role;
 pub use tool::{SUPERVISE, supervise};

@@ -43,6 +43,14 @@ impl Home {
     pub fn models(&self) -> PathBuf {
         self.0.join("models.json")
     }
+    /// What the user allowed for good, by project.
+    pub fn permissions(&self) -> PathBuf {
+        self.0.join("permissions.json")
+    }
+    /// What the user said about the files of Workspaces that want trust.
+    pub fn trust(&self) -> PathBuf {
+        self.0.join("trust.json")
+    }
     /// A cache of Workspaces that were used.
     pub fn workspaces(&self) -> PathBuf {
         self.0.join("workspaces.json")

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::{Colour, Context, Paying, bad_argument, provider, stdin};
+use crate::bounds::WriteGlobs;
 use crate::config::{self, AnswerSchema, Config, Loaded, Sources};
 use crate::credential::{
     self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy, Issuer,
@@ -15,6 +16,7 @@ use crate::network::Network;
 use crate::paths::{Home, STATE_FOLDER};
 use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
+use crate::role::Role;
 use crate::scripted::{DEMO_MODEL, Server, demo_model};
 use crate::turn;
 use crate::workspace::{Choice, Workspace, WorkspaceError};
@@ -149,6 +151,7 @@ impl Context {
 
     /// Settings and access for a Turn; `stored_model` is what a resumed Session was set to.
     pub fn open(&self, workspace: &Path, stored_model: Option<&str>) -> Result<Opened, Report> {
+        self.ask_for_trust(workspace)?;
         let mut loaded = self.settings(Some(workspace))?;
         let config = &mut loaded.config;
         config.answer_schema = self.answer_schema()?;
@@ -215,9 +218,11 @@ impl Context {
     /// The settings of this run.
     pub fn settings(&self, workspace: Option<&Path>) -> Result<Loaded, Report> {
         let lookup = |name: &str| self.environment.text(name);
+        let trusted = workspace.and_then(|workspace| self.trusted(workspace));
         let sources = Sources {
             home: self.home()?,
             workspace,
+            trusted: trusted.as_deref(),
             environment: &lookup,
             flags: config::Flags {
                 model: self.flags.model.clone(),
@@ -236,6 +241,12 @@ impl Context {
                 timeout: self.flags.timeout.clone(),
                 web_search: self.flags.web_search,
                 provider: self.flags.provider.clone(),
+                permission_mode: self.flags.permission_mode(),
+                role: self.role()?,
+                writes: WriteGlobs {
+                    allow: self.flags.allow_write.clone(),
+                    deny: self.flags.deny_write.clone(),
+                },
                 sandbox: self.flags.sandbox.clone(),
                 dry_run: self.flags.dry_run,
             },
@@ -260,6 +271,21 @@ impl Context {
         let config = self.user_settings().or_else(|_| self.home().map(Config::new));
         let network = config.map(|config| self.network(&config)).unwrap_or_default();
         Issuer::from_environment(&|name| self.environment.text(name), &network)
+    }
+
+    fn role(&self) -> Result<Option<&'static Role>, Report> {
+        let Some(name) = &self.flags.role else { return Ok(None) };
+        let unknown = || {
+            let names = Role::names().join(", ");
+            bad_argument(format!("there is no role `{name}`"))
+                .with_next_actions(vec![format!("use one of: {names}")])
+        };
+        Role::find(name).map(Some).ok_or_else(unknown)
+    }
+
+    /// Whether a person can be asked: they type here, and they see what is asked.
+    pub fn can_ask(&self) -> bool {
+        std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !self.flags.events
     }
 
     /// How a Turn is shown.

@@ -1,6 +1,6 @@
 //! Driving a Conversation: prompts in, Turns shown, signals heeded, an exit code out.
 
-use std::io;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,15 +10,20 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::Context;
 use super::door::Opened;
 use super::exit::{self, Exit};
+use super::keyboard::{Keyboard, forget_typed};
 use super::relay::{Relay, Wish};
 use super::signals::{Asked, Signals};
 use super::stdin::{Gathered, Prompt};
+use crate::config::Durability;
 use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
-use crate::event::{From as ListenFrom, Heard};
+use crate::event::{
+    Answer, Ephemeral, EventKind, From as ListenFrom, Heard, PermissionMode, PermissionRequest,
+    Said,
+};
 use crate::harness::{Door, Harness, Start, Which};
 use crate::projection;
-use crate::render::{Ending, Envelope, Mode, Paper, Tally, View};
+use crate::render::{Ending, Envelope, Mode, Paper, Reply, Tally, View, understand};
 
 /// How long the end of a run is held up for a token that is being renewed.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -33,18 +38,24 @@ pub struct Errand {
 
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
+    let syncs = errand.opened.loaded.config.durability != Durability::None;
     in_runtime(async {
+        if syncs {
+            tokio::spawn(threads_for_the_disk());
+        }
         let mut first_line = None;
+        let mut keyboard = Keyboard::default();
         if errand.gathered.prompt == Prompt::Lines && errand.session == Which::New {
             // A person who leaves without a word leaves no Session behind.
-            match first_words(context).await {
-                Said::Line(line) => first_line = Some(line),
-                Said::Nothing => return Ok(Exit::Answered),
-                Said::Signal => return Ok(Exit::Interrupted),
+            match first_words(context, &mut keyboard).await {
+                Typed::Line(line) => first_line = Some(line),
+                Typed::Nothing => return Ok(Exit::Answered),
+                Typed::Signal => return Ok(Exit::Interrupted),
             }
         }
         let mut driver =
             Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
+        driver.keyboard = keyboard;
         for notice in &errand.gathered.notices {
             driver.view.notice(notice);
         }
@@ -56,6 +67,15 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
         driver.settle().await;
         exit
     })
+}
+
+/// Has the threads made that force the Log to the disk, by one that has nothing else to do yet: the
+/// first words of a Session would wait for them.
+async fn threads_for_the_disk() {
+    let threads = [(); 2].map(|()| tokio::task::spawn_blocking(|| ()));
+    for thread in threads {
+        thread.await.ok();
+    }
 }
 
 /// Runs a future to its end. Threads that are stuck in a system call do not hold up the exit.
@@ -82,6 +102,10 @@ pub struct Driver<'a> {
     relay: Relay,
     pub view: View,
     signals: Signals,
+    keyboard: Keyboard,
+    /// Questions that wait for an answer; the first one is on the screen.
+    questions: VecDeque<PermissionRequest>,
+    can_ask: bool,
     /// A signal asked not only the Turn but Pixir to end.
     leaving: bool,
     /// The embedded model, alive while it may be asked.
@@ -102,6 +126,8 @@ pub enum Driven {
 enum Wake {
     Heard(Option<Heard>),
     Signal(Asked),
+    /// A line was typed while a question was open; `None` when no more can come.
+    Typed(Option<String>),
     Tick,
 }
 
@@ -128,10 +154,16 @@ impl<'a> Driver<'a> {
             own_binary,
         });
         let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
+        let can_ask = context.can_ask();
         let conversation = harness
-            .start(Start { workspace, session, can_ask: false })
+            .start(Start { workspace, session, can_ask })
             .await
             .map_err(|error| Report::from(&error))?;
+        if can_ask {
+            view.will_ask();
+        } else if *conversation.mode() == PermissionMode::Ask {
+            view.notice("nobody can answer questions here: what needs permission is denied");
+        }
         for notice in conversation.notices() {
             view.notice(notice);
         }
@@ -150,6 +182,9 @@ impl<'a> Driver<'a> {
             relay,
             view,
             signals,
+            keyboard: Keyboard::default(),
+            questions: VecDeque::new(),
+            can_ask,
             leaving: false,
             _demo: demo,
             harness,
@@ -180,13 +215,13 @@ impl<'a> Driver<'a> {
         let mut waiting = first;
         loop {
             let said = match waiting.take() {
-                Some(line) => Said::Line(line),
-                None => listen(&mut self.view, &mut self.signals).await,
+                Some(line) => Typed::Line(line),
+                None => listen(&mut self.view, &mut self.signals, &mut self.keyboard).await,
             };
             let line = match said {
-                Said::Line(line) => line,
-                Said::Nothing => return Ok(self.leave(Exit::Answered)),
-                Said::Signal => return Ok(self.leave(Exit::Interrupted)),
+                Typed::Line(line) => line,
+                Typed::Nothing => return Ok(self.leave(Exit::Answered)),
+                Typed::Signal => return Ok(self.leave(Exit::Interrupted)),
             };
             match self.turn(line).await? {
                 Driven::Ended(ending) if self.must_leave(&ending) => {
@@ -218,14 +253,16 @@ impl<'a> Driver<'a> {
         let mut unread = false;
         let mut stopping: Option<JoinHandle<()>> = None;
         loop {
-            match next(&mut self.relay, &mut self.signals, &mut ticker).await {
+            match self.next(&mut ticker).await {
                 Wake::Heard(None) => break,
                 Wake::Heard(Some(heard)) => {
                     unread |= self.view.hear(&heard).is_err();
+                    self.note_question(&heard);
                     if tally.hear(&heard) {
                         break;
                     }
                 }
+                Wake::Typed(line) => self.reply(line).await,
                 Wake::Tick => unread |= self.view.tick().is_err(),
                 Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
                 Wake::Signal(asked) => {
@@ -238,8 +275,72 @@ impl<'a> Driver<'a> {
                 stopping = Some(stop(&self.conversation));
             }
         }
+        self.questions.clear();
+        self.view.answered();
         unread |= self.view.finish().is_err();
         Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
+    }
+
+    async fn next(&mut self, ticker: &mut Interval) -> Wake {
+        let is_asking = !self.questions.is_empty();
+        tokio::select! {
+            biased;
+            asked = self.signals.next() => Wake::Signal(asked),
+            heard = self.relay.next() => Wake::Heard(heard),
+            line = self.keyboard.line(), if is_asking => Wake::Typed(line),
+            _ = ticker.tick() => Wake::Tick,
+        }
+    }
+
+    /// Keeps the list of open questions true. One that is told again is not asked again.
+    fn note_question(&mut self, heard: &Heard) {
+        let Heard::Event(event) = heard else { return };
+        match event.kind() {
+            EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) if self.can_ask => {
+                if self.questions.iter().any(|open| open.call_id == request.call_id) {
+                    return;
+                }
+                self.questions.push_back((**request).clone());
+                if self.questions.len() == 1 {
+                    self.show_question();
+                }
+            }
+            EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
+                let was_shown = self.questions.front().is_some_and(|open| open.call_id == *call_id);
+                self.questions.retain(|open| open.call_id != *call_id);
+                if was_shown {
+                    self.view.answered();
+                    self.show_question();
+                }
+            }
+            EventKind::Ephemeral(_) | EventKind::Canonical(_) => {}
+        }
+    }
+
+    fn show_question(&mut self) {
+        if let Some(request) = self.questions.front() {
+            // Before it is shown: whatever comes afterwards may be its answer.
+            forget_typed();
+            self.view.question(request);
+        }
+    }
+
+    /// Takes what was typed to the question on the screen; the end of input is a no.
+    async fn reply(&mut self, line: Option<String>) {
+        let Some(request) = self.questions.front() else { return };
+        let said = match line.as_deref().map(|line| understand(line, request)) {
+            None => Said::from(Answer::No),
+            Some(Reply::Said(said)) => said,
+            Some(Reply::Unclear) => return self.view.ask_again(request),
+        };
+        let call_id = request.call_id.clone();
+        self.view.answered();
+        // It is gone when somebody else was quicker; then their answer counts.
+        if let Err(error) = self.conversation.answer(&call_id, said).await {
+            tracing::debug!(%error, "the question was settled elsewhere");
+        }
+        self.questions.retain(|open| open.call_id != call_id);
+        self.show_question();
     }
 
     /// Says how to go on, and gives the exit code.
@@ -282,15 +383,6 @@ impl<'a> Driver<'a> {
     }
 }
 
-async fn next(relay: &mut Relay, signals: &mut Signals, ticker: &mut Interval) -> Wake {
-    tokio::select! {
-        biased;
-        asked = signals.next() => Wake::Signal(asked),
-        heard = relay.next() => Wake::Heard(heard),
-        _ = ticker.tick() => Wake::Tick,
-    }
-}
-
 /// Asks the Turn to end; its end is heard like everything else.
 fn stop(conversation: &Conversation) -> JoinHandle<()> {
     let conversation = conversation.clone();
@@ -302,7 +394,7 @@ fn stop(conversation: &Conversation) -> JoinHandle<()> {
 }
 
 /// What a person did at the prompt.
-enum Said {
+enum Typed {
     Line(String),
     /// The input is over.
     Nothing,
@@ -310,37 +402,27 @@ enum Said {
 }
 
 /// The first prompt of a Session that does not exist yet.
-async fn first_words(context: &Context) -> Said {
+async fn first_words(context: &Context, keyboard: &mut Keyboard) -> Typed {
     let mut signals = Signals::listen();
     let mut view = View::new(context.mode(), Paper::standard(signals.count()));
-    listen(&mut view, &mut signals).await
+    listen(&mut view, &mut signals, keyboard).await
 }
 
 /// Asks until there is a line with words in it.
-async fn listen(view: &mut View, signals: &mut Signals) -> Said {
+async fn listen(view: &mut View, signals: &mut Signals, keyboard: &mut Keyboard) -> Typed {
     loop {
         view.ask("› ");
-        let line = tokio::task::spawn_blocking(read_line);
         let said = tokio::select! {
-            line = line => line.ok().flatten().map_or(Said::Nothing, Said::Line),
-            _ = signals.next() => Said::Signal,
+            line = keyboard.line() => line.map_or(Typed::Nothing, Typed::Line),
+            _ = signals.next() => Typed::Signal,
         };
         match said {
-            Said::Line(line) if line.is_empty() => {}
-            Said::Line(line) => return Said::Line(line),
+            Typed::Line(line) if line.is_empty() => {}
+            Typed::Line(line) => return Typed::Line(line),
             over => {
                 view.ask("\n");
                 return over;
             }
         }
-    }
-}
-
-/// A line of stdin without its end; `None` when there are no more.
-pub fn read_line() -> Option<String> {
-    let mut bytes = Vec::new();
-    match io::BufRead::read_until(&mut io::stdin().lock(), b'\n', &mut bytes) {
-        Ok(0) | Err(_) => None,
-        Ok(_) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
     }
 }

@@ -9,8 +9,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::drive::{in_runtime, read_line};
+use super::drive::in_runtime;
 use super::exit::Exit;
+use super::keyboard::read_line;
 use super::signals::Signals;
 use super::{Context, say};
 use crate::credential::{

@@ -11,9 +11,11 @@ mod door;
 mod drive;
 mod exit;
 mod guard;
+mod keyboard;
 mod login;
 mod logout;
 mod models;
+mod permissions;
 mod provider;
 #[cfg(test)]
 mod readme;
@@ -27,6 +29,7 @@ mod stdin;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod trust;
 mod usage;
 mod verify;
 
@@ -38,6 +41,7 @@ use std::time::Instant;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Kind, Report};
+use crate::event::PermissionMode;
 use crate::render::{Envelope, Paper, Signalled, clean, error_text};
 use arguments::Parsed;
 use door::Environment;
@@ -121,6 +125,24 @@ pub struct Flags {
     /// Ask this server of `providers` in the config
     #[arg(long, global = true, value_name = "NAME", conflicts_with = "credential")]
     pub provider: Option<String>,
+    /// Ask before anything is changed
+    #[arg(long, global = true, conflicts_with_all = ["read_only", "auto"])]
+    pub ask: bool,
+    /// Change nothing; commands run where the kernel lets nothing be written
+    #[arg(long, global = true, conflicts_with = "auto")]
+    pub read_only: bool,
+    /// Ask nothing, also in a Session that was started with --ask or --read-only
+    #[arg(long, global = true)]
+    pub auto: bool,
+    /// Give the Session this role: build or plan
+    #[arg(long, global = true, value_name = "NAME")]
+    pub role: Option<String>,
+    /// Let tools write only where this glob matches, such as 'src/**'; may be repeated
+    #[arg(long, global = true, value_name = "GLOB")]
+    pub allow_write: Vec<String>,
+    /// Let no tool write where this glob matches; may be repeated
+    #[arg(long, global = true, value_name = "GLOB")]
+    pub deny_write: Vec<String>,
     /// Hold commands by the kernel: workspace, read-only, required or off
     #[arg(long, global = true, value_name = "LEVEL")]
     pub sandbox: Option<String>,
@@ -136,6 +158,18 @@ pub struct Flags {
     /// Write a trace for developers to this file; `PIXIR_LOG=debug` writes it to stderr
     #[arg(long, global = true, value_name = "PATH")]
     pub log_file: Option<PathBuf>,
+}
+
+impl Flags {
+    /// The mode that was named, if one was.
+    fn permission_mode(&self) -> Option<PermissionMode> {
+        let named = [
+            (self.ask, PermissionMode::Ask),
+            (self.read_only, PermissionMode::ReadOnly),
+            (self.auto, PermissionMode::Auto),
+        ];
+        named.into_iter().find(|(is_named, _)| *is_named).map(|(_, mode)| mode)
+    }
 }
 
 /// When stderr is coloured.
@@ -169,6 +203,9 @@ pub enum Command {
     Repair(repair::RepairArgs),
     Usage(usage::UsageArgs),
     Models(models::ModelsArgs),
+    Permissions(permissions::PermissionsArgs),
+    Trust(trust::TrustArgs),
+    Untrust(trust::UntrustArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
     Doctor(doctor::DoctorArgs),
@@ -186,6 +223,9 @@ impl Command {
             Command::Repair(_) => "repair",
             Command::Usage(_) => "usage",
             Command::Models(_) => "models",
+            Command::Permissions(_) => "permissions",
+            Command::Trust(_) => "trust",
+            Command::Untrust(_) => "untrust",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
             Command::Doctor(_) => "doctor",
@@ -239,6 +279,9 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Repair(args) => repair::repair(&args, context),
         Command::Usage(args) => usage::usage(&args, context),
         Command::Models(args) => models::models(&args, context),
+        Command::Permissions(args) => permissions::permissions(args, context),
+        Command::Trust(args) => trust::trust(&args, context),
+        Command::Untrust(args) => trust::untrust(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),
         Command::Doctor(args) => doctor::doctor(&args, context),

@@ -11,15 +11,20 @@ use serde_json::Value;
 
 use super::keys::{KEYS, Key, Shape};
 use super::tree::{Leaf, leaves};
-use super::{Config, read};
+use super::{Config, read, wanted};
+use crate::bounds::WriteGlobs;
 use crate::error::{Explain, Kind};
+use crate::event::PermissionMode;
 use crate::paths::{self, Home};
+use crate::role::Role;
 
 /// Where the settings of a run come from, weakest first.
 pub struct Sources<'a> {
     pub home: Home,
     /// Whose config file is asked, if a Workspace is known.
     pub workspace: Option<&'a Path>,
+    /// The digest of the Workspace's file, if the user trusts its present content.
+    pub trusted: Option<&'a str>,
     /// Looks up one environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
     pub flags: Flags,
@@ -39,6 +44,9 @@ pub struct Flags {
     pub timeout: Option<String>,
     pub web_search: bool,
     pub provider: Option<String>,
+    pub permission_mode: Option<PermissionMode>,
+    pub role: Option<&'static Role>,
+    pub writes: WriteGlobs,
     pub sandbox: Option<String>,
     pub dry_run: bool,
 }
@@ -52,17 +60,21 @@ pub struct Loaded {
 
 /// Resolves the settings of one run: defaults, user's file, Workspace's file, environment, flags.
 pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
-    let Sources { home, workspace, environment, flags } = sources;
+    let Sources { home, workspace, trusted, environment, flags } = sources;
     let mut config = Config::new(home.clone());
     let mut notices = Vec::new();
     apply_user_file(&mut config, &home.config())?;
     if let Some(workspace) = workspace {
-        notices = apply_workspace_file(&mut config, workspace);
+        notices = apply_workspace_file(&mut config, workspace, trusted);
     }
     apply_environment(&mut config, environment)?;
     apply_flags(&mut config, &flags)?;
     check_together(&config)?;
     config.dry_run = flags.dry_run;
+    config.role = flags.role;
+    config.writes = flags.writes;
+    let names_mode = environment("PIXIR_PERMISSION_MODE").is_some_and(|mode| !mode.is_empty());
+    config.mode_named = flags.permission_mode.is_some() || names_mode;
     let names_model = environment("PIXIR_MODEL").is_some_and(|name| !name.is_empty());
     config.model_named = flags.model.is_some() || names_model;
     Ok(Loaded { config, notices })
@@ -89,7 +101,11 @@ fn apply_user_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> 
     if problems.is_empty() { Ok(()) } else { Err(ConfigError { source, problems }) }
 }
 
-fn apply_workspace_file(config: &mut Config, workspace: &Path) -> Vec<String> {
+fn apply_workspace_file(
+    config: &mut Config,
+    workspace: &Path,
+    trusted: Option<&str>,
+) -> Vec<String> {
     let path = paths::workspace_config(workspace);
     let shown = path.display();
     let text = match read::workspace_file(workspace) {
@@ -102,13 +118,12 @@ fn apply_workspace_file(config: &mut Config, workspace: &Path) -> Vec<String> {
         Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
     };
     let mut notices = Vec::new();
+    // The very bytes that are used are the ones that must be trusted.
+    let is_trusted = trusted.is_some_and(|digest| digest == wanted::digest(&text));
+    let mut untrusted = Vec::new();
     for leaf in &leaves {
-        let may_set = Key::find(&leaf.path).is_none_or(|key| key.in_workspace);
-        if !may_set {
-            notices.push(format!(
-                "{shown}: `{}` is ignored, a Workspace may not set it; put it into your own config.json",
-                leaf.path
-            ));
+        if !is_trusted && wanted::wants_trust(leaf) {
+            untrusted.push(format!("`{}`", leaf.path));
             continue;
         }
         // Applied to a copy, so that a value that does not fit the others leaves no trace.
@@ -119,12 +134,18 @@ fn apply_workspace_file(config: &mut Config, workspace: &Path) -> Vec<String> {
             .and_then(|()| {
                 let is_wider = attempt.sandbox.is_wider_than(&config.sandbox);
                 let refusal = || format!("`{}` would widen the sandbox", leaf.path);
-                if is_wider { Err(refusal()) } else { Ok(()) }
+                if is_wider && !is_trusted { Err(refusal()) } else { Ok(()) }
             });
         match outcome {
             Ok(()) => *config = attempt,
             Err(reason) => notices.push(format!("{shown}: {reason}; it is ignored")),
         }
+    }
+    if !untrusted.is_empty() {
+        let keys = untrusted.join(", ");
+        notices.push(format!(
+            "{shown}: {keys} ignored, because this Workspace is not trusted; see `pixir trust`"
+        ));
     }
     notices.dedup();
     notices
@@ -169,6 +190,7 @@ fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
         ("timeout", flags.timeout.clone().map(Value::from)),
         ("web_search", flags.web_search.then_some(Value::from(true))),
         ("provider", flags.provider.clone().map(Value::from)),
+        ("permission_mode", flags.permission_mode.as_ref().map(|mode| mode.as_str().into())),
         ("sandbox", flags.sandbox.clone().map(Value::from)),
     ];
     for (name, value) in given {

@@ -10,6 +10,7 @@ use super::{
     Config, CredentialKind, Durability, NetworkRule, Prices, SandboxLevel, Servers, Transport,
     duration,
 };
+use crate::event::PermissionMode;
 
 /// One setting.
 pub struct Key {
@@ -68,6 +69,9 @@ const MANY: u64 = 1_000_000_000_000;
 pub const KEYS: &[Key] = &[
     workspace("model", Shape::Text, |config, value| put(&mut config.model, word(value)?)),
     workspace("effort", Shape::Text, |config, value| put(&mut config.effort, Some(word(value)?))),
+    user("permission_mode", Shape::Text, |config, value| {
+        put(&mut config.permission_mode, mode(value)?)
+    }),
     workspace("max_iterations", Shape::Number, |config, value| {
         put(&mut config.max_iterations, Some(count(value, 1..=1_000_000)?))
     }),
@@ -238,6 +242,14 @@ fn credential(value: &Value) -> Result<CredentialKind, String> {
     let kinds = [CredentialKind::ChatGpt, CredentialKind::ApiKey];
     let named = kinds.into_iter().find(|kind| value.as_str() == Some(kind.name()));
     named.ok_or_else(|| expected("must be \"chatgpt\" or \"api-key\"", value))
+}
+
+fn mode(value: &Value) -> Result<PermissionMode, String> {
+    let wanted = "must be \"auto\", \"ask\" or \"read_only\"";
+    match value.as_str().map(PermissionMode::from_text) {
+        None | Some(PermissionMode::Other(_)) => Err(expected(wanted, value)),
+        Some(mode) => Ok(mode),
+    }
 }
 
 fn durability(value: &Value) -> Result<Durability, String> {

@@ -15,6 +15,7 @@ mod servers;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod wanted;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,15 +26,19 @@ pub use prices::Prices;
 pub use sandbox::{NetworkRule, Sandbox, SandboxLevel};
 pub use schema::{AnswerSchema, Miss};
 pub use servers::{Server, Servers};
+pub use wanted::{Wanted, wanted};
 
+use crate::bounds::WriteGlobs;
 use crate::event::PermissionMode;
 use crate::paths::Home;
+use crate::role::Role;
 
 /// The model used when nobody names one.
 pub const DEFAULT_MODEL: &str = "gpt-5.5";
 
 /// Everything a run needs to know.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Config {
     /// The user's own folder.
     pub home: Home,
@@ -47,6 +52,12 @@ pub struct Config {
     pub effort: Option<String>,
     /// What may be done without asking.
     pub permission_mode: PermissionMode,
+    /// A flag or the environment named the mode, so a resumed Session switches to it.
+    pub mode_named: bool,
+    /// What the Session is for; `None` keeps what it is, and a new one builds.
+    pub role: Option<&'static Role>,
+    /// Where this run lets tools write.
+    pub writes: WriteGlobs,
     /// How many Provider calls a Turn may make; `None` means unlimited.
     pub max_iterations: Option<u32>,
     /// When the Log is forced to the disk.
@@ -95,6 +106,9 @@ impl Config {
             credential: None,
             effort: None,
             permission_mode: PermissionMode::Auto,
+            mode_named: false,
+            role: None,
+            writes: WriteGlobs::default(),
             max_iterations: None,
             durability: Durability::Turn,
             dry_run: false,

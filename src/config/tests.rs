@@ -10,6 +10,7 @@ struct Desk {
     folder: tempfile::TempDir,
     variables: Vec<(&'static str, &'static str)>,
     flags: Flags,
+    trusted: Option<String>,
 }
 
 impl Desk {
@@ -17,7 +18,7 @@ impl Desk {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("home")).unwrap();
         std::fs::create_dir_all(folder.path().join("work/.pixir")).unwrap();
-        Self { folder, variables: Vec::new(), flags: Flags::default() }
+        Self { folder, variables: Vec::new(), flags: Flags::default(), trusted: None }
     }
     fn user(self, text: &str) -> Self {
         std::fs::write(self.folder.path().join("home/config.json"), text).unwrap();
@@ -39,6 +40,7 @@ impl Desk {
         load(Sources {
             home: Home::new(self.folder.path().join("home")),
             workspace: Some(&self.folder.path().join("work")),
+            trusted: self.trusted.as_deref(),
             environment: &lookup,
             flags: self.flags.clone(),
         })
@@ -164,15 +166,15 @@ fn a_workspace_cannot_widen_trust_and_cannot_break_a_run() {
     assert_eq!(config.bash.timeout, Duration::from_millis(5));
     assert_eq!(config.durability, Durability::Turn);
     let notices = desk.notices();
-    assert_eq!(notices.len(), 3, "{notices:?}");
-    assert!(notices[0].contains("`bash.env` is ignored, a Workspace may not set it"));
-    assert!(notices[1].contains("`durability` is ignored"));
-    assert!(notices[2].contains("`x` is not a setting"));
+    assert_eq!(notices.len(), 2, "{notices:?}");
+    assert!(notices[0].contains("`x` is not a setting"));
+    let words = "`bash.env`, `durability` ignored, because this Workspace is not trusted";
+    assert!(notices[1].contains(words), "{notices:?}");
 
     let wires = r#"{"transport": "sse", "tls": {"extra_roots": ["/own.pem"]}}"#;
     let desk = Desk::new().workspace(wires);
     let config = desk.load().unwrap().config;
-    assert_eq!((config.transport, config.extra_roots.len(), desk.notices().len()), (None, 0, 2));
+    assert_eq!((config.transport, config.extra_roots.len(), desk.notices().len()), (None, 0, 1));
 
     let broken = Desk::new().workspace("{").notices();
     assert!(broken[0].contains("work/.pixir/config.json is ignored"), "{broken:?}");
@@ -290,4 +292,42 @@ fn a_workspace_may_narrow_the_sandbox_and_never_widen_it() {
     assert!(
         Desk::new().user(r#"{"sandbox": {"write": ["../x"]}}"#).mistake().contains("sandbox.write")
     );
+}
+
+#[test]
+fn a_workspace_that_is_trusted_as_it_is_may_set_what_a_user_may() {
+    let text = r#"{"permission_mode": "ask", "bash": {"env": ["SECRET"]}, "model": "m"}"#;
+    let mut desk = Desk::new().workspace(text);
+    let wanted = wanted(&desk.folder.path().join("work"), &desk.load().unwrap().config).unwrap();
+    let keys: Vec<&str> = wanted.settings.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["permission_mode", "bash.env"], "the model needs no trust");
+    desk.trusted = Some(wanted.digest);
+    let loaded = desk.load().unwrap();
+    assert_eq!(loaded.config.permission_mode, PermissionMode::Ask);
+    assert_eq!(loaded.config.bash.env, ["SECRET"]);
+    assert_eq!(loaded.notices, Vec::<String>::new());
+    let lax = Desk::new().workspace(r#"{"sandbox": "off"}"#);
+    let config = Config::new(Home::new("/nowhere"));
+    let asked = super::wanted(&lax.folder.path().join("work"), &config).unwrap();
+    assert_eq!(asked.settings, [("sandbox".to_owned(), "\"off\"".to_owned())]);
+    let strict = Desk::new().workspace(r#"{"sandbox": "read-only"}"#);
+    assert_eq!(super::wanted(&strict.folder.path().join("work"), &config), None);
+    // The same trust does not cover another content.
+    let desk = desk.workspace(&text.replace("ask", "auto"));
+    assert_eq!(desk.load().unwrap().config.bash.env, Vec::<String>::new());
+    assert_eq!(desk.notices().len(), 1);
+}
+
+#[test]
+fn a_mode_is_one_of_three_and_a_flag_names_it() {
+    let mode = |desk: &Desk| desk.load().unwrap().config.permission_mode;
+    let desk = Desk::new().user(r#"{"permission_mode": "ask"}"#);
+    assert_eq!(mode(&desk), PermissionMode::Ask);
+    assert!(!desk.load().unwrap().config.mode_named);
+    let mut desk = desk.variable("PIXIR_PERMISSION_MODE", "auto");
+    assert!(desk.load().unwrap().config.mode_named);
+    desk.flags.permission_mode = Some(PermissionMode::ReadOnly);
+    assert_eq!(mode(&desk), PermissionMode::ReadOnly);
+    let mistake = Desk::new().user(r#"{"permission_mode": "yolo"}"#).mistake();
+    assert!(mistake.contains("must be \"auto\", \"ask\" or \"read_only\""), "{mistake}");
 }

@@ -301,7 +301,7 @@ impl Listener {
             self.ready.push_back(live(Ephemeral::Status(backlog.status)));
         }
         for question in backlog.questions {
-            self.ready.push_back(live(Ephemeral::PermissionRequest(question)));
+            self.ready.push_back(live(Ephemeral::PermissionRequest(Box::new(question))));
         }
     }
 }

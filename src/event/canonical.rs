@@ -6,50 +6,17 @@
 
 #![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Continuation, Extra, RateLimits, Tokens};
+use super::open::open_enum;
+use super::{
+    Continuation, Extra, PermissionDecision, PostureChanged, RateLimits, SessionFork,
+    SessionStarted, Tokens,
+};
 use crate::error::Report;
 use crate::id::CallId;
-
-/// Text enums that accept words of other versions and give them back unchanged.
-macro_rules! open_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub enum $name { $($(#[$vdoc])* $variant,)*
-            /// A word of another version.
-            Other(String),
-        }
-        impl $name {
-            /// The word in the Log.
-            pub fn as_str(&self) -> &str {
-                match self { $($name::$variant => $text,)* $name::Other(text) => text }
-            }
-            /// Reads the word of a Log, a flag or a config file.
-            pub fn from_text(text: &str) -> Self {
-                match text { $($text => $name::$variant,)* other => $name::Other(other.to_owned()) }
-            }
-        }
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.as_str())
-            }
-        }
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                Ok(Self::from_text(&std::borrow::Cow::<str>::deserialize(deserializer)?))
-            }
-        }
-    };
-}
 
 /// The enum of facts, their names, and the dispatch to and from JSON.
 macro_rules! facts {
@@ -169,18 +136,6 @@ impl PartialEq for Unknown {
 }
 
 open_enum! {
-    /// What the harness may do without asking.
-    PermissionMode {
-        /// Everything inside the floor.
-        Auto = "auto",
-        /// Mutations are asked.
-        Ask = "ask",
-        /// Nothing is changed.
-        ReadOnly = "read_only",
-    }
-}
-
-open_enum! {
     /// Whether a message of the model goes on or ends the Turn.
     Phase {
         /// Text beside tool calls.
@@ -213,39 +168,6 @@ open_enum! {
         Incomplete = "incomplete",
         /// A panic.
         Crashed = "crashed",
-    }
-}
-
-/// Who the Session is and what it may do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SessionStarted {
-    #[serde(default)]
-    pub pixir_version: String,
-    #[serde(default)]
-    pub log_version: u32,
-    #[serde(default)]
-    pub workspace: String,
-    #[serde(default)]
-    pub role: String,
-    #[serde(default = "PermissionMode::auto")]
-    pub permission_mode: PermissionMode,
-    #[serde(default)]
-    pub sandbox_mode: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effort: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent_session_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subagent_id: Option<String>,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
-impl PermissionMode {
-    fn auto() -> Self {
-        PermissionMode::Auto
     }
 }
 
@@ -330,21 +252,6 @@ pub struct ToolResult {
     /// Facts for presenters and audits: diff, exit code, spill path.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub details: Value,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
-/// Why a call was allowed or denied.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PermissionDecision {
-    pub call_id: CallId,
-    pub decision: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<PermissionMode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rule: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answered_by: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -496,31 +403,6 @@ pub struct WorkflowEvent {
     pub extra: Extra,
 }
 
-/// Where a fork comes from; carries the same posture as `session_started`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SessionFork {
-    #[serde(default)]
-    pub parent_session_id: String,
-    #[serde(default)]
-    pub fork_root_session_id: String,
-    #[serde(default)]
-    pub forked_to_seq: u64,
-    #[serde(default)]
-    pub pixir_version: String,
-    #[serde(default)]
-    pub log_version: u32,
-    #[serde(default)]
-    pub workspace: String,
-    #[serde(default)]
-    pub role: String,
-    #[serde(default = "PermissionMode::auto")]
-    pub permission_mode: PermissionMode,
-    #[serde(default)]
-    pub sandbox_mode: String,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
 /// What happened on a branch that was left.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BranchSummary {
@@ -554,21 +436,6 @@ pub struct HistoryCompaction {
 pub struct HistoryRewound {
     #[serde(default)]
     pub to_seq: u64,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
-/// A change of posture; absent fields stay as they were.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct PostureChanged {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub permission_mode: Option<PermissionMode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effort: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

@@ -24,7 +24,7 @@ pub enum Ephemeral {
     /// A Provider call failed and will be tried again.
     ProviderRetry(ProviderRetry),
     /// The user is asked.
-    PermissionRequest(PermissionRequest),
+    PermissionRequest(Box<PermissionRequest>),
     /// The question is settled.
     PermissionResolved { call_id: CallId, answer: Answer },
 }
@@ -124,8 +124,33 @@ pub struct PermissionRequest {
     pub tool: String,
     pub summary: String,
     pub args: Value,
+    /// Where the call really leads, links resolved, relative to the directory.
     pub paths: Vec<String>,
+    /// The directory it runs in.
+    pub directory: String,
+    /// The change it would make, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+    /// The command it would run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<ShownCommand>,
+    /// Whether it asks for the network.
+    pub network: bool,
+    /// The answers that make sense here.
+    pub answers: Vec<Answer>,
+    /// What `prefix` would allow: every simple command that begins with these words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
     pub digest: String,
+}
+
+/// A command as the user sees it before it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShownCommand {
+    pub text: String,
+    /// Each command and redirection in it, substitutions included; empty when it could not be
+    /// taken apart.
+    pub parts: Vec<String>,
 }
 
 /// What the user said to a question.
@@ -134,10 +159,25 @@ pub struct PermissionRequest {
 pub enum Answer {
     /// Yes, this time.
     Once,
-    /// Yes, while this Session is open.
+    /// Yes to this very call, while this Session is open.
     Session,
-    /// Yes, in this project from now on.
+    /// Yes to this very call, in this project from now on.
     Project,
+    /// Yes to every simple command with the shown beginning, in this project from now on.
+    Prefix,
     /// No.
     No,
+}
+
+/// An answer, and what the user wants to say to the model with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub answer: Answer,
+    pub words: Option<String>,
+}
+
+impl From<Answer> for Said {
+    fn from(answer: Answer) -> Self {
+        Self { answer, words: None }
+    }
 }

@@ -8,6 +8,8 @@ mod bus;
 mod canonical;
 mod counts;
 mod ephemeral;
+mod open;
+mod posture;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -24,6 +26,7 @@ pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener, WeakBus};
 pub use canonical::*;
 pub use counts::*;
 pub use ephemeral::*;
+pub use posture::*;
 
 use crate::id::{EventId, SessionId};
 

@@ -52,8 +52,9 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             "`output` is what the model reads; `error` is `{kind, message, details{next_actions}}`.",
         ),
         "permission_decision" => (
-            json!({"call_id": "call_1", "decision": "deny", "mode": "ask", "rule": "ask", "answered_by": "user"}),
-            "Why a call was allowed or denied in `ask` and `read_only`.",
+            json!({"call_id": "call_1", "decision": "deny", "mode": "ask", "rule": "ask", "answered_by": "user",
+                "answer": "no", "words": "keep that file", "digest": "…"}),
+            "Why a call was allowed or denied: in `ask` and `read_only` each one, in `auto` those that write bounds refuse. `answered_by` is `mode`, `bounds`, `parser`, `user`, `session`, `project`, `prefix` or `nobody`; `digest` is what an answer is bound to.",
         ),
         "provider_usage" => (
             json!({"model": "gpt-5.5", "iteration": 0, "status": "completed", "usage": {"input_tokens": 1200,
@@ -103,8 +104,8 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             (json!({"to_seq": 12}), "The conversation went back to before this seq.")
         }
         "posture_changed" => (
-            json!({"model": "gpt-6-sol"}),
-            "Mode, model, effort or role changed; absent fields stay.",
+            json!({"permission_mode": "ask", "allow_write": ["src/**"]}),
+            "Mode, model, effort or role changed; absent fields stay. `allow_write` and `deny_write` only ever narrow: each is one more set that holds besides the earlier ones.",
         ),
         "log_repaired" => (
             json!({"offset": 4096, "length": 77, "sha256": "…", "kept": false}),
@@ -124,6 +125,12 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
         summary: "run `rm x`".into(),
         args: json!({"command": "rm x"}),
         paths: vec![],
+        directory: "/home/ada/app".into(),
+        diff: None,
+        command: Some(ShownCommand { text: "rm x".into(), parts: vec!["rm x".into()] }),
+        network: false,
+        answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::Prefix, Answer::No],
+        prefix: Some("rm".into()),
         digest: "…".into(),
     };
     let samples = vec![
@@ -141,7 +148,7 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
             delay_ms: 480,
             error: report(),
         }),
-        Ephemeral::PermissionRequest(request()),
+        Ephemeral::PermissionRequest(Box::new(request())),
         Ephemeral::PermissionResolved { call_id: CallId::new("call_1"), answer: Answer::Once },
     ];
     samples
@@ -165,7 +172,7 @@ fn meaning(notice: &Ephemeral) -> &'static str {
         Ephemeral::ProviderRetry(_) => "A Provider call failed and will be tried again.",
         Ephemeral::PermissionRequest(_) => "The user is asked.",
         Ephemeral::PermissionResolved { .. } => {
-            "The question is settled: once, session, project or no."
+            "The question is settled: once, session, project, prefix or no."
         }
     }
 }

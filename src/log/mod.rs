@@ -218,6 +218,11 @@ impl Log {
         self.append(repaired.into()).map(|_| ())
     }
 
+    /// The folder of a new Log, for whoever makes its name durable before a Syncer has to.
+    pub fn take_newborn(&mut self) -> Option<Folder> {
+        self.newborn.take()
+    }
+
     /// A handle that forces the Log to the disk; it may run on another thread.
     pub fn syncer(&mut self) -> Syncer {
         let newborn = self.newborn.take();

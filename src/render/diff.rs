@@ -1,22 +1,22 @@
-//! A unified diff on a terminal: coloured, and short enough to stay a side remark.
+//! A unified diff on a terminal: coloured, and as short as its place wants it.
 
 use super::sanitise::clean;
 
-/// How many lines of a diff are shown.
-const LINES: usize = 60;
+/// How many lines of a diff are a side remark.
+pub const SHORT: usize = 60;
 
-/// Hands out the lines to show.
-pub fn show(diff: &str, colour: bool, mut line: impl FnMut(&str)) {
+/// Hands out the lines to show, at most so many.
+pub fn show(diff: &str, colour: bool, most: usize, mut line: impl FnMut(&str)) {
     let total = diff.lines().count();
-    for text in diff.lines().take(LINES) {
+    for text in diff.lines().take(most) {
         let text = clean(text);
         match code(&text).filter(|_| colour) {
             Some(code) => line(&format!("  \x1b[{code}m{text}\x1b[0m")),
             None => line(&format!("  {text}")),
         }
     }
-    if total > LINES {
-        line(&format!("  … {} more lines of this diff", total - LINES));
+    if total > most {
+        line(&format!("  … {} more lines of this diff", total - most));
     }
 }
 

@@ -235,7 +235,7 @@ impl Line {
         }
         if let Some(diff) = result.details.get("diff").and_then(serde_json::Value::as_str) {
             let colour = self.look.colour;
-            diff::show(diff, colour, |line| sheet.line(line));
+            diff::show(diff, colour, diff::SHORT, |line| sheet.line(line));
         }
         self.behind_activity = true;
     }
@@ -325,6 +325,11 @@ impl Line {
         let percent = gauge.get("percent").and_then(serde_json::Value::as_f64);
         let how_full = percent.map_or_else(String::new, |percent| format!(" {percent:.0} %"));
         self.activity(&format!("the model's context is{how_full} full ({level})"), sheet);
+    }
+
+    /// Leaves a line that was begun, so that something else can be shown.
+    pub fn break_line(&mut self, sheet: &mut Sheet) {
+        self.close_line(sheet);
     }
 
     /// A line that `--quiet` hides.

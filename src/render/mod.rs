@@ -1,5 +1,6 @@
 //! The terminal renderer: a subscriber that shows a Turn on stdout and stderr and owns no truth.
 
+mod ask;
 mod diff;
 mod events;
 mod footnote;
@@ -17,6 +18,7 @@ mod title;
 
 use std::time::{Duration, Instant};
 
+pub use ask::{Reply, understand};
 pub use json::Envelope;
 pub use line::{Look, Surface};
 pub use paper::{Gone, Paper, Signalled};
@@ -28,7 +30,7 @@ use sheet::Sheet;
 use status::StatusLine;
 
 use crate::error::Report;
-use crate::event::{Heard, Plan};
+use crate::event::{Ephemeral, EventKind, Heard, PermissionRequest, Plan};
 
 /// How often a pipe is asked whether anybody still reads it.
 const LOOK_FOR_READER: Duration = Duration::from_millis(500);
@@ -55,6 +57,10 @@ pub struct View {
     silent: bool,
     /// Live Events that `--events` could not show.
     missed: u64,
+    /// Questions are shown here in full, one at a time.
+    can_ask: bool,
+    /// A question waits for its answer: nothing may be drawn behind it.
+    is_asking: bool,
 }
 
 impl View {
@@ -79,7 +85,36 @@ impl View {
             sheet: Sheet::default(),
             silent: false,
             missed: 0,
+            can_ask: false,
+            is_asking: false,
         }
+    }
+
+    /// Says that questions of this Session are answered here.
+    pub fn will_ask(&mut self) {
+        self.can_ask = true;
+    }
+
+    /// Shows a question and waits for keys behind it; `--quiet` does not hide it.
+    pub fn question(&mut self, request: &PermissionRequest) {
+        self.erase_status();
+        self.line.break_line(&mut self.sheet);
+        self.write_sheet().ok();
+        let colour = matches!(self.mode, Mode::Text(look) | Mode::Json(look) if look.colour);
+        let text = ask::text(request, colour);
+        self.paper.flush().ok();
+        self.paper.activity(text.as_bytes());
+        self.is_asking = true;
+    }
+
+    /// Repeats what may be answered.
+    pub fn ask_again(&mut self, request: &PermissionRequest) {
+        self.paper.activity(ask::choices(request).as_bytes());
+    }
+
+    /// The question is settled, here or elsewhere.
+    pub fn answered(&mut self) {
+        self.is_asking = false;
     }
 
     /// How often `tick` wants to be called while nothing is heard.
@@ -108,7 +143,9 @@ impl View {
                 }
             };
         }
-        self.line.hear(heard, &mut self.sheet);
+        if !(self.can_ask && is_question(heard)) {
+            self.line.hear(heard, &mut self.sheet);
+        }
         if let Some(status) = &mut self.status {
             status.hear(heard, Instant::now());
         }
@@ -125,7 +162,7 @@ impl View {
             return Ok(());
         }
         let Some(status) = &mut self.status else { return Ok(()) };
-        if self.line.is_mid_line() {
+        if self.line.is_mid_line() || self.is_asking {
             return Ok(());
         }
         let strokes = status.draw(Instant::now(), terminal_width());
@@ -208,6 +245,11 @@ impl View {
             self.paper.activity(strokes.as_bytes());
         }
     }
+}
+
+fn is_question(heard: &Heard) -> bool {
+    let Heard::Event(event) = heard else { return false };
+    matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
 }
 
 /// An error as a person reads it.

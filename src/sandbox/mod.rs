@@ -5,6 +5,7 @@
 //! and only then starts anything. What the kernel cannot forbid here is looked at afterwards
 //! (`guard`).
 
+mod bounded;
 mod capabilities;
 mod confine;
 mod filter;

@@ -1,6 +1,5 @@
 //! The Session's task: the one writer of the Log, and the survivor of every Turn.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,8 +13,8 @@ use super::{Body, Draft, Manners, Session, SessionError, TurnContext};
 use crate::config::Durability;
 use crate::error::{Kind, Report};
 use crate::event::{
-    Answer, Backlog, Bus, Canonical, Ephemeral, Extra, PermissionRequest, SharedEvent, Status,
-    TerminalStatus, TurnFailed,
+    Answer, Backlog, Bus, Canonical, Ephemeral, Extra, PermissionRequest, Said, SharedEvent,
+    Status, TerminalStatus, TurnFailed,
 };
 use crate::history;
 use crate::id::CallId;
@@ -36,11 +35,15 @@ pub(super) struct Actor {
     inbox: mpsc::WeakSender<Inbox>,
     turn: Option<RunningTurn>,
     turns: TurnId,
-    questions: HashMap<CallId, Question>,
+    /// In the order they were asked.
+    questions: Vec<Question>,
     waiting: Vec<Reply<Status>>,
-    /// The first sync of a new Log, under way since the Session began.
-    first_sync: Option<JoinHandle<Result<(), LogError>>>,
+    /// The name of a new Log is on its way to the disk since the Session began.
+    naming: Option<Disk>,
 }
+
+/// Work at the disk, on a thread that may wait.
+type Disk = JoinHandle<Result<(), LogError>>;
 
 struct RunningTurn {
     id: TurnId,
@@ -57,7 +60,7 @@ struct RunningTurn {
 
 struct Question {
     request: PermissionRequest,
-    reply: Reply<Answer>,
+    reply: Reply<Said>,
 }
 
 impl Actor {
@@ -74,18 +77,19 @@ impl Actor {
             inbox,
             turn: None,
             turns: 0,
-            questions: HashMap::new(),
+            questions: Vec::new(),
             waiting: Vec::new(),
-            first_sync: None,
+            naming: None,
         }
     }
 
-    /// Begins to force a new Log to the disk, so that its name is there by the time somebody
-    /// waits for the first words in it.
-    pub(super) fn sync_early(mut self) -> Self {
-        if self.manners.durability != Durability::None {
-            let disk = self.log.syncer();
-            self.first_sync = Some(tokio::task::spawn_blocking(move || disk.sync()));
+    /// Begins to make the name of a new Log durable, so that it is by the time somebody waits for
+    /// the first words in it.
+    pub(super) fn named_early(mut self) -> Self {
+        if self.manners.durability != Durability::None
+            && let Some(folder) = self.log.take_newborn()
+        {
+            self.naming = Some(tokio::task::spawn_blocking(move || folder.sync()));
         }
         self
     }
@@ -137,8 +141,8 @@ impl Actor {
             }
             Inbox::Interrupt(reply) => self.interrupt(reply),
             Inbox::Ask { turn, request, reply } => self.ask(turn, *request, reply),
-            Inbox::Answer { call_id, answer, reply } => {
-                reply.send(self.answer(&call_id, answer)).ok();
+            Inbox::Answer { call_id, said, reply } => {
+                reply.send(self.answer(&call_id, said)).ok();
             }
             Inbox::Finished(reply) => match self.turn {
                 Some(_) => self.waiting.push(reply),
@@ -200,15 +204,16 @@ impl Actor {
     }
 
     async fn force_to_disk(&mut self) -> Result<(), SessionError> {
-        if let Some(under_way) = self.first_sync.take() {
-            self.synced(under_way.await)?;
-        }
         let disk = self.log.syncer();
-        let joined = tokio::task::spawn_blocking(move || disk.sync()).await;
-        self.synced(joined)
+        let words = tokio::task::spawn_blocking(move || disk.sync());
+        for work in self.naming.take().into_iter().chain([words]) {
+            let joined = work.await;
+            self.check_disk(joined)?;
+        }
+        Ok(())
     }
 
-    fn synced(
+    fn check_disk(
         &mut self,
         joined: Result<Result<(), LogError>, JoinError>,
     ) -> Result<(), SessionError> {
@@ -225,7 +230,7 @@ impl Actor {
     fn backlog(&self, seq: u64) -> Backlog {
         Backlog {
             events: self.log.history().since(seq),
-            questions: self.questions.values().map(|open| open.request.clone()).collect(),
+            questions: self.questions.iter().map(|open| open.request.clone()).collect(),
             ..self.bus.now()
         }
     }
@@ -361,7 +366,8 @@ impl Actor {
     fn finish(&mut self, status: &Status) {
         if let Some(turn) = self.turn.take() {
             turn.over.store(true, Ordering::Release);
-            for (call_id, _) in self.questions.drain() {
+            for question in self.questions.drain(..) {
+                let call_id = question.request.call_id;
                 self.bus.emit(Ephemeral::PermissionResolved { call_id, answer: Answer::No });
             }
             self.bus.emit(Ephemeral::Status(status.clone()));
@@ -374,18 +380,21 @@ impl Actor {
         }
     }
 
-    fn ask(&mut self, turn: TurnId, request: PermissionRequest, reply: Reply<Answer>) {
+    fn ask(&mut self, turn: TurnId, request: PermissionRequest, reply: Reply<Said>) {
         if self.check_turn(turn).is_err() {
             return;
         }
-        self.bus.emit(Ephemeral::PermissionRequest(request.clone()));
-        self.questions.insert(request.call_id.clone(), Question { request, reply });
+        self.bus.emit(Ephemeral::PermissionRequest(Box::new(request.clone())));
+        self.questions.push(Question { request, reply });
     }
 
-    fn answer(&mut self, call_id: &CallId, answer: Answer) -> Result<(), SessionError> {
-        let question = self.questions.remove(call_id).ok_or(SessionError::NoQuestion)?;
+    /// Settles a question; of two answers the first counts, the other finds no question.
+    fn answer(&mut self, call_id: &CallId, said: Said) -> Result<(), SessionError> {
+        let place = self.questions.iter().position(|open| open.request.call_id == *call_id);
+        let question = self.questions.remove(place.ok_or(SessionError::NoQuestion)?);
+        let answer = said.answer;
         self.bus.emit(Ephemeral::PermissionResolved { call_id: call_id.clone(), answer });
-        question.reply.send(answer).ok();
+        question.reply.send(said).ok();
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::{Body, SessionError};
-use crate::event::{Answer, Backlog, Canonical, PermissionRequest, Seq, SharedEvent, Status};
+use crate::event::{Backlog, Canonical, PermissionRequest, Said, Seq, SharedEvent, Status};
 use crate::history::History;
 use crate::id::CallId;
 
@@ -32,9 +32,9 @@ pub enum Inbox {
     /// End the Turn.
     Interrupt(Reply<Result<(), SessionError>>),
     /// Ask the user.
-    Ask { turn: TurnId, request: Box<PermissionRequest>, reply: Reply<Answer> },
+    Ask { turn: TurnId, request: Box<PermissionRequest>, reply: Reply<Said> },
     /// The user answers.
-    Answer { call_id: CallId, answer: Answer, reply: Reply<Result<(), SessionError>> },
+    Answer { call_id: CallId, said: Said, reply: Reply<Result<(), SessionError>> },
     /// Tell when no Turn runs.
     Finished(Reply<Status>),
 }

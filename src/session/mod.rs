@@ -25,8 +25,8 @@ pub use sessions::Sessions;
 use crate::config::Durability;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
-    Answer, Bus, Canonical, Ephemeral, From as ListenFrom, Listener, PermissionRequest,
-    SharedEvent, Status,
+    Bus, Canonical, Ephemeral, From as ListenFrom, Listener, PermissionRequest, Said, SharedEvent,
+    Status,
 };
 use crate::history::History;
 use crate::id::{CallId, SessionId};
@@ -70,7 +70,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let mut log = Log::create(workspace, id)?;
         log.append(first)?;
-        Ok(Self::spawn(log, manners, Actor::sync_early))
+        Ok(Self::spawn(log, manners, Actor::named_early))
     }
 
     /// Opens an existing Session, closing what the death of its last process left open.
@@ -125,9 +125,9 @@ impl Session {
     }
 
     /// Answers an open question.
-    pub async fn answer(&self, call_id: &CallId, answer: Answer) -> Result<(), SessionError> {
+    pub async fn answer(&self, call_id: &CallId, said: Said) -> Result<(), SessionError> {
         let call_id = call_id.clone();
-        self.ask(|reply| Inbox::Answer { call_id, answer, reply }).await?
+        self.ask(|reply| Inbox::Answer { call_id, said, reply }).await?
     }
 
     /// Waits until no Turn runs, and says how the last one ended.
@@ -219,7 +219,7 @@ impl TurnContext {
     }
 
     /// Asks the user and waits as long as they need.
-    pub async fn ask_user(&self, request: PermissionRequest) -> Result<Answer, SessionError> {
+    pub async fn ask_user(&self, request: PermissionRequest) -> Result<Said, SessionError> {
         let turn = self.turn;
         self.session.ask(|reply| Inbox::Ask { turn, request: Box::new(request), reply }).await
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::event::{AssistantMessage, EventKind, Extra, Heard, Phase, ToolCall, UserMessage};
+use crate::event::{
+    Answer, AssistantMessage, EventKind, Extra, Heard, Phase, ToolCall, UserMessage,
+};
 
 fn manners() -> Manners {
     Manners {
@@ -221,9 +223,15 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
             summary: "rm x".into(),
             args: Value::Null,
             paths: Vec::new(),
+            directory: String::new(),
+            diff: None,
+            command: None,
+            network: false,
+            answers: Vec::new(),
+            prefix: None,
             digest: String::new(),
         };
-        assert_eq!(context.ask_user(request).await.unwrap(), Answer::Once);
+        assert_eq!(context.ask_user(request).await.unwrap(), Answer::Once.into());
         context.record(answer()).await.unwrap();
         Status::Done
     });
@@ -241,9 +249,9 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
         heard.push(event.type_name().to_owned());
     }
     assert_eq!(heard, ["user_message", "status", "permission_request"]);
-    let stranger = room.session.answer(&CallId::new("other"), Answer::No).await;
+    let stranger = room.session.answer(&CallId::new("other"), Answer::No.into()).await;
     assert!(matches!(stranger, Err(SessionError::NoQuestion)));
-    room.session.answer(&CallId::new("q"), Answer::Once).await.unwrap();
+    room.session.answer(&CallId::new("q"), Answer::Once.into()).await.unwrap();
     assert_eq!(room.session.finished().await.unwrap(), Status::Done);
 }
 

@@ -199,6 +199,7 @@ async fn attend(errand: Errand, context: ToolContext, stdin: Stdin, handle: Arc<
         timeout: errand.timeout,
         cancel: &handle.cancel,
         stdin: Some(&stdin),
+        bounds: context.workspace.bounds(),
         spec: None,
     };
     let ran = errand.commands.run(job, errand.needs, &mut output).await;

@@ -117,8 +117,9 @@ impl Tool for Bash {
             return Err(ToolError::new(Kind::PermissionDenied, message)
                 .next("go on without it, or ask the user to change `sandbox.network`"));
         }
+        let command = Some(args.command.clone());
         let is_held = context.confinement == Profile::ReadOnly;
-        Ok(Plan { network, is_held, ..Plan::new(Effect::Execute, summary(args)) })
+        Ok(Plan { network, is_held, command, ..Plan::new(Effect::Execute, summary(args)) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -138,6 +139,7 @@ impl Tool for Bash {
             timeout: Some(timeout),
             cancel: &context.cancel,
             stdin: None,
+            bounds: context.workspace.bounds(),
             spec: None,
         };
         let needs = needs(&args, &context);

@@ -22,6 +22,7 @@ use super::output::Output;
 use super::running::{Running, Supervisor};
 use super::slot::Slots;
 use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::error::{Explain, Kind};
 use crate::sandbox::{Level, Sandbox, Spec};
@@ -75,6 +76,8 @@ pub struct Job<'a> {
     pub cancel: &'a CancellationToken,
     /// What it reads; `None` when there is nothing to read.
     pub stdin: Option<&'a Stdin>,
+    /// Where in the directory it may write.
+    pub bounds: &'a Bounds,
     /// What holds it; `None` when the user wants nothing to.
     pub spec: Option<&'a Spec>,
 }

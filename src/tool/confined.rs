@@ -86,6 +86,7 @@ impl Confined {
                 scratch: scratch.folder(),
             })
         });
+        let spec = spec.map(|spec| spec.bounded(job.directory, job.bounds));
         job.spec = spec.as_ref();
         match self.guarded(&job, scratch.as_deref(), output).await {
             // Now it is known that there are no namespaces, and the guard comes along.

@@ -56,11 +56,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+pub use background::{Background, WeakBackground};
 pub use bound::bound;
 pub use command::{Commands, Containment, Host};
 pub use schema::Schema;
 pub use supervisor::{SUPERVISE, supervise};
-pub use toolbox::{Toolbox, WeakToolbox};
+pub use toolbox::Toolbox;
 
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Canonical, Ephemeral, Status};
@@ -183,13 +184,23 @@ pub struct Plan {
     pub is_held: bool,
     /// Whether it must not run beside others, although it only looks.
     pub is_alone: bool,
+    /// The shell text it would run, word for word.
+    pub command: Option<String>,
 }
 
 impl Plan {
     /// A call that does this, needs no network and is held by nothing but its Tool.
     pub fn new(effect: Effect, summary: String) -> Self {
-        let (paths, diff) = (Vec::new(), None);
-        Self { effect, summary, paths, diff, network: false, is_held: false, is_alone: false }
+        Self {
+            effect,
+            summary,
+            paths: Vec::new(),
+            diff: None,
+            network: false,
+            is_held: false,
+            is_alone: false,
+            command: None,
+        }
     }
 
     /// Whether it may run beside others like it: it looks, or cannot do more than that.

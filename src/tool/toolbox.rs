@@ -1,12 +1,12 @@
 //! The Toolbox: the tools of one Session, what the model is told about them, and whether a call
 //! has the arguments it needs.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use super::background::{Background, WeakBackground};
+use super::background::Background;
 use super::bash::Bash;
 use super::bash_input::BashInput;
 use super::bash_output::BashOutput;
@@ -38,25 +38,6 @@ pub struct Toolbox {
     background: Option<Background>,
 }
 
-/// A Toolbox that somebody else holds; knowing it does not keep its commands running.
-#[derive(Debug, Clone)]
-pub struct WeakToolbox {
-    entries: Weak<[Entry]>,
-    specs: Weak<[ToolSpec]>,
-    background: Option<WeakBackground>,
-}
-
-impl WeakToolbox {
-    /// The Toolbox, if anybody still holds it.
-    pub fn upgrade(&self) -> Option<Toolbox> {
-        let background = match &self.background {
-            Some(background) => Some(background.upgrade()?),
-            None => None,
-        };
-        Some(Toolbox { entries: self.entries.upgrade()?, specs: self.specs.upgrade()?, background })
-    }
-}
-
 struct Entry {
     tool: Arc<dyn AnyTool>,
     /// Compiled when first needed, because many runs call few tools.
@@ -78,9 +59,19 @@ impl Toolbox {
 
     /// The tools that Pixir brings, for one Session with this History so far.
     pub fn built_in(config: &Config, commands: Commands, history: &History) -> Self {
+        let background = Background::new(config.bash.max_background, history);
+        Self::sharing(config, commands, history, background)
+    }
+
+    /// The same, around commands that others may know already.
+    pub fn sharing(
+        config: &Config,
+        commands: Commands,
+        history: &History,
+        background: Background,
+    ) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let background = Background::new(config.bash.max_background, history);
         let patience = config.bash.max_timeout;
         let tools: [Arc<dyn AnyTool>; 12] = [
             Arc::new(ApplyPatch::new(rewriter.clone())),
@@ -99,20 +90,22 @@ impl Toolbox {
         Self { background: Some(background), ..Self::new(tools) }
     }
 
-    /// Knows it without keeping it.
-    pub fn downgrade(&self) -> WeakToolbox {
-        WeakToolbox {
-            entries: Arc::downgrade(&self.entries),
-            specs: Arc::downgrade(&self.specs),
-            background: self.background.as_ref().map(Background::downgrade),
-        }
-    }
-
     /// Waits until nothing is left of the background commands that are being stopped.
     pub async fn settle(&self) {
         if let Some(background) = &self.background {
             background.settle().await;
         }
+    }
+
+    /// The same tools without those of these names.
+    #[must_use]
+    pub fn without(self, names: &[&str]) -> Self {
+        if names.is_empty() {
+            return self;
+        }
+        let is_kept = |entry: &&Entry| !names.contains(&entry.tool.spec().name.as_str());
+        let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
+        Self { background: self.background, ..Self::new(tools) }
     }
 
     /// What the model is told, in a stable order.

@@ -7,30 +7,32 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::doom::{DoomGuard, Verdict};
+use super::permit::Allowed;
 use super::{End, Turn};
 use crate::error::{Kind, Report};
-use crate::event::{
-    Answer, Ephemeral, Extra, PermissionDecision, PermissionRequest, Status, TerminalStatus,
-    ToolCall, ToolResult,
-};
+use crate::event::{Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
 use crate::history;
-use crate::permission::{self, Decision};
+use crate::permission::sorted;
 use crate::provider::Call;
+use crate::sandbox::Profile;
 use crate::tool::{AnyTool, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound};
 
 /// How many calls that only look may run at once.
 const PARALLEL_READS: usize = 8;
 
-/// A call that may run.
-struct Prepared {
-    fact: ToolCall,
+/// A call on its way to run.
+pub(super) struct Prepared {
+    pub(super) fact: ToolCall,
     /// The arguments without those that are null: models send null for "not given".
-    args: Value,
-    tool: Arc<dyn AnyTool>,
-    plan: Plan,
+    pub(super) args: Value,
+    pub(super) tool: Arc<dyn AnyTool>,
+    pub(super) plan: Plan,
+    /// It runs where the kernel lets it change nothing.
+    pub(super) is_held: bool,
+    /// What a person allowed, if one was asked.
+    pub(super) allowed: Option<Allowed>,
 }
 
 impl Turn {
@@ -82,11 +84,11 @@ impl Turn {
             }
         }
         let refused = match self.prepare(fact.clone(), args) {
-            Ok(prepared) => match self.permit(&prepared).await? {
-                Ok(()) => return Ok(Some(prepared)),
+            Ok(prepared) => match self.permit(prepared).await? {
+                Ok(prepared) => return Ok(Some(prepared)),
                 Err(denied) => denied,
             },
-            Err(error) => error,
+            Err(error) => self.bounded(&fact, error).await?,
         };
         let result = self.answer(&fact, Err(refused)).await?;
         guard.note(signature(&fact), result);
@@ -105,8 +107,8 @@ impl Turn {
         let args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.settings.toolbox.find(&fact.name)?;
         self.settings.toolbox.validate(&fact.name, &args)?;
-        let plan = tool.plan(&args, &self.tool_context(&fact))?;
-        Ok(Prepared { fact, args, tool, plan })
+        let plan = tool.plan(&args, &self.context_of(&fact))?;
+        Ok(Prepared { fact, args, tool, plan, is_held: false, allowed: None })
     }
 
     /// Whether a call may run beside others: it only looks, as far as can be told before its
@@ -120,78 +122,22 @@ impl Turn {
         !is_repeated && self.prepare(fact, args).is_ok_and(|prepared| is_reading(&prepared))
     }
 
-    async fn permit(&self, prepared: &Prepared) -> Result<Result<(), ToolError>, End> {
-        let mode = &self.settings.mode;
-        let decision = permission::decide(mode, &prepared.plan);
-        if !decision.is_recorded() {
-            return Ok(Ok(()));
-        }
-        let (allowed, rule, answered_by) = match decision {
-            Decision::Allow { rule } => (true, rule, "mode"),
-            Decision::Deny { rule } => (false, rule, "mode"),
-            Decision::Ask { rule } if !self.settings.can_ask => (false, rule, "nobody"),
-            Decision::Ask { rule } => {
-                let request = self.question(prepared);
-                let asked = self.context.ask_user(request);
-                let answer = match self.context.cancel().run_until_cancelled(asked).await {
-                    Some(answer) => answer?,
-                    None => return Err(End::Interrupted),
-                };
-                (answer != Answer::No, rule, "user")
-            }
-        };
-        self.context
-            .record(PermissionDecision {
-                call_id: prepared.fact.call_id.clone(),
-                decision: if allowed { "allow" } else { "deny" }.to_owned(),
-                mode: Some(mode.clone()),
-                rule: Some(rule.to_owned()),
-                answered_by: Some(answered_by.to_owned()),
-                extra: Extra::new(),
-            })
-            .await?;
-        if allowed {
-            return Ok(Ok(()));
-        }
-        let message = match answered_by {
-            "user" => format!("the user said no to: {}", prepared.plan.summary),
-            "nobody" => "this needs permission and nobody is there to give it".to_owned(),
-            _ => format!("mode `{mode}` does not allow: {}", prepared.plan.summary),
-        };
-        Ok(Err(ToolError::new(Kind::PermissionDenied, message)
-            .next("go on without it, or explain to the user what you need and why")))
-    }
-
-    fn question(&self, prepared: &Prepared) -> PermissionRequest {
-        let Prepared { fact, args, plan, .. } = prepared;
-        let paths: Vec<String> =
-            plan.paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        let directory = self.settings.workspace.root().to_string_lossy().into_owned();
-        // Bound to what runs; what is shown may have its Secrets taken out.
-        let bound = json!({
-            "args": args, "directory": directory, "paths": paths, "tool": fact.name,
-        });
-        PermissionRequest {
-            call_id: fact.call_id.clone(),
-            tool: fact.name.clone(),
-            summary: self.cleaned(plan.summary.clone()),
-            args: fact.args.clone(),
-            digest: digest(&bound),
-            paths: paths.into_iter().map(|path| self.cleaned(path)).collect(),
-        }
-    }
-
     async fn run(
         &self,
         prepared: Prepared,
     ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
-        let Prepared { fact, args, tool, plan } = prepared;
-        if self.settings.dry_run && plan.effect.is_mutating() {
-            return Ok((fact, Ok(rehearsal(&plan))));
+        let is_mutating = prepared.plan.effect.is_mutating();
+        if self.settings.dry_run && is_mutating {
+            return Ok((prepared.fact, Ok(rehearsal(&prepared.plan))));
         }
-        if plan.effect.is_mutating() {
+        if is_mutating {
             self.context.make_durable().await?;
         }
+        if let Err(changed) = self.check_allowed(&prepared) {
+            return Ok((prepared.fact, Err(changed)));
+        }
+        let context = self.tool_context(&prepared);
+        let Prepared { fact, args, tool, plan, .. } = prepared;
         // The last look before anything happens: an interrupt may have come since.
         if self.context.cancel().is_cancelled() {
             return Err(End::Interrupted);
@@ -203,7 +149,7 @@ impl Turn {
             waiting: None,
         }));
         let started = std::time::Instant::now();
-        let running = tool.run(args, self.tool_context(&fact));
+        let running = tool.run(args, context);
         let patience = async {
             self.context.cancel().cancelled().await;
             tokio::time::sleep(self.settings.tool_grace).await;
@@ -261,6 +207,15 @@ impl Turn {
         Ok(output)
     }
 
+    /// What a call runs with, as it was permitted.
+    pub(super) fn tool_context(&self, prepared: &Prepared) -> ToolContext {
+        let context = self.context_of(&prepared.fact);
+        if prepared.is_held {
+            return ToolContext { confinement: Profile::ReadOnly, ..context };
+        }
+        context
+    }
+
     /// A tool's own facts go through the Session like all others.
     fn recorder(&self) -> Recorder {
         let context = self.context.clone();
@@ -272,7 +227,7 @@ impl Turn {
         })
     }
 
-    fn tool_context(&self, fact: &ToolCall) -> ToolContext {
+    fn context_of(&self, fact: &ToolCall) -> ToolContext {
         ToolContext {
             call_id: fact.call_id.clone(),
             workspace: self.settings.workspace.clone(),
@@ -328,29 +283,5 @@ fn signature(fact: &ToolCall) -> String {
     match &fact.raw_args {
         Some(raw) => format!("{} {raw}", fact.name),
         None => format!("{} {}", fact.name, sorted(&fact.args)),
-    }
-}
-
-/// The SHA-256 of a value over sorted keys.
-fn digest(value: &Value) -> String {
-    use std::fmt::Write;
-    Sha256::digest(sorted(value).to_string()).iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").ok();
-        hex
-    })
-}
-
-/// A value whose objects have sorted keys, so that equal values have equal bytes.
-fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let mut pairs: Vec<_> = fields.iter().collect();
-            pairs.sort_by_key(|(key, _)| key.as_str());
-            Value::Object(
-                pairs.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect(),
-            )
-        }
-        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
-        other => other.clone(),
     }
 }

@@ -8,6 +8,7 @@ mod complete;
 mod doom;
 mod evidence;
 mod execute;
+mod permit;
 #[cfg(test)]
 mod tests;
 
@@ -29,8 +30,10 @@ use crate::event::{
     TurnFailed, UserMessage,
 };
 use crate::history;
+use crate::permission::Approvals;
 use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
+use crate::role::Role;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
@@ -52,6 +55,9 @@ pub struct Settings {
     pub mode: PermissionMode,
     /// Whether a front-end answers questions; without one they are denied at once.
     pub can_ask: bool,
+    /// What was allowed beyond a single call.
+    pub approvals: Approvals,
+    pub role: &'static Role,
     /// What host commands are confined to.
     pub confinement: Profile,
     pub dry_run: bool,
@@ -189,8 +195,10 @@ impl Turn {
 
     async fn begin(&self, input: Input) -> Result<(), End> {
         let history = self.context.history().await?;
-        let root = self.settings.workspace.root();
-        let context = Context::now(root, &self.settings.prompt.shell, &self.settings.mode).text();
+        let settings = &self.settings;
+        let shell = &settings.prompt.shell;
+        let context =
+            Context::now(&settings.workspace, shell, &settings.mode, settings.role).text();
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
         let message = UserMessage {

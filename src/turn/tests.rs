@@ -49,9 +49,12 @@ mod fakes {
     use crate::config::{Budget as Limits, Durability, Prices, Retry};
     use crate::event::{Canonical, PermissionMode, Status};
     use crate::id::SessionId;
+    use crate::paths::Home;
+    use crate::permission::Approvals;
     use crate::provider::{
         Call, Completed, Item, ModelEvent, Provider, ProviderError, Request, Wishes,
     };
+    use crate::role::Role;
     use crate::session::{Manners, Session};
     use crate::tool::{
         AnyTool, Effect, Plan, ToolContext, ToolError, ToolOutput, ToolSpec, Toolbox,
@@ -162,6 +165,8 @@ mod fakes {
                 effort: None,
                 mode: PermissionMode::Auto,
                 can_ask: false,
+                approvals: Approvals::new(&Home::new(self.folder.path())),
+                role: Role::build(),
                 dry_run: false,
                 max_iterations: None,
                 retry: Retry::default(),

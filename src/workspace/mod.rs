@@ -27,6 +27,7 @@ pub use batch::{Broken, Done, Fate, Step, abandon, commit};
 pub use exact::{Place, Wanted};
 pub use target::Target;
 
+use crate::bounds::Bounds;
 use crate::error::{Explain, Kind};
 use crate::paths::STATE_FOLDER;
 
@@ -38,7 +39,7 @@ const NAMES_LIMIT: usize = 2000;
 
 /// An open Workspace, cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Workspace(Arc<Root>);
+pub struct Workspace(Arc<Root>, Arc<Bounds>);
 
 #[derive(Debug)]
 struct Root {
@@ -78,7 +79,18 @@ impl Workspace {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(&canonical, flags, Mode::empty())
             .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
-        Ok(Self(Arc::new(Root { given, canonical, folder })))
+        Ok(Self(Arc::new(Root { given, canonical, folder }), Arc::default()))
+    }
+
+    /// The same Workspace, with bounds for whatever is written.
+    #[must_use]
+    pub fn bounded(self, bounds: Bounds) -> Self {
+        Self(self.0, Arc::new(bounds))
+    }
+
+    /// Where tools may write.
+    pub fn bounds(&self) -> &Bounds {
+        &self.1
     }
 
     /// Refuses `/`, the user's home and its parents, unless the user named them.
@@ -146,6 +158,7 @@ impl Workspace {
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
         target::refuse_folder_name(path)?;
+        self.refuse_unbounded(&self.resolve(path), path)?;
         for ancestor in relative.ancestors() {
             match self.open_beneath(or_root(ancestor), OFlags::PATH) {
                 Ok(descriptor) => {
@@ -173,6 +186,23 @@ impl Workspace {
         let folder = self.open_beneath(or_root(parent), OFlags::PATH);
         let real = folder.and_then(|folder| self.real_path(&folder, path));
         real.unwrap_or_else(|_| self.place_of(parent)).join(name)
+    }
+
+    /// Where a path leads, relative to the root, links resolved as far as it exists.
+    pub fn resolve(&self, path: &Path) -> PathBuf {
+        let existing = self
+            .relative(path)
+            .and_then(|relative| self.open_beneath(relative, OFlags::PATH))
+            .and_then(|descriptor| self.real_path(&descriptor, path));
+        existing.unwrap_or_else(|_| self.place_of(path))
+    }
+
+    /// Refuses a place, links resolved, that the bounds leave out.
+    fn refuse_unbounded(&self, real: &Path, path: &Path) -> Result<(), WorkspaceError> {
+        if self.1.allow(real) {
+            return Ok(());
+        }
+        Err(WorkspaceError::Bounded { path: path.to_owned() })
     }
 
     /// Strips the root, as given and canonical; any other absolute path is outside.
@@ -278,6 +308,8 @@ pub enum WorkspaceError {
     Outside { path: PathBuf },
     #[error("{} belongs to Pixir's own state and cannot be written by tools", path.display())]
     Protected { path: PathBuf },
+    #[error("{} is outside what may be written in this Session", path.display())]
+    Bounded { path: PathBuf },
     #[error("{} does not exist", path.display())]
     Missing { path: PathBuf },
     #[error("{} is {what}, not a regular file", path.display())]
@@ -326,6 +358,7 @@ impl WorkspaceError {
             Self::Refused { path }
             | Self::Outside { path }
             | Self::Protected { path }
+            | Self::Bounded { path }
             | Self::Missing { path }
             | Self::NotRegular { path, .. }
             | Self::Changed { path }
@@ -344,6 +377,7 @@ impl Explain for WorkspaceError {
             Self::Refused { .. } => Kind::WorkspaceRefused,
             Self::Outside { .. } => Kind::OutsideWorkspace,
             Self::Protected { .. } => Kind::ProtectedPath,
+            Self::Bounded { .. } => Kind::PermissionDenied,
             Self::Missing { .. } => Kind::NotFound,
             Self::NotRegular { .. } | Self::NoPath { .. } => Kind::InvalidArgs,
             Self::Changed { .. } => Kind::FileChanged,
@@ -355,6 +389,9 @@ impl Explain for WorkspaceError {
         }
     }
     fn details(&self) -> Value {
+        if let Self::Bounded { path } = self {
+            return json!({ "path": path.to_string_lossy(), "gate": "write_bounds" });
+        }
         self.path().map_or(Value::Null, |path| json!({ "path": path.to_string_lossy() }))
     }
     fn next_actions(&self) -> Vec<String> {
@@ -362,6 +399,9 @@ impl Explain for WorkspaceError {
             Self::Refused { .. } => "name it with --cwd, or start in a project folder",
             Self::Outside { .. } => "use a path inside the Workspace",
             Self::Protected { .. } => "write somewhere outside .pixir",
+            Self::Bounded { .. } => {
+                "write where --allow-write and --deny-write let you, or tell the user what you need"
+            }
             Self::Changed { .. } => "read the file again and repeat the call",
             Self::LeftBehind { .. } => "tell the user about the file that was left",
             Self::HalfWritten { .. } => "put the copy in its place with bash and cp",

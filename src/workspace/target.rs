@@ -61,6 +61,8 @@ impl Workspace {
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
         refuse_folder_name(path)?;
+        // Before a folder is made for it, and once more where it turned out to be.
+        self.refuse_unbounded(&self.resolve(path), path)?;
         match self.open_file(path) {
             Ok(existing) => self.existing_target(existing),
             Err(WorkspaceError::Missing { .. }) => self.new_target(relative),
@@ -106,6 +108,7 @@ impl Workspace {
         let parent = or_root(path.parent().unwrap_or(Path::new("")));
         let folder = self.open_beneath(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
         self.refuse_protected_folder(&folder, &path)?;
+        self.refuse_unbounded(&path, &path)?;
         if !is_still(&folder, &name, &existing.stat) {
             return Err(changed());
         }
@@ -131,6 +134,7 @@ impl Workspace {
             });
         }
         let path = self.real_path(&folder, relative)?.join(name);
+        self.refuse_unbounded(&path, relative)?;
         Ok(Target { folder, name: name.to_owned(), path, existing: None, made })
     }
 

@@ -345,7 +345,7 @@ async fn whoever_reattaches_finds_the_commands() {
 #[tokio::test]
 async fn typing_is_asked_for_while_looking_and_stopping_are_not() {
     let house = house([
-        start("read -r line; echo \"got $line\""),
+        start("touch begun; read -r line; echo \"got $line\""),
         output("b1"),
         input("b1", "rm -rf\n"),
         stop("b1"),

@@ -10,6 +10,8 @@
 
 /// Answers with a shape, and answers from the web.
 mod answers;
+/// Questions on a terminal.
+mod asking;
 /// Commands that outlive their calls.
 mod background;
 /// What a run may use up.
@@ -32,6 +34,8 @@ mod ends;
 mod errors;
 /// Files that are more than their letters, changed by every tool.
 mod fidelity;
+/// Whatever a stranger plants, nothing starts.
+mod hostile;
 /// A Session killed at every append and at random.
 mod kill;
 /// Signing in, and signing out.
@@ -40,6 +44,8 @@ mod login;
 mod network;
 /// Patches of several files.
 mod patch;
+/// What is asked, what is remembered, and what is refused.
+mod permissions;
 /// The model's plan.
 mod plan;
 /// Processes that commands start, and that nothing survives.
@@ -72,6 +78,8 @@ mod terminal;
 mod tidy;
 /// Stories of the transport.
 mod transport;
+/// Whose word counts.
+mod trust;
 /// Stories of a Turn, each ending in the Log.
 mod turn;
 /// Commands of every shape, ended in every way.

@@ -36,14 +36,16 @@ async fn a_plan_is_recorded_between_its_call_and_its_result_also_in_read_only() 
     0 session_started build read_only
     1 user_message "plan it"
     3 tool_call update_plan
-    4 plan
-    5 tool_result ok=true "plan: 0 of 2 done; now: look"
-    7 tool_call update_plan
-    8 tool_result error invalid_args
-    10 tool_call update_plan
-    11 plan
-    12 tool_result ok=true "plan: 1 of 2 done; now: change"
-    14 assistant_message final "Planned."
+    4 permission_decision allow reading by mode
+    5 plan
+    6 tool_result ok=true "plan: 0 of 2 done; now: look"
+    8 tool_call update_plan
+    9 tool_result error invalid_args
+    11 tool_call update_plan
+    12 permission_decision allow reading by mode
+    13 plan
+    14 tool_result ok=true "plan: 1 of 2 done; now: change"
+    16 assistant_message final "Planned."
     "#);
     let id = conversation.id().clone();
     drop(conversation);

@@ -77,16 +77,19 @@ async fn who_may_only_look_may_search() {
     1 user_message "look"
     2 provider_usage completed retries=0
     3 tool_call list {}
-    4 tool_call glob {"pattern":"*.txt"}
-    5 tool_call grep {"pattern":"x"}
-    6 tool_result ok=true "a.txt\n"
-    7 tool_result ok=true "a.txt\n"
-    8 tool_result ok=true "a.txt\n1: x\n"
-    9 provider_usage completed retries=0
-    10 tool_call write {"path":"b","content":""}
-    11 permission_decision deny read_only by mode
-    12 tool_result error permission_denied
-    13 provider_usage completed retries=0
-    14 assistant_message final "Looked."
+    4 permission_decision allow reading by mode
+    5 tool_call glob {"pattern":"*.txt"}
+    6 permission_decision allow reading by mode
+    7 tool_call grep {"pattern":"x"}
+    8 permission_decision allow reading by mode
+    9 tool_result ok=true "a.txt\n"
+    10 tool_result ok=true "a.txt\n"
+    11 tool_result ok=true "a.txt\n1: x\n"
+    12 provider_usage completed retries=0
+    13 tool_call write {"path":"b","content":""}
+    14 permission_decision deny read_only by mode
+    15 tool_result error permission_denied
+    16 provider_usage completed retries=0
+    17 assistant_message final "Looked."
     "#);
 }

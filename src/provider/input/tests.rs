@@ -335,6 +335,9 @@ fn audit() -> impl Strategy<Value = Canonical> {
             mode: None,
             rule: None,
             answered_by: None,
+            answer: None,
+            words: None,
+            digest: None,
             extra: Extra::new(),
         })),
     ]

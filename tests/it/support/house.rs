@@ -172,3 +172,9 @@ pub fn logs(workspace: &Path) -> Vec<PathBuf> {
     logs.sort();
     logs
 }
+
+/// The Log that was written last; ids of one second are in no order.
+pub fn newest_log(workspace: &Path) -> PathBuf {
+    let written = |path: &PathBuf| std::fs::metadata(path).unwrap().modified().unwrap();
+    logs(workspace).into_iter().max_by_key(written).unwrap()
+}

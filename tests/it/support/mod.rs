@@ -5,6 +5,7 @@ pub mod house;
 pub mod leaks;
 pub mod marked;
 pub mod stage;
+pub mod terminal;
 pub mod torture;
 pub mod tracer;
 pub mod transcript;

@@ -1,0 +1,99 @@
+//! `pixir permissions`: what you allowed for good, and how to take it back.
+
+use std::fmt::Write;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::{Context, bad_argument};
+use crate::error::{Kind, Report};
+use crate::permission::{Approval, Approvals, Scope};
+use crate::render::one_line;
+
+/// Show or take back what you allowed for good
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show or take back what you allowed for good.\n\n\
+        When Pixir asks, \"always in this project\" is kept in ~/.pixir/permissions.json: for one very \
+        call, or for every simple command that begins with the words you saw.",
+    after_long_help = "Examples:\n  pixir permissions\n  pixir permissions list --all --json\n  \
+        pixir permissions forget 3f9c2a71b0d4\n  pixir permissions forget --all"
+)]
+pub struct PermissionsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List what is allowed in this project
+    List {
+        /// List every project
+        #[arg(long)]
+        all: bool,
+    },
+    /// Take back what was allowed
+    Forget {
+        /// What to forget, by the id in the list
+        #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+        ids: Vec<String>,
+        /// Forget everything that is allowed in this project
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Report> {
+    let approvals = Approvals::new(&context.home()?);
+    let project = context.folder()?;
+    let report = |error| Report::from(&error);
+    match args.action.unwrap_or(Action::List { all: false }) {
+        Action::List { all } => {
+            let here = (!all).then_some(project.as_path());
+            let found = approvals.list(here).map_err(report)?;
+            if found.is_empty() {
+                context.notice("nothing is allowed for good here");
+            }
+            Ok(context.told("permissions", &text(&found), listed(&found)))
+        }
+        Action::Forget { ids, all } => {
+            if let Some(bad) = ids.iter().find(|id| id.trim().is_empty()) {
+                return Err(bad_argument(format!("{bad:?} is no id")));
+            }
+            let is_meant = |approval: &Approval| {
+                if all { approval.project == project } else { ids.contains(&approval.id) }
+            };
+            let gone = approvals.forget(is_meant).map_err(report)?;
+            let missing = ids.iter().find(|id| !gone.iter().any(|approval| approval.id == **id));
+            if let Some(missing) = missing {
+                return Err(Report::new(
+                    Kind::NotFound,
+                    format!("there is no permission {missing}"),
+                )
+                .with_next_actions(vec!["list them with `pixir permissions list --all`".into()]));
+            }
+            let words = format!("{} forgotten\n{}", gone.len(), text(&gone));
+            Ok(context.told("permissions", &words, listed(&gone)))
+        }
+    }
+}
+
+fn text(approvals: &[Approval]) -> String {
+    let mut text = String::new();
+    for approval in approvals {
+        let what = match &approval.scope {
+            Scope::Digest(_) => one_line(&approval.summary, 100),
+            Scope::Prefix(words) => format!("run {} …", one_line(&words.join(" "), 80)),
+        };
+        let network = if approval.network { ", with network" } else { "" };
+        let project = one_line(&approval.project.to_string_lossy(), 200);
+        // Writing to a String cannot fail.
+        writeln!(text, "{}  {what}{network}  in {project}", one_line(&approval.id, 20)).ok();
+    }
+    text
+}
+
+fn listed(approvals: &[Approval]) -> Value {
+    json!(approvals)
+}

@@ -1,0 +1,40 @@
+//! Text enums that accept words of other versions and give them back unchanged.
+
+/// Declares one: the words this build knows, and room for those it does not.
+macro_rules! open_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum $name { $($(#[$vdoc])* $variant,)*
+            /// A word of another version.
+            Other(String),
+        }
+        impl $name {
+            /// The word in the Log.
+            pub fn as_str(&self) -> &str {
+                match self { $($name::$variant => $text,)* $name::Other(text) => text }
+            }
+            /// Reads the word of a Log, a flag or a config file.
+            pub fn from_text(text: &str) -> Self {
+                match text { $($text => $name::$variant,)* other => $name::Other(other.to_owned()) }
+            }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Ok(Self::from_text(&<std::borrow::Cow<'_, str> as serde::Deserialize>::deserialize(deserializer)?))
+            }
+        }
+    };
+}
+
+pub(super) use open_enum;

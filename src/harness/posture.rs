@@ -1,0 +1,238 @@
+//! Posture: what a Session is set to, how a run sets it, and what a Log remembers of it.
+
+use serde_json::Value;
+
+use super::HarnessError;
+use crate::bounds::{Bounds, WriteGlobs};
+use crate::config::{Config, SandboxLevel};
+use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
+use crate::history::History;
+use crate::role::{Role, strictest};
+use crate::workspace::Workspace;
+
+/// What a Session is set to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Posture {
+    pub model: String,
+    pub effort: Option<String>,
+    pub mode: PermissionMode,
+    pub role: &'static Role,
+    /// Each run may add a set; all of them hold.
+    writes: Vec<WriteGlobs>,
+}
+
+/// The posture of a Session that goes on, and what has to be recorded of it.
+pub struct Resumed {
+    pub posture: Posture,
+    pub change: Option<PostureChanged>,
+}
+
+impl Posture {
+    /// What a new Session is set to.
+    pub fn new(config: &Config) -> Self {
+        let role = config.role.unwrap_or(Role::build());
+        Self {
+            model: config.model.clone(),
+            effort: config.effort.clone(),
+            mode: role.limit(&config.permission_mode),
+            role,
+            writes: Some(config.writes.clone())
+                .filter(|globs| !globs.is_empty())
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    /// The posture at the end of a History; what a Log does not say is empty.
+    pub fn of(history: &History) -> Self {
+        let mut posture = Self {
+            model: String::new(),
+            effort: None,
+            mode: PermissionMode::Auto,
+            role: Role::build(),
+            writes: Vec::new(),
+        };
+        for fact in history.facts() {
+            match fact {
+                Canonical::SessionStarted(started) => {
+                    posture.model = started.model.clone().unwrap_or_default();
+                    posture.effort.clone_from(&started.effort);
+                    posture.mode = started.permission_mode.clone();
+                    posture.role = Role::recorded(&started.role);
+                    posture.narrow(&started.allow_write, &started.deny_write);
+                }
+                Canonical::SessionFork(fork) => {
+                    posture.mode = fork.permission_mode.clone();
+                    posture.role = Role::recorded(&fork.role);
+                }
+                Canonical::PostureChanged(changed) => posture.apply(changed),
+                Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
+                    if let Some(mode) = event.extra.get("permission_mode").and_then(Value::as_str) {
+                        posture.mode = PermissionMode::from_text(mode);
+                    }
+                }
+                _ => {}
+            }
+        }
+        posture
+    }
+
+    fn apply(&mut self, changed: &PostureChanged) {
+        if let Some(model) = &changed.model {
+            self.model.clone_from(model);
+        }
+        if let Some(effort) = &changed.effort {
+            self.effort = Some(effort.clone());
+        }
+        if let Some(mode) = &changed.permission_mode {
+            self.mode = mode.clone();
+        }
+        if let Some(role) = &changed.role {
+            self.role = Role::recorded(role);
+        }
+        self.narrow(&changed.allow_write, &changed.deny_write);
+    }
+
+    fn narrow(&mut self, allow: &[String], deny: &[String]) {
+        let globs = WriteGlobs { allow: allow.to_vec(), deny: deny.to_vec() };
+        if !globs.is_empty() && !self.writes.contains(&globs) {
+            self.writes.push(globs);
+        }
+    }
+
+    /// This posture, gone on with by a run.
+    ///
+    /// The Session keeps what it has unless the run names another. Without a name, its mode is
+    /// never laxer than the user's settings: a Log can be planted. Write bounds only narrow.
+    pub fn resumed(&self, config: &Config) -> Resumed {
+        let role = config.role.unwrap_or(self.role);
+        // A mode that the old role forced does not outlive it.
+        let own = if role == self.role { &self.mode } else { &config.permission_mode };
+        let wanted = if config.mode_named {
+            config.permission_mode.clone()
+        } else {
+            strictest(own, &config.permission_mode)
+        };
+        let keeps_model = !config.model_named && !self.model.is_empty();
+        let mut posture = Self {
+            model: if keeps_model { self.model.clone() } else { config.model.clone() },
+            effort: config.effort.clone().or_else(|| self.effort.clone()),
+            mode: role.limit(&wanted),
+            role,
+            writes: self.writes.clone(),
+        };
+        posture.narrow(&config.writes.allow, &config.writes.deny);
+        let change = (posture != *self).then(|| posture.change_from(self));
+        Resumed { posture, change }
+    }
+
+    fn change_from(&self, before: &Self) -> PostureChanged {
+        let added = self.writes.get(before.writes.len()..).unwrap_or_default().first();
+        let added = added.cloned().unwrap_or_default();
+        PostureChanged {
+            permission_mode: (self.mode != before.mode).then(|| self.mode.clone()),
+            model: (self.model != before.model).then(|| self.model.clone()),
+            effort: if self.effort == before.effort { None } else { self.effort.clone() },
+            role: (self.role != before.role).then(|| self.role.name.to_owned()),
+            allow_write: added.allow,
+            deny_write: added.deny,
+            extra: Extra::new(),
+        }
+    }
+
+    /// Where its tools may write. A bound of the Log that cannot be used refuses the Session:
+    /// going on without it would widen.
+    pub fn bounds(&self) -> Result<Bounds, HarnessError> {
+        let mut bounds = Bounds::none();
+        for globs in &self.writes {
+            bounds.narrow(globs).map_err(HarnessError::Bounds)?;
+        }
+        Ok(bounds)
+    }
+
+    /// Seq 0 of a new Log.
+    pub fn first_event(&self, workspace: &Workspace, level: SandboxLevel) -> SessionStarted {
+        let globs = self.writes.first().cloned().unwrap_or_default();
+        SessionStarted {
+            pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
+            log_version: LOG_VERSION,
+            workspace: workspace.root().to_string_lossy().into_owned(),
+            role: self.role.name.to_owned(),
+            permission_mode: self.mode.clone(),
+            sandbox_mode: level.name().to_owned(),
+            model: Some(self.model.clone()),
+            effort: self.effort.clone(),
+            allow_write: globs.allow,
+            deny_write: globs.deny,
+            parent_session_id: None,
+            subagent_id: None,
+            extra: Extra::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paths::Home;
+
+    fn config() -> Config {
+        Config::new(Home::new("/nowhere"))
+    }
+
+    fn stored(mode: PermissionMode, role: &str) -> Posture {
+        let mut config = config();
+        config.permission_mode = mode;
+        config.role = Role::find(role);
+        Posture::new(&config)
+    }
+
+    #[test]
+    fn a_session_keeps_its_mode_unless_a_run_names_another() {
+        let auto = PermissionMode::Auto;
+        let asking = stored(PermissionMode::Ask, "build");
+        let kept = asking.resumed(&config());
+        assert_eq!((kept.posture.mode, kept.change), (PermissionMode::Ask, None));
+        let mut named = config();
+        named.mode_named = true;
+        let change = asking.resumed(&named).change.unwrap();
+        assert_eq!(change.permission_mode, Some(auto.clone()));
+        let mut strict = config();
+        strict.permission_mode = PermissionMode::ReadOnly;
+        let lax = stored(auto, "build").resumed(&strict);
+        assert_eq!(lax.posture.mode, PermissionMode::ReadOnly, "a planted Log does not widen");
+    }
+
+    #[test]
+    fn a_role_takes_its_mode_along_and_leaves_with_it() {
+        let planning = stored(PermissionMode::Auto, "plan");
+        assert_eq!(planning.mode, PermissionMode::ReadOnly);
+        assert!(planning.resumed(&config()).change.is_none());
+        let mut building = config();
+        building.role = Role::find("build");
+        let change = planning.resumed(&building).change.unwrap();
+        assert_eq!(change.role.as_deref(), Some("build"));
+        assert_eq!(change.permission_mode, Some(PermissionMode::Auto));
+        let mut lax = config();
+        lax.mode_named = true;
+        assert_eq!(planning.resumed(&lax).posture.mode, PermissionMode::ReadOnly);
+    }
+
+    #[test]
+    fn write_bounds_only_narrow() {
+        let mut config = config();
+        config.writes = WriteGlobs { allow: vec!["src/**".into()], deny: Vec::new() };
+        let first = Posture::new(&config);
+        assert!(first.resumed(&config).change.is_none(), "what holds already is no news");
+        config.writes = WriteGlobs { allow: vec!["**".into()], deny: vec!["src/x".into()] };
+        let second = first.resumed(&config);
+        let change = second.change.unwrap();
+        assert_eq!(
+            (change.allow_write, change.deny_write),
+            (vec!["**".into()], vec!["src/x".into()])
+        );
+        let bounds = second.posture.bounds().unwrap();
+        let allows = |path: &str| bounds.allow(std::path::Path::new(path));
+        assert!(allows("src/a") && !allows("a") && !allows("src/x"));
+    }
+}

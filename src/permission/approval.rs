@@ -1,0 +1,244 @@
+//! Approvals: what a person allowed once and for all, and whether a call is covered by it.
+//!
+//! An approval is bound to a digest of tool, arguments, resolved paths and directory, or to a
+//! command prefix that the user saw. Those of a Session live in memory; those of a project live in
+//! the user's own folder, by the project's path, where nothing of the project can write.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::prefix;
+use crate::event::Answer;
+use crate::id::SessionId;
+use crate::ledger::{Ledger, LedgerError};
+use crate::paths::Home;
+
+/// How much of a summary is kept for the list.
+const SUMMARY_LIMIT: usize = 200;
+
+/// What a call is, as far as an approval is concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    pub tool: String,
+    /// Of tool, arguments, resolved paths and directory.
+    pub digest: String,
+    /// One line for the list of approvals.
+    pub summary: String,
+    /// The shell text, if it is a command.
+    pub command: Option<String>,
+    /// Whether it asks for the network.
+    pub network: bool,
+}
+
+impl Subject {
+    /// The prefix that may be offered for it.
+    pub fn prefix(&self) -> Option<Vec<String>> {
+        self.command.as_deref().and_then(prefix::offered)
+    }
+}
+
+/// The SHA-256 of what an approval is bound to, over sorted keys.
+pub fn digest(tool: &str, args: &Value, paths: &[String], directory: &str) -> String {
+    let bound = json!({ "args": args, "directory": directory, "paths": paths, "tool": tool });
+    hex(&Sha256::digest(sorted(&bound).to_string()))
+}
+
+/// An approval for a project.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    /// By which it is forgotten.
+    pub id: String,
+    pub project: PathBuf,
+    pub tool: String,
+    pub summary: String,
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// Whether it was given to a call that asked for the network.
+    #[serde(default)]
+    pub network: bool,
+    pub granted_at: String,
+}
+
+/// What an approval covers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// One very call.
+    Digest(String),
+    /// Simple commands that begin with these words.
+    Prefix(Vec<String>),
+}
+
+impl Approval {
+    fn new(project: &Path, subject: &Subject, scope: Scope) -> Self {
+        let network = subject.network;
+        let named =
+            json!({ "network": network, "project": project, "scope": scope, "tool": subject.tool });
+        let mut id = hex(&Sha256::digest(sorted(&named).to_string()));
+        id.truncate(12);
+        Self {
+            id,
+            project: project.to_owned(),
+            tool: subject.tool.clone(),
+            summary: subject.summary.chars().take(SUMMARY_LIMIT).collect(),
+            scope,
+            network,
+            granted_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }
+    }
+
+    fn covers(&self, project: &Path, subject: &Subject) -> bool {
+        self.project == project
+            && self.tool == subject.tool
+            && match &self.scope {
+                Scope::Digest(digest) => *digest == subject.digest,
+                Scope::Prefix(words) => {
+                    // Who allowed it offline did not allow it online.
+                    (self.network || !subject.network)
+                        && subject
+                            .command
+                            .as_deref()
+                            .is_some_and(|text| prefix::covers(words, text))
+                }
+            }
+    }
+}
+
+/// Who remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    Session,
+    Project,
+    Prefix,
+}
+
+impl Memory {
+    /// The word in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Memory::Session => "session",
+            Memory::Project => "project",
+            Memory::Prefix => "prefix",
+        }
+    }
+}
+
+/// Everything that was allowed beyond a single call; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Approvals {
+    ledger: Ledger<Approval>,
+    /// A leaf: nothing is awaited while it is held.
+    sessions: Arc<Mutex<HashMap<SessionId, HashSet<String>>>>,
+}
+
+impl Approvals {
+    /// The approvals of this user.
+    pub fn new(home: &Home) -> Self {
+        Self { ledger: Ledger::at(home.permissions()), sessions: Arc::default() }
+    }
+
+    /// Whether a call was allowed before. What cannot be read allows nothing.
+    pub fn find(&self, session: &SessionId, project: &Path, subject: &Subject) -> Option<Memory> {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if sessions.get(session).is_some_and(|known| known.contains(&subject.digest)) {
+            return Some(Memory::Session);
+        }
+        drop(sessions);
+        let all = self
+            .ledger
+            .read()
+            .inspect_err(|error| tracing::warn!(%error, "approvals are not used"))
+            .ok()?;
+        let found = all.iter().find(|approval| approval.covers(project, subject))?;
+        Some(match found.scope {
+            Scope::Digest(_) => Memory::Project,
+            Scope::Prefix(_) => Memory::Prefix,
+        })
+    }
+
+    /// Keeps an answer that is meant to last. Blocks on the disk.
+    pub fn remember(
+        &self,
+        session: &SessionId,
+        project: &Path,
+        subject: &Subject,
+        answer: Answer,
+    ) -> Result<(), LedgerError> {
+        let scope = match answer {
+            Answer::Once | Answer::No => return Ok(()),
+            Answer::Session | Answer::Project => Scope::Digest(subject.digest.clone()),
+            Answer::Prefix => match subject.prefix() {
+                Some(words) => Scope::Prefix(words),
+                None => Scope::Digest(subject.digest.clone()),
+            },
+        };
+        // Whatever becomes of the file, this Session does not ask again.
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if answer == Answer::Session {
+            sessions.entry(session.clone()).or_default().insert(subject.digest.clone());
+            return Ok(());
+        }
+        drop(sessions);
+        let approval = Approval::new(project, subject, scope);
+        let kept = self.ledger.change(|all| {
+            all.retain(|other| other.id != approval.id);
+            all.push(approval);
+        });
+        kept.inspect_err(|_| {
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.entry(session.clone()).or_default().insert(subject.digest.clone());
+        })
+    }
+
+    /// What is allowed for good, oldest first; of one project, or of all.
+    pub fn list(&self, project: Option<&Path>) -> Result<Vec<Approval>, LedgerError> {
+        let mut all = self.ledger.read()?;
+        all.retain(|approval| project.is_none_or(|project| approval.project == project));
+        Ok(all)
+    }
+
+    /// Takes approvals back, and gives those that were there.
+    pub fn forget(
+        &self,
+        mut is_meant: impl FnMut(&Approval) -> bool,
+    ) -> Result<Vec<Approval>, LedgerError> {
+        if self.ledger.read()?.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.ledger.change(|all| {
+            let (gone, kept) = std::mem::take(all).into_iter().partition(|one| is_meant(one));
+            *all = kept;
+            gone
+        })
+    }
+}
+
+/// A value whose objects have sorted keys, so that equal values have equal bytes.
+pub fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut entries: Vec<_> = fields.iter().collect();
+            entries.sort_by_key(|(key, _)| key.as_str());
+            entries.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect()
+        }
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        plain => plain.clone(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

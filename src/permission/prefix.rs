@@ -1,0 +1,260 @@
+//! Command prefixes: the few words by which a person may allow a kind of command for good.
+//!
+//! Offered for simple commands of known words only, and never where the words say nothing about
+//! what will run: shells, interpreters, and programs that start others.
+
+use super::shell::Script;
+
+/// Programs that run whatever they are told to.
+const RUN_ANYTHING: &[&str] = &[
+    ".",
+    "ash",
+    "awk",
+    "bash",
+    "builtin",
+    "busybox",
+    "bun",
+    "chroot",
+    "command",
+    "csh",
+    "dash",
+    "deno",
+    "doas",
+    "docker",
+    "emacs",
+    "env",
+    "eval",
+    "exec",
+    "expect",
+    "fakeroot",
+    "find",
+    "fish",
+    "flock",
+    "gawk",
+    "gdb",
+    "ionice",
+    "irb",
+    "kubectl",
+    "ksh",
+    "ld.so",
+    "lua",
+    "make",
+    "mawk",
+    "nice",
+    "node",
+    "nodejs",
+    "nohup",
+    "npx",
+    "nsenter",
+    "parallel",
+    "perf",
+    "perl",
+    "php",
+    "pkexec",
+    "podman",
+    "proot",
+    "pwsh",
+    "python",
+    "python2",
+    "python3",
+    "ruby",
+    "run0",
+    "runuser",
+    "screen",
+    "script",
+    "sed",
+    "setarch",
+    "setpriv",
+    "setsid",
+    "sh",
+    "socat",
+    "source",
+    "ssh",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "systemd-run",
+    "tclsh",
+    "time",
+    "timeout",
+    "tmux",
+    "trap",
+    "tsx",
+    "ts-node",
+    "unshare",
+    "uvx",
+    "valgrind",
+    "vi",
+    "vim",
+    "watch",
+    "xargs",
+    "zsh",
+];
+
+/// Programs whose second word says what they do.
+const WITH_COMMANDS: &[&str] = &[
+    "apt",
+    "brew",
+    "bundle",
+    "cargo",
+    "composer",
+    "conda",
+    "dotnet",
+    "gem",
+    "gh",
+    "git",
+    "go",
+    "gradle",
+    "helm",
+    "hg",
+    "jj",
+    "just",
+    "mix",
+    "mvn",
+    "npm",
+    "pip",
+    "pip3",
+    "pipx",
+    "pnpm",
+    "poetry",
+    "rails",
+    "rake",
+    "rustup",
+    "swift",
+    "terraform",
+    "uv",
+    "yarn",
+    "zig",
+];
+
+/// Second words that start whatever the third one names.
+const START_OTHERS: &[&str] =
+    &["dlx", "exec", "run-script", "x", "shell", "eval", "repl", "config", "alias", "bisect"];
+
+/// The prefix that could be allowed for good, for a command like this one.
+pub fn offered(command: &str) -> Option<Vec<String>> {
+    let words = Script::parse(command)?.simple_words()?;
+    let (program, rest) = words.split_first()?;
+    let is_name = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "._+-:".contains(c))
+    };
+    // A path may lead to another file tomorrow.
+    if !is_name(program) || program.starts_with('-') || runs_anything(program) {
+        return None;
+    }
+    if !WITH_COMMANDS.contains(&program.as_str()) {
+        return Some(vec![program.clone()]);
+    }
+    let task = rest.first().filter(|word| is_name(word) && !word.starts_with('-'))?;
+    if START_OTHERS.contains(&task.as_str()) {
+        return None;
+    }
+    // What `npm run` and its like start is named by the third word.
+    if task == "run" && program != "cargo" {
+        let third = rest.get(1).filter(|word| is_name(word) && !word.starts_with('-'))?;
+        let names_a_script = matches!(program.as_str(), "npm" | "pnpm" | "yarn" | "composer");
+        return names_a_script.then(|| vec![program.clone(), task.clone(), third.clone()]);
+    }
+    Some(vec![program.clone(), task.clone()])
+}
+
+/// Whether a command is simple and begins with these words.
+pub fn covers(prefix: &[String], command: &str) -> bool {
+    // What would not be offered is not covered either, whatever a file says.
+    if prefix.is_empty() || offered(command).is_none() {
+        return false;
+    }
+    let words = Script::parse(command).and_then(|script| script.simple_words());
+    words.is_some_and(|words| words.starts_with(prefix))
+}
+
+/// Names such as `python3.12` are the program with its version.
+fn runs_anything(program: &str) -> bool {
+    let lower = program.to_lowercase();
+    let bare = lower.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
+    RUN_ANYTHING.contains(&lower.as_str()) || RUN_ANYTHING.contains(&bare)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(command: &str, expected: Option<&str>) {
+        assert_eq!(offered(command).map(|words| words.join(" ")).as_deref(), expected, "{command}");
+    }
+
+    #[test]
+    fn a_simple_command_offers_its_first_words() {
+        check("cargo test --all", Some("cargo test"));
+        check("cargo run -- x", Some("cargo run"));
+        check("git commit -m 'a; b'", Some("git commit"));
+        check("npm run build", Some("npm run build"));
+        check("pytest -q", Some("pytest"));
+        check("mkdir -p a/b", Some("mkdir"));
+    }
+
+    #[test]
+    fn what_can_run_anything_offers_nothing() {
+        for command in [
+            "bash x",
+            "sh -c ls",
+            "python3 x.py",
+            "python3.12 x.py",
+            "node x",
+            "sudo ls",
+            "env ls",
+            "xargs rm",
+            "npx x",
+            "npm exec x",
+            "pnpm dlx x",
+            "uv run x",
+            "bundle exec x",
+            "./x",
+            "/bin/ls",
+            "../x",
+            "cargo",
+            "cargo --config x test",
+            "git -c a=b log",
+            "git",
+            "make all",
+            "cargo test; rm x",
+            "cargo test | sh",
+            "cargo test > x",
+            "cargo test $(x)",
+            "A=1 cargo test",
+            "cargo test *",
+            "find . -exec x",
+            "timeout 5 x",
+            "npm run",
+            "go run x",
+            "eval x",
+            "git config x",
+            "PYTHON3 x",
+            "",
+            "perl5.36 x",
+        ] {
+            check(command, None);
+        }
+    }
+
+    #[test]
+    fn a_prefix_covers_whole_words_of_simple_commands() {
+        let prefix = ["cargo".to_owned(), "test".to_owned()];
+        assert!(covers(&prefix, "cargo test"));
+        assert!(covers(&prefix, "cargo 'test' -- --nocapture"));
+        for command in [
+            "cargo testing",
+            "cargo build",
+            "cargo test && rm x",
+            "cargo test > x",
+            "cargo",
+            "cargo test `x`",
+        ] {
+            assert!(!covers(&prefix, command), "{command}");
+        }
+        assert!(!covers(&[], "cargo test"));
+        assert!(!covers(&["bash".to_owned()], "bash x"), "a planted entry allows nothing more");
+    }
+}

@@ -1,0 +1,254 @@
+//! A command taken apart, for people and for prompts; never for trust.
+//!
+//! The parser says what a command plainly is. What it may do is held by the kernel: a command that
+//! only looks runs where nothing can be written, so a parser that errs costs a question or an
+//! error, not a file.
+
+use tree_sitter::{Node, Parser, Tree};
+
+/// Longer commands are shown as they are.
+const LONGEST: usize = 64 * 1024;
+
+/// More parts than a person reads.
+const MOST_PARTS: usize = 200;
+
+/// A command and its syntax.
+pub struct Script<'a> {
+    text: &'a str,
+    tree: Tree,
+}
+
+impl<'a> Script<'a> {
+    /// Takes a command apart; `None` when it is not understood as a whole.
+    pub fn parse(text: &'a str) -> Option<Self> {
+        if text.len() > LONGEST {
+            return None;
+        }
+        let mut parser = Parser::new();
+        parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok()?;
+        let tree = parser.parse(text, None)?;
+        (!tree.root_node().has_error()).then_some(Self { text, tree })
+    }
+
+    /// Each command and each redirection, substitutions included, in the order they stand.
+    pub fn parts(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        let mut waiting = vec![self.tree.root_node()];
+        while let Some(node) = waiting.pop() {
+            if parts.len() == MOST_PARTS {
+                parts.push("…".to_owned());
+                break;
+            }
+            let is_part = matches!(
+                node.kind(),
+                "command"
+                    | "declaration_command"
+                    | "unset_command"
+                    | "test_command"
+                    | "file_redirect"
+                    | "herestring_redirect"
+            );
+            let is_setting = node.kind() == "variable_assignment"
+                && node.parent().is_none_or(|parent| parent.kind() != "command");
+            if is_part || is_setting {
+                parts.push(self.of(node).to_owned());
+            } else if node.kind() == "heredoc_redirect" {
+                let first = self.of(node).lines().next().unwrap_or_default();
+                parts.push(first.to_owned());
+            }
+            let mut cursor = node.walk();
+            let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
+            waiting.extend(children.into_iter().rev());
+        }
+        parts
+    }
+
+    /// The words of a command that is one command and nothing else: no pipe, no list, no
+    /// substitution, no redirection, no assignment, no pattern.
+    pub fn simple_words(&self) -> Option<Vec<String>> {
+        let root = self.tree.root_node();
+        let mut cursor = root.walk();
+        let mut children = root.named_children(&mut cursor);
+        let only = children.next()?;
+        if children.next().is_some() || root.child_count() != 1 {
+            return None;
+        }
+        let words = self.words(only)?;
+        let is_exact = |word: &Word| !word.has_pattern;
+        words.iter().all(is_exact).then(|| words.into_iter().map(|word| word.text).collect())
+    }
+
+    /// The commands of a script that is made of nothing but plain commands, pipes and lists, whose
+    /// words are all known beforehand, and which redirects to nowhere but `/dev/null`.
+    pub fn plain_commands(&self) -> Option<Vec<Vec<Word>>> {
+        let mut commands = Vec::new();
+        let mut waiting = vec![self.tree.root_node()];
+        while let Some(node) = waiting.pop() {
+            match node.kind() {
+                "program" | "list" | "pipeline" | "redirected_statement" | "negated_command" => {
+                    let mut cursor = node.walk();
+                    for child in node.children(&mut cursor) {
+                        let is_token = !child.is_named();
+                        // A command in the background is not plain.
+                        if is_token && !matches!(child.kind(), "|" | "||" | "&&" | ";" | "!" | "\n")
+                        {
+                            return None;
+                        }
+                        if !is_token {
+                            waiting.push(child);
+                        }
+                    }
+                }
+                "command" => commands.push(self.words(node)?),
+                "file_redirect" if self.is_harmless_redirect(node) => {}
+                "comment" => {}
+                _ => return None,
+            }
+        }
+        (!commands.is_empty()).then_some(commands)
+    }
+
+    /// To nowhere, or from one stream to another.
+    fn is_harmless_redirect(&self, node: Node<'_>) -> bool {
+        let text: String = self.of(node).chars().filter(|c| !c.is_whitespace()).collect();
+        let text = text.trim_start_matches(|c: char| c.is_ascii_digit());
+        matches!(text, ">/dev/null" | ">>/dev/null" | "&>/dev/null" | "</dev/null" | ">&1" | ">&2")
+    }
+
+    /// The words of one command, if all of them are known beforehand.
+    fn words(&self, command: Node<'_>) -> Option<Vec<Word>> {
+        if command.kind() != "command" {
+            return None;
+        }
+        let mut cursor = command.walk();
+        command
+            .children(&mut cursor)
+            .map(|child| match child.kind() {
+                "command_name" => self.word(child.named_child(0)?),
+                _ => self.word(child),
+            })
+            .collect()
+    }
+
+    fn word(&self, node: Node<'_>) -> Option<Word> {
+        let text = self.of(node);
+        match node.kind() {
+            "word" | "number" => {
+                let has_pattern = text.contains(['*', '?', '[', ']', '{', '}', '~']);
+                // What a backslash hides is not plain.
+                (!text.contains(['\\', '$', '`']))
+                    .then(|| Word { text: text.to_owned(), has_pattern })
+            }
+            "raw_string" => {
+                let inner = text.strip_prefix('\'')?.strip_suffix('\'')?;
+                Some(Word { text: inner.to_owned(), has_pattern: false })
+            }
+            "string" => {
+                let inner = text.strip_prefix('"')?.strip_suffix('"')?;
+                (!inner.contains(['\\', '$', '`', '"']))
+                    .then(|| Word { text: inner.to_owned(), has_pattern: false })
+            }
+            "concatenation" => {
+                let mut cursor = node.walk();
+                let mut whole = Word { text: String::new(), has_pattern: false };
+                for child in node.children(&mut cursor) {
+                    let part = self.word(child)?;
+                    whole.text.push_str(&part.text);
+                    whole.has_pattern |= part.has_pattern;
+                }
+                Some(whole)
+            }
+            _ => None,
+        }
+    }
+
+    fn of(&self, node: Node<'_>) -> &'a str {
+        self.text.get(node.byte_range()).unwrap_or_default()
+    }
+}
+
+/// A word of a command, as the program will see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word {
+    pub text: String,
+    /// The shell may put other words in its place.
+    pub has_pattern: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts(command: &str) -> Vec<String> {
+        Script::parse(command).map(|script| script.parts()).unwrap_or_default()
+    }
+
+    #[test]
+    fn everything_that_runs_is_listed() {
+        assert_eq!(parts("cargo test"), ["cargo test"]);
+        assert_eq!(parts("a | b && c; d &"), ["a", "b", "c", "d"]);
+        assert_eq!(parts("echo $(rm -rf x) > out"), ["echo $(rm -rf x)", "rm -rf x", "> out"]);
+        assert_eq!(parts("echo `rm x`"), ["echo `rm x`", "rm x"]);
+        assert_eq!(parts("for f in *; do rm \"$f\"; done"), ["rm \"$f\""]);
+        assert_eq!(parts("f() { rm x; }; f"), ["rm x", "f"]);
+        assert_eq!(parts("diff <(curl a) b"), ["diff <(curl a) b", "curl a"]);
+        assert_eq!(parts("A=1 make"), ["A=1 make"]);
+        assert_eq!(parts("PATH=. ; ls"), ["PATH=.", "ls"]);
+        assert_eq!(parts("cat <<X\nrm\nX\n"), ["cat", "<<X"]);
+        assert_eq!(parts("if [ -e x ]; then rm x; fi"), ["[ -e x ]", "rm x"]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_taken_apart() {
+        for command in ["echo 'open", "a | | b", "(", "$(", "if x", "echo \"a"] {
+            assert!(Script::parse(command).is_none(), "{command}");
+        }
+    }
+
+    #[test]
+    fn simple_means_one_command_of_known_words() {
+        let simple =
+            |command: &str| Script::parse(command).and_then(|script| script.simple_words());
+        assert_eq!(
+            simple("cargo test --all"),
+            Some(vec!["cargo".into(), "test".into(), "--all".into()])
+        );
+        assert_eq!(simple("git commit -m 'a b'").unwrap()[3], "a b");
+        assert_eq!(simple("echo a\"b c\"").unwrap()[1], "ab c");
+        for command in [
+            "a; b", "a && b", "a | b", "a &", "a > x", "a $(b)", "a `b`", "a $B", "A=1 a", "(a)",
+            "a *", "a {b,c}", "a ~", "a\nb", "! a", "a \\b", "a <(b)", "a <<< b", "",
+        ] {
+            assert_eq!(simple(command), None, "{command}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a model writes is taken apart or left alone, in bounded time and without a crash.
+        #[test]
+        fn nothing_breaks_the_parser(command in r#"[a-z0-9 \n'"$(){}\[\]|&;<>`\\=*~!#-]{0,80}"#) {
+            if let Some(script) = Script::parse(&command) {
+                script.parts();
+                script.plain_commands();
+                if let Some(words) = script.simple_words() {
+                    prop_assert!(!words.is_empty());
+                    prop_assert!(!command.contains(['|', '&', ';', '$', '`', '<', '>', '\n'])
+                        || command.contains(['\'', '"', '#']), "{command:?} {words:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_survived() {
+        for opener in ["(", "$(", "{ ", "if a; then ", "[[ ( ", "`", "! "] {
+            let text = opener.repeat(20_000);
+            let cut = &text[..text.floor_char_boundary(LONGEST.min(text.len()))];
+            if let Some(script) = Script::parse(cut) {
+                script.parts();
+            }
+        }
+    }
+}

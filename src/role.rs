@@ -1,0 +1,97 @@
+//! Roles: what a Session is for, as configuration: instructions, tools, and how far it may go.
+
+use crate::event::PermissionMode;
+
+/// A role of a Session.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Role {
+    /// The word for it, in flags and in the Log.
+    pub name: &'static str,
+    /// What the model is told beside the instructions that everybody gets.
+    pub instructions: &'static str,
+    /// The laxest mode it may have.
+    ceiling: PermissionMode,
+    /// Tools that are not offered to the model, because the role can never use them.
+    pub withheld: &'static [&'static str],
+}
+
+/// Every role of this build.
+static ROLES: &[Role] = &[
+    Role { name: "build", instructions: "", ceiling: PermissionMode::Auto, withheld: &[] },
+    Role {
+        name: "plan",
+        instructions: "You plan and change nothing. Read what matters, then answer with a plan: the \
+            goal, the steps in order with the files each one touches, how to check the result, and \
+            what is still unknown. Do not write the code; somebody else will build from your plan.",
+        ceiling: PermissionMode::ReadOnly,
+        withheld: &["apply_patch", "edit", "write"],
+    },
+];
+
+/// A role that another version wrote down: nothing is known of it but that it must be careful.
+static UNKNOWN: Role =
+    Role { name: "unknown", instructions: "", ceiling: PermissionMode::ReadOnly, withheld: &[] };
+
+impl Role {
+    /// The one that everybody gets.
+    pub fn build() -> &'static Role {
+        &ROLES[0]
+    }
+
+    /// The role of that name.
+    pub fn find(name: &str) -> Option<&'static Role> {
+        ROLES.iter().find(|role| role.name == name)
+    }
+
+    /// The role that a Log names; one that names none is of the first Pixir.
+    pub fn recorded(name: &str) -> &'static Role {
+        if name.is_empty() { Role::build() } else { Role::find(name).unwrap_or(&UNKNOWN) }
+    }
+
+    /// All names, for whoever has to choose.
+    pub fn names() -> Vec<&'static str> {
+        ROLES.iter().map(|role| role.name).collect()
+    }
+
+    /// The mode that a Session of this role gets when `wanted` is asked for.
+    pub fn limit(&self, wanted: &PermissionMode) -> PermissionMode {
+        strictest(&self.ceiling, wanted)
+    }
+}
+
+/// The stricter of two modes; one of another version is as strict as can be.
+pub fn strictest(one: &PermissionMode, other: &PermissionMode) -> PermissionMode {
+    let strictness = |mode: &PermissionMode| match mode {
+        PermissionMode::Auto => 0,
+        PermissionMode::Ask => 1,
+        PermissionMode::ReadOnly | PermissionMode::Other(_) => 2,
+    };
+    if strictness(one) >= strictness(other) { one.clone() } else { other.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_limits_and_never_widens() {
+        let plan = Role::find("plan").unwrap();
+        let build = Role::build();
+        for mode in [PermissionMode::Auto, PermissionMode::Ask, PermissionMode::ReadOnly] {
+            assert_eq!(plan.limit(&mode), PermissionMode::ReadOnly);
+            assert_eq!(build.limit(&mode), mode);
+        }
+        assert_eq!(Role::recorded("").name, "build");
+        assert_eq!(
+            Role::recorded("from_the_future").limit(&PermissionMode::Auto),
+            PermissionMode::ReadOnly
+        );
+    }
+
+    #[test]
+    fn instructions_are_short_and_plain() {
+        for role in ROLES {
+            assert!(role.instructions.len() < 600 && role.instructions.is_ascii(), "{}", role.name);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Write bounds in the kernel's terms: whole folders that may be written, and places in them that
+//! stay as they are.
+//!
+//! What a kernel cannot express, such as `*.md`, is not writable for commands at all. A bound that
+//! is met through a link is not followed: the folder it names stays closed.
+
+use std::path::Path;
+
+use super::spec::Spec;
+use crate::bounds::{Bounds, Reach};
+
+impl Spec {
+    /// The same Spec, with the Workspace writable only as far as the bounds reach.
+    #[must_use]
+    pub fn bounded(mut self, workspace: &Path, bounds: &Bounds) -> Self {
+        let is_writable = self.writable.iter().any(|path| path == workspace);
+        if bounds.is_empty() || !is_writable {
+            return self;
+        }
+        self.writable.retain(|path| !path.starts_with(workspace));
+        let is_itself =
+            |path: &Path| path.canonicalize().is_ok_and(|real| real == path && real.is_dir());
+        let Reach { folders, except } = bounds.reach();
+        for folder in folders.iter().map(|folder| whole(workspace, folder)) {
+            let inside: Vec<_> = except
+                .iter()
+                .map(|place| workspace.join(place))
+                .filter(|place| place.starts_with(&folder))
+                .collect();
+            // A place that is reached through a link is somewhere else, where nothing keeps it.
+            let leads_away = |place: &Path| {
+                let parent = place.parent().unwrap_or(workspace);
+                parent.canonicalize().is_ok_and(|real| real != parent) || place.is_symlink()
+            };
+            if !is_itself(&folder) || inside.iter().any(|place| leads_away(place)) {
+                continue;
+            }
+            self.writable.push(folder);
+            for place in inside {
+                let list = if place.exists() { &mut self.kept } else { &mut self.absent };
+                list.push(place);
+            }
+        }
+        self
+    }
+}
+
+/// The Workspace itself has no path of its own in it.
+fn whole(workspace: &Path, folder: &Path) -> std::path::PathBuf {
+    if folder.as_os_str().is_empty() { workspace.to_owned() } else { workspace.join(folder) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::bounds::WriteGlobs;
+    use crate::sandbox::spec::{Floor, Network};
+
+    fn spec(workspace: &Path) -> Spec {
+        Spec {
+            floor: Floor::Partial,
+            network: Network::Closed,
+            scratch: "/scratch".into(),
+            writable: vec![workspace.to_owned(), "/cache".into()],
+            kept: vec![workspace.join(".pixir")],
+            absent: Vec::new(),
+            hidden: Vec::new(),
+            shown: Vec::new(),
+            processes: 1,
+            file_bytes: 1,
+        }
+    }
+
+    fn bounds(allow: &[&str], deny: &[&str]) -> Bounds {
+        let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect();
+        let mut bounds = Bounds::none();
+        bounds.narrow(&WriteGlobs { allow: owned(allow), deny: owned(deny) }).unwrap();
+        bounds
+    }
+
+    #[test]
+    fn only_whole_folders_stay_writable() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for name in ["src/gen", "docs", "other"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("other", root.join("link")).unwrap();
+        let cache = PathBuf::from("/cache");
+        let spec = || spec(&root);
+        assert_eq!(spec().bounded(&root, &Bounds::none()), spec());
+        let bounded = spec().bounded(&root, &bounds(&["src/**", "*.md", "link/**"], &["src/gen"]));
+        assert_eq!(bounded.writable, [cache.clone(), root.join("src")]);
+        assert_eq!(bounded.kept, [root.join(".pixir"), root.join("src/gen")]);
+        let missing = spec().bounded(&root, &bounds(&[], &["src/new", "docs"]));
+        assert_eq!(missing.writable, [cache.clone(), root.clone()]);
+        assert_eq!(missing.absent, [root.join("src/new")]);
+        assert!(missing.kept.contains(&root.join("docs")));
+        for closed in
+            [bounds(&["*.md"], &[]), bounds(&[], &["**/*.lock"]), bounds(&[], &["link/x"])]
+        {
+            assert_eq!(spec().bounded(&root, &closed).writable, std::slice::from_ref(&cache));
+        }
+        let mut read_only = spec();
+        read_only.writable.clear();
+        assert!(read_only.bounded(&root, &bounds(&["src/**"], &[])).writable.is_empty());
+    }
+}

@@ -1,0 +1,279 @@
+//! Permission for a call: the bounds, the mode, what was allowed before, and the question.
+//!
+//! A question shows what would run, and its answer is bound to exactly that: the plan is made
+//! again right before the call runs, and a call that turned into another one is refused.
+
+use std::path::PathBuf;
+
+use super::execute::Prepared;
+use super::{End, Turn};
+use crate::error::Kind;
+use crate::event::{
+    Answer, Extra, PermissionDecision, PermissionMode, PermissionRequest, Said, ShownCommand,
+    ToolCall,
+};
+use crate::permission::{self, Decision, Hold, Subject};
+use crate::sandbox::Profile;
+use crate::tool::{Effect, Plan, ToolError};
+use crate::workspace::WorkspaceError;
+
+/// What a call was allowed as.
+pub(super) struct Allowed {
+    digest: String,
+    /// The plan that a person saw; an approval from before saw none.
+    shown: Option<Plan>,
+}
+
+/// How a decision came about.
+struct Verdict {
+    is_allowed: bool,
+    rule: &'static str,
+    answered_by: &'static str,
+    said: Option<Said>,
+    digest: Option<String>,
+}
+
+impl Verdict {
+    fn by(answered_by: &'static str, rule: &'static str, is_allowed: bool) -> Self {
+        Self { is_allowed, rule, answered_by, said: None, digest: None }
+    }
+}
+
+impl Turn {
+    /// Takes a call through bounds and permission; the inner error is what the model reads.
+    pub(super) async fn permit(
+        &self,
+        mut prepared: Prepared,
+    ) -> Result<Result<Prepared, ToolError>, End> {
+        let mode = &self.settings.mode;
+        if let Some(outside) = self.outside_bounds(&prepared.plan) {
+            let error = WorkspaceError::Bounded { path: outside };
+            return Ok(Err(self.bounded(&prepared.fact, ToolError::from(&error)).await?));
+        }
+        if self.is_unbounded_command(&prepared.plan) {
+            self.record_verdict(&prepared.fact, &Verdict::by("bounds", "write_bounds", false))
+                .await?;
+            let message = "write bounds hold for commands only in a sandbox, and it is off";
+            return Ok(Err(ToolError::new(Kind::PermissionDenied, message)
+                .next("use the file tools, or ask the user to switch the sandbox on")));
+        }
+        let decision = permission::decide(mode, &prepared.plan, self.hold());
+        let verdict = match decision {
+            Decision::Allow { rule } => Verdict::by("mode", rule, true),
+            Decision::Hold { rule } => {
+                prepared.is_held = true;
+                Verdict::by("parser", rule, true)
+            }
+            Decision::Deny { rule } => Verdict::by("mode", rule, false),
+            Decision::Ask { rule } => self.ask(&mut prepared, rule).await?,
+        };
+        if decision.is_recorded(mode) {
+            self.record_verdict(&prepared.fact, &verdict).await?;
+        }
+        if verdict.is_allowed {
+            return Ok(Ok(prepared));
+        }
+        Ok(Err(self.denied(&prepared.plan, &verdict)))
+    }
+
+    /// Looks for an answer that was given before, and asks when there is none.
+    async fn ask(&self, prepared: &mut Prepared, rule: &'static str) -> Result<Verdict, End> {
+        let settings = &self.settings;
+        let (session, project) = (self.context.session_id(), settings.workspace.root());
+        let (subject, paths) = self.subject(prepared);
+        let digest = subject.digest.clone();
+        let verdict = |answered_by, is_allowed| Verdict {
+            digest: Some(digest.clone()),
+            ..Verdict::by(answered_by, rule, is_allowed)
+        };
+        if let Some(memory) = settings.approvals.find(session, project, &subject) {
+            prepared.allowed = Some(Allowed { digest: digest.clone(), shown: None });
+            return Ok(verdict(memory.name(), true));
+        }
+        if !settings.can_ask {
+            return Ok(verdict("nobody", false));
+        }
+        let asked = self.context.ask_user(self.question(prepared, &subject, paths));
+        let said = match self.context.cancel().run_until_cancelled(asked).await {
+            Some(said) => said?,
+            None => return Err(End::Interrupted),
+        };
+        let is_allowed = said.answer != Answer::No;
+        if is_allowed {
+            let shown = Some(prepared.plan.clone());
+            prepared.allowed = Some(Allowed { digest: digest.clone(), shown });
+            self.remember(subject, said.answer).await;
+        }
+        Ok(Verdict { said: Some(said), ..verdict("user", is_allowed) })
+    }
+
+    /// Keeps an answer that lasts. A file that cannot be written is told, and stops nobody: the
+    /// user said yes.
+    async fn remember(&self, subject: Subject, answer: Answer) {
+        let approvals = self.settings.approvals.clone();
+        let session = self.context.session_id().clone();
+        let project = self.settings.workspace.root().to_owned();
+        let keep = move || approvals.remember(&session, &project, &subject, answer);
+        match tokio::task::spawn_blocking(keep).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "an answer lasts for this Session only"),
+            Err(error) => tracing::warn!(%error, "an answer was not kept"),
+        }
+    }
+
+    /// Whether what was allowed is still what would happen.
+    pub(super) fn check_allowed(&self, prepared: &Prepared) -> Result<(), ToolError> {
+        let Some(allowed) = &prepared.allowed else { return Ok(()) };
+        let again = prepared.tool.plan(&prepared.args, &self.tool_context(prepared))?;
+        let is_shown = allowed.shown.as_ref().is_none_or(|shown| *shown == again);
+        let (digest, _) = self.binding(prepared, &again);
+        if is_shown && digest == allowed.digest {
+            return Ok(());
+        }
+        let message = "what this call would do changed while its permission was asked for";
+        Err(ToolError::new(Kind::FileChanged, message)
+            .next("look at what is there now, then repeat the call"))
+    }
+
+    /// What an answer is bound to, and the resolved paths in it.
+    fn binding(&self, prepared: &Prepared, plan: &Plan) -> (String, Vec<String>) {
+        let workspace = &self.settings.workspace;
+        let resolved = plan.paths.iter().map(|path| workspace.resolve(path));
+        let paths: Vec<String> = resolved.map(|path| path.to_string_lossy().into_owned()).collect();
+        let directory = workspace.root().to_string_lossy();
+        let tool = &prepared.fact.name;
+        (permission::digest(tool, &prepared.args, &paths, &directory), paths)
+    }
+
+    fn subject(&self, prepared: &Prepared) -> (Subject, Vec<String>) {
+        let plan = &prepared.plan;
+        let (digest, paths) = self.binding(prepared, plan);
+        let subject = Subject {
+            tool: prepared.fact.name.clone(),
+            digest,
+            summary: self.cleaned(plan.summary.clone()),
+            command: plan.command.clone(),
+            network: plan.network,
+        };
+        (subject, paths)
+    }
+
+    fn question(
+        &self,
+        prepared: &Prepared,
+        subject: &Subject,
+        paths: Vec<String>,
+    ) -> PermissionRequest {
+        let Prepared { fact, plan, .. } = prepared;
+        let prefix = subject.prefix().map(|words| words.join(" "));
+        let mut answers = vec![Answer::Once, Answer::Session, Answer::Project];
+        answers.extend(prefix.is_some().then_some(Answer::Prefix));
+        answers.push(Answer::No);
+        let command = plan.command.as_deref().map(|text| {
+            let parts = permission::parts(text);
+            ShownCommand {
+                text: self.cleaned(text.to_owned()),
+                parts: parts.into_iter().map(|part| self.cleaned(part)).collect(),
+            }
+        });
+        PermissionRequest {
+            call_id: fact.call_id.clone(),
+            tool: fact.name.clone(),
+            summary: subject.summary.clone(),
+            args: fact.args.clone(),
+            paths: paths.into_iter().map(|path| self.cleaned(path)).collect(),
+            directory: self.settings.workspace.root().to_string_lossy().into_owned(),
+            diff: plan.diff.clone(),
+            command,
+            network: plan.network,
+            answers,
+            prefix,
+            digest: subject.digest.clone(),
+        }
+    }
+
+    /// The first place of a call that the write bounds leave out.
+    fn outside_bounds(&self, plan: &Plan) -> Option<PathBuf> {
+        let workspace = &self.settings.workspace;
+        if plan.effect != Effect::Write || workspace.bounds().is_empty() {
+            return None;
+        }
+        let mut resolved = plan.paths.iter().map(|path| workspace.resolve(path));
+        resolved.find(|path| !workspace.bounds().allow(path))
+    }
+
+    fn is_unbounded_command(&self, plan: &Plan) -> bool {
+        plan.effect == Effect::Execute
+            && !self.settings.workspace.bounds().is_empty()
+            && self.hold() == Hold::Impossible
+    }
+
+    /// Whether the kernel holds commands at all.
+    fn hold(&self) -> Hold {
+        match self.settings.confinement {
+            Profile::Off => Hold::Impossible,
+            Profile::Workspace | Profile::ReadOnly => Hold::Possible,
+        }
+    }
+
+    /// Records a refusal of the write bounds, whoever found it: the Executor in a plan's paths, or a
+    /// tool where its path really led.
+    pub(super) async fn bounded(
+        &self,
+        fact: &ToolCall,
+        error: ToolError,
+    ) -> Result<ToolError, End> {
+        if is_of_bounds(&error) {
+            let verdict = Verdict::by("bounds", "write_bounds", false);
+            self.record_verdict(fact, &verdict).await?;
+        }
+        Ok(error)
+    }
+
+    async fn record_verdict(&self, fact: &ToolCall, verdict: &Verdict) -> Result<(), End> {
+        let said = verdict.said.as_ref();
+        let words = said.and_then(|said| said.words.clone());
+        self.context
+            .record(PermissionDecision {
+                call_id: fact.call_id.clone(),
+                decision: if verdict.is_allowed { "allow" } else { "deny" }.to_owned(),
+                mode: Some(self.settings.mode.clone()),
+                rule: Some(verdict.rule.to_owned()),
+                answered_by: Some(verdict.answered_by.to_owned()),
+                answer: said.map(|said| said.answer),
+                words: words.map(|words| self.cleaned(words)),
+                digest: verdict.digest.clone(),
+                extra: Extra::new(),
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// What the model is told instead of a result.
+    fn denied(&self, plan: &Plan, verdict: &Verdict) -> ToolError {
+        let mode = &self.settings.mode;
+        let summary = &plan.summary;
+        let words = verdict.said.as_ref().and_then(|said| said.words.as_deref());
+        let message = match (verdict.answered_by, words) {
+            ("user", Some(words)) => format!("the user said no to: {summary}; they say: {words}"),
+            ("user", None) => format!("the user said no to: {summary}"),
+            ("nobody", _) => {
+                format!("mode `ask` needs an answer to: {summary}; nobody is there to give one")
+            }
+            _ => format!("mode `{mode}` does not allow: {summary}"),
+        };
+        let next = match mode {
+            PermissionMode::ReadOnly => {
+                "go on without changing anything, and say what you would do"
+            }
+            _ => "go on without it, or explain to the user what you need and why",
+        };
+        ToolError::new(Kind::PermissionDenied, message).next(next)
+    }
+}
+
+/// Whether a refusal comes from the write bounds; a patch tells it among the states of its files.
+fn is_of_bounds(error: &ToolError) -> bool {
+    let is_gate = error.details.get("gate").is_some_and(|gate| gate == "write_bounds");
+    is_gate || (error.kind == Kind::PermissionDenied && error.details.get("files").is_some())
+}

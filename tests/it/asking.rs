@@ -1,0 +1,167 @@
+//! Questions on a terminal, and runs in which nobody can be asked.
+
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::desk::{Ran, ran};
+use crate::support::house::{PIXIR, newest_log};
+use crate::support::leaks;
+use crate::support::terminal::Terminal;
+
+/// A model that makes one call in every Turn, and then answers.
+fn calling(name: &'static str, args: Value) -> Script {
+    Script::answering(move |request| {
+        let is_due = request.outputs().len() < request.user_texts().len();
+        if is_due { Reply::calls(name, args.clone()) } else { Reply::says("all done") }
+    })
+}
+
+fn pixir(house: &House, args: &[&str]) -> Ran {
+    let run = ran(std::process::Command::new(PIXIR)
+        .args(args)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", house.home())
+        .env("OPENAI_BASE_URL", house.server.base_url())
+        .env("OPENAI_API_KEY", "sk-test-of-the-house")
+        .current_dir(house.workspace())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped()));
+    leaks::check_stream(&format!("{}{}", run.out, run.err));
+    run
+}
+
+fn log(house: &House) -> String {
+    std::fs::read_to_string(newest_log(&house.workspace())).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_sees_what_would_run_and_says_yes() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x && touch y"}))).await;
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.shows("? bash asks: run touch x && touch y");
+    terminal.shows("parts      touch x\r\n             touch y");
+    terminal.shows("[n] no");
+    assert!(!terminal.screen().contains("[c]"), "no prefix for two commands");
+    terminal.types("perhaps\n");
+    terminal.shows_times("[y] yes, once", 2);
+    assert!(!house.workspace().join("x").exists());
+    terminal.types("y\n");
+    terminal.shows("all done");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(house.workspace().join("y").exists());
+    assert!(log(&house).contains(r#""answered_by":"user","answer":"once""#));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_no_with_words_reaches_the_model() {
+    let args = json!({"path": "x", "content": "new\u{202e}\u{1b}[2J\n"});
+    let house = House::scripted(calling("write", args)).await;
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[("NO_COLOR", "1")]);
+    terminal.shows("files      x");
+    terminal.shows("+new");
+    terminal.shows("beware");
+    terminal.shows("  › ");
+    terminal.types("n write y instead\n");
+    terminal.shows("all done");
+    assert_eq!(terminal.ends(), Some(0), "a denial followed by an answer");
+    assert!(!house.workspace().join("x").exists());
+    assert!(house.requests()[1].body_text.contains("they say: write y instead"));
+    let question = terminal.screen();
+    let question = &question[question.find("? write").unwrap()..question.find("[y]").unwrap()];
+    assert!(!question.contains(['\u{1b}', '\u{202e}']), "{question:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_typed_before_the_question_is_no_answer() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.types("y\n");
+    terminal.shows("  › ");
+    terminal.types("n\n");
+    terminal.shows("all done");
+    assert_eq!(terminal.ends(), Some(0));
+    // The line may have been typed before or after; either way one answer was given to one question.
+    assert_eq!(log(&house).matches("permission_decision").count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_input_is_a_no_and_a_signal_ends_the_turn() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.shows("  › ");
+    terminal.types("\u{4}");
+    terminal.shows("all done");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(log(&house).contains(r#""answer":"no""#));
+
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.shows("  › ");
+    terminal.signal(rustix::process::Signal::INT);
+    assert_eq!(terminal.ends(), Some(130));
+    let log = log(&house);
+    assert!(log.contains(r#""terminal_status":"interrupted""#), "{log}");
+    assert!(log.contains("orphan_tool_call") && !house.workspace().join("x").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_question_does_not_swallow_the_next_prompt() {
+    let house =
+        House::scripted(Script::answering(|request| match request.user_texts().as_slice() {
+            ["first"] => Reply::calls("bash", json!({"command": "touch x"})),
+            _ => Reply::says("heard you"),
+        }))
+        .await;
+    let mut terminal = Terminal::run(&house, &["--ask"], &[]);
+    terminal.shows("› ");
+    terminal.types("first\n");
+    terminal.shows("  › ");
+    terminal.signal(rustix::process::Signal::INT);
+    terminal.shows("interrupted");
+    terminal.types("second\n");
+    terminal.shows("heard you");
+    terminal.types("\u{4}");
+    assert_eq!(terminal.ends(), Some(0));
+    assert_eq!(house.requests().last().unwrap().user_texts(), ["first", "second"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_allowed_for_good_is_listed_and_forgotten() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.shows("[c] always `touch …` in this project");
+    terminal.types("c\n");
+    assert_eq!(terminal.ends(), Some(0));
+    // Now nobody needs to be asked.
+    pixir(&house, &["--ask", "make it"]).exits(0);
+    assert!(log(&house).contains(r#""answered_by":"prefix""#));
+    let listed = pixir(&house, &["permissions", "--json"]).exits(0).envelope();
+    let approval = &listed["output"][0];
+    assert_eq!(approval["prefix"], json!(["touch"]), "{listed}");
+    let text = pixir(&house, &["permissions", "list"]).exits(0).out;
+    assert!(text.contains("run touch …"), "{text}");
+    pixir(&house, &["permissions", "forget", "nothing"]).exits(2);
+    pixir(&house, &["permissions", "forget", approval["id"].as_str().unwrap()]).exits(0);
+    assert_eq!(pixir(&house, &["permissions", "--json"]).exits(0).envelope()["output"], json!([]));
+    pixir(&house, &["--ask", "make it"]).exits(0);
+    assert!(log(&house).contains(r#""answered_by":"nobody""#));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_anybody_to_ask_it_is_denied_at_once_and_the_exit_code_tells() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    let answered = pixir(&house, &["--ask", "make it"]).exits(0);
+    assert!(answered.err.contains("nobody can answer questions here"), "{}", answered.err);
+    assert!(!house.workspace().join("x").exists());
+    let empty =
+        House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::new()]).await;
+    let denied = pixir(&empty, &["--ask", "--json", "make it"]).exits(3).envelope();
+    assert_eq!((&denied["ok"], &denied["status"]), (&json!(false), &json!("incomplete")));
+    let strict = House::with([Reply::says("x")]).await;
+    pixir(&strict, &["--ask", "--read-only", "make it"]).exits(2);
+    pixir(&strict, &["--role", "wizard", "make it"]).exits(2);
+    pixir(&strict, &["--allow-write", "/etc/**", "make it"]).exits(2);
+    assert!(strict.requests().is_empty());
+}

@@ -1,0 +1,469 @@
+//! Permissions: what is asked, what is remembered, what is bound, and what is refused.
+
+use std::sync::Arc;
+
+use pixir::scripted::{Reply, Script};
+use pixir::{
+    Answer, Conversation, Ephemeral, Event, EventKind, From, Input, Listener, PermissionMode,
+    PermissionRequest, Said, Status, Which, WriteGlobs,
+};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::{DEADLINE, finish, listen, listen_until, logs, say};
+
+/// A model that runs these commands one after the other, in every Turn, and then answers.
+fn running(commands: &[&str]) -> Script {
+    let commands: Vec<String> = commands.iter().map(|command| (*command).to_owned()).collect();
+    Script::answering(move |request| {
+        let before = (request.user_texts().len() - 1) * commands.len();
+        match commands.get(request.outputs().len() - before) {
+            Some(command) => Reply::calls("bash", json!({ "command": command })),
+            None => Reply::says("done"),
+        }
+    })
+}
+
+fn asked(event: &Event) -> Option<&PermissionRequest> {
+    match event.kind() {
+        EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => Some(&**request),
+        _ => None,
+    }
+}
+
+async fn next_question(listener: &mut Listener) -> PermissionRequest {
+    let heard = listen_until(listener, |event| asked(event).is_some()).await;
+    heard.last().and_then(|event| asked(event)).unwrap().clone()
+}
+
+/// Runs a Turn, answers every question as told, and gives the questions.
+async fn turn_with(
+    conversation: &Conversation,
+    text: &str,
+    mut answer: impl FnMut(&PermissionRequest) -> Said,
+) -> Vec<PermissionRequest> {
+    let mut listener = listen(conversation);
+    conversation.send(Input { text: text.to_owned() }).await.unwrap();
+    let mut questions = Vec::new();
+    loop {
+        let is_end = |event: &Event| matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal());
+        let heard =
+            listen_until(&mut listener, |event| asked(event).is_some() || is_end(event)).await;
+        let last: &Arc<Event> = heard.last().unwrap();
+        let Some(request) = asked(last) else { return questions };
+        conversation.answer(&request.call_id, answer(request)).await.unwrap();
+        questions.push(request.clone());
+    }
+}
+
+fn decisions(house: &House, conversation: &Conversation) -> Vec<String> {
+    let transcript = house.transcript(conversation);
+    let lines = transcript.lines().filter(|line| line.contains("permission_decision"));
+    lines.map(|line| line.split("permission_decision ").nth(1).unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn once_is_once_and_the_decision_says_who_answered() {
+    let house = House::scripted(running(&["touch x", "touch x"])).await.ask_mode();
+    let conversation = house.start().await;
+    let questions = turn_with(&conversation, "go", |_| Answer::Once.into()).await;
+    assert_eq!(questions.len(), 2);
+    let question = &questions[0];
+    assert_eq!((question.tool.as_str(), question.network), ("bash", false));
+    assert_eq!(question.command.as_ref().unwrap().parts, ["touch x"]);
+    assert_eq!(question.directory, house.workspace().canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(question.prefix.as_deref(), Some("touch"));
+    assert_eq!(decisions(&house, &conversation), ["allow ask by user", "allow ask by user"]);
+    let log = std::fs::read_to_string(&logs(&house.workspace())[0]).unwrap();
+    assert!(log.contains(&format!(r#""answer":"once","digest":"{}""#, question.digest)), "{log}");
+    assert!(house.workspace().join("x").exists());
+}
+
+#[tokio::test]
+async fn always_in_this_session_ends_with_the_session() {
+    let house = House::scripted(running(&["touch x", "touch y", "touch x"])).await.ask_mode();
+    let conversation = house.start().await;
+    let questions = turn_with(&conversation, "go", |_| Answer::Session.into()).await;
+    assert_eq!(questions.len(), 2, "the identical call is not asked twice");
+    assert!(turn_with(&conversation, "again", |_| Answer::No.into()).await.is_empty());
+    let other = house.start().await;
+    assert_eq!(turn_with(&other, "go", |_| Answer::No.into()).await.len(), 3);
+    assert!(!house.home().join("permissions.json").exists());
+}
+
+#[tokio::test]
+async fn always_in_this_project_lasts_until_it_is_forgotten() {
+    let house = House::scripted(running(&["touch x"])).await.ask_mode();
+    let first = house.start().await;
+    assert_eq!(turn_with(&first, "go", |_| Answer::Project.into()).await.len(), 1);
+    let second = house.start().await;
+    assert!(turn_with(&second, "go", |_| Answer::No.into()).await.is_empty());
+    assert_eq!(decisions(&house, &second), ["allow ask by project"]);
+    assert!(!house.workspace().join(".pixir/permissions.json").exists(), "outside the Workspace");
+    std::fs::remove_file(house.home().join("permissions.json")).unwrap();
+    let third = house.start().await;
+    assert_eq!(turn_with(&third, "go", |_| Answer::No.into()).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_prefix_covers_simple_commands_and_no_others() {
+    let commands = ["touch x", "touch y", "touch z; rm x", "touch $(rm x)", "touch z > out"];
+    let house = House::scripted(running(&commands)).await.ask_mode();
+    house.write("x", "precious");
+    let conversation = house.start().await;
+    let mut first = true;
+    let questions = turn_with(&conversation, "go", |request| {
+        let answer = if std::mem::take(&mut first) { Answer::Prefix } else { Answer::No };
+        assert_eq!(request.prefix.is_some(), answer == Answer::Prefix);
+        answer.into()
+    })
+    .await;
+    let asked: Vec<&str> =
+        questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
+    assert_eq!(asked, ["touch x", "touch z; rm x", "touch $(rm x)", "touch z > out"]);
+    assert_eq!(decisions(&house, &conversation)[1], "allow ask by prefix");
+    assert!(house.workspace().join("y").exists() && house.workspace().join("x").exists());
+}
+
+#[tokio::test]
+async fn a_question_shows_the_diff_and_what_runs_is_what_was_shown() {
+    let write = || Reply::calls("write", json!({"path": "x", "content": "new\n"}));
+    let house = House::with([write(), write(), Reply::says("ok")]).await.ask_mode();
+    house.write("x", "old\n");
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let question = next_question(&mut listener).await;
+    assert_eq!(question.paths, ["x"]);
+    let diff = question.diff.unwrap();
+    assert!(diff.contains("-old") && diff.contains("+new"), "{diff}");
+    // Somebody else changes the file while the user thinks.
+    house.write("x", "important\n");
+    conversation.answer(&question.call_id, Answer::Once).await.unwrap();
+    let question = next_question(&mut listener).await;
+    assert_eq!(house.read("x"), "important\n", "the first call was refused");
+    assert!(question.diff.unwrap().contains("-important"));
+    conversation.answer(&question.call_id, Answer::Once).await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Done);
+    assert_eq!(house.read("x"), "new\n");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build ask
+    1 user_message "go"
+    2 provider_usage completed retries=0
+    3 tool_call write {"path":"x","content":"new\n"}
+    4 permission_decision allow ask by user
+    5 tool_result error file_changed
+    6 provider_usage completed retries=0
+    7 tool_call write {"path":"x","content":"new\n"}
+    8 permission_decision allow ask by user
+    9 tool_result ok=true "wrote x, 4 bytes (+1 -1)"
+    10 provider_usage completed retries=0
+    11 assistant_message final "ok"
+    "#);
+}
+
+#[tokio::test]
+async fn an_approval_is_bound_to_where_a_path_leads() {
+    let house = House::scripted(Script::answering(|request| {
+        if request.outputs().len() < request.user_texts().len() {
+            return Reply::calls("write", json!({"path": "link/x", "content": "1"}));
+        }
+        Reply::says("ok")
+    }))
+    .await
+    .ask_mode();
+    let link = house.workspace().join("link");
+    let lead_to = |folder: &str| {
+        std::fs::remove_file(&link).ok();
+        std::fs::create_dir(house.workspace().join(folder)).ok();
+        std::os::unix::fs::symlink(folder, &link).unwrap();
+    };
+    lead_to("a");
+    let first = turn_with(&house.start().await, "go", |_| Answer::Project.into()).await;
+    assert_eq!(first[0].paths, ["a/x"]);
+    assert!(turn_with(&house.start().await, "go", |_| Answer::No.into()).await.is_empty());
+    lead_to("b");
+    let other = turn_with(&house.start().await, "go", |_| Answer::No.into()).await;
+    assert_eq!(other[0].paths, ["b/x"], "the same words mean another file");
+    assert!(!house.workspace().join("b/x").exists());
+}
+
+#[tokio::test]
+async fn words_with_a_no_reach_the_model() {
+    let house = House::scripted(running(&["rm x"])).await.ask_mode();
+    let conversation = house.start().await;
+    let said = Said { answer: Answer::No, words: Some("move it to the attic".into()) };
+    turn_with(&conversation, "go", |_| said.clone()).await;
+    let output = house.requests()[1].body_text.clone();
+    assert!(output.contains("they say: move it to the attic"), "{output}");
+    let log = std::fs::read_to_string(&logs(&house.workspace())[0]).unwrap();
+    assert!(log.contains(r#""words":"move it to the attic""#));
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_a_turn_that_waits_for_an_answer() {
+    let house = House::scripted(running(&["rm x"])).await.ask_mode();
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let question = next_question(&mut listener).await;
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    let resolved =
+        listen_until(&mut listener, |event| event.type_name() == "permission_resolved").await;
+    assert!(!resolved.is_empty());
+    assert!(conversation.answer(&question.call_id, Answer::Once).await.is_err());
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build ask
+    1 user_message "go"
+    2 provider_usage completed retries=0
+    3 tool_call bash {"command":"rm x"}
+    4 tool_result error orphan_tool_call
+    5 turn_failed interrupted interrupted
+    "#);
+}
+
+#[tokio::test]
+async fn whoever_comes_back_is_asked_again_and_the_first_answer_counts() {
+    let house = House::scripted(running(&["touch x"])).await.ask_mode();
+    let harness = house.harness();
+    let start = |session| pixir::Start { workspace: house.workspace(), session, can_ask: true };
+    let conversation = harness.start(start(Which::New)).await.unwrap();
+    let mut first = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let question = next_question(&mut first).await;
+    let again = harness.start(start(Which::Resume(conversation.id().clone()))).await.unwrap();
+    let mut second = again.subscribe(From::Start);
+    assert_eq!(next_question(&mut second).await, question);
+    again.answer(&question.call_id, Answer::Once).await.unwrap();
+    assert!(conversation.answer(&question.call_id, Answer::No).await.is_err());
+    tokio::time::timeout(DEADLINE, conversation.finished()).await.unwrap().unwrap();
+    assert!(house.workspace().join("x").exists());
+}
+
+#[tokio::test]
+async fn read_only_records_what_it_allows_and_what_it_refuses() {
+    let mut house = House::with([
+        Reply::calls("read", json!({"path": "x"})),
+        Reply::calls("write", json!({"path": "x", "content": "2"})),
+        Reply::says("ok"),
+    ])
+    .await;
+    house.config.permission_mode = PermissionMode::ReadOnly;
+    house.write("x", "1");
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(house.read("x"), "1");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build read_only
+    1 user_message "go"
+    2 provider_usage completed retries=0
+    3 tool_call read {"path":"x"}
+    4 permission_decision allow reading by mode
+    5 tool_result ok=true "     1\t1\n[no newline at the end]\n"
+    6 provider_usage completed retries=0
+    7 tool_call write {"path":"x","content":"2"}
+    8 permission_decision deny read_only by mode
+    9 tool_result error permission_denied
+    10 provider_usage completed retries=0
+    11 assistant_message final "ok"
+    "#);
+}
+
+#[tokio::test]
+async fn a_session_keeps_its_posture_and_a_named_one_is_recorded() {
+    let mut house = House::scripted(Script::answering(|_| Reply::says("ok"))).await;
+    house.config.permission_mode = PermissionMode::Ask;
+    let (conversation, _) = house.turn("one").await;
+    let id = conversation.id().clone();
+    drop(conversation);
+    house.config.permission_mode = PermissionMode::Auto;
+    say(&house.resume(&id).await, "two").await;
+    house.config.mode_named = true;
+    let last = house.resume(&id).await;
+    say(&last, "three").await;
+    insta::assert_snapshot!(house.transcript(&last), @r#"
+    0 session_started build ask
+    1 user_message "one"
+    2 provider_usage completed retries=0
+    3 assistant_message final "ok"
+    4 user_message "two"
+    5 provider_usage completed retries=0
+    6 assistant_message final "ok"
+    7 posture_changed {"permission_mode":"auto"}
+    8 user_message "three"
+    9 provider_usage completed retries=0
+    10 assistant_message final "ok"
+    "#);
+    let contexts = house.requests()[2].body_text.clone();
+    assert!(
+        contexts.contains("Permission mode: ask") && contexts.contains("Permission mode: auto")
+    );
+}
+
+fn globs(allow: &[&str], deny: &[&str]) -> WriteGlobs {
+    let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect();
+    WriteGlobs { allow: owned(allow), deny: owned(deny) }
+}
+
+#[tokio::test]
+async fn write_bounds_hold_for_file_tools_wherever_a_link_leads() {
+    let write = |path: &str| Reply::calls("write", json!({"path": path, "content": "1\n"}));
+    let patch = |section: &str| {
+        let patch = format!("*** Begin Patch\n{section}\n*** End Patch");
+        Reply::calls("apply_patch", json!({ "patch": patch }))
+    };
+    let mut house = House::with([
+        write("src/a.rs"),
+        write("b.rs"),
+        write("src/gen/x.rs"),
+        write("src/out/x.rs"),
+        write("src/file.rs"),
+        write("deep/new/folder/x"),
+        patch("*** Delete File: other/file.rs"),
+        patch("*** Update File: src/a.rs\n*** Move to: moved.rs\n@@\n-1\n+2"),
+        Reply::says("ok"),
+    ])
+    .await;
+    house.config.writes = globs(&["src/**"], &["src/gen"]);
+    std::fs::create_dir_all(house.workspace().join("src")).unwrap();
+    std::fs::create_dir_all(house.workspace().join("other")).unwrap();
+    std::os::unix::fs::symlink("../other", house.workspace().join("src/out")).unwrap();
+    house.write("other/file.rs", "old\n");
+    std::os::unix::fs::symlink("../other/file.rs", house.workspace().join("src/file.rs")).unwrap();
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(house.read("src/a.rs"), "1\n");
+    assert_eq!(house.read("other/file.rs"), "old\n");
+    for path in ["b.rs", "src/gen", "other/x.rs", "deep", "moved.rs"] {
+        assert!(!house.workspace().join(path).exists(), "{path}");
+    }
+    assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"; 7]);
+    let log = std::fs::read_to_string(&logs(&house.workspace())[0]).unwrap();
+    assert!(log.contains(r#""allow_write":["src/**"],"deny_write":["src/gen"]"#), "{log}");
+    let context = house.requests()[0].body_text.clone();
+    assert!(
+        context.contains("Write only to: src/**") && context.contains("Never write to: src/gen")
+    );
+}
+
+#[tokio::test]
+async fn write_bounds_only_narrow_when_a_session_goes_on() {
+    let write = |path: &str| Reply::calls("write", json!({"path": path, "content": "1\n"}));
+    let mut house = House::with([
+        Reply::says("ok"),
+        write("src/a.md"),
+        write("src/a.rs"),
+        write("b.rs"),
+        Reply::says("ok"),
+    ])
+    .await;
+    house.config.writes = globs(&["src/**"], &[]);
+    let (conversation, _) = house.turn("one").await;
+    let id = conversation.id().clone();
+    drop(conversation);
+    house.config.writes = globs(&["**/*.rs"], &[]);
+    let resumed = house.resume(&id).await;
+    say(&resumed, "two").await;
+    let written = |path: &str| house.workspace().join(path).exists();
+    assert!(written("src/a.rs") && !written("src/a.md") && !written("b.rs"));
+    assert!(house.transcript(&resumed).contains(r#"posture_changed {"allow_write":["**/*.rs"]}"#));
+}
+
+#[tokio::test]
+async fn bad_bounds_are_refused_before_anything_happens() {
+    let mut house = House::with([]).await;
+    house.config.writes = globs(&["../x"], &[]);
+    let error = house.begin(Which::New).await.err().unwrap();
+    assert!(error.to_string().contains("`..`"), "{error}");
+    assert!(logs(&house.workspace()).is_empty());
+}
+
+#[tokio::test]
+async fn a_plan_is_made_without_tools_that_write() {
+    let mut house = House::with([
+        Reply::calls("write", json!({"path": "x", "content": "1"})),
+        Reply::says("the plan"),
+        Reply::says("built"),
+    ])
+    .await;
+    house.config.role = pixir::Role::find("plan");
+    let (conversation, _) = house.turn("plan it").await;
+    let names = |body: &Value| -> Vec<String> {
+        let tools = body["tools"].as_array().unwrap().iter();
+        tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let requests = house.requests();
+    assert!(names(&requests[0].body).contains(&"read".to_owned()));
+    for withheld in ["write", "edit", "apply_patch"] {
+        assert!(!names(&requests[0].body).contains(&withheld.to_owned()), "{withheld}");
+    }
+    assert!(requests[0].body_text.contains("You plan and change nothing."));
+    let id = conversation.id().clone();
+    assert!(house.transcript(&conversation).starts_with("0 session_started plan read_only\n"));
+    drop(conversation);
+    house.config.role = pixir::Role::find("build");
+    let built = house.resume(&id).await;
+    say(&built, "build it").await;
+    let requests = house.requests();
+    assert!(names(&requests[2].body).contains(&"write".to_owned()));
+    let before = requests[1].input();
+    assert_eq!(&requests[2].input()[..before.len()], before, "append-only");
+    let transcript = house.transcript(&built);
+    let change = r#"posture_changed {"permission_mode":"auto","role":"build"}"#;
+    assert!(transcript.contains(change), "{transcript}");
+    assert!(transcript.contains("tool_result error unknown_tool"), "{transcript}");
+}
+
+#[tokio::test]
+async fn a_plain_look_is_not_asked_and_everything_else_is() {
+    let commands = ["ls | head -1", "cat /etc/hostname", "git status", "ls > listing"];
+    let house = House::scripted(running(&commands)).await.ask_mode();
+    house.write("a", "1");
+    let conversation = house.start().await;
+    let questions = turn_with(&conversation, "go", |_| Answer::No.into()).await;
+    let asked: Vec<&str> =
+        questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
+    assert_eq!(asked, &commands[1..]);
+    let transcript = house.transcript(&conversation);
+    assert!(
+        transcript.contains("permission_decision allow plainly_read_only by parser"),
+        "{transcript}"
+    );
+    assert!(transcript.contains(r#"tool_result ok=true "a\n[exit code 0]""#), "{transcript}");
+}
+
+#[tokio::test]
+async fn without_a_sandbox_every_command_is_asked_and_bounds_refuse_commands() {
+    let mut house = House::scripted(running(&["ls"])).await.ask_mode();
+    house.config.sandbox.level = pixir::SandboxLevel::Off;
+    let conversation = house.start().await;
+    assert_eq!(turn_with(&conversation, "go", |_| Answer::Once.into()).await.len(), 1);
+    house.config.permission_mode = PermissionMode::Auto;
+    house.config.writes = globs(&["src/**"], &[]);
+    let (conversation, _) = house.turn("go").await;
+    assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"]);
+}
+
+#[tokio::test]
+async fn write_bounds_hold_for_commands_by_the_kernel() {
+    let command = "echo 1 > src/a; echo 1 > b; echo 1 > src/gen/x; echo 1 > docs/a.md; mv src/gen src/moved; \
+        ln -s ../docs src/link; echo 1 > src/link/y; echo done";
+    let mut house = House::scripted(running(&[command])).await;
+    for folder in ["src/gen", "docs"] {
+        std::fs::create_dir_all(house.workspace().join(folder)).unwrap();
+    }
+    house.write("src/gen/old", "precious");
+    house.config.writes = globs(&["src/**", "docs/*.md"], &["src/gen"]);
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(house.read("src/a"), "1\n");
+    assert_eq!(house.read("src/gen/old"), "precious");
+    for path in ["b", "src/gen/x", "docs/a.md", "docs/y"] {
+        assert!(
+            !house.workspace().join(path).exists(),
+            "{path}: {}",
+            house.transcript(&conversation)
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! A real terminal, as the kernel makes it, with a test at the other end.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use super::house::{DEADLINE, House, PIXIR};
+use super::leaks;
+
+/// A terminal with Pixir in it.
+pub struct Terminal {
+    keyboard: File,
+    screen: Arc<Mutex<Vec<u8>>>,
+    pub child: Child,
+}
+
+impl Terminal {
+    pub fn run(house: &House, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = || -> OwnedFd {
+            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap()
+        };
+        let child = Command::new(PIXIR)
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", house.home())
+            .env("TERM", "xterm")
+            .env("OPENAI_BASE_URL", house.server.base_url())
+            .env("OPENAI_API_KEY", "sk-test-of-the-house")
+            .envs(variables.iter().copied())
+            .current_dir(house.workspace())
+            .stdin(slave())
+            .stdout(slave())
+            .stderr(slave())
+            .spawn()
+            .unwrap();
+        let keyboard = File::from(master);
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let (mut source, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // The last slave that closes ends the reading with an error.
+            while let Ok(count @ 1..) = source.read(&mut bytes) {
+                shown.lock().unwrap().extend_from_slice(&bytes[..count]);
+            }
+        });
+        Self { keyboard, screen, child }
+    }
+
+    pub fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    pub fn screen(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
+    }
+
+    pub fn shows(&self, text: &str) {
+        let start = Instant::now();
+        while !self.screen().contains(text) {
+            assert!(start.elapsed() < DEADLINE, "{text:?} never came: {:?}", self.screen());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until the screen has shown something so many times.
+    pub fn shows_times(&self, text: &str, times: usize) {
+        let start = Instant::now();
+        while self.screen().matches(text).count() < times {
+            assert!(start.elapsed() < DEADLINE, "{text:?} never came: {:?}", self.screen());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .unwrap();
+    }
+
+    pub fn ends(&mut self) -> Option<i32> {
+        let status = self.child.wait().unwrap();
+        leaks::check_stream(&self.screen());
+        status.code()
+    }
+}
