@@ -2,9 +2,10 @@
 
 mod posture;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -25,7 +26,7 @@ use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
-use crate::tool::{Commands, Containment, Host, Toolbox};
+use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
 use posture::{Posture, Resumed};
@@ -73,6 +74,8 @@ pub struct Harness {
     secrets: Arc<Secrets>,
     commands: Commands,
     sessions: Sessions,
+    /// What live Sessions run in the background, by their folder: who reattaches finds it.
+    backgrounds: Mutex<HashMap<PathBuf, WeakBackground>>,
     shell: String,
     budget: Arc<Budget>,
     approvals: Approvals,
@@ -100,7 +103,18 @@ impl Harness {
         let sessions = Sessions::default();
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
         let approvals = Approvals::new(&config.home);
-        Self { config, provider, credential, secrets, commands, sessions, shell, budget, approvals }
+        Self {
+            config,
+            provider,
+            credential,
+            secrets,
+            commands,
+            sessions,
+            backgrounds: Mutex::default(),
+            shell,
+            budget,
+            approvals,
+        }
     }
 
     /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
@@ -173,13 +187,9 @@ impl Harness {
         let sight = Sight::new(takes_images, endpoint, &posture.model);
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: Toolbox::built_in(
-                &self.config,
-                self.commands.clone(),
-                history,
-                resources.clone(),
-            )
-            .without(posture.role.withheld),
+            toolbox: self
+                .toolbox(&folder, history, resources.clone())
+                .without(posture.role.withheld),
             approvals: self.approvals.clone(),
             role: posture.role,
             shelf: resources,
@@ -212,6 +222,18 @@ impl Harness {
             workspace,
         };
         Conversation::new(session, settings, notices)
+    }
+
+    /// The tools of a Session; all its Conversations in this process share its commands.
+    fn toolbox(&self, folder: &Path, history: &History, shelf: Shelf) -> Toolbox {
+        let mut known = self.backgrounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let background = known.get(folder).and_then(WeakBackground::upgrade).unwrap_or_else(|| {
+            known.retain(|_, weak| weak.upgrade().is_some());
+            let background = Background::new(self.config.bash.max_background, history);
+            known.insert(folder.to_owned(), background.downgrade());
+            background
+        });
+        Toolbox::sharing(&self.config, self.commands.clone(), history, shelf, background)
     }
 
     fn manners(&self) -> Manners {

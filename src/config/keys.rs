@@ -132,6 +132,12 @@ pub const KEYS: &[Key] = &[
     user("bash.max_timeout_ms", Shape::Number, |config, value| {
         put(&mut config.bash.max_timeout, millis(value, 1..=24 * HOUR)?)
     }),
+    user("bash.max_commands", Shape::Number, |config, value| {
+        put(&mut config.bash.max_commands, count(value, 1..=1_000)?)
+    }),
+    user("bash.max_background", Shape::Number, |config, value| {
+        put(&mut config.bash.max_background, count(value, 0..=1_000)?)
+    }),
     user("bash.drain_ms", Shape::Number, |config, value| {
         put(&mut config.bash.drain, millis(value, 0..=60_000)?)
     }),

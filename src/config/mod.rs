@@ -231,6 +231,10 @@ pub enum Transport {
 pub struct Bash {
     pub timeout: Duration,
     pub max_timeout: Duration,
+    /// How many run at once, in all Sessions of the process.
+    pub max_commands: usize,
+    /// How many a Session may have in the background.
+    pub max_background: usize,
     /// How long background children may finish by themselves after the command has exited.
     pub drain: Duration,
     /// Environment variables the user lets through, beyond the allow-list.
@@ -244,6 +248,8 @@ impl Default for Bash {
         Self {
             timeout: Duration::from_mins(2),
             max_timeout: Duration::from_mins(10),
+            max_commands: 4,
+            max_background: 8,
             drain: Duration::from_millis(100),
             env: Vec::new(),
             shell: None,

@@ -78,7 +78,7 @@ fn every_key_can_be_set_in_the_users_file() {
         "model": "m", "effort": "high", "max_iterations": 7, "durability": "event",
         "retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2, "retry_after_cap_ms": 3},
         "stream": {"idle_ms": 4, "total_ms": 5, "connect_ms": 6},
-        "bash": {"timeout_ms": 7, "max_timeout_ms": 8, "drain_ms": 9, "env": ["A_B"], "shell": "/bin/sh"},
+        "bash": {"timeout_ms": 7, "max_timeout_ms": 8, "max_commands": 5, "max_background": 0, "drain_ms": 9, "env": ["A_B"], "shell": "/bin/sh"},
         "grace": {"turn_ms": 10, "process_ms": 11},
         "output_limit": 2048, "instructions_limit": 0,
         "transport": "websocket", "tls": {"extra_roots": ["/etc/own.pem"]}
@@ -93,6 +93,8 @@ fn every_key_can_be_set_in_the_users_file() {
     let bash = Bash {
         timeout: ms(7),
         max_timeout: ms(8),
+        max_commands: 5,
+        max_background: 0,
         drain: ms(9),
         env: vec!["A_B".into()],
         shell: Some("/bin/sh".into()),

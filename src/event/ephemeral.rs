@@ -84,8 +84,14 @@ pub enum Status {
     Idle,
     /// A Provider call is under way.
     Thinking { iteration: u32 },
-    /// A tool runs.
-    Working { call_id: CallId, tool: String, summary: String },
+    /// A tool runs, or waits for something before it can.
+    Working {
+        call_id: CallId,
+        tool: String,
+        summary: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        waiting: Option<String>,
+    },
     /// The Turn ended with an answer.
     Done,
     /// The Turn ended without one.

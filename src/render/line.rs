@@ -221,10 +221,14 @@ impl Line {
     }
 
     fn result(&mut self, result: &ToolResult, sheet: &mut Sheet) {
-        let name = self.titles.remove(&result.call_id).unwrap_or_else(|| "tool".to_owned());
+        let mut name = self.titles.remove(&result.call_id).unwrap_or_else(|| "tool".to_owned());
         // The plan itself was shown when it was recorded.
         if self.look.quiet || (name == PLANNING && result.ok) {
             return;
+        }
+        let about = name.split_once(' ').map(|(_, about)| about);
+        if let Some(handle) = handle(result).filter(|handle| about != Some(handle)) {
+            name = format!("{name} → {handle}");
         }
         let outcome = outcome(result);
         let line = match (self.look.activity, &outcome) {
@@ -296,6 +300,12 @@ impl Line {
             Status::Error { terminal_status, error } if !self.told => {
                 self.error(error, terminal_status, sheet);
             }
+            // A terminal has a status line for what passes.
+            Status::Working { tool, waiting: Some(reason), .. }
+                if self.look.activity == Surface::Plain =>
+            {
+                self.activity(&one_line(&format!("{tool} waits {reason}"), TITLE_WIDTH), sheet);
+            }
             Status::Idle
             | Status::Working { .. }
             | Status::Done
@@ -350,6 +360,13 @@ impl Line {
 const NOTICE_WIDTH: usize = 300;
 const GREEN: &str = "32";
 const RED: &str = "31";
+
+/// What a command in the background is called, as long as it runs.
+fn handle(result: &ToolResult) -> Option<String> {
+    let is_running = result.details.get("running").and_then(serde_json::Value::as_bool)?;
+    let handle = result.details.get("background").and_then(serde_json::Value::as_str)?;
+    is_running.then(|| one_line(handle, 20))
+}
 
 /// Why a call went wrong, in a few words; `None` when it went well.
 fn outcome(result: &ToolResult) -> Option<String> {

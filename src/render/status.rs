@@ -28,6 +28,8 @@ pub struct StatusLine {
     thinking: bool,
     over: bool,
     running: Vec<(CallId, String)>,
+    /// Why the call that was heard of last does not run yet.
+    waiting: Option<(CallId, String)>,
     tokens: u64,
     drawn: Option<String>,
 }
@@ -41,6 +43,7 @@ impl StatusLine {
             thinking: false,
             over: true,
             running: Vec::new(),
+            waiting: None,
             tokens: 0,
             drawn: None,
         }
@@ -55,6 +58,12 @@ impl StatusLine {
             EventKind::Ephemeral(Ephemeral::Status(status)) => {
                 self.over = status.is_terminal() || *status == Status::Idle;
                 self.thinking = matches!(status, Status::Thinking { .. });
+                self.waiting = match status {
+                    Status::Working { call_id, waiting: Some(reason), .. } => {
+                        Some((call_id.clone(), reason.clone()))
+                    }
+                    _ => None,
+                };
             }
             EventKind::Ephemeral(_) => {}
         }
@@ -99,6 +108,12 @@ impl StatusLine {
             [] => "thinking".to_owned(),
             [(_, only)] => only.clone(),
             [.., (_, last)] => format!("{last} (+{} more)", self.running.len() - 1),
+        };
+        let what = match &self.waiting {
+            Some((waiter, reason)) if self.running.iter().any(|(id, _)| id == waiter) => {
+                format!("waiting {reason}: {what}")
+            }
+            _ => what,
         };
         // One cell stays free: a full line would wrap on many terminals.
         let room = width.saturating_sub(tail.width() + 3);

@@ -63,6 +63,15 @@ fn result(ok: bool, details: Value) -> Heard {
     fact(ToolResult { call_id, ok, output: None, error, details, extra: Extra::new() })
 }
 
+fn waiting(reason: Option<&str>) -> Heard {
+    live(Ephemeral::Status(Status::Working {
+        call_id: CallId::new("c"),
+        tool: "bash".into(),
+        summary: "run it".into(),
+        waiting: reason.map(str::to_owned),
+    }))
+}
+
 fn failed(status: TerminalStatus, message: &str, details: Value) -> Heard {
     fact(TurnFailed {
         terminal_status: status,
@@ -186,6 +195,31 @@ fn tool_lines_say_how_it_went() {
         ),
         (call("odd", json!({"n": 1})), result(true, Value::Null), "[• odd {\"n\":1} ✓\n]"),
         (
+            call("bash", json!({"command": "make serve", "background": true})),
+            result(true, json!({"background": "b1", "running": true})),
+            "[• bash make serve → b1 ✓\n]",
+        ),
+        (
+            call("bash_output", json!({"id": "b1", "wait_ms": 9})),
+            result(true, json!({"background": "b1", "running": true})),
+            "[• bash_output b1 ✓\n]",
+        ),
+        (
+            call("bash_output", json!({"id": "b1"})),
+            result(false, json!({"background": "b1", "running": false, "exit_code": 2})),
+            "[• bash_output b1 ✗ exit 2\n]",
+        ),
+        (
+            call("bash_input", json!({"id": "b1", "text": "yes\n"})),
+            result(true, json!({"background": "b1", "running": true})),
+            "[• bash_input b1 ✓\n]",
+        ),
+        (
+            call("bash_stop", json!({"id": "b1"})),
+            result(true, json!({"background": "b1", "running": false, "signal": 15})),
+            "[• bash_stop b1 ✓\n]",
+        ),
+        (
             call("bash", json!({"command": "\u{1b}[2Jls"})),
             result(false, json!({"signal": "SIGKILL"})),
             "[• bash ls ✗ signal SIGKILL\n]",
@@ -229,6 +263,13 @@ fn retries_pressure_and_interrupts_are_told() {
 }
 
 #[test]
+fn where_there_is_no_status_line_a_wait_is_told_in_words() {
+    let heard = [waiting(Some("for a free slot: 4 commands run")), waiting(None)];
+    assert_eq!(in_pipe(&heard), "[bash waits for a free slot: 4 commands run\n]");
+    assert_eq!(on_terminal(&heard), "");
+}
+
+#[test]
 fn escapes_cut_across_deltas_stay_harmless() {
     let heard =
         [delta("a\u{1b}"), delta("]0;evil"), delta("\u{7}b"), answer("a\u{1b}]0;evil\u{7}b")];
@@ -252,6 +293,12 @@ fn the_status_line_says_what_runs_and_for_how_long() {
         status.text(later, 60).unwrap(),
         "… bash sleep 9; echo a long command … · 1m15s · 3.4k tokens"
     );
+    status.hear(&waiting(Some("for a free slot: 4 commands run")), later);
+    assert_eq!(
+        status.text(later, 80).unwrap(),
+        "… waiting for a free slot: 4 commands run: bash sleep 9;… · 1m15s · 3.4k tokens"
+    );
+    status.hear(&waiting(None), later);
     assert!(!status.draw(later, 60).is_empty());
     assert_eq!(status.draw(later, 60), "");
     assert_eq!(status.erase(), "\r\x1b[2K");

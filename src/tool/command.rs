@@ -16,9 +16,11 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::environment;
+use super::lifeline::{Lifeline, Stdin};
 use super::order::Order;
 use super::output::Output;
 use super::running::{Running, Supervisor};
+use super::slot::Slots;
 use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
 use crate::bounds::Bounds;
 use crate::config::Config;
@@ -59,6 +61,7 @@ struct Shared {
     /// serves one Spec. The last one was used last.
     spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
     sandbox: Sandbox,
+    slots: Slots,
 }
 
 /// How many supervisors wait for another command.
@@ -68,8 +71,11 @@ const MOST_SPARES: usize = 3;
 pub struct Job<'a> {
     pub command: &'a str,
     pub directory: &'a Path,
-    pub timeout: Duration,
+    /// `None` when it may run as long as it likes.
+    pub timeout: Option<Duration>,
     pub cancel: &'a CancellationToken,
+    /// What it reads; `None` when there is nothing to read.
+    pub stdin: Option<&'a Stdin>,
     /// Where in the directory it may write.
     pub bounds: &'a Bounds,
     /// What holds it; `None` when the user wants nothing to.
@@ -129,12 +135,18 @@ impl Commands {
             subreaper_only: AtomicBool::new(containment == Containment::Subreaper),
             spares: Mutex::new(Vec::new()),
             sandbox,
+            slots: Slots::new(config.bash.max_commands),
         }))
     }
 
     /// What may be said about confinement on this machine.
     pub fn sandbox(&self) -> &Sandbox {
         &self.0.sandbox
+    }
+
+    /// How many commands may run at once.
+    pub fn slots(&self) -> &Slots {
+        &self.0.slots
     }
 
     /// Whether namespaces are out of the question, as far as is known by now.
@@ -181,10 +193,10 @@ impl Commands {
             Some(spare) => spare,
             None => self.start(job.spec)?,
         };
-        if supervisor.send(frame).await.is_err() {
+        if supervisor.lifeline.send(frame, job.stdin).await.is_err() {
             supervisor = self.start(job.spec)?;
             // One that refuses at once says why on its way out.
-            supervisor.send(frame).await.ok();
+            supervisor.lifeline.send(frame, job.stdin).await.ok();
         }
         let running = Running::new(supervisor, job, self.0.grace);
         let (outcome, free) = running.watch(output).await?;
@@ -227,10 +239,10 @@ impl Commands {
         command.arg(SUPERVISE).arg(if self.is_without_namespaces() { SUBREAPER } else { BEST });
         command.args(spec.map(Spec::arguments).unwrap_or_default());
         // The supervisor gets no environment: commands could read it there.
-        command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (lifeline, far_end) = Lifeline::new().map_err(CommandError::Start)?;
+        command.env_clear().stdin(far_end).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(CommandError::Start)?;
-        let pipes = (process.stdin.take(), process.stdout.take(), process.stderr.take());
-        let (Some(lifeline), Some(output), Some(status)) = pipes else {
+        let (Some(output), Some(status)) = (process.stdout.take(), process.stderr.take()) else {
             return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
         };
         let status = BufReader::new(status).lines();

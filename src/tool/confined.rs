@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
+use super::slot::Slots;
 use crate::sandbox::{Guard, Level, Profile, Scratch, Spec, Wish, expel};
 
 /// The commands of one Session; cheap to clone.
@@ -56,6 +57,11 @@ impl Confined {
     /// Whether a call may declare that it needs the network.
     pub fn may_declare_network(&self) -> bool {
         self.commands.sandbox().may_declare_network()
+    }
+
+    /// How many commands may run at once, in all Sessions together.
+    pub fn slots(&self) -> &Slots {
+        self.commands.slots()
     }
 
     /// What the person must be told about this command's sandbox, once per Session.

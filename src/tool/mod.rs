@@ -4,7 +4,11 @@
 //! the permission question and the title a presenter shows. A failing tool is an answer the model
 //! reads, never a dead Turn.
 
+mod background;
 mod bash;
+mod bash_input;
+mod bash_output;
+mod bash_stop;
 mod bound;
 mod command;
 mod confined;
@@ -12,10 +16,13 @@ mod denial;
 mod descendants;
 mod difference;
 mod edit;
+mod ending;
 mod environment;
 mod glob;
 mod grep;
+mod handle;
 mod hint;
+mod lifeline;
 mod list;
 mod namespace;
 mod order;
@@ -28,10 +35,12 @@ mod read;
 mod replace;
 mod resource_view;
 mod rewrite;
+mod ring;
 mod running;
 mod schema;
 mod search;
 mod seen;
+mod slot;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -49,6 +58,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+pub use background::{Background, WeakBackground};
 pub use bound::bound;
 pub use command::{Commands, Containment, Host};
 pub use schema::Schema;
@@ -56,7 +66,7 @@ pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::Toolbox;
 
 use crate::error::{Explain, Kind, Report};
-use crate::event::{Bus, Canonical, Ephemeral};
+use crate::event::{Bus, Canonical, Ephemeral, Status};
 use crate::id::CallId;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
@@ -132,6 +142,12 @@ impl Signals {
     pub fn recording(self, recorder: Recorder) -> Self {
         Self { recorder: Some(recorder), ..self }
     }
+    /// Tells listeners what the Session does now.
+    pub fn status(&self, status: Status) {
+        if let Some(bus) = &self.bus {
+            bus.emit(Ephemeral::Status(status));
+        }
+    }
     /// Tells listeners a piece of output.
     pub fn output(&self, call_id: &CallId, chunk: String) {
         if let Some(bus) = &self.bus {
@@ -168,6 +184,8 @@ pub struct Plan {
     pub network: bool,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
     pub is_held: bool,
+    /// Whether it must not run beside others, although it only looks.
+    pub is_alone: bool,
     /// The shell text it would run, word for word.
     pub command: Option<String>,
 }
@@ -182,8 +200,15 @@ impl Plan {
             diff: None,
             network: false,
             is_held: false,
+            is_alone: false,
             command: None,
         }
+    }
+
+    /// Whether it may run beside others like it: it looks, or cannot do more than that.
+    pub fn is_shareable(&self) -> bool {
+        let changes_nothing = !self.effect.is_mutating() || (self.is_held && !self.network);
+        changes_nothing && !self.is_alone
     }
 }
 
@@ -217,7 +242,7 @@ pub struct ToolOutput {
 }
 
 /// A tool's failure: kind, sentence, facts, next actions.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
     pub kind: Kind,

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::bound::{Bounded, HeadTail};
 use super::plain::{Plain, Returns};
+use super::ring::Ring;
 use super::{Signals, ToolContext};
 use crate::id::CallId;
 use crate::secret::{Cleaner, Secrets};
@@ -33,6 +34,8 @@ pub struct Output<'a> {
     collected: HeadTail,
     live: Live<'a>,
     spill: Spill,
+    /// Who looks at it while it comes.
+    ring: Option<&'a Ring>,
 }
 
 /// What is left of the output when the command has ended.
@@ -55,7 +58,15 @@ impl<'a> Output<'a> {
             collected: HeadTail::new(limit),
             live: Live::new(context.signals.clone(), context.call_id.clone(), secrets),
             spill: Spill::new(context.session_folder.join("output").join(name), limit),
+            ring: None,
         }
+    }
+
+    /// Output of a background command, which goes to a Ring as well. A line that is not finished
+    /// may be a question that waits for an answer, so nothing is held back for its end.
+    pub fn tapped(context: &ToolContext, secrets: &'a Secrets, ring: &'a Ring) -> Self {
+        let plain = Plain::new(Returns::Break);
+        Self { plain, ring: Some(ring), ..Self::new(context, secrets, context.output_limit) }
     }
 
     /// Takes a chunk.
@@ -66,6 +77,16 @@ impl<'a> Output<'a> {
         let cleaned = self.cleaner.push(text.as_bytes());
         self.collected.push(&cleaned);
         self.spill.push(&cleaned).await;
+        self.tap(&cleaned);
+    }
+
+    /// Shows it to whoever looks; the file is told first, because it may be named then.
+    fn tap(&self, cleaned: &[u8]) {
+        let Some(ring) = self.ring else { return };
+        if let SpillState::Open(_) | SpillState::Full = self.spill.state {
+            ring.spilled(self.spill.path.clone());
+        }
+        ring.push(cleaned);
     }
 
     /// When listeners should hear what is pending, if anything is.
@@ -82,11 +103,12 @@ impl<'a> Output<'a> {
     pub async fn finish(mut self) -> Collected {
         self.live.finish();
         let mut text = String::new();
-        self.plain.finish(&mut text);
+        std::mem::replace(&mut self.plain, Plain::new(Returns::Break)).finish(&mut text);
         let mut held = self.cleaner.push(text.as_bytes()).into_owned();
         held.extend(self.cleaner.finish());
         self.collected.push(&held);
         self.spill.push(&held).await;
+        self.tap(&held);
         let total_bytes = self.collected.total_bytes();
         let (spill, spill_note) = self.spill.finish();
         Collected { bounded: self.collected.finish(), total_bytes, spill, spill_note }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::io::{AsyncReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdout};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
 use super::descendants::{self, Process};
+use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
 use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED};
 use crate::sandbox::Level;
@@ -34,7 +35,7 @@ const LAST_OUTPUT: Duration = Duration::from_millis(200);
 /// live to sweep.
 pub struct Supervisor {
     pub process: Child,
-    pub lifeline: ChildStdin,
+    pub lifeline: Lifeline,
     pub output: ChildStdout,
     pub status: Lines<BufReader<ChildStderr>>,
 }
@@ -49,11 +50,6 @@ impl Drop for Supervisor {
 }
 
 impl Supervisor {
-    /// Says something on the lifeline.
-    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.lifeline.write_all(bytes).await
-    }
-
     /// Its number, as long as it has not been reaped.
     fn pid(&self) -> Option<Pid> {
         self.process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()))
@@ -64,11 +60,12 @@ impl Supervisor {
 pub struct Running<'a> {
     supervisor: Supervisor,
     cancel: &'a CancellationToken,
+    stdin: Option<&'a Stdin>,
     grace: Duration,
     began: Instant,
     phase: Phase,
-    /// When the phase ends.
-    until: Instant,
+    /// When the phase ends; a command without a deadline runs as long as it likes.
+    until: Option<Instant>,
     open: Open,
     news: News,
     /// The supervisor, which is also the number of the session of its processes.
@@ -120,10 +117,11 @@ impl<'a> Running<'a> {
             survivors: Vec::new(),
             supervisor,
             cancel: job.cancel,
+            stdin: job.stdin,
             grace,
             began,
             phase: Phase::Running,
-            until: began + job.timeout,
+            until: job.timeout.map(|timeout| began + timeout),
             open: Open { output: true, status: true, process: true },
             news: News::default(),
         }
@@ -145,7 +143,7 @@ impl<'a> Running<'a> {
             match self.next(&mut buffer, output.due()).await {
                 Wake::Output(Ok(count)) if count > 0 => output.push(&buffer[..count]).await,
                 Wake::Output(_) => self.open.output = false,
-                Wake::Status(Some(line)) => self.news.take(&line),
+                Wake::Status(Some(line)) => self.learn(&line),
                 Wake::Status(None) => self.open.status = false,
                 Wake::Ended(status) => {
                     self.open.process = false;
@@ -153,7 +151,7 @@ impl<'a> Running<'a> {
                     if !status.is_ok_and(|status| status.code().is_some()) {
                         self.kill_session().await;
                     }
-                    self.until = Instant::now() + LAST_OUTPUT;
+                    self.until = Some(Instant::now() + LAST_OUTPUT);
                 }
                 Wake::Tell => output.tell(),
                 Wake::Interrupted => self.stop(Stop::Interrupted).await,
@@ -170,6 +168,15 @@ impl<'a> Running<'a> {
         self.take_rest(&mut buffer, output).await;
         let duration = self.began.elapsed();
         Ok((Outcome { survivors: self.survivors, ..self.news.outcome(duration)? }, None))
+    }
+
+    fn learn(&mut self, line: &str) {
+        self.news.take(line);
+        if self.news.started.is_some()
+            && let Some(stdin) = self.stdin.take()
+        {
+            stdin.let_go();
+        }
     }
 
     /// Somebody killed the supervisor; who has left its session by then is out of reach.
@@ -226,24 +233,32 @@ impl<'a> Running<'a> {
             read = output.read(buffer), if self.open.output => Wake::Output(read),
             line = status.next_line(), if self.open.status => Wake::Status(line.ok().flatten()),
             status = process.wait(), if self.open.process => Wake::Ended(status),
-            () = tokio::time::sleep_until(self.until) => Wake::PhaseOver,
+            () = at(self.until) => Wake::PhaseOver,
             () = self.cancel.cancelled(), if self.phase == Phase::Running => Wake::Interrupted,
-            () = tokio::time::sleep_until(due.unwrap_or(self.until)), if due.is_some() => Wake::Tell,
+            () = at(due) => Wake::Tell,
         }
     }
 
     async fn stop(&mut self, why: Stop) {
         self.news.stopped = Some(why);
         self.phase = Phase::Terminating;
-        self.until = Instant::now() + self.grace;
+        self.until = Some(Instant::now() + self.grace);
         // A supervisor that cannot hear has ended, or is about to be killed.
-        self.supervisor.send(&[TERMINATE]).await.ok();
+        self.supervisor.lifeline.say(TERMINATE).await.ok();
     }
 
     async fn kill(&mut self) {
         self.phase = Phase::Killing;
-        self.until = Instant::now() + GIVE_UP;
-        self.supervisor.send(&[KILL]).await.ok();
+        self.until = Some(Instant::now() + GIVE_UP);
+        self.supervisor.lifeline.say(KILL).await.ok();
+    }
+}
+
+/// Waits until then, or for ever.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

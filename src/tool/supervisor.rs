@@ -4,7 +4,8 @@
 //! process; when that one ends, for whatever reason, the kernel kills everything inside. Where
 //! namespaces are not allowed, both are subreapers: the second one watches the command and sweeps
 //! its descendants, and the first one does when the second is gone or stopped.
-//! Pixir holds the other end of standard input: when it closes, by will or by death, all is killed.
+//! Pixir holds the other end of standard input (`lifeline`): when it closes, by will or by death, all
+//! is killed.
 //! Standard output carries the command's output and standard error the status lines.
 //!
 //! A namespace serves one command after the other as long as each leaves it as it was: nobody in
@@ -14,20 +15,19 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::namespace::{Entry, Mounts};
-use super::order::{LARGEST_ORDER, Order};
+use super::order::Order;
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
-use super::{descendants, namespace};
+use super::{descendants, lifeline, namespace};
 use crate::sandbox::{self, Confined, Level, Spec};
 
 /// The hidden first argument that makes `pixir` a supervisor.
@@ -192,8 +192,8 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     let mounts = Mounts::watch();
     loop {
-        let mut order = match read_order() {
-            Ok(Some(order)) => order,
+        let (mut order, stdin) = match lifeline::receive() {
+            Ok(Some(received)) => received,
             Ok(None) => return ExitCode::SUCCESS,
             Err(error) => {
                 report(format_args!("failed {error}"));
@@ -208,7 +208,7 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
         if let Some(spec) = spec {
             order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
         }
-        let peace = match carry_out(&order, reach, level) {
+        let peace = match carry_out(&order, stdin, reach, level) {
             Ok(peace) => peace,
             Err(error) => {
                 report(format_args!("failed {error}"));
@@ -238,11 +238,16 @@ fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Level, String> {
     sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))
 }
 
-fn carry_out(order: &Order, reach: Reach, level: Level) -> io::Result<Peace> {
+fn carry_out(
+    order: &Order,
+    stdin: Option<OwnedFd>,
+    reach: Reach,
+    level: Level,
+) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
     report(format_args!("starting {reach_name} {}", level.name()));
-    let command = start(order)?;
+    let command = start(order, stdin)?;
     let mut watch = Watch::new(reach, command);
     if reach == Reach::Descendants && !descendants::has_child(command) {
         // Who does not see the command cannot see what it starts.
@@ -254,39 +259,10 @@ fn carry_out(order: &Order, reach: Reach, level: Level) -> io::Result<Peace> {
     Ok(watch.run(&descriptor, order.drain))
 }
 
-fn read_order() -> io::Result<Option<Order>> {
-    let mut length = [0; 4];
-    if !read_exactly(&mut length)? {
-        return Ok(None);
-    }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > LARGEST_ORDER {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut body = vec![0; length];
-    if !read_exactly(&mut body)? {
-        return Ok(None);
-    }
-    Order::decode(&body).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// Reads without a buffer of its own: what follows the order belongs to the control channel.
-fn read_exactly(mut buffer: &mut [u8]) -> io::Result<bool> {
-    while !buffer.is_empty() {
-        match rustix::io::read(rustix::stdio::stdin(), &mut *buffer) {
-            Ok(0) => return Ok(false),
-            Ok(count) => buffer = &mut buffer[count..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(true)
-}
-
 /// Starts the shell. Both outputs share one pipe, so their order is kept; std resets SIGPIPE and
-/// the signal mask for it.
+/// the signal mask for it. It reads what Pixir sent along, else nothing.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start(order: &Order) -> io::Result<Pid> {
+fn start(order: &Order, stdin: Option<OwnedFd>) -> io::Result<Pid> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     let child = Command::new(&order.shell)
         .arg("-c")
@@ -294,7 +270,7 @@ fn start(order: &Order) -> io::Result<Pid> {
         .current_dir(&order.directory)
         .env_clear()
         .envs(order.environment.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
+        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::from(output.try_clone()?))
         .stderr(Stdio::from(output))
         .process_group(0)

@@ -79,6 +79,10 @@ fn toolbox(folder: &std::path::Path, history: &History) -> Toolbox {
     Toolbox::built_in(&config, Commands::new(host, &config), history, shelf)
 }
 
+fn is_about_commands(tool: &Value) -> bool {
+    tool["name"].as_str().is_some_and(|name| name.starts_with("bash"))
+}
+
 #[test]
 fn the_model_is_told_little_and_always_the_same() {
     let bench = Bench::new();
@@ -89,11 +93,14 @@ fn the_model_is_told_little_and_always_the_same() {
         .collect();
     let text = serde_json::to_string(&told).unwrap();
     assert!(text.len() < 9 * 1024, "{} bytes: {text}", text.len());
+    let commands: Vec<_> = told.iter().filter(|tool| is_about_commands(tool)).collect();
+    let about_commands = serde_json::to_string(&commands).unwrap();
+    assert!(about_commands.len() <= 2200, "{} bytes: {about_commands}", about_commands.len());
     let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
-    assert_eq!(
-        names.join(" "),
-        "apply_patch bash edit glob grep list read resource_view update_plan write"
-    );
+    let names = names.join(" ");
+    let wanted = "apply_patch bash bash_input bash_output bash_stop edit glob grep list read \
+        resource_view update_plan write";
+    assert_eq!(names, wanted);
     for noise in ["$schema", "title", "format", "null", "$ref", "$defs"] {
         assert!(!text.contains(&format!("\"{noise}\"")), "{noise}: {text}");
     }

@@ -6,7 +6,11 @@ use std::sync::{Arc, OnceLock};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
+use super::background::Background;
 use super::bash::Bash;
+use super::bash_input::BashInput;
+use super::bash_output::BashOutput;
+use super::bash_stop::BashStop;
 use super::edit::Edit;
 use super::glob::Glob;
 use super::grep::Grep;
@@ -32,6 +36,8 @@ const TOLD_VIOLATIONS: usize = 10;
 pub struct Toolbox {
     entries: Arc<[Entry]>,
     specs: Arc<[ToolSpec]>,
+    /// Where there are commands, those that outlive their calls.
+    background: Option<Background>,
 }
 
 struct Entry {
@@ -50,16 +56,32 @@ impl Toolbox {
         named.dedup_by(|(later, _), (earlier, _)| later.name == earlier.name);
         let (specs, tools): (Vec<_>, Vec<_>) = named.into_iter().unzip();
         let entries = tools.into_iter().map(|tool| Entry { tool, validator: OnceLock::new() });
-        Self { entries: entries.collect(), specs: specs.into() }
+        Self { entries: entries.collect(), specs: specs.into(), background: None }
     }
 
     /// The tools that Pixir brings, for one Session with this History so far.
     pub fn built_in(config: &Config, commands: Commands, history: &History, shelf: Shelf) -> Self {
+        let background = Background::new(config.bash.max_background, history);
+        Self::sharing(config, commands, history, shelf, background)
+    }
+
+    /// The same, around commands that others may know already.
+    pub fn sharing(
+        config: &Config,
+        commands: Commands,
+        history: &History,
+        shelf: Shelf,
+        background: Background,
+    ) -> Self {
         let seen = Seen::from_history(history);
         let rewriter = Rewriter::new(seen.clone());
-        let tools: [Arc<dyn AnyTool>; 10] = [
+        let patience = config.bash.max_timeout;
+        let tools: [Arc<dyn AnyTool>; 13] = [
             Arc::new(ApplyPatch::new(rewriter.clone())),
-            Arc::new(Bash::new(commands, config.bash.clone())),
+            Arc::new(Bash::new(commands, config.bash.clone(), background.clone())),
+            Arc::new(BashInput::new(background.clone())),
+            Arc::new(BashOutput::new(background.clone(), patience)),
+            Arc::new(BashStop::new(background.clone())),
             Arc::new(Edit::new(rewriter.clone())),
             Arc::new(Glob),
             Arc::new(Grep),
@@ -69,7 +91,14 @@ impl Toolbox {
             Arc::new(UpdatePlan),
             Arc::new(Write::new(rewriter)),
         ];
-        Self::new(tools)
+        Self { background: Some(background), ..Self::new(tools) }
+    }
+
+    /// Waits until nothing is left of the background commands that are being stopped.
+    pub async fn settle(&self) {
+        if let Some(background) = &self.background {
+            background.settle().await;
+        }
     }
 
     /// The same tools without those of these names.
@@ -79,7 +108,8 @@ impl Toolbox {
             return self;
         }
         let is_kept = |entry: &&Entry| !names.contains(&entry.tool.spec().name.as_str());
-        Self::new(self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone()))
+        let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
+        Self { background: self.background, ..Self::new(tools) }
     }
 
     /// What the model is told, in a stable order.

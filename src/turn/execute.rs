@@ -17,9 +17,7 @@ use crate::history;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
-use crate::tool::{
-    AnyTool, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
-};
+use crate::tool::{AnyTool, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound};
 
 /// How many calls that only look may run at once.
 const PARALLEL_READS: usize = 8;
@@ -148,6 +146,7 @@ impl Turn {
             call_id: fact.call_id.clone(),
             tool: fact.name.clone(),
             summary: self.settings.secrets.clean(&plan.summary).into_owned(),
+            waiting: None,
         }));
         let started = std::time::Instant::now();
         let running = tool.run(args, context);
@@ -250,7 +249,7 @@ fn without_nulls(mut args: Value) -> Value {
 }
 
 fn is_reading(prepared: &Prepared) -> bool {
-    prepared.plan.effect == Effect::Read
+    prepared.plan.is_shareable()
 }
 
 fn rehearsal(plan: &Plan) -> ToolOutput {

@@ -106,7 +106,10 @@ pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) ->
     let turn = Turn { context, settings, is_late: AtomicBool::new(false) };
     match turn.drive_in_time(input).await {
         Ok(()) => Status::Done,
-        Err(end) => turn.fail(end).await,
+        Err(end) => {
+            turn.settle().await;
+            turn.fail(end).await
+        }
     }
 }
 
@@ -148,6 +151,14 @@ impl From<Spent> for End {
 }
 
 impl Turn {
+    /// An interrupt ends what this Turn left running in the background, before it is told.
+    async fn settle(&self) {
+        if self.context.cancel().is_cancelled() {
+            let leaving = self.settings.toolbox.settle();
+            tokio::time::timeout(self.settings.tool_grace, leaving).await.ok();
+        }
+    }
+
     /// Drives until the run's time is over; then everything stops as for an interrupt.
     async fn drive_in_time(&self, input: Input) -> Result<(), End> {
         let Some(deadline) = self.settings.budget.deadline() else {

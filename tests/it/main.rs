@@ -12,6 +12,8 @@
 mod answers;
 /// Questions on a terminal.
 mod asking;
+/// Commands that outlive their calls.
+mod background;
 /// What a run may use up.
 mod budgets;
 /// The command line through its own door.
@@ -62,6 +64,8 @@ mod sandbox;
 mod search;
 /// Other servers that speak the dialect.
 mod servers;
+/// Commands that wait for each other.
+mod slots;
 /// What was spent, and on what.
 mod spending;
 /// Signals, a second process and a full disk.
@@ -80,3 +84,5 @@ mod transport;
 mod trust;
 /// Stories of a Turn, each ending in the Log.
 mod turn;
+/// Commands of every shape, ended in every way.
+mod zoo;

@@ -23,10 +23,9 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_nine() {
     let body = &house.requests()[0].body;
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
-    assert_eq!(
-        names.join(" "),
-        "apply_patch bash edit glob grep list read resource_view update_plan write"
-    );
+    let wanted = "apply_patch bash bash_input bash_output bash_stop edit glob grep list read \
+        resource_view update_plan write";
+    assert_eq!(names.join(" "), wanted);
     let size = body["tools"].to_string().len();
     assert!(size < 9 * 1024, "{size} bytes of schemas");
     let size = body["instructions"].as_str().unwrap().len();

@@ -3,6 +3,7 @@
 pub mod desk;
 pub mod house;
 pub mod leaks;
+pub mod marked;
 pub mod stage;
 pub mod terminal;
 pub mod torture;

@@ -1,0 +1,254 @@
+//! Background: the commands of a Session that go on while its calls and Turns come and go.
+//!
+//! Each has a task that attends to it as a call attends to its own: same supervisor, same sandbox,
+//! same cleaning of its output. The tasks end with the Session, and so do the commands.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::command::{CommandError, Job};
+use super::confined::{Confined, Needs};
+use super::ending::{Ending, Telling};
+use super::handle::Handle;
+use super::lifeline::Stdin;
+use super::output::Output;
+use super::{Signals, ToolContext, ToolError, ToolOutput};
+use crate::error::Kind;
+use crate::event::Canonical;
+use crate::history::History;
+
+/// How many commands that have ended are remembered with their output.
+const REMEMBERED: usize = 16;
+/// How many others are named to a model that asked for one that is not there.
+const NAMED: usize = 10;
+
+/// The background commands of one Session; cheap to clone, and gone with the last clone.
+#[derive(Debug, Clone)]
+pub struct Background(Arc<Table>);
+
+/// The same, without keeping them.
+#[derive(Debug, Clone)]
+pub struct WeakBackground(Weak<Table>);
+
+impl WeakBackground {
+    /// The commands, if their Session still is.
+    pub fn upgrade(&self) -> Option<Background> {
+        self.0.upgrade().map(Background)
+    }
+}
+
+#[derive(Debug)]
+struct Table {
+    most: usize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The number that was given last.
+    last: u64,
+    commands: BTreeMap<u64, Attended>,
+    /// Of those whose output is gone: how they ended.
+    past: HashMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Attended {
+    handle: Arc<Handle>,
+    /// Dropped with the table, and the command with it.
+    _task: AbortOnDropHandle<()>,
+}
+
+/// What an id leads to.
+#[derive(Debug)]
+pub enum Found {
+    Here(Arc<Handle>),
+    /// It has ended, and this is all that is known.
+    Past(String),
+}
+
+/// What to run.
+#[derive(Debug)]
+pub struct Errand {
+    pub commands: Confined,
+    pub command: String,
+    /// `None` when it may run as long as the Session does.
+    pub timeout: Option<Duration>,
+    pub needs: Needs,
+}
+
+impl Background {
+    /// At most so many at once; those of earlier processes are known from History.
+    pub fn new(most: usize, history: &History) -> Self {
+        let past = past_of(history);
+        let last = past.keys().filter_map(|id| number_of(id)).max().unwrap_or(0);
+        let known = Known { last, commands: BTreeMap::new(), past };
+        Self(Arc::new(Table { most, known: Mutex::new(known) }))
+    }
+
+    /// Knows them without keeping them.
+    pub fn downgrade(&self) -> WeakBackground {
+        WeakBackground(Arc::downgrade(&self.0))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a command, unless too many run.
+    pub fn start(&self, errand: Errand, context: ToolContext) -> Result<Arc<Handle>, ToolError> {
+        let mut known = self.known();
+        known.refuse_more_than(self.0.most)?;
+        let (sender, stdin) =
+            Stdin::piped().map_err(|error| ToolError::from(&CommandError::Start(error)))?;
+        known.last += 1;
+        let (number, id) = (known.last, format!("b{}", known.last));
+        let handle = Arc::new(Handle::new(id, errand.needs, context.cancel.child_token(), sender));
+        let task = tokio::spawn(attend(errand, context, stdin, Arc::clone(&handle)));
+        let attended =
+            Attended { handle: Arc::clone(&handle), _task: AbortOnDropHandle::new(task) };
+        known.commands.insert(number, attended);
+        known.forget_the_oldest();
+        Ok(handle)
+    }
+
+    /// The command of that id.
+    pub fn find(&self, id: &str) -> Result<Found, ToolError> {
+        let known = self.known();
+        let here = number_of(id).and_then(|number| known.commands.get(&number));
+        if let Some(attended) = here {
+            return Ok(Found::Here(Arc::clone(&attended.handle)));
+        }
+        if let Some(end) = known.past.get(id) {
+            return Ok(Found::Past(end.clone()));
+        }
+        let message = format!("there is no background command `{id}`");
+        let names: Vec<&str> =
+            known.commands.values().rev().take(NAMED).map(|one| one.handle.id.as_str()).collect();
+        let error = ToolError::new(Kind::NotFound, message);
+        Err(if names.is_empty() {
+            error.next("start one with bash and background: true")
+        } else {
+            error.next(format!("use one of: {}", names.join(", ")))
+        })
+    }
+
+    /// Waits for those that are being stopped, so that nothing of them is left.
+    pub async fn settle(&self) {
+        let leaving: Vec<Arc<Handle>> = {
+            let known = self.known();
+            let handles = known.commands.values().map(|attended| &attended.handle);
+            handles.filter(|handle| handle.cancel.is_cancelled()).cloned().collect()
+        };
+        for handle in leaving {
+            handle.ring.ended().await;
+        }
+    }
+}
+
+/// What a command of an earlier process has to show.
+pub fn show_past(id: &str, end: &str) -> ToolOutput {
+    ToolOutput {
+        ok: true,
+        text: format!("(its output is no longer kept)\n[{end}]"),
+        details: json!({ "background": id, "running": false }),
+    }
+}
+
+impl Known {
+    fn refuse_more_than(&self, most: usize) -> Result<(), ToolError> {
+        let running = self.commands.values().filter(|attended| !attended.handle.ring.is_over());
+        let names: Vec<&str> = running.map(|attended| attended.handle.id.as_str()).collect();
+        if names.len() < most {
+            return Ok(());
+        }
+        let message = format!("{} background commands run already, and no more may", names.len());
+        Err(ToolError::new(Kind::CommandFailed, message)
+            .details(json!({ "running": names }))
+            .next(format!("stop one with bash_stop: {}", names.join(", "))))
+    }
+
+    fn forget_the_oldest(&mut self) {
+        let ended = |attended: &Attended| attended.handle.ring.is_over();
+        while self.commands.values().filter(|attended| ended(attended)).count() > REMEMBERED {
+            let oldest = self.commands.iter().find(|(_, attended)| ended(attended));
+            let Some(number) = oldest.map(|(number, _)| *number) else { return };
+            if let Some(gone) = self.commands.remove(&number) {
+                let id = gone.handle.id.clone();
+                self.past.insert(id.clone(), format!("{id} ended long ago"));
+            }
+        }
+    }
+}
+
+/// Runs a command to its end, whoever looks.
+async fn attend(errand: Errand, context: ToolContext, stdin: Stdin, handle: Arc<Handle>) {
+    let farewell = Farewell(handle);
+    let handle = &farewell.0;
+    // Its call is over soon; a task that held the bus would keep listeners waiting for more.
+    let context = ToolContext { signals: Signals::nowhere(), ..context };
+    let secrets = Arc::clone(&context.secrets);
+    let mut output = Output::tapped(&context, &secrets, &handle.ring);
+    let job = Job {
+        command: &errand.command,
+        directory: context.workspace.root(),
+        timeout: errand.timeout,
+        cancel: &handle.cancel,
+        stdin: Some(&stdin),
+        bounds: context.workspace.bounds(),
+        spec: None,
+    };
+    let ran = errand.commands.run(job, errand.needs, &mut output).await;
+    let collected = output.finish().await;
+    handle.close_stdin().await;
+    handle.ring.end(match ran {
+        Ok(ran) => {
+            let telling = Telling {
+                timeout: errand.timeout,
+                needs: errand.needs,
+                prefix: &format!("{} ended: ", handle.id),
+                stopped: handle.stopped(),
+            };
+            Ok(Ending::of(&ran, &collected, &errand.commands, &telling))
+        }
+        Err(error) => Err(ToolError::from(&error)),
+    });
+}
+
+/// Whatever becomes of the task, nobody waits for its command in vain.
+struct Farewell(Arc<Handle>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.0.ring.end(Err(ToolError::from(&CommandError::Lost)));
+    }
+}
+
+fn number_of(id: &str) -> Option<u64> {
+    let digits = id.strip_prefix('b').filter(|digits| !digits.starts_with(['0', '+']))?;
+    digits.parse().ok()
+}
+
+/// The background commands that a History tells of, and how each of them ended.
+fn past_of(history: &History) -> HashMap<String, String> {
+    let mut past = HashMap::new();
+    for fact in history.facts() {
+        let Canonical::ToolResult(result) = fact else { continue };
+        let details = &result.details;
+        let Some(id) = details.get("background").and_then(Value::as_str) else { continue };
+        let number = |name: &str| details.get(name).and_then(Value::as_i64);
+        let end = match (details.get("running"), number("exit_code"), number("signal")) {
+            (Some(Value::Bool(false)), Some(code), _) => format!("{id} ended: exit code {code}"),
+            (Some(Value::Bool(false)), None, Some(signal)) => {
+                format!("{id} ended: killed by signal {signal}")
+            }
+            _ => format!("{id} ended with the process that ran it"),
+        };
+        past.insert(id.to_owned(), end);
+    }
+    past
+}

@@ -1,0 +1,73 @@
+//! `bash_input`: writes to the standard input of a background command.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::background::{Background, Found};
+use super::ring::Part;
+use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+use crate::error::Kind;
+use crate::sandbox::Profile;
+
+/// The tool.
+#[derive(Debug)]
+pub struct BashInput {
+    background: Background,
+}
+
+/// The arguments of `bash_input`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    id: String,
+    /// With \n where Enter would be pressed.
+    text: Option<String>,
+    /// Close stdin afterwards.
+    close: Option<bool>,
+}
+
+impl BashInput {
+    /// Writes to these commands.
+    pub fn new(background: Background) -> Self {
+        Self { background }
+    }
+}
+
+impl Tool for BashInput {
+    type Args = Args;
+    const NAME: &'static str = "bash_input";
+    const MANUAL: &'static str =
+        "Writes to the stdin of a background command and returns its new output.";
+
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
+        if args.text.is_none() && args.close != Some(true) {
+            return Err(ToolError::invalid("there is neither text nor close: true"));
+        }
+        let text = args.text.as_deref().unwrap_or_default();
+        let id = super::first_chars(&args.id, 40);
+        let summary = format!("type into {id}: {}", super::first_chars(text.trim_end(), 200));
+        // What it may do is what the command may do.
+        let needs = match self.background.find(&args.id) {
+            Ok(Found::Here(handle)) => Some(handle.needs),
+            Ok(Found::Past(_)) | Err(_) => None,
+        };
+        let is_held = needs.is_none_or(|needs| needs.profile == Profile::ReadOnly);
+        let network = needs.is_some_and(|needs| needs.network);
+        Ok(Plan { network, is_held, ..Plan::new(Effect::Execute, summary) })
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        let handle = match self.background.find(&args.id)? {
+            Found::Here(handle) => handle,
+            Found::Past(end) => return Err(ToolError::new(Kind::CommandFailed, end)),
+        };
+        let text = args.text.unwrap_or_default();
+        let written = context.cancel.run_until_cancelled(handle.write(text.as_bytes())).await;
+        written.unwrap_or_else(|| Err(ToolError::new(Kind::Interrupted, "interrupted")))?;
+        if args.close == Some(true) {
+            handle.close_stdin().await;
+        }
+        context.cancel.run_until_cancelled(handle.listen()).await;
+        handle.show(Part::New, context.output_limit)
+    }
+}

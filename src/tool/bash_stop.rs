@@ -1,0 +1,51 @@
+//! `bash_stop`: ends a background command and everything it started.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::background::{Background, Found, show_past};
+use super::ring::Part;
+use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+
+/// The tool.
+#[derive(Debug)]
+pub struct BashStop {
+    background: Background,
+}
+
+/// The arguments of `bash_stop`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    id: String,
+}
+
+impl BashStop {
+    /// Stops these commands.
+    pub fn new(background: Background) -> Self {
+        Self { background }
+    }
+}
+
+impl Tool for BashStop {
+    type Args = Args;
+    const NAME: &'static str = "bash_stop";
+    const MANUAL: &'static str =
+        "Ends a background command with all it started; returns its last output.";
+
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
+        // Nobody needs permission to stop what the Session itself runs, but its place is in order.
+        let summary = format!("stop {}", super::first_chars(&args.id, 40));
+        Ok(Plan { is_alone: true, ..Plan::new(Effect::Read, summary) })
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        let handle = match self.background.find(&args.id)? {
+            Found::Here(handle) => handle,
+            Found::Past(end) => return Ok(show_past(&args.id, &end)),
+        };
+        handle.stop().await;
+        let shown = handle.show(Part::New, context.output_limit)?;
+        Ok(ToolOutput { ok: true, ..shown })
+    }
+}

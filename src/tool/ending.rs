@@ -1,0 +1,135 @@
+//! Endings: how a command went, in lines for the model and facts for everybody else.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::command::{End, Leftover, Outcome, Stop};
+use super::confined::{Confined, Needs, Ran};
+use super::denial;
+use super::output::Collected;
+use crate::sandbox::Level;
+
+/// How many leftovers are named to the model.
+const NAMED_LEFTOVERS: usize = 5;
+
+/// How a command went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ending {
+    pub ok: bool,
+    /// What stands behind the output, without a newline at its end.
+    pub lines: String,
+    pub details: Value,
+}
+
+/// What is said about a command besides what happened to it.
+#[derive(Debug, Clone, Copy)]
+pub struct Telling<'a> {
+    /// The deadline it had.
+    pub timeout: Option<Duration>,
+    pub needs: Needs,
+    /// What it is called, in front of how it ended.
+    pub prefix: &'a str,
+    /// Why it was stopped, when it was not by its deadline.
+    pub stopped: &'a str,
+}
+
+impl Ending {
+    /// The ending of a command that ran.
+    pub fn of(
+        ran: &Ran,
+        collected: &Collected,
+        commands: &Confined,
+        telling: &Telling<'_>,
+    ) -> Self {
+        let Ran { outcome, mended, hidden } = ran;
+        let mut lines = closing(outcome, collected, telling);
+        if !mended.is_empty() {
+            let paths: Vec<_> = mended.iter().map(|path| path.display().to_string()).collect();
+            let paths = paths.join(", ");
+            write!(lines, "\n[it changed what it must not, which was put back: {paths}]").ok();
+        }
+        let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
+        if !ok && outcome.level != Level::Off {
+            let may_declare = commands.may_declare_network();
+            let said = &collected.bounded.text;
+            for line in denial::explain(said, telling.needs, may_declare, hidden) {
+                write!(lines, "\n[{line}]").ok();
+            }
+        }
+        let mut details = facts(outcome, collected);
+        if !mended.is_empty() {
+            details["mended"] = json!(mended);
+        }
+        if let Some(notice) = commands.notice(outcome.level) {
+            details["notice"] = json!(notice);
+        }
+        Self { ok, lines, details }
+    }
+}
+
+fn closing(outcome: &Outcome, collected: &Collected, telling: &Telling<'_>) -> String {
+    let mut text = String::new();
+    if let Some(path) = &collected.spill {
+        let bytes = collected.total_bytes;
+        writeln!(text, "[full output, {bytes} bytes: {}]", path.display()).ok();
+    }
+    if let Some(note) = &collected.spill_note {
+        writeln!(text, "[{note}]").ok();
+    }
+    if !outcome.leftovers.is_empty() {
+        let (count, told) = (outcome.leftovers.len(), named(&outcome.leftovers));
+        writeln!(text, "[{count} background processes were killed: {told}]").ok();
+    }
+    if !outcome.survivors.is_empty() {
+        let (count, told) = (outcome.survivors.len(), named(&outcome.survivors));
+        writeln!(text, "[{count} processes could not be killed: {told}]").ok();
+    }
+    let ended = match outcome.end {
+        End::Code(code) => format!("exit code {code}"),
+        End::Signal(signal) => format!("killed by signal {signal}"),
+        End::Unknown => "killed".to_owned(),
+    };
+    let Telling { prefix, stopped, .. } = telling;
+    match outcome.stopped {
+        None => write!(text, "[{prefix}{ended}]"),
+        Some(Stop::TimedOut) => {
+            let after = telling.timeout.unwrap_or_default().as_millis();
+            write!(text, "[{prefix}timed out after {after} ms, {ended}]")
+        }
+        Some(Stop::Interrupted) => write!(text, "[{prefix}{stopped}, {ended}]"),
+    }
+    .ok();
+    text
+}
+
+fn named(processes: &[Leftover]) -> String {
+    let told = processes.iter().take(NAMED_LEFTOVERS);
+    told.map(|left| format!("{} {}", left.pid, left.name)).collect::<Vec<_>>().join(", ")
+}
+
+fn facts(outcome: &Outcome, collected: &Collected) -> Value {
+    let (exit_code, signal) = match outcome.end {
+        End::Code(code) => (Some(code), None),
+        End::Signal(signal) => (None, Some(signal)),
+        End::Unknown => (None, None),
+    };
+    let listed = |processes: &[Leftover]| -> Vec<Value> {
+        let fact = |process: &Leftover| json!({"pid": process.pid, "name": process.name});
+        processes.iter().map(fact).collect()
+    };
+    json!({
+        "exit_code": exit_code,
+        "signal": signal,
+        "timed_out": outcome.stopped == Some(Stop::TimedOut),
+        "interrupted": outcome.stopped == Some(Stop::Interrupted),
+        "duration_ms": u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
+        "leftovers": listed(&outcome.leftovers),
+        "survivors": listed(&outcome.survivors),
+        "output_path": collected.spill.as_ref().map(|path| path.to_string_lossy()),
+        "output_bytes": collected.total_bytes,
+        "containment": outcome.containment,
+        "sandbox": outcome.level.name(),
+    })
+}

@@ -1,0 +1,209 @@
+//! The ring: the last output of a background command, how far it was shown, and how it ended.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::ToolError;
+use super::ending::Ending;
+
+/// How much of a command's output is kept in memory.
+const ROOM: usize = 1 << 20;
+/// How much more may gather before the oldest is dropped, so that it is not moved at every chunk.
+const SLACK: usize = ROOM / 4;
+
+/// Output as it comes, for whoever looks.
+#[derive(Debug, Default)]
+pub struct Ring {
+    state: Mutex<State>,
+    news: Notify,
+}
+
+/// How a background command went, or why it did not run.
+pub type Over = Result<Ending, ToolError>;
+
+#[derive(Debug, Default)]
+struct State {
+    kept: Vec<u8>,
+    /// Where the kept part begins in the whole output.
+    begin: u64,
+    /// How far it has been shown.
+    shown: u64,
+    /// Where the whole output is, once it did not fit any more.
+    spill: Option<PathBuf>,
+    over: Option<Over>,
+}
+
+/// Which part is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What was not shown yet.
+    New,
+    /// Everything that is kept.
+    Kept,
+}
+
+/// What was seen at one moment.
+#[derive(Debug, Clone)]
+pub struct Glance {
+    pub text: String,
+    /// Bytes of the wanted part that are no longer kept.
+    pub dropped: u64,
+    pub total: u64,
+    pub spill: Option<PathBuf>,
+    /// `None` while it runs.
+    pub over: Option<Over>,
+}
+
+impl Ring {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes text that is plain and without Secrets, in whole characters.
+    pub fn push(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.state().push(bytes);
+        self.news.notify_waiters();
+    }
+
+    /// Says where the whole output is.
+    pub fn spilled(&self, path: PathBuf) {
+        self.state().spill = Some(path);
+    }
+
+    /// Says how it ended; the first word counts.
+    pub fn end(&self, over: Over) {
+        self.state().over.get_or_insert(over);
+        self.news.notify_waiters();
+    }
+
+    /// Whether the command has ended.
+    pub fn is_over(&self) -> bool {
+        self.state().over.is_some()
+    }
+
+    /// Looks at a part, and marks everything as shown.
+    pub fn look(&self, part: Part) -> Glance {
+        let mut state = self.state();
+        let wanted = if part == Part::New { state.shown } else { 0 };
+        let from = usize::try_from(wanted.saturating_sub(state.begin)).unwrap_or(usize::MAX);
+        let text = state.kept.get(from..).unwrap_or_default();
+        let glance = Glance {
+            text: String::from_utf8_lossy(text).into_owned(),
+            dropped: state.begin.saturating_sub(wanted),
+            total: state.total(),
+            spill: state.spill.clone(),
+            over: state.over.clone(),
+        };
+        state.shown = glance.total;
+        glance
+    }
+
+    /// Waits until something new has come and then nothing for a moment, or the command has ended,
+    /// or patience has.
+    pub async fn settle(&self, patience: Duration, quiet: Duration) {
+        let end = Instant::now() + patience;
+        loop {
+            let mut news = pin!(self.news.notified());
+            // From here on nothing is missed, so the state may be looked at.
+            news.as_mut().enable();
+            let has_news = {
+                let state = self.state();
+                if state.over.is_some() {
+                    return;
+                }
+                state.total() > state.shown
+            };
+            let until = if has_news { end.min(Instant::now() + quiet) } else { end };
+            if timeout_at(until, news).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the command has ended.
+    pub async fn ended(&self) {
+        loop {
+            let mut news = pin!(self.news.notified());
+            news.as_mut().enable();
+            if self.is_over() {
+                return;
+            }
+            news.await;
+        }
+    }
+}
+
+impl State {
+    fn total(&self) -> u64 {
+        self.begin + self.kept.len() as u64
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.kept.extend_from_slice(bytes);
+        if self.kept.len() <= ROOM + SLACK {
+            return;
+        }
+        let mut cut = self.kept.len() - ROOM;
+        while self.kept.get(cut).is_some_and(|byte| byte & 0xc0 == 0x80) {
+            cut += 1;
+        }
+        self.kept.drain(..cut);
+        self.begin += cut as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_look_goes_on_where_the_last_one_ended() {
+        let ring = Ring::default();
+        assert_eq!(ring.look(Part::New).text, "");
+        ring.push(b"one\n");
+        assert_eq!(ring.look(Part::New).text, "one\n");
+        ring.push("zwölf\n".as_bytes());
+        assert_eq!(ring.look(Part::New).text, "zwölf\n");
+        assert_eq!(ring.look(Part::New).text, "");
+        let glance = ring.look(Part::Kept);
+        assert_eq!((glance.text.as_str(), glance.dropped, glance.total), ("one\nzwölf\n", 0, 11));
+        assert!(glance.over.is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        /// Whatever is printed and whenever somebody looks: what is shown and what is said to be
+        /// dropped are the whole output, memory is bounded, and no character is torn.
+        #[test]
+        fn nothing_is_shown_twice_and_what_is_dropped_is_counted(
+            chunks in proptest::collection::vec((0..400_000usize, any::<bool>()), 1..12)
+        ) {
+            let ring = Ring::default();
+            let (mut told, mut printed) = (0, 0);
+            for (size, looks) in chunks {
+                let chunk = "aé€".repeat(size / 6);
+                ring.push(chunk.as_bytes());
+                printed += chunk.len() as u64;
+                prop_assert!(ring.state().kept.len() <= ROOM + SLACK);
+                if looks {
+                    let glance = ring.look(Part::New);
+                    prop_assert!(!glance.text.contains(char::REPLACEMENT_CHARACTER));
+                    told += glance.dropped + glance.text.len() as u64;
+                    prop_assert_eq!(told, printed);
+                }
+            }
+            let all = ring.look(Part::Kept);
+            prop_assert_eq!(all.dropped + all.text.len() as u64, printed);
+        }
+    }
+}

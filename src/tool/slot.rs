@@ -1,0 +1,65 @@
+//! Slots: how many commands run at once, in all Sessions of the process together.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The slots; who comes first is served first.
+#[derive(Debug)]
+pub struct Slots {
+    free: Semaphore,
+    count: usize,
+}
+
+/// A place to run in, free again when dropped.
+pub struct Slot<'a>(#[expect(dead_code, reason = "held, and given back")] SemaphorePermit<'a>);
+
+impl Slots {
+    /// So many.
+    pub fn new(count: usize) -> Self {
+        Self { free: Semaphore::new(count), count }
+    }
+
+    /// A slot, if one is free and nobody waits for it.
+    pub fn take(&self) -> Option<Slot<'_>> {
+        self.free.try_acquire().ok().map(Slot)
+    }
+
+    /// Waits for a slot behind everybody who waits already. Dropping the future leaves the queue.
+    pub async fn wait(&self) -> Option<Slot<'_>> {
+        // Never closed, so there is always one in the end.
+        self.free.acquire().await.ok().map(Slot)
+    }
+
+    /// Why a command does not start yet.
+    pub fn reason(&self) -> String {
+        format!("for a free slot: {} commands run", self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_first_is_served_first_and_who_leaves_is_not_waited_for() {
+        let slots = Slots::new(1);
+        let held = slots.take().unwrap();
+        assert!(slots.take().is_none());
+        let mut first = pin!(slots.wait());
+        let mut leaver = Box::pin(slots.wait());
+        let mut last = pin!(slots.wait());
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(leaver.as_mut().now_or_never().is_none());
+        assert!(last.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(slots.take().is_none(), "nobody overtakes");
+        assert!(last.as_mut().now_or_never().is_none());
+        let held = first.as_mut().now_or_never().flatten().unwrap();
+        drop(leaver);
+        drop(held);
+        assert!(last.as_mut().now_or_never().flatten().is_some());
+    }
+}

@@ -1,0 +1,160 @@
+//! Slots: so many commands at once, the others wait in order, say why, and none is lost.
+
+use std::time::Duration;
+
+use pixir::scripted::{Received, Reply, Script};
+use pixir::{
+    Conversation, Ephemeral, Event, EventKind, Harness, Input, PermissionMode, Start, Status, Which,
+};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::{DEADLINE, finish, listen, listen_until};
+
+/// A house in which the user's words are the command that the model runs.
+async fn obedient_house() -> House {
+    let answer = |request: &Received| match request.outputs().len() {
+        0 => Reply::calls("bash", json!({"command": request.user_texts().last().unwrap()})),
+        _ => Reply::says("Done."),
+    };
+    House::scripted(Script::answering(answer)).await
+}
+
+async fn begin(house: &House, harness: &Harness) -> Conversation {
+    let start = Start { workspace: house.workspace(), session: Which::New, can_ask: false };
+    harness.start(start).await.unwrap()
+}
+
+async fn send(conversation: &Conversation, command: &str) {
+    conversation.send(Input { text: command.to_owned() }).await.unwrap();
+}
+
+fn waiting(event: &Event) -> Option<&str> {
+    match event.kind() {
+        EventKind::Ephemeral(Ephemeral::Status(Status::Working { waiting, .. })) => {
+            waiting.as_deref()
+        }
+        _ => None,
+    }
+}
+
+async fn wait_until(what: impl Fn() -> bool) {
+    let look = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, look).await.expect("in time");
+}
+
+fn results(conversation: &Conversation) -> Vec<Value> {
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events
+        .filter(|event| event["type"] == "tool_result")
+        .map(|event| event["data"].clone())
+        .collect()
+}
+
+#[tokio::test]
+async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wait() {
+    let mut house = obedient_house().await;
+    house.config.bash.max_commands = 2;
+    // The time in the queue does not count: each of them takes nearly as long as it may.
+    house.config.bash.timeout = Duration::from_secs(30);
+    let harness = house.harness();
+    let mut first = Vec::new();
+    for name in ["a", "b"] {
+        let conversation = begin(&house, &harness).await;
+        send(&conversation, &format!("touch {name}; until [ -e go-{name} ]; do sleep 0.02; done"))
+            .await;
+        first.push(conversation);
+    }
+    let exists = |name: &str| house.workspace().join(name).exists();
+    wait_until(|| exists("a") && exists("b")).await;
+    let mut queued = Vec::new();
+    for name in ["c", "d", "e"] {
+        let conversation = begin(&house, &harness).await;
+        let mut listener = listen(&conversation);
+        send(&conversation, &format!("echo {name} >> order")).await;
+        let heard = listen_until(&mut listener, |event| waiting(event).is_some()).await;
+        let reason = heard.iter().find_map(|event| waiting(event)).unwrap();
+        assert_eq!(reason, "for a free slot: 2 commands run");
+        queued.push(conversation);
+    }
+    assert!(!exists("order"), "they wait");
+    // One of them is not waited for any more; nobody else notices.
+    let leaver = queued.remove(1);
+    leaver.interrupt().await.unwrap();
+    assert_eq!(finish(&leaver).await, Status::Interrupted);
+    assert_eq!(results(&leaver)[0]["error"]["kind"], "interrupted");
+    house.write("go-a", "");
+    for conversation in queued.iter().chain(&first[..1]) {
+        assert_eq!(finish(conversation).await, Status::Done);
+        assert_eq!(results(conversation)[0]["ok"], true);
+    }
+    assert_eq!(house.read("order"), "c\ne\n");
+    house.write("go-b", "");
+    assert_eq!(finish(&first[1]).await, Status::Done);
+}
+
+#[tokio::test]
+async fn a_command_in_the_queue_has_all_its_time_and_one_in_the_background_no_slot() {
+    let answer = |request: &Received| match request.outputs().len() {
+        0 => Reply::calls("bash", json!({"command": "sleep 300", "background": true})),
+        1 => Reply::calls(
+            "bash",
+            json!({"command": request.user_texts().last().unwrap(), "timeout_ms": 3000}),
+        ),
+        _ => Reply::says("Done."),
+    };
+    let mut house = House::scripted(Script::answering(answer)).await;
+    house.config.bash.max_commands = 1;
+    let harness = house.harness();
+    let first = begin(&house, &harness).await;
+    send(&first, "touch a; until [ -e go ]; do sleep 0.02; done; sleep 2").await;
+    wait_until(|| house.workspace().join("a").exists()).await;
+    let second = begin(&house, &harness).await;
+    let mut listener = listen(&second);
+    send(&second, "sleep 2; echo in time").await;
+    listen_until(&mut listener, |event| waiting(event).is_some()).await;
+    house.write("go", "");
+    assert_eq!(finish(&second).await, Status::Done);
+    let results = results(&second);
+    assert_eq!(results[1]["output"], "in time\n[exit code 0]");
+}
+
+#[tokio::test]
+async fn what_cannot_change_anything_runs_side_by_side_and_answers_the_right_call() {
+    // Each waits for the other; one after the other they would wait for ever.
+    let meet = |own: &str, other: &str| {
+        json!({"command": format!(
+            "touch $TMPDIR/{own}; until [ -e $TMPDIR/{other} ]; do sleep 0.02; done; echo {own}"
+        )})
+    };
+    let mut house = House::with([
+        Reply::new()
+            .call_as(Some("call-1"), "bash", &meet("one", "two").to_string())
+            .call_as(Some("call-2"), "bash", &meet("two", "one").to_string())
+            .call_as(Some("call-3"), "read", &json!({"path": "a"}).to_string()),
+        Reply::says("Met."),
+    ])
+    .await;
+    house.config.permission_mode = PermissionMode::ReadOnly;
+    house.write("a", "text\n");
+    let (conversation, status) = house.turn("meet").await;
+    assert_eq!(status, Status::Done);
+    let answers: Vec<(String, String)> = results(&conversation)
+        .iter()
+        .map(|result| {
+            let text = |key: &str| result[key].as_str().unwrap().to_owned();
+            (text("call_id"), text("output"))
+        })
+        .collect();
+    let expected = [
+        ("call-1", "one\n[exit code 0]"),
+        ("call-2", "two\n[exit code 0]"),
+        ("call-3", "     1\ttext\n"),
+    ];
+    assert_eq!(answers, expected.map(|(id, text)| (id.to_owned(), text.to_owned())));
+}

@@ -1,0 +1,55 @@
+//! Processes that carry a mark, in their command line or in their environment.
+
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::stage::wait_for;
+
+/// How long dying may take, on a machine with much to do.
+const GONE_WITHIN: Duration = Duration::from_secs(20);
+
+/// A mark that no other test has.
+pub fn new_mark() -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("marked-{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The living processes that carry the mark, this one aside.
+pub fn marked(mark: &str) -> Vec<String> {
+    let own = std::process::id().to_string();
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes
+        .filter_map(|process| {
+            let pid = process.file_name().into_string().ok()?;
+            if pid == own || !pid.bytes().all(|byte| byte.is_ascii_digit()) {
+                return None;
+            }
+            let text = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();
+            let line = String::from_utf8_lossy(&text("cmdline")).replace('\0', " ");
+            let environment = text("environ");
+            let is_marked = line.contains(mark) || contains(&environment, mark.as_bytes());
+            is_marked.then(|| format!("{pid} {line}"))
+        })
+        .collect()
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
+}
+
+/// Nobody with the mark is left, soon.
+#[track_caller]
+pub fn assert_gone(mark: &str, what: &str) {
+    let left = wait_for(GONE_WITHIN, || marked(mark), Vec::is_empty);
+    assert_eq!(left, Vec::<String>::new(), "{what}");
+}
+
+/// The same, while the runtime goes on.
+pub async fn gone(mark: &str, what: &str) {
+    let end = std::time::Instant::now() + GONE_WITHIN;
+    while !marked(mark).is_empty() && std::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(marked(mark), Vec::<String>::new(), "{what}");
+}

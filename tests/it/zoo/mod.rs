@@ -1,0 +1,354 @@
+//! The zoo: commands of every shape, ended in every way, and nobody survives.
+//!
+//! A cell is a shape and a way. Who is left is found by a mark in the environment or the command
+//! line of every process.
+
+mod shapes;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pixir::scripted::{Received, Reply, Script};
+use pixir::workbench::{Setup, Workbench};
+use pixir::{Conversation, Input, verify};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::task::block_in_place;
+
+use crate::support::house::{DEADLINE, finish, say};
+use crate::support::marked::{assert_gone, marked, new_mark};
+use crate::support::stage::Running;
+use crate::support::torture::{self, Size};
+use crate::support::{House, Stage};
+use shapes::{SHAPES, Shape, command};
+
+/// How many cells are looked at side by side.
+const AT_ONCE: usize = 4;
+
+/// How a command comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Its shell exits.
+    Normal,
+    Timeout,
+    Interrupt,
+    /// SIGTERM of Pixir.
+    Term,
+    /// SIGKILL of Pixir.
+    Kill,
+    /// `bash_stop`.
+    Stop,
+    /// The Session of a background command ends.
+    SessionEnd,
+}
+
+const FOREGROUND: [Way; 5] = [Way::Normal, Way::Timeout, Way::Interrupt, Way::Term, Way::Kill];
+const BACKGROUND: [Way; 6] =
+    [Way::Normal, Way::Stop, Way::Interrupt, Way::SessionEnd, Way::Term, Way::Kill];
+
+/// One shape on its way to one end.
+#[derive(Clone)]
+struct Cell {
+    shape: &'static Shape,
+    way: Way,
+    mark: String,
+    python: Arc<str>,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        format!("{} by {:?}", self.shape.name, self.way)
+    }
+
+    fn command(&self) -> String {
+        command(self.shape, &self.mark, self.way != Way::Normal, &self.python)
+    }
+
+    /// Waits until the shape is what it is to be, while the runtime goes on.
+    async fn wait_until_up(&self, workspace: &Path) {
+        let end = Instant::now() + DEADLINE;
+        while !workspace.join("up").exists() || marked(&self.mark).len() < self.shape.least {
+            assert!(
+                Instant::now() < end,
+                "{} never came up: {:?}",
+                self.name(),
+                marked(&self.mark)
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A call that has its result leaves nobody, not even for a moment.
+    #[track_caller]
+    fn assert_gone_now(&self) {
+        assert_eq!(marked(&self.mark), Vec::<String>::new(), "{}", self.name());
+    }
+
+    #[track_caller]
+    fn assert_gone(&self) {
+        block_in_place(|| assert_gone(&self.mark, &self.name()));
+    }
+}
+
+/// The interpreter itself, and not a script that looks for one.
+fn python() -> Option<String> {
+    let asked = std::process::Command::new("python3")
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output()
+        .ok()?;
+    let path = String::from_utf8(asked.stdout).ok()?.trim().to_owned();
+    (asked.status.success() && !path.is_empty()).then_some(path)
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+}
+
+/// Every shape that this machine can make, in every way; a seeded sample unless all are wanted.
+fn cells(ways: &[Way], size: Size, seed: u64) -> (Vec<Cell>, usize) {
+    let python: Arc<str> = python().unwrap_or_default().into();
+    let is_possible = |shape: &&Shape| {
+        let is_there = |program: &&str| match *program {
+            "python3" => !python.is_empty(),
+            program => is_installed(program),
+        };
+        shape.needs.iter().all(|program| is_there(program))
+    };
+    let mut all: Vec<Cell> = SHAPES
+        .iter()
+        .filter(is_possible)
+        .flat_map(|shape| ways.iter().map(move |way| (shape, *way)))
+        .map(|(shape, way)| Cell { shape, way, mark: new_mark(), python: Arc::clone(&python) })
+        .collect();
+    let count = all.len();
+    fastrand::Rng::with_seed(seed).shuffle(&mut all);
+    all.truncate(size.of(count.div_ceil(10).max(ways.len()), count));
+    (all, count)
+}
+
+async fn run_all<F>(what: &str, ways: &[Way], run: impl Fn(Cell) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
+    let (cells, all) = cells(ways, size, seed);
+    for several in cells.chunks(AT_ONCE) {
+        let tasks: Vec<_> = several.iter().map(|cell| tokio::spawn(run(cell.clone()))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+    torture::say(&format!(
+        "zoo, {what}: {} of {all} cells ({} shapes, {} ways), 0 survivors, seed={seed}, {:.1} s",
+        cells.len(),
+        all / ways.len(),
+        ways.len(),
+        began.elapsed().as_secs_f64(),
+    ));
+}
+
+fn results(conversation: &Conversation) -> Vec<Value> {
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events
+        .filter(|event| event["type"] == "tool_result")
+        .map(|event| event["data"].clone())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_survives_in_the_foreground() {
+    assert!(SHAPES.len() >= 20);
+    run_all("foreground", &FOREGROUND, |cell| async move {
+        match cell.way {
+            Way::Term | Way::Kill => {
+                signalled(&cell, json!({"command": cell.command()}), World::Namespace).await;
+            }
+            Way::Timeout => timed_out(&cell).await,
+            _ => in_a_turn(&cell).await,
+        }
+    })
+    .await;
+}
+
+async fn in_a_turn(cell: &Cell) {
+    let order = json!({"command": cell.command(), "timeout_ms": 60_000});
+    let house = House::with([Reply::calls("bash", order), Reply::says("ok")]).await;
+    let conversation = house.start().await;
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    if cell.way == Way::Interrupt {
+        cell.wait_until_up(&house.workspace()).await;
+        conversation.interrupt().await.unwrap();
+        finish(&conversation).await;
+        cell.assert_gone();
+        assert_eq!(results(&conversation).len(), 1, "{}", cell.name());
+        return;
+    }
+    finish(&conversation).await;
+    cell.assert_gone_now();
+    assert_eq!(results(&conversation)[0]["details"]["exit_code"], 0, "{}", cell.name());
+}
+
+/// A deadline that comes too early ends something else than the shape, so it is tried again.
+async fn timed_out(cell: &Cell) {
+    for timeout_ms in [800, 3_000, 12_000, 50_000] {
+        let order = json!({"command": cell.command(), "timeout_ms": timeout_ms});
+        let house = House::with([Reply::calls("bash", order), Reply::says("ok")]).await;
+        let (conversation, _) = house.turn("go").await;
+        cell.assert_gone_now();
+        let details = &results(&conversation)[0]["details"];
+        assert_eq!(details["timed_out"], true, "{}: {details}", cell.name());
+        if house.workspace().join("up").exists() {
+            return;
+        }
+    }
+    panic!("{} never came up", cell.name());
+}
+
+/// Where the real program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum World {
+    /// As it is here.
+    Namespace,
+    /// Where it may not make namespaces.
+    Subreaper,
+}
+
+impl World {
+    fn start(self, stage: &Stage) -> Running {
+        if self == World::Namespace {
+            return stage.start(&["begin now"]);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
+        command.arg(stage.program()).arg("begin now");
+        stage.dress(&mut command);
+        Running::start(&mut command)
+    }
+
+    /// Whether a root without the right to make namespaces can be had.
+    fn is_possible() -> bool {
+        rustix::process::geteuid().is_root() && is_installed("setpriv")
+    }
+}
+
+/// The real program gets a signal while the shape is up.
+async fn signalled(cell: &Cell, order: Value, world: World) {
+    let script = Script::answering(move |request: &Received| match request.outputs().len() {
+        0 => Reply::calls("bash", order.clone()),
+        _ => Reply::new().text("And so on").stalls(),
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    let running = world.start(&stage);
+    cell.wait_until_up(&stage.workspace()).await;
+    let supervisors = stage.survivors();
+    let is_without = supervisors.iter().any(|line| line.contains("__supervise subreaper"));
+    assert_eq!(is_without, world == World::Subreaper, "{}: {supervisors:?}", cell.name());
+    block_in_place(|| {
+        running.signal(if cell.way == Way::Term { Signal::TERM } else { Signal::KILL });
+        let ended = running.end();
+        cell.assert_gone();
+        stage.assert_nothing_survives();
+        if cell.way == Way::Term {
+            ended.expect_code(130);
+        }
+        let (id, _) = stage.session().unwrap();
+        let verified = verify(&stage.workspace(), &id).unwrap();
+        assert!(verified.ok, "{}: {:?}", cell.name(), verified.breaks);
+        assert_eq!(verified.open_turn.is_none(), cell.way == Way::Term, "{}", cell.name());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_survives_in_the_background() {
+    run_all("background", &BACKGROUND, |cell| async move {
+        let order = json!({"command": cell.command(), "background": true});
+        match cell.way {
+            Way::Term | Way::Kill => signalled(&cell, order, World::Namespace).await,
+            _ => in_a_session(&cell, order).await,
+        }
+    })
+    .await;
+}
+
+async fn in_a_session(cell: &Cell, order: Value) {
+    let wait = || Reply::calls("bash_output", json!({"id": "b1", "wait_ms": 20_000}));
+    let way = cell.way;
+    let script = Script::answering(move |request: &Received| {
+        let ended = request.outputs().last().is_some_and(|output| output.contains("[b1 ended"));
+        let is_told_to_stop = request.user_texts().last() == Some(&"stop it");
+        match (request.outputs().len(), way) {
+            (0, _) if is_told_to_stop => Reply::calls("bash_stop", json!({"id": "b1"})),
+            (0, _) => Reply::calls("bash", order.clone()),
+            (_, Way::Normal) if !ended => wait(),
+            (_, Way::Interrupt) => Reply::new().text("And so on").stalls(),
+            _ => Reply::says("ok"),
+        }
+    });
+    let house = House::scripted(script).await;
+    let conversation = house.start().await;
+    if way == Way::Interrupt {
+        conversation.send(Input { text: "go".into() }).await.unwrap();
+        cell.wait_until_up(&house.workspace()).await;
+        conversation.interrupt().await.unwrap();
+        finish(&conversation).await;
+        return cell.assert_gone();
+    }
+    say(&conversation, "go").await;
+    if way == Way::Normal {
+        return cell.assert_gone_now();
+    }
+    cell.wait_until_up(&house.workspace()).await;
+    if way == Way::Stop {
+        say(&conversation, "stop it").await;
+        cell.assert_gone_now();
+        assert_eq!(results(&conversation)[1]["details"]["running"], false, "{}", cell.name());
+        return;
+    }
+    drop(conversation);
+    cell.assert_gone();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_survives_without_namespaces() {
+    // Only root can be told to do without them here; for others, signals go to the first test.
+    let ways = if World::is_possible() { &FOREGROUND[..] } else { &FOREGROUND[..3] };
+    run_all("without namespaces", ways, |cell| async move {
+        match cell.way {
+            Way::Term | Way::Kill => {
+                signalled(&cell, json!({"command": cell.command()}), World::Subreaper).await;
+            }
+            _ => on_the_bench(&cell).await,
+        }
+    })
+    .await;
+}
+
+async fn on_the_bench(cell: &Cell) {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = Workbench::new(Setup {
+        own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+        folder: folder.path(),
+        environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+        subreaper: true,
+        drain: Duration::from_millis(100),
+        grace: Duration::from_millis(300),
+    })
+    .unwrap();
+    let timeout_ms = if cell.way == Way::Timeout { 3_000 } else { 60_000 };
+    let order = json!({"command": cell.command(), "timeout_ms": timeout_ms});
+    let interrupt = async {
+        if cell.way == Way::Interrupt {
+            cell.wait_until_up(folder.path()).await;
+            bench.interrupt();
+        }
+    };
+    let (answer, ()) = tokio::join!(bench.call("bash", order), interrupt);
+    let answer = answer.unwrap();
+    assert_eq!(answer.details["containment"], "subreaper");
+    assert_eq!(answer.details["survivors"], json!([]), "{}", cell.name());
+    cell.assert_gone_now();
+}
