@@ -115,7 +115,7 @@ fn cells(ways: &[Way], size: Size, seed: u64) -> (Vec<Cell>, usize) {
             "python3" => !python.is_empty(),
             program => is_installed(program),
         };
-        shape.needs.iter().all(|program| is_there(program))
+        shape.needs.iter().all(is_there)
     };
     let mut all: Vec<Cell> = SHAPES
         .iter()
