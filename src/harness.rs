@@ -225,7 +225,7 @@ impl Harness {
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.
-    fn toolbox(&self, folder: &Path, history: &History, shelf: Shelf) -> Toolbox {
+    fn toolbox(&self, folder: &Path, history: &History, resources: Shelf) -> Toolbox {
         let mut known = self.backgrounds.lock().unwrap_or_else(PoisonError::into_inner);
         let background = known.get(folder).and_then(WeakBackground::upgrade).unwrap_or_else(|| {
             known.retain(|_, weak| weak.upgrade().is_some());
@@ -233,7 +233,7 @@ impl Harness {
             known.insert(folder.to_owned(), background.downgrade());
             background
         });
-        Toolbox::sharing(&self.config, self.commands.clone(), history, shelf, background)
+        Toolbox::sharing(&self.config, self.commands.clone(), history, resources, background)
     }
 
     fn manners(&self) -> Manners {
