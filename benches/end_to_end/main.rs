@@ -162,8 +162,8 @@ fn memory(report: &mut Report) {
         format!("peak memory of a Turn with 50 calls {} ≤ {}", megabytes(peak), megabytes(PEAK)),
         peak <= PEAK,
     );
-    let flood = Scene::new("flood 300000000");
-    let [floor, none, synced] = flood.peaks(1).map(|mut peaks| median(&mut peaks));
+    let torrent = Scene::new("flood 300000000");
+    let [floor, none, synced] = torrent.peaks(1).map(|mut peaks| median(&mut peaks));
     let shown = [floor, none, synced].map(megabytes);
     report.row("peak memory, 300 MB of output", shown, ratio(none, floor));
     let cost = none.max(synced).saturating_sub(peak);
