@@ -33,6 +33,8 @@ pub struct Subject {
     pub command: Option<String>,
     /// Whether it asks for the network.
     pub network: bool,
+    /// Whether it is a command that no sandbox would hold.
+    pub is_unheld: bool,
 }
 
 impl Subject {
@@ -61,6 +63,9 @@ pub struct Approval {
     /// Whether it was given to a call that asked for the network.
     #[serde(default)]
     pub network: bool,
+    /// Whether it was given to a command that no sandbox held.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unheld: bool,
     pub granted_at: String,
 }
 
@@ -77,8 +82,11 @@ pub enum Scope {
 impl Approval {
     fn new(project: &Path, subject: &Subject, scope: Scope) -> Self {
         let network = subject.network;
-        let named =
+        let mut named =
             json!({ "network": network, "project": project, "scope": scope, "tool": subject.tool });
+        if subject.is_unheld {
+            named["is_unheld"] = true.into();
+        }
         let mut id = hex(&Sha256::digest(sorted(&named).to_string()));
         id.truncate(12);
         Self {
@@ -88,6 +96,7 @@ impl Approval {
             summary: subject.summary.chars().take(SUMMARY_LIMIT).collect(),
             scope,
             network,
+            is_unheld: subject.is_unheld,
             granted_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }
     }
@@ -95,6 +104,8 @@ impl Approval {
     fn covers(&self, project: &Path, subject: &Subject) -> bool {
         self.project == project
             && self.tool == subject.tool
+            // Who allowed it in a sandbox did not allow it without one.
+            && (self.is_unheld || !subject.is_unheld)
             && match &self.scope {
                 Scope::Digest(digest) => *digest == subject.digest,
                 Scope::Prefix(words) => {

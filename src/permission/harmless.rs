@@ -10,7 +10,6 @@ use super::shell::{Script, Word};
 const LOOKING: &[&str] = &[
     "basename",
     "cat",
-    "cd",
     "cksum",
     "cmp",
     "comm",
@@ -36,7 +35,6 @@ const LOOKING: &[&str] = &[
     "nproc",
     "od",
     "paste",
-    "printf",
     "pwd",
     "readlink",
     "realpath",
@@ -61,6 +59,8 @@ const LOOKING: &[&str] = &[
 /// Programs that look, unless one of these options makes them do more.
 const UNLESS: &[(&str, &[&str])] = &[
     ("date", &["-s", "--set"]),
+    // The name of a variable may hold a command.
+    ("printf", &["-v"]),
     (
         "find",
         &[
@@ -85,6 +85,11 @@ fn looks(words: &[Word]) -> bool {
     let name = program.text.as_str();
     if LOOKING.contains(&name) {
         return stays;
+    }
+    // Without an operand it leads to the home, and `-` to wherever one was.
+    if name == "cd" {
+        let is_folder = |word: &Word| !word.has_pattern && !word.text.starts_with('-');
+        return stays && matches!(arguments, [only] if is_folder(only) && !only.text.is_empty());
     }
     // A second operand of `uniq` is where it writes.
     if name == "uniq" {
@@ -117,7 +122,13 @@ fn stays_inside(word: &Word) -> bool {
     let leaves =
         |text: &str| text.starts_with(['/', '~']) || text.split('/').any(|part| part == "..");
     let value = text.split_once('=').map_or("", |(_, value)| value);
-    text == "/dev/null" || !(leaves(text) || leaves(value))
+    // A path may follow the letter of an option at once.
+    let glued = text
+        .strip_prefix('-')
+        .map_or("", |rest| rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
+    // A lone slash is what fields are parted by.
+    let leaves_glued = glued != "/" && leaves(glued);
+    text == "/dev/null" || !(leaves(text) || leaves(value) || leaves_glued)
 }
 
 #[cfg(test)]
@@ -144,6 +155,8 @@ mod tests {
             "ls # nothing else",
             "! grep x y",
             "date +%F",
+            "cut -d/ -f2 a",
+            "printf '%s\\n' a-v",
         ] {
             assert!(only_looks(command), "{command}");
         }
@@ -202,6 +215,16 @@ mod tests {
             "cat <(rm x)",
             "cat <<< $(rm x)",
             "ls \\; rm",
+            "cd",
+            "cd && cat .netrc",
+            "cd - && ls",
+            "cd -P && ls",
+            "cd '' && ls",
+            "printf -v 'a[$(rm x)]' y",
+            "grep -f/etc/passwd x",
+            "grep -rf../x y",
+            "ls\u{b}-la",
+            "cat\u{a0}x",
         ] {
             assert!(!only_looks(command), "{command}");
         }

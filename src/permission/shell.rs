@@ -21,7 +21,9 @@ pub struct Script<'a> {
 impl<'a> Script<'a> {
     /// Takes a command apart; `None` when it is not understood as a whole.
     pub fn parse(text: &'a str) -> Option<Self> {
-        if text.len() > LONGEST {
+        // The grammar parts words at blanks that a shell takes for letters.
+        let is_odd = |c: char| (c.is_control() || c.is_whitespace()) && !" \t\n".contains(c);
+        if text.len() > LONGEST || text.contains(is_odd) {
             return None;
         }
         let mut parser = Parser::new();
@@ -77,6 +79,9 @@ impl<'a> Script<'a> {
         if children.next().is_some() || root.child_count() != 1 {
             return None;
         }
+        if self.of(only) != self.text.trim() {
+            return None;
+        }
         let words = self.words(only)?;
         let is_exact = |word: &Word| !word.has_pattern;
         words.iter().all(is_exact).then(|| words.into_iter().map(|word| word.text).collect())
@@ -125,11 +130,18 @@ impl<'a> Script<'a> {
             return None;
         }
         let mut cursor = command.walk();
+        let mut end = command.start_byte();
         command
             .children(&mut cursor)
-            .map(|child| match child.kind() {
-                "command_name" => self.word(child.named_child(0)?),
-                _ => self.word(child),
+            .map(|child| {
+                // An escaped blank between words is a word to a shell, and nothing to the grammar.
+                let gap = self.text.get(end..child.start_byte())?;
+                end = child.end_byte();
+                match child.kind() {
+                    _ if !gap.bytes().all(|byte| matches!(byte, b' ' | b'\t')) => None,
+                    "command_name" => self.word(child.named_child(0)?),
+                    _ => self.word(child),
+                }
             })
             .collect()
     }
@@ -222,10 +234,34 @@ mod tests {
         assert_eq!(simple("git commit -m 'a b'").unwrap()[3], "a b");
         assert_eq!(simple("echo a\"b c\"").unwrap()[1], "ab c");
         for command in [
-            "a; b", "a && b", "a | b", "a &", "a > x", "a $(b)", "a `b`", "a $B", "A=1 a", "(a)",
-            "a *", "a {b,c}", "a ~", "a\nb", "! a", "a \\b", "a <(b)", "a <<< b", "",
+            "a; b",
+            "a && b",
+            "a | b",
+            "a &",
+            "a > x",
+            "a $(b)",
+            "a `b`",
+            "a $B",
+            "A=1 a",
+            "(a)",
+            "a *",
+            "a {b,c}",
+            "a ~",
+            "a\nb",
+            "! a",
+            "a \\b",
+            "a <(b)",
+            "a <<< b",
+            "",
+            "a\u{b}/b c",
+            "a\u{c}/b",
+            "a\rb",
+            "a\u{a0}b",
+            "a\u{2003}b",
+            "a \\ b",
+            "\\ a b",
         ] {
-            assert_eq!(simple(command), None, "{command}");
+            assert_eq!(simple(command), None, "{command:?}");
         }
     }
 

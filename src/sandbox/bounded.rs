@@ -17,7 +17,8 @@ impl Spec {
         if bounds.is_empty() || !is_writable {
             return self;
         }
-        self.writable.retain(|path| !path.starts_with(workspace));
+        // A configured root around the Workspace would let everything in it be written.
+        self.writable.retain(|path| !path.starts_with(workspace) && !workspace.starts_with(path));
         let is_itself =
             |path: &Path| path.canonicalize().is_ok_and(|real| real == path && real.is_dir());
         let Reach { folders, except } = bounds.reach();
@@ -103,6 +104,10 @@ mod tests {
         {
             assert_eq!(spec().bounded(&root, &closed).writable, std::slice::from_ref(&cache));
         }
+        let mut around = spec();
+        around.writable.extend(root.parent().map(Path::to_owned));
+        let bounded = around.bounded(&root, &bounds(&["src/**"], &[]));
+        assert_eq!(bounded.writable, [cache.clone(), root.join("src")]);
         let mut read_only = spec();
         read_only.writable.clear();
         assert!(read_only.bounded(&root, &bounds(&["src/**"], &[])).writable.is_empty());

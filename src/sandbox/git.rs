@@ -54,34 +54,45 @@ impl Repository {
         }
         let mut budget = MOST_FOLDERS;
         self.keep_modules(&shared.join("modules"), DEEPEST_MODULE, &mut budget);
-        for worktree in folders(&shared.join("worktrees")).into_iter().take(MOST_FOLDERS) {
+        let worktrees = shared.join("worktrees");
+        self.pin(&worktrees);
+        for worktree in folders(&worktrees).into_iter().take(MOST_FOLDERS) {
+            self.pin(&worktree);
             if worktree != own {
                 self.keep_folder(&worktree);
             }
         }
     }
 
-    fn keep_folder(&mut self, folder: &Path) {
-        for name in ["config", "config.worktree", "hooks", "gitdir"] {
-            let path = folder.join(name);
-            if fs::symlink_metadata(&path).is_ok() {
-                self.kept.push(path);
-            }
+    /// What is kept in a folder is kept only as long as the folder cannot be moved aside: it gets
+    /// its own place in the list of mounts.
+    fn pin(&mut self, folder: &Path) {
+        let is_folder = fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
+        if is_folder && !self.writable.iter().any(|other| other == folder) {
+            self.writable.push(folder.to_owned());
         }
-        let commondir = folder.join("commondir");
-        let is_there = fs::symlink_metadata(&commondir).is_ok();
-        if is_there { &mut self.kept } else { &mut self.absent }.push(commondir);
+    }
+
+    fn keep_folder(&mut self, folder: &Path) {
+        // What is not there must not come to be: git would run it, or look elsewhere.
+        for name in ["config", "config.worktree", "hooks", "gitdir", "commondir"] {
+            let path = folder.join(name);
+            let is_there = fs::symlink_metadata(&path).is_ok();
+            if is_there { &mut self.kept } else { &mut self.absent }.push(path);
+        }
     }
 
     fn keep_modules(&mut self, modules: &Path, depth: usize, budget: &mut usize) {
         if depth == 0 {
             return;
         }
+        self.pin(modules);
         for folder in folders(modules) {
             if *budget == 0 {
                 return;
             }
             *budget -= 1;
+            self.pin(&folder);
             if folder.join("HEAD").exists() {
                 self.keep_folder(&folder);
                 self.keep_modules(&folder.join("modules"), depth - 1, budget);

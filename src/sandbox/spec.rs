@@ -207,6 +207,7 @@ impl Sandbox {
         let home = self.user_home.as_deref();
         // The whole folder, where it is nothing but Pixir's: the tokens may come later.
         let is_shared = self.state == paths::state(wish.workspace)
+            || wish.workspace.starts_with(&self.state)
             || home.is_some_and(|home| home.starts_with(&self.state));
         let tokens = if is_shared { Home::new(&self.state).auth() } else { self.state.clone() };
         let configured = self.settings.hide.iter().filter_map(|path| tilde(path, home));

@@ -108,9 +108,16 @@ fn a_repository_keeps_its_hooks_and_settings() {
     place.write("work/.git/modules/a/b/config", "");
     let found = repository(&place.path("work"));
     let git = place.path("work/.git");
-    assert_eq!(found.writable, std::slice::from_ref(&git));
-    assert_eq!(found.kept, [git.join("config"), git.join("hooks"), git.join("modules/a/b/config")]);
-    assert_eq!(found.absent, [git.join("commondir"), git.join("modules/a/b/commondir")]);
+    let named = |names: &[&str]| names.iter().map(|name| git.join(name)).collect::<Vec<_>>();
+    let modules = ["modules", "modules/a", "modules/a/b"];
+    assert_eq!(found.writable, [vec![git.clone()], named(&modules)].concat());
+    assert_eq!(found.kept, named(&["config", "hooks", "modules/a/b/config"]));
+    let own = ["config.worktree", "gitdir", "commondir"];
+    assert_eq!(found.absent[..3], named(&own));
+    assert!(found.absent.contains(&git.join("modules/a/b/hooks")), "{:?}", found.absent);
+    fs::remove_dir_all(git.join("hooks")).unwrap();
+    let bare = repository(&place.path("work"));
+    assert!(bare.absent.contains(&git.join("hooks")), "hooks to come are no better");
 }
 
 #[test]
@@ -126,7 +133,7 @@ fn a_git_file_is_believed_only_when_what_it_names_points_back() {
     dot_git(&own);
     back(&format!("{}\n", place.path("work/.git").display()));
     let found = repository(&place.path("work"));
-    assert_eq!(found.writable, std::slice::from_ref(&main));
+    assert_eq!(found.writable, [main.clone(), main.join("worktrees"), own.clone()]);
     for kept in [place.path("work/.git"), main.join("config"), own.join("commondir")] {
         assert!(found.kept.contains(&kept), "{}", kept.display());
     }

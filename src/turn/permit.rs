@@ -154,6 +154,7 @@ impl Turn {
             summary: self.cleaned(plan.summary.clone()),
             command: plan.command.clone(),
             network: plan.network,
+            is_unheld: plan.effect == Effect::Execute && self.hold() == Hold::Impossible,
         };
         (subject, paths)
     }

@@ -276,6 +276,11 @@ impl Ready {
         match undo {
             // What lies beside is the new file again, and is cleared away with the others.
             Undo::Exchanged(beside) => {
+                // What somebody else has put there since is not ours to clear away.
+                let own = self.beside.as_ref().and_then(|own| rustix::fs::fstat(&own.file).ok());
+                if !own.is_some_and(|own| is_still(folder, name, &own)) {
+                    return Err(explain(Errno::STALE));
+                }
                 rustix::fs::renameat_with(folder, beside, folder, name, RenameFlags::EXCHANGE)
                     .map_err(explain)
             }

@@ -283,11 +283,16 @@ fn irregular(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// Refuses a path that passes through Pixir's own state.
+/// What git runs and is led by lies there: a hook or a setting is a program that starts outside
+/// of every sandbox.
+const GIT_FOLDER: &str = ".git";
+
+/// Refuses a path that passes through Pixir's own state, or git's.
 fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> {
-    let protected = relative.components().any(
-        |part| matches!(part, Component::Normal(name) if name.eq_ignore_ascii_case(STATE_FOLDER)),
-    );
+    let is_own =
+        |name: &OsStr| [STATE_FOLDER, GIT_FOLDER].iter().any(|own| name.eq_ignore_ascii_case(own));
+    let protected =
+        relative.components().any(|part| matches!(part, Component::Normal(name) if is_own(name)));
     if protected { Err(WorkspaceError::Protected { path: path.to_owned() }) } else { Ok(()) }
 }
 
@@ -306,7 +311,7 @@ pub enum WorkspaceError {
     Refused { path: PathBuf },
     #[error("{} is outside the Workspace", path.display())]
     Outside { path: PathBuf },
-    #[error("{} belongs to Pixir's own state and cannot be written by tools", path.display())]
+    #[error("{} belongs to the own state of Pixir or git and cannot be written by tools", path.display())]
     Protected { path: PathBuf },
     #[error("{} is outside what may be written in this Session", path.display())]
     Bounded { path: PathBuf },
@@ -398,7 +403,9 @@ impl Explain for WorkspaceError {
         let action = match self {
             Self::Refused { .. } => "name it with --cwd, or start in a project folder",
             Self::Outside { .. } => "use a path inside the Workspace",
-            Self::Protected { .. } => "write somewhere outside .pixir",
+            Self::Protected { .. } => {
+                "write somewhere outside .pixir and .git; what git keeps is changed by git commands"
+            }
             Self::Bounded { .. } => {
                 "write where --allow-write and --deny-write let you, or tell the user what you need"
             }

@@ -108,6 +108,7 @@ impl Workspace {
         let parent = or_root(path.parent().unwrap_or(Path::new("")));
         let folder = self.open_beneath(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
         self.refuse_protected_folder(&folder, &path)?;
+        refuse_protected(&path, &path)?;
         self.refuse_unbounded(&path, &path)?;
         if !is_still(&folder, &name, &existing.stat) {
             return Err(changed());

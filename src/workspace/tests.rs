@@ -127,6 +127,33 @@ fn pixirs_own_state_is_readable_but_never_writable() {
 }
 
 #[test]
+fn what_git_runs_is_never_written() {
+    let place = Place::new();
+    fs::create_dir_all(place.path(".git/hooks")).unwrap();
+    fs::create_dir_all(place.path("sub")).unwrap();
+    fs::write(place.path(".git/config"), "[core]").unwrap();
+    fs::write(place.path("sub/.git"), "gitdir: x").unwrap();
+    symlink(".git", place.path("g")).unwrap();
+    symlink("sub/.git", place.path("pointer")).unwrap();
+    assert_eq!(place.read(".git/config"), Ok("[core]".into()));
+    for path in [
+        ".git/config",
+        ".git/hooks/pre-commit",
+        ".GIT/config",
+        "g/hooks/pre-commit",
+        "g/config",
+        "sub/.git",
+        "pointer",
+        "new/.git/config",
+    ] {
+        assert_eq!(place.write(path, "evil"), Err(Kind::ProtectedPath), "{path}");
+        let checked = place.workspace.check_writable(Path::new(path)).unwrap_err();
+        assert_eq!(checked.kind(), Kind::ProtectedPath, "{path}");
+    }
+    assert_eq!(place.write(".gitignore", "x"), Ok(()));
+}
+
+#[test]
 fn odd_files_are_refused_and_never_block() {
     let place = Place::new();
     fs::create_dir(place.path("folder")).unwrap();

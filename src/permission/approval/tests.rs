@@ -38,6 +38,7 @@ fn subject(which: usize, project: &Path) -> Subject {
         summary: format!("run {command}"),
         command: Some(command),
         network,
+        is_unheld: false,
     }
 }
 
@@ -193,4 +194,22 @@ fn a_damaged_file_allows_nothing() {
     let text = std::fs::read_to_string(home.permissions()).unwrap();
     std::fs::write(home.permissions(), text.replace("cargo", "\u{0}")).unwrap();
     assert_eq!(approvals.find(&own, &here, &subject(1, &here)), None);
+}
+
+#[test]
+fn what_was_allowed_in_a_sandbox_is_asked_again_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let approvals = Approvals::new(&Home::new(folder.path()));
+    let project = Path::new("/p");
+    let session = SessionId::parse("20261116T101112-abcdef").unwrap();
+    let held = subject(0, project);
+    let unheld = Subject { is_unheld: true, ..held.clone() };
+    for answer in [Answer::Project, Answer::Prefix] {
+        approvals.remember(&session, project, &held, answer).unwrap();
+        assert!(approvals.find(&session, project, &held).is_some());
+        assert_eq!(approvals.find(&session, project, &unheld), None);
+    }
+    approvals.remember(&session, project, &unheld, Answer::Prefix).unwrap();
+    assert_eq!(approvals.find(&session, project, &unheld), Some(Memory::Prefix));
+    assert!(approvals.find(&session, project, &held).is_some());
 }
