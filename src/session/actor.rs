@@ -85,16 +85,16 @@ impl Actor {
 
     /// Begins to make the name of a new Log durable, so that it is by the time somebody waits for
     /// the first words in it.
-    pub(super) fn named_early(mut self) -> Self {
+    fn name_early(&mut self) {
         if self.manners.durability != Durability::None
             && let Some(folder) = self.log.take_newborn()
         {
             self.naming = Some(tokio::task::spawn_blocking(move || folder.sync()));
         }
-        self
     }
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Inbox>) {
+        self.name_early();
         while let Some(wake) = self.next(&mut inbox).await {
             match wake {
                 Wake::Message(message) => self.handle(message).await,

@@ -70,7 +70,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let mut log = Log::create(workspace, id)?;
         log.append(first)?;
-        Ok(Self::spawn(log, manners, Actor::named_early))
+        Ok(Self::spawn(log, manners))
     }
 
     /// Opens an existing Session, closing what the death of its last process left open.
@@ -81,16 +81,16 @@ impl Session {
     ) -> Result<(Self, Opened), SessionError> {
         let (mut log, opened) = Log::open(workspace, id)?;
         actor::close_cut_turn(&mut log)?;
-        Ok((Self::spawn(log, manners, |actor| actor), opened))
+        Ok((Self::spawn(log, manners), opened))
     }
 
-    fn spawn(log: Log, manners: Manners, prepared: impl FnOnce(Actor) -> Actor) -> Self {
+    fn spawn(log: Log, manners: Manners) -> Self {
         let (inbox, messages) = mpsc::channel(INBOX);
         let bus = Bus::new(log.id().clone(), log.next_seq());
         let session = Self { id: log.id().clone(), path: log.path().to_owned(), inbox, bus };
         let actor = Actor::new(log, session.bus.clone(), manners, session.inbox.downgrade());
         // The actor owns itself: it ends when the last handle is gone, and nobody needs its result.
-        tokio::spawn(prepared(actor).run(messages));
+        tokio::spawn(actor.run(messages));
         session
     }
 
