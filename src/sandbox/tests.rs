@@ -125,11 +125,11 @@ fn a_git_file_is_believed_only_when_what_it_names_points_back() {
     let place = Place::new();
     let dot_git = |to: &Path| place.write("work/.git", &format!("gitdir: {}\n", to.display()));
     let main = place.path("main/.git");
-    let own = main.join("worktrees/work");
+    let own = main.join("worktrees/tree");
     place.write("main/.git/config", "");
-    place.write("main/.git/worktrees/work/HEAD", "");
-    place.write("main/.git/worktrees/work/commondir", "../..\n");
-    let back = |to: &str| place.write("main/.git/worktrees/work/gitdir", to);
+    place.write("main/.git/worktrees/tree/HEAD", "");
+    place.write("main/.git/worktrees/tree/commondir", "../..\n");
+    let back = |to: &str| place.write("main/.git/worktrees/tree/gitdir", to);
     dot_git(&own);
     back(&format!("{}\n", place.path("work/.git").display()));
     let found = repository(&place.path("work"));
@@ -145,9 +145,9 @@ fn a_git_file_is_believed_only_when_what_it_names_points_back() {
         assert_eq!(repository(&place.path("work")).writable, Vec::<PathBuf>::new());
     }
     // A submodule points back by its own setting.
-    place.write("main/.git/modules/work/HEAD", "");
-    place.write("main/.git/modules/work/config", "[core]\n\tworktree = ../../../../work\n");
-    let module = place.path("main/.git/modules/work");
+    place.write("main/.git/modules/part/HEAD", "");
+    place.write("main/.git/modules/part/config", "[core]\n\tworktree = ../../../../work\n");
+    let module = place.path("main/.git/modules/part");
     dot_git(&module);
     assert_eq!(repository(&place.path("work")).writable, [module]);
 }

@@ -540,7 +540,7 @@ fn the_witness_can_accuse() {
     assert_eq!(accused(&format!("2 execve(\"/bin/bash\", [\"bash\"]) = 0\n2 {names}")), 0);
     assert_eq!(accused(&format!("1 {names}")), 1, "nobody else asks for names");
     assert_eq!(accused(&format!("1 {}", model.replace("4000", "4001"))), 1);
-    assert_eq!(accused("1 execve(\"/work/bash\", [\"bash\"]) = 0"), 1);
+    assert_eq!(accused("1 execve(\"/repo/bash\", [\"bash\"]) = 0"), 1);
     assert_eq!(accused("1 execve(\"./git\", [\"git\"]) = -1 ENOENT"), 1);
     assert_eq!(accused("1 execveat(3, \"\", [\"x\"], AT_EMPTY_PATH) = 0"), 1);
 }

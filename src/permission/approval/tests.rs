@@ -43,7 +43,7 @@ fn subject(which: usize, project: &Path) -> Subject {
 }
 
 fn project(which: usize) -> PathBuf {
-    PathBuf::from(["/work/app", "/work/app_evil"][which])
+    PathBuf::from(["/home/me/app", "/home/me/app_evil"][which])
 }
 
 fn session(which: usize) -> SessionId {
