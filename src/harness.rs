@@ -124,7 +124,7 @@ impl Harness {
 
     /// Starts a Conversation: a new Session, or one that exists.
     pub async fn start(&self, start: Start) -> Result<Conversation, HarnessError> {
-        let workspace = Workspace::open(&start.workspace)?;
+        let workspace = Workspace::open(&start.workspace)?.hiding(self.config.home.folder());
         match start.session {
             Which::New => self.begin(workspace, start.can_ask),
             Which::Resume(id) => self.resume(workspace, &id, start.can_ask).await,

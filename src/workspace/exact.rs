@@ -4,7 +4,9 @@
 //! every single open, that the whole path is beneath the root and that no part of it has become a
 //! link since its name was seen.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -52,6 +54,9 @@ impl Workspace {
     /// Opens what stands at this place, relative to the root, for reading.
     pub fn open_exact(&self, path: &[u8], wanted: Wanted) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
+        if wanted == Wanted::File && self.is_hidden(Path::new(OsStr::from_bytes(path))) {
+            return Err(Errno::ACCESS);
+        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let flags = if wanted == Wanted::Folder { flags | OFlags::DIRECTORY } else { flags };
         let resolve =

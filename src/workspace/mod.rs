@@ -39,7 +39,7 @@ const NAMES_LIMIT: usize = 2000;
 
 /// An open Workspace, cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Workspace(Arc<Root>, Arc<Bounds>);
+pub struct Workspace(Arc<Root>, Arc<Bounds>, Option<Arc<Path>>);
 
 #[derive(Debug)]
 struct Root {
@@ -79,13 +79,27 @@ impl Workspace {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(&canonical, flags, Mode::empty())
             .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
-        Ok(Self(Arc::new(Root { given, canonical, folder }), Arc::default()))
+        Ok(Self(Arc::new(Root { given, canonical, folder }), Arc::default(), None))
     }
 
     /// The same Workspace, with bounds for whatever is written.
     #[must_use]
     pub fn bounded(self, bounds: Bounds) -> Self {
-        Self(self.0, Arc::new(bounds))
+        Self(self.0, Arc::new(bounds), self.2)
+    }
+
+    /// The same Workspace, in which the files of this folder are shown to nobody: a Workspace may
+    /// contain the user's Home, and with it the tokens of a sign-in.
+    #[must_use]
+    pub fn hiding(self, folder: &Path) -> Self {
+        let hidden = folder.canonicalize().ok().filter(|real| real.starts_with(self.root()));
+        Self(self.0, self.1, hidden.map(Into::into))
+    }
+
+    /// Whether a file is one that is shown to nobody; `real` is relative, links resolved.
+    fn is_hidden(&self, real: &Path) -> bool {
+        let parent = || self.root().join(real.parent().unwrap_or(Path::new("")));
+        self.2.as_deref().is_some_and(|hidden| parent() == hidden)
     }
 
     /// Where tools may write.
@@ -132,6 +146,9 @@ impl Workspace {
             return Err(WorkspaceError::NotRegular { path: path.to_owned(), what });
         }
         let real = self.real_path(&descriptor, path)?;
+        if self.is_hidden(&real) {
+            return Err(WorkspaceError::Hidden { path: path.to_owned() });
+        }
         Ok(OpenFile { file: File::from(descriptor), path: real, stat })
     }
 
@@ -313,6 +330,8 @@ pub enum WorkspaceError {
     Outside { path: PathBuf },
     #[error("{} belongs to the own state of Pixir or git and cannot be written by tools", path.display())]
     Protected { path: PathBuf },
+    #[error("{} belongs to the user's own settings of Pixir and is not shown", path.display())]
+    Hidden { path: PathBuf },
     #[error("{} is outside what may be written in this Session", path.display())]
     Bounded { path: PathBuf },
     #[error("{} does not exist", path.display())]
@@ -363,6 +382,7 @@ impl WorkspaceError {
             Self::Refused { path }
             | Self::Outside { path }
             | Self::Protected { path }
+            | Self::Hidden { path }
             | Self::Bounded { path }
             | Self::Missing { path }
             | Self::NotRegular { path, .. }
@@ -381,7 +401,7 @@ impl Explain for WorkspaceError {
         match self {
             Self::Refused { .. } => Kind::WorkspaceRefused,
             Self::Outside { .. } => Kind::OutsideWorkspace,
-            Self::Protected { .. } => Kind::ProtectedPath,
+            Self::Protected { .. } | Self::Hidden { .. } => Kind::ProtectedPath,
             Self::Bounded { .. } => Kind::PermissionDenied,
             Self::Missing { .. } => Kind::NotFound,
             Self::NotRegular { .. } | Self::NoPath { .. } => Kind::InvalidArgs,
@@ -403,6 +423,7 @@ impl Explain for WorkspaceError {
         let action = match self {
             Self::Refused { .. } => "name it with --cwd, or start in a project folder",
             Self::Outside { .. } => "use a path inside the Workspace",
+            Self::Hidden { .. } => "go on without it, or ask the user",
             Self::Protected { .. } => {
                 "write somewhere outside .pixir and .git; what git keeps is changed by git commands"
             }

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use pixir::Home;
+use pixir::scripted::Reply;
 use pixir::workbench::{Answer, Setup, Workbench};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
+use crate::support::House;
 use crate::support::torture::{self, Size};
 
 /// What stands in every file outside.
@@ -251,4 +254,30 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
         "race: swaps={swaps} calls={calls_made} carried out={carried_out} effects outside=0 seed={seed}, {:.1} s",
         began.elapsed().as_secs_f64(),
     ));
+}
+
+#[tokio::test]
+async fn a_workspace_around_the_home_shows_no_tokens() {
+    let mut house = House::with([
+        Reply::new()
+            .call("read", json!({"path": ".pixir/auth.json"}))
+            .call("read", json!({"path": "way/auth.json"}))
+            .call("grep", json!({"pattern": "token", "path": ".pixir"}))
+            .call("read", json!({"path": "mine/auth.json"})),
+        Reply::says("Nothing to see."),
+    ])
+    .await;
+    house.config.home = Home::new(house.workspace().join(".pixir"));
+    for folder in [".pixir", "mine"] {
+        fs::create_dir(house.workspace().join(folder)).unwrap();
+    }
+    house.write(".pixir/auth.json", r#"{"access_token":"one-that-opens-doors"}"#);
+    house.write(".pixir/.auth.draft", r#"{"access_token":"one-that-opens-doors"}"#);
+    house.write("mine/auth.json", "my own file\n");
+    symlink(".pixir", house.workspace().join("way")).unwrap();
+    let (conversation, _) = house.turn("look around").await;
+    let log = fs::read_to_string(conversation.log_path()).unwrap();
+    assert!(!log.contains("opens-doors"), "{log}");
+    assert_eq!(log.matches(r#""kind":"protected_path""#).count(), 2, "{log}");
+    assert!(log.contains("my own file"), "a name alone hides nothing");
 }
