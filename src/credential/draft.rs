@@ -137,24 +137,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::credential::store::tests::{house, tokens};
     use crate::paths::Home;
-
-    fn tokens(access: &str) -> Tokens {
-        Tokens {
-            access: access.into(),
-            refresh: Some("refresh".into()),
-            id: None,
-            account_id: "acct".to_owned(),
-            obtained_at: 12,
-            stated_end: Some(3600),
-        }
-    }
-
-    fn house() -> (tempfile::TempDir, Store) {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(&Home::new(folder.path().join("home")));
-        (folder, store)
-    }
 
     /// What a process that was killed at some moment left beside the store.
     fn leave(store: &Store, name: &str, text: &str) {

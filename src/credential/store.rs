@@ -173,11 +173,11 @@ pub(super) fn fields(tokens: &Tokens, before: Option<&Stored>) -> Map<String, Va
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::error::Explain;
 
-    fn tokens(access: &str) -> Tokens {
+    pub fn tokens(access: &str) -> Tokens {
         Tokens {
             access: access.into(),
             refresh: Some("refresh".into()),
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    fn house() -> (tempfile::TempDir, Store) {
+    pub fn house() -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(&Home::new(folder.path().join("home")));
         (folder, store)

@@ -24,7 +24,7 @@ mod world;
 pub use confine::{Confined, confine};
 pub use guard::{Guard, expel};
 pub use scratch::Scratch;
-pub use spec::{Network, Sandbox, Spec, Wish};
+pub use spec::{NAMING, Network, Sandbox, Spec, Wish};
 pub use world::{build, name_spaces};
 
 use crate::config::SandboxLevel;

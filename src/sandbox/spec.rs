@@ -69,8 +69,8 @@ pub struct Wish<'a> {
     pub scratch: &'a Path,
 }
 
-/// Variables that name folders which commands need to see.
-const NAMING: &[&str] = &[
+/// Variables that name folders which commands need to see; all of them reach a command.
+pub const NAMING: &[&str] = &[
     "HOME",
     "PATH",
     "CARGO_HOME",

@@ -4,12 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::sandbox::NAMING;
 use crate::secret::is_telling;
 
-/// Variables that say where things are and who the user is.
+/// Variables that say who the user is and how the world is reached, beside those that name folders.
 const ALLOWED: &[&str] = &[
-    "PATH",
-    "HOME",
     "USER",
     "LOGNAME",
     "SHELL",
@@ -17,16 +16,6 @@ const ALLOWED: &[&str] = &[
     "TERM",
     "TMPDIR",
     "TZ",
-    "CARGO_HOME",
-    "RUSTUP_HOME",
-    "JAVA_HOME",
-    "NVM_DIR",
-    "PYENV_ROOT",
-    "VIRTUAL_ENV",
-    "GOPATH",
-    "GOROOT",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
     "http_proxy",
     "https_proxy",
     "no_proxy",
@@ -62,7 +51,7 @@ const SET: &[(&str, &str)] = &[("PIXIR", "1"), ("GIT_TERMINAL_PROMPT", "0"), ("P
 pub fn for_commands(full: &[(OsString, OsString)], named: &[String]) -> Vec<(OsString, OsString)> {
     let is_set = |name: &OsStr| SET.iter().any(|(set, _)| name == *set);
     let passes = |name: &OsStr| {
-        let allowed = ALLOWED.iter().any(|allowed| name == *allowed);
+        let allowed = ALLOWED.iter().chain(NAMING).any(|allowed| name == *allowed);
         let prefix = |prefix: &&str| name.as_bytes().starts_with(prefix.as_bytes());
         let by_prefix = ALLOWED_PREFIXES.iter().any(prefix) && !is_telling(&name.to_string_lossy());
         let named = named.iter().any(|named| name == named.as_str());

@@ -4,9 +4,7 @@ use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
 use crate::support::House;
-use crate::support::desk::{Ran, ran};
-use crate::support::house::{PIXIR, newest_log};
-use crate::support::leaks;
+use crate::support::house::newest_log;
 use crate::support::terminal::Terminal;
 
 /// A model that makes one call in every Turn, and then answers.
@@ -15,22 +13,6 @@ fn calling(name: &'static str, args: Value) -> Script {
         let is_due = request.outputs().len() < request.user_texts().len();
         if is_due { Reply::calls(name, args.clone()) } else { Reply::says("all done") }
     })
-}
-
-fn pixir(house: &House, args: &[&str]) -> Ran {
-    let run = ran(std::process::Command::new(PIXIR)
-        .args(args)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap())
-        .env("HOME", house.home())
-        .env("OPENAI_BASE_URL", house.server.base_url())
-        .env("OPENAI_API_KEY", "sk-test-of-the-house")
-        .current_dir(house.workspace())
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped()));
-    leaks::check_stream(&format!("{}{}", run.out, run.err));
-    run
 }
 
 fn log(house: &House) -> String {
@@ -135,33 +117,33 @@ async fn what_is_allowed_for_good_is_listed_and_forgotten() {
     terminal.types("c\n");
     assert_eq!(terminal.ends(), Some(0));
     // Now nobody needs to be asked.
-    pixir(&house, &["--ask", "make it"]).exits(0);
+    house.pixir(&["--ask", "make it"]).exits(0);
     assert!(log(&house).contains(r#""answered_by":"prefix""#));
-    let listed = pixir(&house, &["permissions", "--json"]).exits(0).envelope();
+    let listed = house.pixir(&["permissions", "--json"]).exits(0).envelope();
     let approval = &listed["output"][0];
     assert_eq!(approval["prefix"], json!(["touch"]), "{listed}");
-    let text = pixir(&house, &["permissions", "list"]).exits(0).out;
+    let text = house.pixir(&["permissions", "list"]).exits(0).out;
     assert!(text.contains("run touch …"), "{text}");
-    pixir(&house, &["permissions", "forget", "nothing"]).exits(2);
-    pixir(&house, &["permissions", "forget", approval["id"].as_str().unwrap()]).exits(0);
-    assert_eq!(pixir(&house, &["permissions", "--json"]).exits(0).envelope()["output"], json!([]));
-    pixir(&house, &["--ask", "make it"]).exits(0);
+    house.pixir(&["permissions", "forget", "nothing"]).exits(2);
+    house.pixir(&["permissions", "forget", approval["id"].as_str().unwrap()]).exits(0);
+    assert_eq!(house.pixir(&["permissions", "--json"]).exits(0).envelope()["output"], json!([]));
+    house.pixir(&["--ask", "make it"]).exits(0);
     assert!(log(&house).contains(r#""answered_by":"nobody""#));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_anybody_to_ask_it_is_denied_at_once_and_the_exit_code_tells() {
     let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
-    let answered = pixir(&house, &["--ask", "make it"]).exits(0);
+    let answered = house.pixir(&["--ask", "make it"]).exits(0);
     assert!(answered.err.contains("nobody can answer questions here"), "{}", answered.err);
     assert!(!house.workspace().join("x").exists());
     let empty =
         House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::new()]).await;
-    let denied = pixir(&empty, &["--ask", "--json", "make it"]).exits(3).envelope();
+    let denied = empty.pixir(&["--ask", "--json", "make it"]).exits(3).envelope();
     assert_eq!((&denied["ok"], &denied["status"]), (&json!(false), &json!("incomplete")));
     let strict = House::with([Reply::says("x")]).await;
-    pixir(&strict, &["--ask", "--read-only", "make it"]).exits(2);
-    pixir(&strict, &["--role", "wizard", "make it"]).exits(2);
-    pixir(&strict, &["--allow-write", "/etc/**", "make it"]).exits(2);
+    strict.pixir(&["--ask", "--read-only", "make it"]).exits(2);
+    strict.pixir(&["--role", "wizard", "make it"]).exits(2);
+    strict.pixir(&["--allow-write", "/etc/**", "make it"]).exits(2);
     assert!(strict.requests().is_empty());
 }

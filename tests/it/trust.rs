@@ -4,31 +4,13 @@ use pixir::scripted::{Reply, Script};
 use serde_json::json;
 
 use crate::support::House;
-use crate::support::desk::{Ran, ran};
-use crate::support::house::{PIXIR, newest_log};
-use crate::support::leaks;
+use crate::support::house::newest_log;
 use crate::support::terminal::Terminal;
 
 async fn house() -> House {
     let house = House::scripted(Script::answering(|_| Reply::says("all done"))).await;
     std::fs::create_dir(house.workspace().join(".pixir")).unwrap();
     house
-}
-
-fn pixir(house: &House, args: &[&str]) -> Ran {
-    let run = ran(std::process::Command::new(PIXIR)
-        .args(args)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap())
-        .env("HOME", house.home())
-        .env("OPENAI_BASE_URL", house.server.base_url())
-        .env("OPENAI_API_KEY", "sk-test-of-the-house")
-        .current_dir(house.workspace())
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped()));
-    leaks::check_stream(&format!("{}{}", run.out, run.err));
-    run
 }
 
 fn is_asking(house: &House) -> bool {
@@ -40,7 +22,7 @@ fn is_asking(house: &House) -> bool {
 async fn a_workspace_is_asked_about_once_by_path_and_content() {
     let house = house().await;
     house.write(".pixir/config.json", json!({"permission_mode": "ask"}).to_string());
-    let untrusted = pixir(&house, &["hi"]).exits(0);
+    let untrusted = house.pixir(&["hi"]).exits(0);
     assert!(untrusted.err.contains("`permission_mode` ignored"), "{}", untrusted.err);
     assert!(!is_asking(&house));
 
@@ -51,7 +33,7 @@ async fn a_workspace_is_asked_about_once_by_path_and_content() {
     assert_eq!(terminal.ends(), Some(0));
     assert!(is_asking(&house));
     // Not asked again, and it counts where nobody can be asked.
-    pixir(&house, &["hi"]).exits(0);
+    house.pixir(&["hi"]).exits(0);
     assert!(is_asking(&house));
 
     // One byte more is another file.
@@ -59,7 +41,7 @@ async fn a_workspace_is_asked_about_once_by_path_and_content() {
         ".pixir/config.json",
         json!({"permission_mode": "ask", "max_iterations": 9}).to_string(),
     );
-    assert!(pixir(&house, &["hi"]).exits(0).err.contains("not trusted"));
+    assert!(house.pixir(&["hi"]).exits(0).err.contains("not trusted"));
     let mut terminal = Terminal::run(&house, &["hi"], &[]);
     terminal.shows("Trust this file");
     terminal.types("\n");
@@ -73,12 +55,12 @@ async fn a_workspace_is_asked_about_once_by_path_and_content() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trust_is_given_on_a_terminal_and_taken_back_anywhere() {
     let house = house().await;
-    assert!(pixir(&house, &["trust"]).exits(0).out.contains("nothing in"));
+    assert!(house.pixir(&["trust"]).exits(0).out.contains("nothing in"));
     house.write(
         ".pixir/config.json",
         r#"{"bash": {"env": ["\u001b[2JSECRET", "A"]}, "transport": "sse"}"#,
     );
-    let refused = pixir(&house, &["trust", "--json"]).exits(3).envelope();
+    let refused = house.pixir(&["trust", "--json"]).exits(3).envelope();
     assert_eq!(refused["error"]["kind"], "permission_denied");
     assert!(!house.home().join(".pixir/trust.json").exists());
     let mut terminal = Terminal::run(&house, &["trust"], &[]);
@@ -87,10 +69,10 @@ async fn trust_is_given_on_a_terminal_and_taken_back_anywhere() {
     assert!(!terminal.screen().contains('\u{1b}'), "{:?}", terminal.screen());
     terminal.types("yes\n");
     assert_eq!(terminal.ends(), Some(0));
-    let told = pixir(&house, &["trust", "--json"]).exits(0).envelope();
+    let told = house.pixir(&["trust", "--json"]).exits(0).envelope();
     assert_eq!(told["output"]["trusted"], true);
     assert_eq!(told["output"]["wanted"][1]["key"], "transport");
-    let back = pixir(&house, &["untrust", "--json"]).exits(0).envelope();
+    let back = house.pixir(&["untrust", "--json"]).exits(0).envelope();
     assert_eq!(back["output"]["was_trusted"], true);
-    pixir(&house, &["trust"]).exits(3);
+    house.pixir(&["trust"]).exits(3);
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pixir::scripted::{Received, Reply, Script, Server};
@@ -10,6 +11,7 @@ use pixir::{
     PermissionMode, SessionId, Start, Status, Which,
 };
 
+use super::desk::{Ran, ran};
 use super::{leaks, transcript};
 
 /// The binary under test.
@@ -72,6 +74,23 @@ impl House {
 
     pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
         std::fs::write(self.workspace().join(path), content).unwrap();
+    }
+
+    /// Runs the binary here, as a person without a terminal would.
+    pub fn pixir(&self, args: &[&str]) -> Ran {
+        let run = ran(Command::new(PIXIR)
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.home())
+            .env("OPENAI_BASE_URL", self.server.base_url())
+            .env("OPENAI_API_KEY", "sk-test-of-the-house")
+            .current_dir(self.workspace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()));
+        leaks::check_stream(&format!("{}{}", run.out, run.err));
+        run
     }
 
     pub fn read(&self, path: &str) -> String {
