@@ -201,6 +201,8 @@ impl Turn {
     }
 
     async fn begin(&self, input: Input) -> Result<(), End> {
+        // The way to the model can be opened while the disk takes the user's words.
+        self.settings.provider.expect_call(self.context.session_id());
         let history = self.context.history().await?;
         let settings = &self.settings;
         let shell = &settings.prompt.shell;
