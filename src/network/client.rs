@@ -75,10 +75,8 @@ impl Client {
         let mut request = Request { method, target, headers, body };
         request.headers.insert(HOST, route.host()?);
         // What becomes another protocol starts on a connection of its own.
-        let used = match request.headers.contains_key(UPGRADE) {
-            true => None,
-            false => self.kept.take().await,
-        };
+        let is_upgrade = request.headers.contains_key(UPGRADE);
+        let used = if is_upgrade { None } else { self.kept.take().await };
         let waiting = match used {
             Some(line) => Some(line),
             None => self.dialled().await?,
