@@ -26,6 +26,7 @@ use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::{Workspace, WorkspaceError};
@@ -195,6 +196,9 @@ impl Harness {
             shelf: resources,
             sight,
             editor: None,
+            tracker: self.config.undo.enabled.then(|| {
+                Tracker::new(workspace.clone(), folder.clone(), Limits::of(self.config.undo))
+            }),
             secrets: Arc::clone(&self.secrets),
             confinement: Profile::of(self.config.sandbox.level, &posture.mode),
             mode: posture.mode,

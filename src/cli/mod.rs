@@ -30,6 +30,7 @@ mod stdin;
 mod tests;
 mod trace;
 mod trust;
+mod undo;
 mod usage;
 mod verify;
 
@@ -210,6 +211,8 @@ pub enum Command {
     Permissions(permissions::PermissionsArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
+    Undo(undo::UndoArgs),
+    Redo(undo::RedoArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
     Doctor(doctor::DoctorArgs),
@@ -230,6 +233,8 @@ impl Command {
             Command::Permissions(_) => "permissions",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
+            Command::Undo(_) => "undo",
+            Command::Redo(_) => "redo",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
             Command::Doctor(_) => "doctor",
@@ -289,6 +294,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Permissions(args) => permissions::permissions(args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
+        Command::Undo(args) => undo::undo(&args, context),
+        Command::Redo(args) => undo::redo(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),
         Command::Doctor(args) => doctor::doctor(&args, context),

@@ -72,6 +72,7 @@ use crate::event::{Bus, Canonical, Ephemeral, Status};
 use crate::id::CallId;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
+use crate::snapshot::Tracker;
 use crate::workspace::Workspace;
 
 /// One tool, as its author writes it.
@@ -119,6 +120,8 @@ pub struct ToolContext {
     pub confinement: Profile,
     /// Where an editor may hold the files of the Workspace.
     pub desk: Desk,
+    /// Who keeps what files were, so that it can be taken back.
+    pub tracker: Option<Tracker>,
 }
 
 /// Where a running tool says what happens: live notices, and facts of its own that are recorded

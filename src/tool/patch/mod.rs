@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::editor::Handed;
 use super::rewrite::{
     COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, file_changed, hand_over, identity,
-    on_disk, unsaved,
+    keep_after, keep_before, on_disk, unsaved,
 };
 use super::seen::Print;
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
@@ -134,6 +134,8 @@ fn steps(sections: &[Section]) -> u64 {
 
 /// Writes the draft: through the editor what it takes, the others as one batch.
 fn write(draft: &mut Draft, context: &ToolContext) -> Result<(), ToolError> {
+    let changed = || draft.files.iter().filter(|file| file.is_changed());
+    changed().for_each(|file| keep_before(context, &file.real, file.before.as_ref()));
     let mut handed = Vec::new();
     let written =
         to_editor(draft, context, &mut handed).and_then(|()| to_disk(draft, context, &handed));
@@ -148,6 +150,8 @@ fn write(draft: &mut Draft, context: &ToolContext) -> Result<(), ToolError> {
             }
         }
     }
+    let changed = draft.files.iter().filter(|file| written.is_ok() && file.is_changed());
+    changed.for_each(|file| keep_after(context, &file.real, file.after.as_deref()));
     written
 }
 
