@@ -7,14 +7,11 @@ use pixir::scripted::{Reply, Script};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::stage;
 use crate::support::Stage;
 use crate::support::editor::Editor;
 use crate::support::house::DEADLINE;
 use crate::support::stage::wait_for;
-
-async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
-    Stage::new(Stage::mark(), Script::new(replies)).await
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_version_is_greeted_with_the_one_that_is_spoken() {
