@@ -11,7 +11,7 @@ use crate::event::PermissionMode;
 use crate::prompt;
 use crate::role::strictest;
 use crate::sandbox::Profile;
-use crate::turn::{Prompt, Settings};
+use crate::turn::{Budget, Prompt, Settings};
 
 /// What is to be different from now on; what is not named stays.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -71,6 +71,14 @@ impl Harness {
             sight: self.sight(&old.model),
             ..old.clone()
         })
+    }
+
+    /// The same Session at the beginning of a run of its own: what a run may use up is counted from
+    /// here. A front-end that lives for days calls this for each prompt.
+    pub fn afresh(&self, conversation: &Conversation) -> Conversation {
+        let budget = Budget::new(self.config.budget, self.config.prices.clone());
+        let old = conversation.settings();
+        conversation.with(Settings { budget: Arc::new(budget), ..old.clone() })
     }
 
     /// Remembers a mode that is laxer than the settings, so that the Session has it again when it

@@ -9,6 +9,7 @@ mod setting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{PromptResponse, SessionUpdate, StopReason};
 use tokio::sync::mpsc;
@@ -27,7 +28,7 @@ use super::inbox::Inbox;
 use super::options::model_of;
 use super::ticket::Ticket;
 use super::to_acp::{self, Renderer};
-use crate::conversation::{Conversation, Input};
+use crate::conversation::{Attachment, Conversation, Input};
 use crate::error::Report;
 use crate::event::{Answer, Heard, PermissionRequest, Said, Status};
 use crate::harness::Harness;
@@ -38,6 +39,9 @@ use setting::Obeyed;
 
 /// How many prompts may wait behind a Turn.
 const MOST_WAITING: usize = 64;
+
+/// How long a Turn may take to end when its Session is closed.
+const WINDING_UP: Duration = Duration::from_secs(2);
 
 /// What can wake the task.
 enum Wake {
@@ -127,6 +131,7 @@ impl Actor {
                 Wake::Announce => self.announce().await,
             }
         };
+        self.wind_up().await;
         self.end(inbox).await;
         if let Some(closed) = closed {
             closed.send(()).ok();
@@ -168,6 +173,18 @@ impl Actor {
             // The loop has taken it out.
             Inbox::Close { .. } => {}
         }
+    }
+
+    /// Ends what runs as a cancel does, so that the client sees how it ended.
+    async fn wind_up(&mut self) {
+        self.cancel().await;
+        let winding_up = async {
+            while let Some(running) = &mut self.running {
+                let heard = running.listener.next().await;
+                self.hear(heard).await;
+            }
+        };
+        tokio::time::timeout(WINDING_UP, winding_up).await.ok();
     }
 
     /// Ends everything: what runs, what waits, and the Session's hold on its Log.
@@ -234,8 +251,15 @@ impl Actor {
             self.tell(to_acp::failure(&id, &fault.message)).await;
             return ticket.answer(Err::<(), _>(fault)).await;
         }
+        self.conversation = self.harness.afresh(&self.conversation);
         let context = prompt.context.take();
         let composed = prompt.compose(self.conversation.workspace());
+        if composed.attachments.iter().any(Attachment::is_image) && !self.conversation.sees_images()
+        {
+            let model = self.conversation.model();
+            self.notes.push(format!("{model} takes no images: they will only be described to it"));
+            self.tell_notes().await;
+        }
         let running = Running::new(ticket, &self.conversation);
         let input = Input { text: composed.text };
         let sent = self.conversation.send_in(input, composed.attachments, context).await;
