@@ -205,6 +205,7 @@ impl Harness {
             role: posture.role,
             shelf: resources,
             sight: self.sight(&posture.model),
+            editor: None,
             secrets: Arc::clone(&self.secrets),
             stance: Stance::new(posture.mode, confinement),
             can_ask,

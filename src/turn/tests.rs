@@ -166,6 +166,7 @@ mod fakes {
                 effort: None,
                 stance: turn::Stance::new(PermissionMode::Auto, crate::sandbox::Profile::Workspace),
                 can_ask: false,
+                editor: None,
                 approvals: Approvals::new(&Home::new(self.folder.path())),
                 role: Role::build(),
                 dry_run: false,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Actor;
 use crate::acp::client::Client;
-use crate::acp::desk::Desk;
+use crate::acp::connection::Connection;
 use crate::acp::fault;
 use crate::acp::setup::Setup;
 use crate::error::Report;
@@ -23,7 +23,7 @@ pub enum Which {
 ///
 /// This is the place where the client's MCP servers (`setup.servers`) go into the Harness.
 pub async fn open(
-    desk: Arc<Desk>,
+    connection: Arc<Connection>,
     client: Client,
     setup: Setup,
     which: Which,
@@ -36,7 +36,7 @@ pub async fn open(
         let shown = setup.cwd.display();
         return Err(Fault::invalid_params(format!("`cwd` {shown} is not a directory")));
     }
-    let harness = desk.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
+    let harness = connection.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
     let session = match &which {
         Which::New => harness::Which::New,
         Which::Known(id) => harness::Which::Resume(id.clone()),
@@ -44,5 +44,5 @@ pub async fn open(
     let start = Start { workspace: setup.cwd, session, can_ask: true };
     let started = harness.start(start).await;
     let conversation = started.map_err(|error| explain(&Report::from(&error)))?;
-    Ok(Actor::new(desk, client, harness, conversation, setup.notes))
+    Ok(Actor::new(connection, client, harness, conversation, setup.notes))
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Actor;
 use crate::acp::commands::{self, Order};
-use crate::acp::desk::wire_id;
+use crate::acp::connection::wire_id;
 use crate::acp::fault;
 use crate::acp::options::{self, Wish, model_of};
 use crate::acp::ticket::Ticket;
@@ -178,11 +178,11 @@ impl Actor {
 
     /// Takes up the Harness of whoever is signed in now.
     pub(super) async fn renew(&mut self) -> Result<(), Fault> {
-        let generation = self.desk.generation();
+        let generation = self.connection.generation();
         if generation == self.generation {
             return Ok(());
         }
-        let harness = self.desk.harness(self.conversation.workspace()).await;
+        let harness = self.connection.harness(self.conversation.workspace()).await;
         self.harness = harness.map_err(|report| fault::of(&report))?;
         self.conversation = self.harness.adopt(&self.conversation);
         self.generation = generation;
