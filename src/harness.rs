@@ -1,15 +1,18 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod change;
+mod grant;
 mod posture;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::config::models::Model;
 use crate::config::{Config, SandboxLevel, Sight};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
@@ -28,8 +31,10 @@ use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
-use crate::turn::{Budget, Prompt, Settings};
+use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use change::Change;
+use grant::Grants;
 use posture::{Posture, Resumed};
 
 /// When the first request has long left, and things that can wait are done.
@@ -80,6 +85,9 @@ pub struct Harness {
     shell: String,
     budget: Arc<Budget>,
     approvals: Approvals,
+    grants: Grants,
+    /// Looked up when somebody chooses.
+    models: OnceLock<Vec<Model>>,
 }
 
 impl Harness {
@@ -104,6 +112,7 @@ impl Harness {
         let sessions = Sessions::default();
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
         let approvals = Approvals::new(&config.home);
+        let grants = Grants::new(&config.home);
         Self {
             config,
             provider,
@@ -115,6 +124,8 @@ impl Harness {
             shell,
             budget,
             approvals,
+            grants,
+            models: OnceLock::new(),
         }
     }
 
@@ -151,7 +162,9 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
-        let Resumed { posture, change } = Posture::of(&history).resumed(&self.config);
+        let granted = self.grants.find(id, workspace.root());
+        let before = Posture::of(&history);
+        let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         if let Some(change) = change {
             session.record(change.into()).await?;
@@ -183,25 +196,22 @@ impl Harness {
         }
         let folder = paths::session_folder(root, session.id());
         let resources = Shelf::new(folder.clone());
-        let takes_images = self.credential.policy() != FieldPolicy::Portable;
-        let endpoint = (self.config.home.clone(), self.credential.base_url());
-        let sight = Sight::new(takes_images, endpoint, &posture.model);
+        let tools = self.toolbox(&folder, history, resources.clone());
+        let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: self
-                .toolbox(&folder, history, resources.clone())
-                .without(posture.role.withheld),
+            toolbox: tools.clone().without(posture.role.withheld),
+            tools,
             approvals: self.approvals.clone(),
             role: posture.role,
             shelf: resources,
-            sight,
+            sight: self.sight(&posture.model),
             editor: None,
             tracker: self.config.undo.enabled.then(|| {
                 Tracker::new(workspace.clone(), folder.clone(), Limits::of(self.config.undo))
             }),
             secrets: Arc::clone(&self.secrets),
-            confinement: Profile::of(self.config.sandbox.level, &posture.mode),
-            mode: posture.mode,
+            stance: Stance::new(posture.mode, confinement),
             can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
@@ -227,6 +237,12 @@ impl Harness {
             workspace,
         };
         Conversation::new(session, settings, notices)
+    }
+
+    /// Whether a model can be shown images.
+    fn sight(&self, model: &str) -> Sight {
+        let takes_images = self.credential.policy() != FieldPolicy::Portable;
+        Sight::new(takes_images, (self.config.home.clone(), self.credential.base_url()), model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.

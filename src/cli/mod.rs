@@ -3,6 +3,7 @@
 //! One command per file. A command answers with an [`Exit`] or a `Report`; this file turns either
 //! into words, an envelope and a number, so that no command can forget one of them.
 
+mod acp;
 mod arguments;
 mod completions;
 mod demo;
@@ -213,6 +214,7 @@ pub enum Command {
     Untrust(trust::UntrustArgs),
     Undo(undo::UndoArgs),
     Redo(undo::RedoArgs),
+    Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
     Doctor(doctor::DoctorArgs),
@@ -235,6 +237,7 @@ impl Command {
             Command::Untrust(_) => "untrust",
             Command::Undo(_) => "undo",
             Command::Redo(_) => "redo",
+            Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
             Command::Doctor(_) => "doctor",
@@ -296,6 +299,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),
         Command::Redo(args) => undo::redo(&args, context),
+        Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),
         Command::Doctor(args) => doctor::doctor(&args, context),
