@@ -135,7 +135,7 @@ impl Harness {
         let id = SessionId::mint();
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
-        let first = posture.first_event(&workspace, self.config.sandbox.level);
+        let first = posture.first_event(&workspace);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();

@@ -180,6 +180,8 @@ pub struct Plan {
     pub paths: Vec<PathBuf>,
     /// The diff it would make, where that is known beforehand.
     pub diff: Option<String>,
+    /// Whether that diff is not all of it.
+    pub diff_is_cut: bool,
     /// Whether it needs the network of the machine.
     pub network: bool,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
@@ -198,6 +200,7 @@ impl Plan {
             summary,
             paths: Vec::new(),
             diff: None,
+            diff_is_cut: false,
             network: false,
             is_held: false,
             is_alone: false,

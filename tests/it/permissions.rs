@@ -241,6 +241,34 @@ async fn whoever_comes_back_is_asked_again_and_the_first_answer_counts() {
     assert!(house.workspace().join("x").exists());
 }
 
+/// The proof that the kernel holds it: a program of a harmless name that writes all the same.
+#[tokio::test]
+async fn a_plain_look_runs_where_nothing_can_be_written() {
+    let house = House::scripted(running(&["ls", "cat x | ls", "ls > /dev/null", "touch x; ls"]))
+        .await
+        .ask_mode();
+    house.plant("ls", "echo x > written && echo wrote; echo x > /tmp/y && echo scratch");
+    let conversation = house.start().await;
+    let mut seen = Vec::new();
+    let written = house.workspace().join("written");
+    let questions = turn_with(&conversation, "go", |_| {
+        seen.push(written.exists());
+        Answer::Once.into()
+    })
+    .await;
+    assert_eq!(questions.len(), 1, "three looks are not asked about");
+    assert_eq!(seen, [false], "and wrote nothing");
+    assert!(written.exists(), "what was asked about may write");
+    let request = house.requests().last().unwrap().clone();
+    let outputs = request.outputs();
+    for look in &outputs[..2] {
+        assert!(!look.contains("wrote") && look.contains("scratch"), "{look}");
+        assert!(look.contains("written: "), "the refusal is told: {look}");
+    }
+    assert!(outputs[3].contains("wrote"), "{}", outputs[3]);
+    assert_eq!(decisions(&house, &conversation)[0], "allow plainly_read_only by parser");
+}
+
 #[tokio::test]
 async fn read_only_records_what_it_allows_and_what_it_refuses() {
     let mut house = House::with([

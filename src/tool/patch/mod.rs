@@ -82,8 +82,9 @@ each names a line above, and the first match below counts. `*** Move to` is opti
         let draft = report::sound(Draft::of(&sections, &self.0, context))?;
         let changes = report::changes(&draft, context, PLAN_COMPARE_TIME);
         let summary = report::summary("patch", &changes);
-        let diff = Some(report::diff(&changes));
-        Ok(Plan { paths, diff, ..Plan::new(Effect::Write, summary) })
+        let (diff, diff_is_cut) = report::diff(&changes);
+        let diff = Some(diff);
+        Ok(Plan { paths, diff, diff_is_cut, ..Plan::new(Effect::Write, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
