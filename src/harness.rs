@@ -117,9 +117,10 @@ impl Harness {
         }
     }
 
-    /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
+    /// Ends what runs in the background, and waits for what must not be lost when the process ends,
+    /// such as a token that is being renewed.
     pub async fn settle(&self) {
-        self.credential.settle().await;
+        tokio::join!(self.credential.settle(), self.commands.close());
     }
 
     /// Starts a Conversation: a new Session, or one that exists.

@@ -302,12 +302,12 @@ mod tests {
 
     #[test]
     fn however_long_it_is_nothing_is_left_out() {
-        let many: String = (0..5000).map(|line| format!("echo {line}\n")).collect();
-        let shown = text(&request(&many, &[]), false);
-        assert!((0..5000).all(|line| shown.contains(&format!("echo {line}\n"))));
+        let lines = |word: &str| (0..5000).map(|line| format!("{word} {line}")).collect::<Vec<_>>();
+        let shown = text(&request(&lines("echo").join("\n"), &[]), false);
+        assert!(lines("echo").iter().all(|line| shown.contains(&format!("{line}\n"))));
         let mut change = request("", &[]);
         change.command = None;
-        change.diff = Some((0..5000).map(|line| format!("+line {line}\n")).collect());
+        change.diff = Some(lines("+line").join("\n"));
         assert!(text(&change, false).contains("+line 4999\n"));
         change.diff_is_cut = true;
         change.args = json!({"content": "all of it"});

@@ -188,6 +188,7 @@ impl Sandbox {
             .named
             .iter()
             .filter_map(|path| path.canonicalize().ok())
+            .map(whole_environment)
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .collect();
         if wish.profile == Profile::ReadOnly {
@@ -246,6 +247,12 @@ fn expanded(
         }
     }
     tilde(root, home)
+}
+
+/// The programs of a virtual environment of Python need what lies beside them.
+fn whole_environment(path: PathBuf) -> PathBuf {
+    let around = path.parent().filter(|around| around.join("pyvenv.cfg").is_file());
+    around.map(Path::to_owned).unwrap_or(path)
 }
 
 fn tilde(path: &Path, home: Option<&Path>) -> Option<PathBuf> {

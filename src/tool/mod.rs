@@ -4,6 +4,7 @@
 //! the permission question and the title a presenter shows. A failing tool is an answer the model
 //! reads, never a dead Turn.
 
+mod aftermath;
 mod background;
 mod bash;
 mod bash_input;
@@ -172,6 +173,7 @@ impl std::fmt::Debug for Signals {
 
 /// What a call would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Plan {
     pub effect: Effect,
     /// One line for a person: what runs.

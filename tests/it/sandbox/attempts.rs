@@ -284,6 +284,15 @@ const GIT: &[Attempt] = &[
     ("hooks of a module", "echo evil > .git/modules/sub/hooks/pre-commit"),
     ("unmount the hooks", "umount -l .git/hooks .git/config; echo evil > .git/hooks/pre-commit"),
     ("remove all of it", "rm -rf .git"),
+    ("a hook behind a closed door", "echo evil > .git/hooks/pre-commit; chmod 000 .git/hooks"),
+    (
+        "everything behind a closed door",
+        "echo evil > .git/hooks/pre-commit; echo nc > .git/commondir; chmod 000 .git",
+    ),
+    (
+        "a crowd before a hook",
+        "mkdir -p .git/hooks/a; (cd .git/hooks/a && seq 1 3000 | xargs touch); echo evil > .git/hooks/pre-commit",
+    ),
 ];
 
 const MODES: &[Attempt] = &[
