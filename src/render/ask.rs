@@ -29,7 +29,11 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     let paint = |text: &str| {
         if colour { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
     };
-    line(&paint(&format!("? {} asks: {}", plain(&request.tool), plain(&request.summary))));
+    line(&paint(&format!(
+        "? {} asks: {}",
+        on_one_line(&request.tool),
+        on_one_line(&request.summary)
+    )));
     let mut field = |label: &str, value: &str| {
         for (place, part) in value.split('\n').enumerate() {
             let label = if place == 0 { label } else { "" };
@@ -42,16 +46,16 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
             [] => field("parts", "it could not be taken apart"),
             [only] if *only == command.text.trim() => {}
             parts => {
-                let each: Vec<String> = parts.iter().map(|part| plain(part)).collect();
+                let each: Vec<String> = parts.iter().map(|part| on_one_line(part)).collect();
                 field("parts", &each.join("\n"));
             }
         }
     }
     if !request.paths.is_empty() {
-        let paths: Vec<String> = request.paths.iter().map(|path| plain(path)).collect();
+        let paths: Vec<String> = request.paths.iter().map(|path| on_one_line(path)).collect();
         field("files", &paths.join("\n"));
     }
-    field("in", &plain(&request.directory));
+    field("in", &on_one_line(&request.directory));
     if request.network {
         field("network", "yes, it asks for the internet");
     }
@@ -73,7 +77,7 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
         line("  the change is too large to be shown line by line; these are all of its arguments:");
     }
     if let Some(arguments) = arguments {
-        line(&format!("  {:<LABEL$}{}", "arguments", plain(&arguments)));
+        line(&format!("  {:<LABEL$}{}", "arguments", on_one_line(&arguments)));
     }
     text.push_str(&choices(request));
     text
@@ -89,7 +93,7 @@ pub fn choices(request: &PermissionRequest) -> String {
             Answer::Session => "[s] always in this Session".to_owned(),
             Answer::Project => "[p] always in this project".to_owned(),
             Answer::Prefix => {
-                let prefix = plain(request.prefix.as_deref().unwrap_or_default());
+                let prefix = on_one_line(request.prefix.as_deref().unwrap_or_default());
                 format!("[c] always `{prefix} …` in this project")
             }
             Answer::No => "[n] no, or: n and what the model should do instead".to_owned(),
@@ -120,7 +124,7 @@ pub fn understand(line: &str, request: &PermissionRequest) -> Reply {
 }
 
 /// On one line, blanks kept: padding must not push the end of a name out of sight.
-fn plain(text: &str) -> String {
+pub fn on_one_line(text: &str) -> String {
     let marked: String = text.chars().map(|c| if c == '\n' { '⏎' } else { c }).collect();
     visible(&marked)
 }

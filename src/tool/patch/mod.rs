@@ -125,7 +125,9 @@ fn paths(sections: &[Section], context: &ToolContext) -> Vec<std::path::PathBuf>
 /// How often the content of a file is gone through.
 fn steps(sections: &[Section]) -> u64 {
     let chunks = sections.iter().map(|section| match &section.deed {
-        Deed::Update { chunks, .. } => chunks.len() as u64,
+        Deed::Update { chunks, .. } => {
+            chunks.iter().map(|chunk| 1 + chunk.anchors.len() as u64).sum()
+        }
         Deed::Add { .. } | Deed::Delete => 1,
     });
     chunks.sum::<u64>().div_ceil(16).max(1)
