@@ -154,7 +154,12 @@ impl Sandbox {
                 let roots = self.roots.iter().filter_map(|root| root.canonicalize().ok());
                 writable.push(wish.workspace.to_owned());
                 writable.extend(roots.chain(repository.writable));
-                kept.push(paths::state(wish.workspace));
+                let state = paths::state(wish.workspace);
+                // Without a Session nobody has made it; a command must not.
+                if state.symlink_metadata().is_err() {
+                    absent.push(state.clone());
+                }
+                kept.push(state);
                 kept.extend(repository.kept);
                 absent.extend(repository.absent);
             }

@@ -108,7 +108,7 @@ impl Background {
             Stdin::piped().map_err(|error| ToolError::from(&CommandError::Start(error)))?;
         known.last += 1;
         let (number, id) = (known.last, format!("b{}", known.last));
-        let handle = Arc::new(Handle::new(id, errand.needs, context.cancel.child_token(), sender));
+        let handle = Arc::new(Handle::new(id, &errand, context.cancel.child_token(), sender));
         let task = tokio::spawn(attend(errand, context, stdin, Arc::clone(&handle)));
         let attended =
             Attended { handle: Arc::clone(&handle), _task: AbortOnDropHandle::new(task) };

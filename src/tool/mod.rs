@@ -192,6 +192,9 @@ pub struct Plan {
     pub is_alone: bool,
     /// The shell text it would run, word for word.
     pub command: Option<String>,
+    /// What the call is about without naming it: the command behind a handle. An answer is bound
+    /// to it as well, because another Session gives the same handle to another command.
+    pub about: Option<String>,
 }
 
 impl Plan {
@@ -207,6 +210,7 @@ impl Plan {
             is_held: false,
             is_alone: false,
             command: None,
+            about: None,
         }
     }
 

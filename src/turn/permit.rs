@@ -5,6 +5,8 @@
 
 use std::path::PathBuf;
 
+use serde_json::json;
+
 use super::execute::Prepared;
 use super::{End, Turn};
 use crate::error::{Kind, Report};
@@ -146,7 +148,11 @@ impl Turn {
         let paths: Vec<String> = resolved.map(|path| path.to_string_lossy().into_owned()).collect();
         let directory = workspace.root().to_string_lossy();
         let tool = &prepared.fact.name;
-        (permission::digest(tool, &prepared.args, &paths, &directory), paths)
+        let bound = match &plan.about {
+            None => prepared.args.clone(),
+            Some(about) => json!({ "about": about, "args": prepared.args }),
+        };
+        (permission::digest(tool, &bound, &paths, &directory), paths)
     }
 
     fn subject(&self, prepared: &Prepared) -> (Subject, Vec<String>) {

@@ -269,6 +269,35 @@ async fn a_plain_look_runs_where_nothing_can_be_written() {
     assert_eq!(decisions(&house, &conversation)[0], "allow plainly_read_only by parser");
 }
 
+/// The same words typed into another command are another call.
+#[tokio::test]
+async fn what_may_be_typed_for_good_is_bound_to_the_command() {
+    let asking = async |command: &'static str, house: Option<House>| {
+        let script = Script::answering(move |request| match request.outputs().len() {
+            0 => Reply::calls("bash", json!({"command": command, "background": true})),
+            1 => Reply::calls("bash_input", json!({"id": "b1", "text": "touch typed\n"})),
+            _ => Reply::says("done"),
+        });
+        let mut next = House::scripted(script).await.ask_mode();
+        if let Some(before) = &house {
+            next.config.home = before.config.home.clone();
+        }
+        let workspace = house.as_ref().map_or_else(|| next.workspace(), House::workspace);
+        let start = pixir::Start { workspace, session: Which::New, can_ask: true };
+        let conversation = next.harness().start(start).await.unwrap();
+        let questions = turn_with(&conversation, "go", |_| Answer::Project.into()).await;
+        let tools: Vec<String> = questions.iter().map(|asked| asked.summary.clone()).collect();
+        (tools, house.unwrap_or(next))
+    };
+    let (first, house) = asking("sh -s one", None).await;
+    let typed = "type into b1 (sh -s one): touch typed";
+    assert_eq!(first, ["run in the background sh -s one", typed]);
+    let (again, house) = asking("sh -s one", Some(house)).await;
+    assert!(again.is_empty(), "the identical call is not asked twice: {again:?}");
+    let (other, _) = asking("sh -s two", Some(house)).await;
+    assert_eq!(other.len(), 2, "{other:?}");
+}
+
 #[tokio::test]
 async fn read_only_records_what_it_allows_and_what_it_refuses() {
     let mut house = House::with([
