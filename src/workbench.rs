@@ -16,7 +16,7 @@ use crate::paths::Home;
 use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
-use crate::tool::{Commands, Containment, Host, Signals, ToolContext, Toolbox};
+use crate::tool::{Commands, Containment, Desk, Host, Signals, ToolContext, Toolbox};
 use crate::workspace::Workspace;
 
 /// A Workspace, its tools, and a way to interrupt them.
@@ -97,6 +97,7 @@ impl Workbench {
             session_folder: self.session_folder.clone(),
             output_limit: 16 * 1024,
             confinement: self.confinement,
+            desk: Desk::default(),
         };
         let output = tool.run(args, context).await.map_err(report)?;
         Ok(Answer { ok: output.ok, text: output.text, details: output.details })

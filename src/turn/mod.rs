@@ -38,7 +38,7 @@ use crate::role::Role;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
-use crate::tool::Toolbox;
+use crate::tool::{Editor, Toolbox};
 use crate::workspace::Workspace;
 use budget::Spent;
 use complete::Completion;
@@ -79,6 +79,8 @@ pub struct Settings {
     pub shelf: Shelf,
     /// Whether the model can be shown images.
     pub sight: Sight,
+    /// A front-end that holds files open.
+    pub editor: Option<Arc<dyn Editor>>,
 }
 
 /// What the model is told beside the History.
@@ -201,6 +203,8 @@ impl Turn {
     }
 
     async fn begin(&self, input: Input) -> Result<(), End> {
+        // The way to the model can be opened while the disk takes the user's words.
+        self.settings.provider.expect_call(self.context.session_id());
         let history = self.context.history().await?;
         let settings = &self.settings;
         let shell = &settings.prompt.shell;
