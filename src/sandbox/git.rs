@@ -39,6 +39,7 @@ pub fn repository(workspace: &Path) -> Repository {
         // Git follows it. Outside of the Workspace nothing is writable because of it.
         let led_to = dot_git.canonicalize().ok();
         if let Some(own) = led_to.filter(|own| own.starts_with(workspace) && own.is_dir()) {
+            repository.writable.extend(on_the_way(workspace, &own));
             repository.writable.push(own.clone());
             repository.keep(&own, &own);
         }
@@ -57,6 +58,17 @@ pub fn repository(workspace: &Path) -> Repository {
         }
     }
     repository
+}
+
+/// The folders between two others, the outermost first. Who must not be moved aside needs each of
+/// them in the list of mounts: a folder that holds a mount can be renamed, a mount cannot.
+pub fn on_the_way(from: &Path, to: &Path) -> Vec<PathBuf> {
+    let is_between = |path: &&Path| *path != from && path.starts_with(from);
+    let is_folder = |path: &&Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let between = to.ancestors().skip(1).filter(is_between).filter(is_folder);
+    let mut folders: Vec<PathBuf> = between.map(Path::to_owned).collect();
+    folders.reverse();
+    folders
 }
 
 /// Whether git would take a folder for a repository.

@@ -502,6 +502,21 @@ async fn without_a_sandbox_every_command_is_asked_and_bounds_refuse_commands() {
     assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"]);
 }
 
+/// What lies in a folder is not kept by moving the folder away.
+#[tokio::test]
+async fn a_forbidden_place_is_not_moved_aside() {
+    let command = "mv src moved; mv src/gen other; mkdir -p src/gen/deep; \
+        echo 1 > src/gen/deep/x; echo 1 > src/gen/deep/old; echo 1 > src/gen/fine";
+    let mut house = House::scripted(running(&[command])).await;
+    std::fs::create_dir_all(house.workspace().join("src/gen/deep")).unwrap();
+    house.write("src/gen/deep/old", "precious");
+    house.config.writes = globs(&[], &["src//gen/./deep"]);
+    house.turn("go").await;
+    assert_eq!(house.read("src/gen/deep/old"), "precious");
+    assert!(!house.workspace().join("src/gen/deep/x").exists());
+    assert_eq!(house.read("src/gen/fine"), "1\n");
+}
+
 #[tokio::test]
 async fn write_bounds_hold_for_commands_by_the_kernel() {
     let command = "echo 1 > src/a; echo 1 > b; echo 1 > src/gen/x; echo 1 > docs/a.md; mv src/gen src/moved; \

@@ -154,6 +154,22 @@ async fn a_link_for_a_repository_keeps_what_it_leads_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_repository_behind_a_link_is_not_moved_aside_with_its_folder() {
+    for subreaper in [false, true] {
+        let place = Place::new(subreaper);
+        place.write("a/b/repo/HEAD", "ref: refs/heads/main\n");
+        place.write("a/b/repo/config", "[core]\n\tbare = false\n");
+        symlink("a/b/repo", place.path(".git")).unwrap();
+        for way in ["a", "a/b", "a/b/repo"] {
+            place.run(&format!("mv {way} aside; {}", plant("a/b/repo"))).await;
+            holds_nothing_evil(&place.path("a/b/repo"));
+            holds_nothing_evil(&place.path(".git"));
+            place.run(&format!("rm -rf {way}; mv aside {way}")).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_link_to_a_repository_outside_is_not_written_through() {
     for subreaper in [false, true] {
         let place = Place::new(subreaper);
