@@ -3,7 +3,8 @@
 //! `git init` is everyday work, so a `.git` may come to be. But git runs programs that a repository
 //! names, and the user's own `git status`, or that of their prompt, does so outside of every
 //! sandbox. So a repository that a command made starts without hooks, and its settings are those
-//! that start nothing. From the next command on they are kept like any other's. A link in place of
+//! that start nothing. What had to go lies beside it under another name, in case it was the user
+//! who made it meanwhile. From the next command on they are kept like any other's. A link in place of
 //! `.git` must go on leading where it led.
 
 use std::ffi::OsStr;
@@ -22,6 +23,9 @@ const LONGEST_CONFIG: u64 = 64 * 1024;
 const DEEPEST_MODULE: usize = 4;
 /// What stands in settings that had to be written anew.
 const PLAIN: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n";
+
+/// What is put behind the name of what git must not find.
+const ASIDE: &str = ".untamed";
 
 /// The settings that start no program, by section.
 const HARMLESS: &[(&str, &[&str])] = &[
@@ -168,17 +172,24 @@ fn tame_hooks(hooks: &Path, mended: &mut Vec<PathBuf>) {
     match place.kind() {
         None => {}
         Some(FileType::Directory) => {
-            let is_sample =
-                |name: &OsStr| Path::new(name).extension().is_some_and(|own| own == "sample");
-            for name in place.names().into_iter().filter(|name| !is_sample(name)) {
+            for name in place.names().into_iter().filter(|name| !is_idle(name)) {
                 let path = hooks.join(name);
                 if let Ok(hook) = Pinned::at(&path) {
-                    remove(&hook, path, mended);
+                    match hook.set_aside(ASIDE) {
+                        Ok(()) => mended.push(path),
+                        Err(_) => remove(&hook, path, mended),
+                    }
                 }
             }
         }
         Some(_) => remove(&place, hooks.to_owned(), mended),
     }
+}
+
+/// Whether git never runs a hook of this name.
+fn is_idle(name: &OsStr) -> bool {
+    let ending = Path::new(name).extension();
+    ending.is_some_and(|ending| ending == "sample" || ending == &ASIDE[1..])
 }
 
 fn tame_config(config: &Path, mended: &mut Vec<PathBuf>) {
@@ -192,6 +203,9 @@ fn tame_config(config: &Path, mended: &mut Vec<PathBuf>) {
     let kept = if is_whole { harmless(&text) } else { PLAIN.to_owned() };
     if is_whole && kept == text {
         return;
+    }
+    if place.kind() == Some(FileType::RegularFile) {
+        place.set_aside(ASIDE).ok();
     }
     if place.make_file(kept.as_bytes(), 0o644).is_ok() {
         mended.push(config.to_owned());
@@ -326,6 +340,10 @@ mod tests {
             assert!(mended.contains(&git.join(name)), "{name}: {mended:?}");
         }
         assert!(git.join("hooks/pre-push.sample").exists());
+        assert!(
+            git.join("hooks/pre-commit.untamed").exists() && !git.join("hooks/pre-commit").exists()
+        );
+        assert!(fs::read_to_string(git.join("config.untamed")).unwrap().contains("evil"));
         let config = fs::read_to_string(git.join("config")).unwrap();
         assert_eq!(config, format!("{BORN}[core]\n"));
         assert_eq!(top.mend(), Vec::<PathBuf>::new(), "once is enough");

@@ -133,6 +133,18 @@ impl Pinned {
         Ok(remove(&self.parent, &self.name, DEEPEST)?)
     }
 
+    /// Gives what is there another name beside its own, over whatever has that name.
+    pub fn set_aside(&self, ending: &str) -> io::Result<()> {
+        let mut aside = self.name.clone();
+        aside.push(ending);
+        let (from, to) = (&self.parent, &self.parent);
+        if renameat(from, &self.name, to, &aside).is_ok() {
+            return Ok(());
+        }
+        remove(to, &aside, DEEPEST).ok();
+        Ok(renameat(from, &self.name, to, &aside)?)
+    }
+
     /// Makes it a folder, empty unless it is one already.
     pub fn make_folder(&self, mode: RawMode) -> io::Result<()> {
         if self.kind() != Some(FileType::Directory) {

@@ -157,12 +157,16 @@ impl Drop for Aftermath {
 
 impl Looks {
     fn mend(&self) -> Vec<PathBuf> {
-        let mut mended = expel(&self.spec);
+        let mut mended = Vec::new();
         if let Some(guard) = &self.guard {
             let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
             mended.extend(guard.as_mut().map(Guard::check).unwrap_or_default());
         }
-        mended.extend(self.top.mend());
+        // What can write nothing has made nothing; whatever is new there is the user's.
+        if !self.spec.writable.is_empty() {
+            mended.extend(expel(&self.spec));
+            mended.extend(self.top.mend());
+        }
         mended
     }
 }
