@@ -129,9 +129,10 @@ impl Harness {
         }
     }
 
-    /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
+    /// Ends what runs in the background, and waits for what must not be lost when the process ends,
+    /// such as a token that is being renewed.
     pub async fn settle(&self) {
-        self.credential.settle().await;
+        tokio::join!(self.credential.settle(), self.commands.close());
     }
 
     /// Starts a Conversation: a new Session, or one that exists.
@@ -147,7 +148,7 @@ impl Harness {
         let id = SessionId::mint();
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
-        let first = posture.first_event(&workspace, self.config.sandbox.level);
+        let first = posture.first_event(&workspace);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();

@@ -4,6 +4,7 @@
 //! the permission question and the title a presenter shows. A failing tool is an answer the model
 //! reads, never a dead Turn.
 
+mod aftermath;
 mod background;
 mod bash;
 mod bash_input;
@@ -179,6 +180,7 @@ impl std::fmt::Debug for Signals {
 
 /// What a call would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Plan {
     pub effect: Effect,
     /// One line for a person: what runs.
@@ -187,6 +189,8 @@ pub struct Plan {
     pub paths: Vec<PathBuf>,
     /// The diff it would make, where that is known beforehand.
     pub diff: Option<String>,
+    /// Whether that diff is not all of it.
+    pub diff_is_cut: bool,
     /// Whether it needs the network of the machine.
     pub network: bool,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
@@ -195,6 +199,9 @@ pub struct Plan {
     pub is_alone: bool,
     /// The shell text it would run, word for word.
     pub command: Option<String>,
+    /// What the call is about without naming it: the command behind a handle. An answer is bound
+    /// to it as well, because another Session gives the same handle to another command.
+    pub about: Option<String>,
 }
 
 impl Plan {
@@ -205,10 +212,12 @@ impl Plan {
             summary,
             paths: Vec::new(),
             diff: None,
+            diff_is_cut: false,
             network: false,
             is_held: false,
             is_alone: false,
             command: None,
+            about: None,
         }
     }
 

@@ -82,8 +82,9 @@ impl Rewriter {
         let others = current.and_then(|current| other_names(&current.stat));
         let others = others.map(|note| format!("; {note}")).unwrap_or_default();
         let summary = format!("{verb} {name}{counts}{others}");
+        let diff_is_cut = difference.is_cut;
         let diff = Some(difference.text);
-        Ok(Plan { paths: vec![shown], diff, ..Plan::new(Effect::Write, summary) })
+        Ok(Plan { paths: vec![shown], diff, diff_is_cut, ..Plan::new(Effect::Write, summary) })
     }
 
     /// Makes the change, all of it or nothing.

@@ -84,8 +84,9 @@ each names a line above, and the first match below counts. `*** Move to` is opti
         let draft = report::sound(Draft::of(&sections, &self.0, context))?;
         let changes = report::changes(&draft, context, PLAN_COMPARE_TIME);
         let summary = report::summary("patch", &changes);
-        let diff = Some(report::diff(&changes));
-        Ok(Plan { paths, diff, ..Plan::new(Effect::Write, summary) })
+        let (diff, diff_is_cut) = report::diff(&changes);
+        let diff = Some(diff);
+        Ok(Plan { paths, diff, diff_is_cut, ..Plan::new(Effect::Write, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -126,7 +127,9 @@ fn paths(sections: &[Section], context: &ToolContext) -> Vec<std::path::PathBuf>
 /// How often the content of a file is gone through.
 fn steps(sections: &[Section]) -> u64 {
     let chunks = sections.iter().map(|section| match &section.deed {
-        Deed::Update { chunks, .. } => chunks.len() as u64,
+        Deed::Update { chunks, .. } => {
+            chunks.iter().map(|chunk| 1 + chunk.anchors.len() as u64).sum()
+        }
         Deed::Add { .. } | Deed::Delete => 1,
     });
     chunks.sum::<u64>().div_ceil(16).max(1)
