@@ -2,6 +2,7 @@
 
 mod asking;
 mod content;
+mod files;
 mod life;
 mod listing;
 mod options;
