@@ -23,13 +23,13 @@ const HERE: &[&str] = &[
     "undo",
     "redo",
     "fork",
+    "tree",
     "completions",
     "help",
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
-    "tree",
     "compact",
     "inspect-replay",
     "diagnose",

@@ -31,6 +31,7 @@ mod stdin;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod tree;
 mod trust;
 mod undo;
 mod usage;
@@ -216,6 +217,7 @@ pub enum Command {
     Undo(undo::UndoArgs),
     Redo(undo::RedoArgs),
     Fork(fork::ForkArgs),
+    Tree(tree::TreeArgs),
     Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
@@ -240,6 +242,7 @@ impl Command {
             Command::Undo(_) => "undo",
             Command::Redo(_) => "redo",
             Command::Fork(_) => "fork",
+            Command::Tree(_) => "tree",
             Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
@@ -303,6 +306,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Undo(args) => undo::undo(&args, context),
         Command::Redo(args) => undo::redo(&args, context),
         Command::Fork(args) => fork::run(&args, context),
+        Command::Tree(args) => tree::tree(&args, context),
         Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),

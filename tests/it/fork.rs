@@ -77,6 +77,19 @@ async fn a_fork_of_a_fork_has_the_same_root_and_can_be_taken_back() {
     assert!(first.contains(r#""deny_write":["secret/**"]"#), "bounds are inherited: {first}");
     house.pixir(&["undo", grandchild]).exits(0);
     assert_eq!(house.read("a.txt"), "old\n");
+
+    // The family, drawn.
+    let drawn = house.pixir(&["tree", &child]).exits(0).out;
+    let lines: Vec<&str> = drawn.lines().collect();
+    assert!(lines[0].starts_with(&parent), "{drawn}");
+    assert!(lines[1].starts_with(&format!("\u{2514}\u{2500} fork {child} *")), "{drawn}");
+    assert!(lines[2].starts_with(&format!("   \u{2514}\u{2500} fork {grandchild}")), "{drawn}");
+    let all: Value =
+        serde_json::from_str(&house.pixir(&["tree", "--all", "--json"]).exits(0).out).unwrap();
+    let inner = &all["output"][0]["children"][0];
+    assert_eq!((&inner["session_id"], &inner["origin"]["kind"]), (&json!(child), &json!("fork")));
+    assert_eq!(inner["children"][0]["session_id"], json!(grandchild));
+    house.pixir(&["tree"]).exits(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
