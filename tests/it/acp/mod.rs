@@ -2,6 +2,7 @@
 
 mod asking;
 mod content;
+mod directories;
 mod life;
 mod listing;
 mod options;
