@@ -3,6 +3,7 @@
 mod asking;
 mod content;
 mod directories;
+mod files;
 mod life;
 mod listing;
 mod options;
