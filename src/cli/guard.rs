@@ -22,6 +22,7 @@ const HERE: &[&str] = &[
     "demo",
     "undo",
     "redo",
+    "fork",
     "completions",
     "help",
 ];
@@ -29,7 +30,6 @@ const HERE: &[&str] = &[
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
     "tree",
-    "fork",
     "compact",
     "inspect-replay",
     "diagnose",
