@@ -194,7 +194,7 @@ impl Agent {
         let (connection, client) = (Arc::clone(&self.connection), self.client);
         self.tasks.spawn(async move {
             let mut actor =
-                match session::open(Arc::clone(&connection), client, setup, Which::New).await {
+                match session::open(Arc::clone(&connection), client, &setup, Which::New).await {
                     Ok(actor) => actor,
                     Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
                 };
@@ -207,12 +207,12 @@ impl Agent {
 
     /// The Session counts as open from now on, so that what comes next waits for it.
     async fn open_known(&self, ticket: Ticket, id: SessionId, setup: Setup, open: Open) {
-        let message = move |ticket| match open {
-            Open::Load => Inbox::Load { ticket },
-            Open::Resume => Inbox::Resume { ticket },
+        let message = move |ticket, setup| match open {
+            Open::Load => Inbox::Load { ticket, setup },
+            Open::Resume => Inbox::Resume { ticket, setup },
         };
         if let Some(handle) = self.connection.session(&id) {
-            if let Err(lost) = handle.send(message(ticket)).await {
+            if let Err(lost) = handle.send(message(ticket, setup)).await {
                 lost.0.refuse(fault::unknown_session(&id.to_string())).await;
             }
             return;
@@ -222,9 +222,9 @@ impl Agent {
         let (connection, client) = (Arc::clone(&self.connection), self.client);
         self.tasks.spawn(async move {
             let which = Which::Known(id.clone());
-            match session::open(Arc::clone(&connection), client, setup, which).await {
+            match session::open(Arc::clone(&connection), client, &setup, which).await {
                 Ok(mut actor) => {
-                    actor.handle(message(ticket)).await;
+                    actor.handle(message(ticket, setup)).await;
                     actor.run(inbox).await;
                 }
                 Err(fault) => {

@@ -12,6 +12,7 @@ use super::editor::Handed;
 use super::seen::{Print, Seen};
 use super::{Effect, Plan, ToolContext, ToolError};
 use crate::error::Kind;
+use crate::snapshot::Tracker;
 use crate::workspace::{OpenFile, WorkspaceError};
 
 /// The largest file that is rewritten; it is held in memory twice.
@@ -182,9 +183,15 @@ pub struct Current {
     pub is_unsaved: bool,
 }
 
+/// Who follows a file. What is told by its absolute path lies beside the Workspace, and is not
+/// taken back with it.
+fn tracker<'c>(context: &'c ToolContext, real: &Path) -> Option<&'c Tracker> {
+    context.tracker.as_ref().filter(|_| real.is_relative())
+}
+
 /// Keeps what a file was. That it cannot be taken back later stops nobody from changing it now.
 pub fn keep_before(context: &ToolContext, real: &Path, current: Option<&Current>) {
-    let Some(tracker) = &context.tracker else { return };
+    let Some(tracker) = tracker(context, real) else { return };
     let found = current.map(|current| (current.bytes.as_slice(), current.stat.st_mode));
     if let Err(error) = tracker.before_write(real, found) {
         tracing::warn!(path = %real.display(), %error, "what a file was is not kept");
@@ -193,7 +200,7 @@ pub fn keep_before(context: &ToolContext, real: &Path, current: Option<&Current>
 
 /// Keeps what a file is now, or that it is gone.
 pub fn keep_after(context: &ToolContext, real: &Path, new: Option<&[u8]>) {
-    let Some(tracker) = &context.tracker else { return };
+    let Some(tracker) = tracker(context, real) else { return };
     let mode = context.workspace.metadata(real).map_or(0o644, |stat| stat.st_mode);
     if let Err(error) = tracker.after_write(real, new.map(|new| (new, mode))) {
         tracing::warn!(path = %real.display(), %error, "what a file became is not kept");

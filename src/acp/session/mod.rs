@@ -90,9 +90,8 @@ impl Actor {
         client: Client,
         harness: Arc<Harness>,
         conversation: Conversation,
-        mut notes: Vec<String>,
     ) -> Self {
-        notes.extend(conversation.notices().iter().cloned());
+        let notes = conversation.notices().to_vec();
         let window = model_of(conversation.model(), harness.models()).window();
         let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
         Self {
@@ -168,8 +167,14 @@ impl Actor {
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw(&key).await,
             Inbox::Set { ticket, wish } => self.set(ticket, wish).await,
-            Inbox::Load { ticket } => self.load(ticket).await,
-            Inbox::Resume { ticket } => self.resume(ticket).await,
+            Inbox::Load { ticket, setup } => {
+                self.set_up(&setup);
+                self.load(ticket).await;
+            }
+            Inbox::Resume { ticket, setup } => {
+                self.set_up(&setup);
+                self.resume(ticket).await;
+            }
             // The loop has taken it out.
             Inbox::Close { .. } => {}
         }

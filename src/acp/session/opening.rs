@@ -21,12 +21,10 @@ pub enum Which {
 }
 
 /// Opens a Session and gives the task that will serve it.
-///
-/// This is the place where the client's MCP servers (`setup.servers`) go into the Harness.
 pub async fn open(
     connection: Arc<Connection>,
     client: Client,
-    setup: Setup,
+    setup: &Setup,
     which: Which,
 ) -> Result<Actor, Fault> {
     let explain = |report: &Report| match &which {
@@ -42,11 +40,13 @@ pub async fn open(
         Which::New => harness::Which::New,
         Which::Known(id) => harness::Which::Resume(id.clone()),
     };
-    let start = Start { workspace: setup.cwd, session, can_ask: true };
+    let start = Start { workspace: setup.cwd.clone(), session, can_ask: true };
     let started = harness.start(start).await;
     let mut conversation = started.map_err(|error| explain(&Report::from(&error)))?;
     if let Some(files) = ClientFiles::of(&connection.peer, conversation.id(), client) {
         conversation = conversation.edited_in(Arc::new(files));
     }
-    Ok(Actor::new(connection, client, harness, conversation, setup.notes))
+    let mut actor = Actor::new(connection, client, harness, conversation);
+    actor.set_up(setup);
+    Ok(actor)
 }

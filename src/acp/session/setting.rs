@@ -15,6 +15,7 @@ use crate::acp::commands::{self, Order};
 use crate::acp::connection::wire_id;
 use crate::acp::fault;
 use crate::acp::options::{self, Wish, model_of};
+use crate::acp::setup::Setup;
 use crate::acp::ticket::Ticket;
 use crate::acp::to_acp::{self, Renderer};
 use crate::config::models::Model;
@@ -35,6 +36,20 @@ pub(super) enum Obeyed {
 }
 
 impl Actor {
+    /// Takes in what the client says when it opens the Session, now or once more: further
+    /// directories replace those of before.
+    ///
+    /// This is the place where the client's MCP servers (`setup.servers`) go into the Harness.
+    pub(super) fn set_up(&mut self, setup: &Setup) {
+        let (conversation, notes) = self.harness.widen(&self.conversation, &setup.directories);
+        self.conversation = conversation;
+        for note in setup.notes.iter().chain(&notes) {
+            if !self.notes.contains(note) {
+                self.notes.push(note.clone());
+            }
+        }
+    }
+
     /// Answers `session/new`.
     pub async fn introduce(&mut self, ticket: Ticket) {
         let harness = Arc::clone(&self.harness);

@@ -2,6 +2,7 @@
 
 mod asking;
 mod content;
+mod directories;
 mod files;
 mod life;
 mod listing;
