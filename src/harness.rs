@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::{Config, SandboxLevel, Sight};
+use crate::config::{Config, McpServer, SandboxLevel, Sight};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
 use crate::error::{Explain, Kind};
@@ -55,6 +55,8 @@ pub struct Start {
     pub session: Which,
     /// Whether the caller will answer permission questions.
     pub can_ask: bool,
+    /// MCP servers that the caller brings, beside those of the settings.
+    pub mcp_servers: Vec<McpServer>,
 }
 
 /// A new Session or a known one.

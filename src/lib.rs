@@ -61,7 +61,10 @@ pub mod bench;
 
 pub use bounds::WriteGlobs;
 pub use cli::{command, run};
-pub use config::{Config, CredentialKind, Durability, NetworkRule, SandboxLevel, Transport};
+pub use config::{
+    Config, CredentialKind, Durability, Mcp, McpFolder, McpOrigin, McpServer, McpTransport,
+    NetworkRule, SandboxLevel, Transport,
+};
 pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};

@@ -162,7 +162,7 @@ impl<'a> Driver<'a> {
         let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
         let can_ask = context.can_ask();
         let conversation = harness
-            .start(Start { workspace, session, can_ask })
+            .start(Start { workspace, session, can_ask, mcp_servers: Vec::new() })
             .await
             .map_err(|error| Report::from(&error))?;
         if can_ask {
