@@ -5,7 +5,7 @@
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`.
 //! - Evidence: `history`, `resource`, `log`, `projection`.
-//! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
+//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
 //! - Presenters: `render`, `scripted`, and `cli` above them.
 //!
@@ -34,6 +34,7 @@ mod resource;
 
 // Second floor: the world.
 mod credential;
+mod mcp;
 mod permission;
 mod provider;
 mod sandbox;

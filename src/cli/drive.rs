@@ -300,6 +300,9 @@ impl<'a> Driver<'a> {
         self.questions.clear();
         self.view.answered();
         unread |= self.view.finish().is_err();
+        for notice in self.conversation.take_notices() {
+            self.view.notice(&notice);
+        }
         Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
     }
 

@@ -13,6 +13,7 @@ const HERE: &[&str] = &[
     "usage",
     "models",
     "permissions",
+    "mcp",
     "trust",
     "untrust",
     "login",
@@ -38,7 +39,6 @@ const LATER: &[&str] = &[
     "redo",
     "export",
     "config",
-    "mcp",
     "delegate",
     "gc",
 ];

@@ -28,6 +28,8 @@ pub struct Context {
     pub role: &'static Role,
     /// Where tools may write, when that is not everywhere.
     pub bounds: Vec<WriteGlobs>,
+    /// What MCP servers say about their tools, bounded.
+    pub servers: Option<String>,
 }
 
 impl Context {
@@ -47,6 +49,7 @@ impl Context {
             mode: mode.clone(),
             role,
             bounds: workspace.bounds().sets().cloned().collect(),
+            servers: None,
         }
     }
 
@@ -80,6 +83,9 @@ impl Context {
         }
         if !self.role.instructions.is_empty() {
             text.extend(["\n\n", self.role.instructions]);
+        }
+        if let Some(servers) = &self.servers {
+            text.extend(["\n\n", servers]);
         }
         text
     }
@@ -147,6 +153,7 @@ mod tests {
             mode: PermissionMode::Auto,
             role: Role::build(),
             bounds: Vec::new(),
+            servers: None,
         }
     }
 

@@ -105,8 +105,8 @@ impl Turn {
 
     fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
         let args = without_nulls(args.map_err(ToolError::invalid)?);
-        let tool = self.settings.toolbox.find(&fact.name)?;
-        self.settings.toolbox.validate(&fact.name, &args)?;
+        let tool = self.toolbox().find(&fact.name)?;
+        self.toolbox().validate(&fact.name, &args)?;
         let plan = tool.plan(&args, &self.context_of(&fact))?;
         Ok(Prepared { fact, args, tool, plan, is_held: false, allowed: None })
     }

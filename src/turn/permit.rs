@@ -53,9 +53,17 @@ impl Turn {
         if self.is_unbounded_command(&prepared.plan) {
             self.record_verdict(&prepared.fact, &Verdict::by("bounds", "write_bounds", false))
                 .await?;
-            let message = "write bounds hold for commands only in a sandbox, and it is off";
-            return Ok(Err(ToolError::new(Kind::PermissionDenied, message)
-                .next("use the file tools, or ask the user to switch the sandbox on")));
+            let (message, next) = match prepared.plan.agent {
+                Some(_) => (
+                    "write bounds do not hold for other programs, so their tools may only read",
+                    "use the file tools",
+                ),
+                None => (
+                    "write bounds hold for commands only in a sandbox, and it is off",
+                    "use the file tools, or ask the user to switch the sandbox on",
+                ),
+            };
+            return Ok(Err(ToolError::new(Kind::PermissionDenied, message).next(next)));
         }
         let decision = permission::decide(mode, &prepared.plan, self.hold());
         let verdict = match decision {
@@ -141,8 +149,10 @@ impl Turn {
         let resolved = plan.paths.iter().map(|path| workspace.resolve(path));
         let paths: Vec<String> = resolved.map(|path| path.to_string_lossy().into_owned()).collect();
         let directory = workspace.root().to_string_lossy();
-        let tool = &prepared.fact.name;
-        (permission::digest(tool, &prepared.args, &paths, &directory), paths)
+        // A tool of another program is not what it was when that program, or its word, changed.
+        let name = &prepared.fact.name;
+        let tool = plan.agent.as_ref().map_or(name.clone(), |agent| format!("{name} {agent}"));
+        (permission::digest(&tool, &prepared.args, &paths, &directory), paths)
     }
 
     fn subject(&self, prepared: &Prepared) -> (Subject, Vec<String>) {
@@ -206,7 +216,7 @@ impl Turn {
     fn is_unbounded_command(&self, plan: &Plan) -> bool {
         plan.effect == Effect::Execute
             && !self.settings.workspace.bounds().is_empty()
-            && self.hold() == Hold::Impossible
+            && (plan.agent.is_some() || self.hold() == Hold::Impossible)
     }
 
     /// Whether the kernel holds commands at all.

@@ -15,7 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["resource"],
     &["log", "sandbox"],
     &["projection", "credential", "tool"],
-    &["provider", "permission"],
+    &["provider", "permission", "mcp"],
     &["prompt"],
     &["session"],
     &["turn"],
