@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::McpError;
@@ -83,6 +84,8 @@ pub struct Pipes {
     odd_lines: usize,
     /// How many messages are on their way to the program.
     waiting: Arc<AtomicUsize>,
+    /// Cancelled when nothing more will come: nobody needs to be written to then.
+    over: CancellationToken,
     flaw: Flaw,
     /// Reads standard error for as long as the connection is.
     _listener: AbortOnDropHandle<()>,
@@ -105,8 +108,24 @@ impl Pipes {
             searched: 0,
             odd_lines: 0,
             waiting: Arc::default(),
+            over: CancellationToken::new(),
             flaw,
             _listener: AbortOnDropHandle::new(listener),
+        }
+    }
+
+    /// Waits for the next message, or for the reason why there is none.
+    async fn next(&mut self) -> Result<RxJsonRpcMessage<RoleClient>, McpError> {
+        loop {
+            if self.waiting.load(Ordering::Relaxed) > MOST_WAITING {
+                return Err(McpError::odd("it asks without reading the answers"));
+            }
+            if let Some(message) = self.message()? {
+                return Ok(message);
+            }
+            if let Said::Over(ending) = self.service.listen(&mut self.buffer).await {
+                return Err(McpError::of_ending(ending));
+            }
         }
     }
 
@@ -164,37 +183,26 @@ impl Transport<RoleClient> for Pipes {
         item: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let stdin = Arc::clone(&self.stdin);
-        let ticket = Ticket::take(&self.waiting);
+        let (over, ticket) = (self.over.clone(), Ticket::take(&self.waiting));
         async move {
             let _ticket = ticket;
             let mut line = serde_json::to_vec(&item).map_err(io::Error::other)?;
             line.push(b'\n');
             let writing = async { stdin.lock().await.write_all(&line).await };
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it does not read");
-            tokio::time::timeout(WRITE_PATIENCE, writing).await.map_err(late)?
+            let writing = over.run_until_cancelled(writing);
+            let written = tokio::time::timeout(WRITE_PATIENCE, writing).await.map_err(late)?;
+            written.unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()))
         }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
-        loop {
-            if self.waiting.load(Ordering::Relaxed) > MOST_WAITING {
-                self.flaw.note(McpError::odd("it asks without reading the answers"));
-                return None;
-            }
-            match self.message() {
-                Ok(Some(message)) => return Some(message),
-                Ok(None) => {}
-                Err(error) => {
-                    self.flaw.note(error);
-                    return None;
-                }
-            }
-            match self.service.listen(&mut self.buffer).await {
-                Said::Output(_) => {}
-                Said::Over(ending) => {
-                    self.flaw.note(McpError::of_ending(ending));
-                    return None;
-                }
+        match self.next().await {
+            Ok(message) => Some(message),
+            Err(error) => {
+                self.flaw.note(error);
+                self.over.cancel();
+                None
             }
         }
     }

@@ -1,6 +1,8 @@
 //! A server that is not ours: the reference server of the protocol, as npm has it.
 
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use pixir::scripted::Reply;
 use pixir::{McpServer, Status};
@@ -8,6 +10,7 @@ use serde_json::json;
 
 use super::of_server;
 use crate::support::house::DEADLINE;
+use crate::support::stage::wait_for;
 use crate::support::{House, torture};
 
 /// Where `.ci/run` puts it.
@@ -56,4 +59,49 @@ async fn a_server_of_somebody_else_is_driven() {
     11 provider_usage completed retries=0
     12 assistant_message final "It works."
     "#);
+}
+
+/// A process that ends with the test.
+struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_server_is_driven_over_http() {
+    let Some(program) = program() else { return };
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let child = Command::new("node")
+        .arg(program)
+        .arg("streamableHttp")
+        .env("PORT", free.port().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _child = Child(child);
+    let is_up = wait_for(DEADLINE, || TcpStream::connect(free).is_ok(), |is_up| *is_up);
+    assert!(is_up, "it listens");
+    let replies = [
+        Reply::calls("mcp__everything__get-sum", json!({"a": 2, "b": 40})),
+        Reply::calls(
+            "mcp__everything__trigger-long-running-operation",
+            json!({"duration": 1, "steps": 2}),
+        ),
+        Reply::says("It works."),
+    ];
+    let mut house = House::with(replies).await;
+    house.config.mcp.wait = DEADLINE;
+    let url = format!("http://{free}/mcp");
+    house.mcp_servers = vec![McpServer::http("everything", url, Vec::new())];
+    let (conversation, status) = house.turn("use everything").await;
+    assert_eq!(status, Status::Done);
+    let log = house.transcript(&conversation);
+    assert!(log.contains("The sum of 2 and 40 is 42."), "{log} {:?}", conversation.take_notices());
+    assert!(log.contains("Long running operation completed"), "{log}");
 }

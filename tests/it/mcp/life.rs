@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
+use pixir::McpServer;
+use pixir::Status;
 use pixir::scripted::{Reply, Script};
+use pixir::workbench::{Setup, Workbench};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::server::entry;
+use super::server::{arguments, entry};
+use crate::support::House;
+use crate::support::house::{DEADLINE, PIXIR, say};
+use crate::support::marked::{gone, marked, new_mark};
 use crate::support::stage::{Stage, wait_for};
 
 async fn stage(script: Script) -> Stage {
@@ -42,5 +48,45 @@ async fn a_killed_pixir_leaves_no_server() {
         running.signal(signal);
         running.end();
         stage.assert_nothing_survives();
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_ends_takes_its_servers_along_while_pixir_lives() {
+    let mark = new_mark();
+    let mut house = House::with([Reply::says("Hello."), Reply::says("Hello.")]).await;
+    house.config.mcp.wait = DEADLINE;
+    let env = vec![("STORY_SERVER".to_owned(), "{}".to_owned())];
+    house.mcp_servers = vec![McpServer::stdio("story", "/bin/sh", arguments(&mark), env)];
+    let conversation = house.start().await;
+    assert_eq!(say(&conversation, "hi").await, Status::Done);
+    assert!(!marked(&mark).is_empty(), "it runs");
+    drop(conversation);
+    gone(&mark, "the Session is over").await;
+}
+
+#[tokio::test]
+async fn a_service_is_heard_and_held_with_and_without_namespaces() {
+    for subreaper in [false, true] {
+        let mark = new_mark();
+        let folder = tempfile::tempdir().unwrap();
+        let bench = Workbench::new(Setup {
+            own_binary: PIXIR.into(),
+            folder: folder.path(),
+            environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+            subreaper,
+            drain: Duration::from_millis(100),
+            grace: Duration::from_millis(300),
+        })
+        .unwrap();
+        let script = format!(
+            "read -r word; echo heard $word; echo aside >&2; \
+             setsid sh -c 'sleep 1000; : {mark}' & sh -c 'sleep 1000; : {mark}'"
+        );
+        let (said, aside) = bench.converse(&script, "hello\n").await.unwrap();
+        assert_eq!((said.as_str(), aside.as_str()), ("heard hello\n", "aside\n"));
+        gone(&mark, "nothing of a service stays").await;
+        let over = bench.converse("read -r word; exit 7", "hello\n").await.unwrap_err();
+        assert!(over.message.contains("Code(7)"), "{over:?}");
     }
 }
