@@ -213,6 +213,7 @@ impl Harness {
             role: posture.role,
             shelf: resources,
             sight,
+            editor: None,
             secrets: Arc::clone(&self.secrets),
             confinement: Profile::of(self.config.sandbox.level, &posture.mode),
             mode: posture.mode,

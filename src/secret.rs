@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use serde_json::Value;
@@ -13,11 +13,29 @@ use serde_json::Value;
 /// The parts of a variable's name that make its value a secret.
 const TELLING: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
 
+/// Keys of Providers; no setting lets them through.
+const PROVIDER_KEYS: &[&str] = &[
+    "OPENAI_API_KEY",
+    "OPENAI_ADMIN_KEY",
+    "AZURE_OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY",
+    "GROQ_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "OPENROUTER_API_KEY",
+    "XAI_API_KEY",
+];
+
 /// Shorter environment values, and shorter lines of a value, are too likely to be ordinary words.
 const SHORTEST_FROM_ENVIRONMENT: usize = 12;
 
 /// Shorter explicit values would tear ordinary text apart.
 const SHORTEST: usize = 4;
+
+/// How many bytes, times the values, are looked through without a matcher.
+const GLANCE: usize = 64 << 10;
 
 /// The known secret values of this run; more may become known while it lasts.
 #[derive(Default)]
@@ -27,8 +45,8 @@ pub struct Secrets(RwLock<Arc<Table>>);
 #[derive(Default)]
 struct Table {
     known: Vec<Known>,
-    /// Absent when there is nothing to look for, so that the usual run pays nothing.
-    matcher: Option<AhoCorasick>,
+    /// Built when there is much to look through, which the first request of a run has not.
+    matcher: OnceLock<Option<AhoCorasick>>,
 }
 
 #[derive(Clone)]
@@ -43,6 +61,11 @@ struct Known {
 pub fn is_telling(name: &str) -> bool {
     let shouted = name.to_ascii_uppercase();
     TELLING.iter().any(|part| shouted.contains(part))
+}
+
+/// Whether a variable holds the key of a Provider, which goes to that Provider alone.
+pub fn is_provider_key(name: &str) -> bool {
+    PROVIDER_KEYS.iter().any(|key| name.eq_ignore_ascii_case(key))
 }
 
 impl Secrets {
@@ -91,14 +114,7 @@ impl Secrets {
         if known.len() == place.known.len() {
             return;
         }
-        // A set too big for an automaton is not a case worth a panic, and none is known. This kind
-        // is quick to build, which every start pays for; what finds candidates is the same in all.
-        let matcher = AhoCorasick::builder()
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(known.iter().map(|known| known.value.as_bytes()))
-            .ok();
-        *place = Arc::new(Table { known, matcher });
+        *place = Arc::new(Table { known, matcher: OnceLock::new() });
     }
 
     fn table(&self) -> Arc<Table> {
@@ -122,13 +138,40 @@ impl Secrets {
 
     /// Whether there is nothing to replace.
     pub fn is_empty(&self) -> bool {
-        self.table().matcher.is_none()
+        self.table().known.is_empty()
     }
 }
 
 impl Table {
+    /// What finds the values; none when there is nothing to look for.
+    fn matcher(&self) -> Option<&AhoCorasick> {
+        if self.known.is_empty() {
+            return None;
+        }
+        // A set too big for an automaton is not a case worth a panic, and none is known. This kind
+        // is quick to build; what finds candidates is the same in all.
+        let build = || {
+            AhoCorasick::builder()
+                .kind(Some(AhoCorasickKind::ContiguousNFA))
+                .match_kind(MatchKind::LeftmostLongest)
+                .build(self.known.iter().map(|known| known.value.as_bytes()))
+                .ok()
+        };
+        self.matcher.get_or_init(build).as_ref()
+    }
+
+    /// Whether a short text is clean, as far as that is told sooner than a matcher is built.
+    fn is_clean_at_a_glance(&self, text: &str) -> bool {
+        self.matcher.get().is_none()
+            && text.len().saturating_mul(self.known.len()) <= GLANCE
+            && !self.known.iter().any(|known| text.contains(&known.value))
+    }
+
     fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let Some(matcher) = &self.matcher else { return Cow::Borrowed(text) };
+        if self.is_clean_at_a_glance(text) {
+            return Cow::Borrowed(text);
+        }
+        let Some(matcher) = self.matcher() else { return Cow::Borrowed(text) };
         let mut cleaned = String::new();
         let mut done = 0;
         for found in matcher.find_iter(text) {
@@ -144,7 +187,7 @@ impl Table {
     }
 
     fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        match &self.matcher {
+        match self.matcher() {
             Some(matcher) if matcher.is_match(bytes) => {
                 let replacements: Vec<&str> =
                     self.known.iter().map(|known| known.in_lines.as_str()).collect();
@@ -155,7 +198,7 @@ impl Table {
     }
 
     fn clean_value(&self, value: &mut Value) {
-        if self.matcher.is_none() {
+        if self.known.is_empty() {
             return;
         }
         match value {
@@ -241,7 +284,7 @@ impl<'a> Cleaner<'a> {
     /// Takes a chunk and gives what is certain by now.
     pub fn push<'c>(&mut self, chunk: &'c [u8]) -> Cow<'c, [u8]> {
         let table = self.secrets.table();
-        let Some(matcher) = &table.matcher else { return Cow::Borrowed(chunk) };
+        let Some(matcher) = table.matcher() else { return Cow::Borrowed(chunk) };
         self.held.extend_from_slice(chunk);
         let bytes = std::mem::take(&mut self.held);
         let mut hold_from = table.possible_start(&bytes, 0);
@@ -269,7 +312,7 @@ impl<'a> Cleaner<'a> {
     pub fn finish(&mut self) -> Vec<u8> {
         let held = std::mem::take(&mut self.held);
         let table = self.secrets.table();
-        let Some(matcher) = &table.matcher else { return held };
+        let Some(matcher) = table.matcher() else { return held };
         let replacements: Vec<&[u8]> =
             table.known.iter().map(|known| (self.replacement)(known).as_bytes()).collect();
         matcher.replace_all_bytes(&held, &replacements)

@@ -19,7 +19,7 @@ use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::tool::{
-    Commands, Containment, Host, Program, Said, Served, Signals, ToolContext, Toolbox,
+    Commands, Containment, Desk, Host, Program, Said, Served, Signals, ToolContext, Toolbox,
 };
 use crate::workspace::Workspace;
 
@@ -102,6 +102,7 @@ impl Workbench {
             session_folder: self.session_folder.clone(),
             output_limit: 16 * 1024,
             confinement: self.confinement,
+            desk: Desk::default(),
         };
         let output = tool.run(args, context).await.map_err(report)?;
         Ok(Answer { ok: output.ok, text: output.text, details: output.details })

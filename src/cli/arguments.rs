@@ -33,7 +33,7 @@ pub enum Parsed {
 /// Reads the command line, the program's name first.
 pub fn parse(args: Vec<OsString>) -> Parsed {
     let json = flags_of(&args).any(|arg| arg == "--json");
-    let cli = match plain_prompt(&args) {
+    let cli = match bare_words(&args).or_else(|| plain_prompt(&args)) {
         Some(cli) => cli,
         None => match by_the_whole_grammar(args) {
             Ok(cli) => cli,
@@ -55,7 +55,21 @@ fn by_the_whole_grammar(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&grammar.try_get_matches_from(args)?)
 }
 
-/// A prompt and its flags, which is what most command lines are, read without building the
+/// A prompt without any flag needs no grammar at all.
+fn bare_words(args: &[OsString]) -> Option<Cli> {
+    let words: Vec<String> = args
+        .get(1..)?
+        .iter()
+        .map(|word| word.to_str().map(str::to_owned))
+        .collect::<Option<_>>()?;
+    if guard::is_reserved(words.first()?) || words.iter().any(|word| word.starts_with('-')) {
+        return None;
+    }
+    let command = Command::Run(RunArgs { words, literal: Vec::new() });
+    Some(Cli { flags: Flags::default(), command })
+}
+
+/// A prompt and its flags, which is what most other command lines are, read without building the
 /// commands: every flag of every command would cost half a millisecond before the first request.
 /// Whatever is not plain, or plainly wrong, is left to the whole grammar and its words.
 fn plain_prompt(args: &[OsString]) -> Option<Cli> {
@@ -195,7 +209,7 @@ mod tests {
     use super::*;
 
     /// What stands on command lines: flags of every shape, words, commands, dividers.
-    const PIECES: [&str; 26] = [
+    const PIECES: [&str; 27] = [
         "fix",
         "the",
         "sessions",
@@ -222,6 +236,7 @@ mod tests {
         "__run",
         "--attach",
         "--attach=f",
+        "",
     ];
 
     proptest! {
@@ -231,8 +246,8 @@ mod tests {
         ) {
             let args: Vec<OsString> =
                 std::iter::once("pixir").chain(pieces).map(OsString::from).collect();
-            if let Some(quick) = plain_prompt(&args) {
-                let whole = by_the_whole_grammar(args);
+            for quick in [bare_words(&args), plain_prompt(&args)].into_iter().flatten() {
+                let whole = by_the_whole_grammar(args.clone());
                 prop_assert_eq!(format!("{quick:?}"), format!("{:?}", whole.unwrap()));
             }
         }
@@ -267,5 +282,7 @@ mod tests {
             let args: Vec<OsString> = std::iter::once("pixir".into()).chain(args).collect();
             assert!(plain_prompt(&args).is_some(), "{line}");
         }
+        let bare = ["pixir", "fix it", "now"].map(OsString::from);
+        assert!(bare_words(&bare).is_some());
     }
 }

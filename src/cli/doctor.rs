@@ -28,7 +28,7 @@ use crate::render::{Envelope, clean};
 use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
-use crate::tool::{Commands, Containment, Host, Signals, ToolContext, Toolbox};
+use crate::tool::{Commands, Containment, Desk, Host, Signals, ToolContext, Toolbox};
 use crate::workspace::Workspace;
 
 /// How long an endpoint may take to show that it is there.
@@ -293,6 +293,7 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
         secrets: Arc::new(Secrets::default()),
         output_limit: config.output_limit,
         confinement: Profile::of(config.sandbox.level, &PermissionMode::Auto),
+        desk: Desk::default(),
     };
     let output =
         bash.run(json!({"command": "true"}), cx).await.map_err(|error| Report::from(&error))?;

@@ -81,7 +81,7 @@ pub struct Cli {
 }
 
 /// What may stand anywhere on the command line.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct Flags {
     /// Print one JSON envelope on stdout at the end
@@ -177,9 +177,10 @@ impl Flags {
 }
 
 /// When stderr is coloured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Colour {
     /// On a terminal, unless `NO_COLOR` is set
+    #[default]
     Auto,
     Always,
     Never,

@@ -17,6 +17,7 @@ use crate::error::{Explain, Kind};
 use crate::event::PermissionMode;
 use crate::paths::{self, Home};
 use crate::role::Role;
+use crate::secret::is_provider_key;
 
 /// Where the settings of a run come from, weakest first.
 pub struct Sources<'a> {
@@ -191,12 +192,14 @@ fn adopt(config: &mut Config, servers: Vec<McpServer>, shown: &str) -> Vec<Strin
 /// Puts values of the environment into the entries of servers; one that lacks its value is left out.
 fn fill_in(config: &mut Config, environment: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut notices = Vec::new();
-    config.mcp.servers.retain_mut(|server| match mcp::expand(server, environment) {
-        Ok(()) => true,
-        Err(reason) => {
+    config.mcp.servers.retain_mut(|server| {
+        // Trust in a repository is not the wish to give it the key that pays for the model.
+        let is_guest = server.origin == McpOrigin::Workspace;
+        let lookup = |name: &str| environment(name).filter(|_| !is_guest || !is_provider_key(name));
+        let filled = mcp::expand(server, &lookup).map_err(|reason| {
             notices.push(format!("MCP server `{}` is left out: {reason}", server.name));
-            false
-        }
+        });
+        filled.is_ok()
     });
     notices
 }

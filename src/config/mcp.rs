@@ -358,7 +358,9 @@ fn expanded(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
         let found = environment(name).filter(|value| !value.is_empty());
         let value = found.or_else(|| otherwise.map(str::to_owned));
         filled.push_str(before);
-        filled.push_str(&value.ok_or_else(|| format!("the variable {name} is not set"))?);
+        filled.push_str(
+            &value.ok_or_else(|| format!("the variable {name} is not set, or not for it"))?,
+        );
         rest = after;
     }
     filled.push_str(rest);

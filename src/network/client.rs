@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::{HOST, UPGRADE};
 use http::{HeaderMap, Method};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::line::{Line, Lost, Request, Response};
 use super::route::{self, Route};
@@ -20,15 +21,30 @@ const LONGEST: Duration = Duration::from_secs(90);
 
 /// A client; cheap until it is used.
 pub struct Client {
-    network: Network,
-    endpoint: Endpoint,
-    route: OnceLock<Result<Route, NetworkError>>,
+    way: Arc<Way>,
     kept: Arc<Kept>,
+    /// A connection that is being opened for a request to come.
+    ahead: Mutex<Option<(Instant, Ahead)>>,
 }
+
+type Ahead = AbortOnDropHandle<Result<Line, NetworkError>>;
 
 impl Client {
     pub(super) fn new(network: Network, endpoint: Endpoint) -> Self {
-        Self { network, endpoint, route: OnceLock::new(), kept: Arc::default() }
+        let way = Arc::new(Way { network, endpoint, route: OnceLock::new() });
+        Self { way, kept: Arc::default(), ahead: Mutex::default() }
+    }
+
+    /// Begins to open a connection, because a request will follow soon; nothing is sent on it.
+    pub fn dial_ahead(&self) {
+        let mut ahead = self.ahead();
+        let is_on_its_way = ahead.as_ref().is_some_and(|(since, _)| since.elapsed() < LONGEST);
+        if is_on_its_way || !self.kept.lock().is_empty() {
+            return;
+        }
+        let way = Arc::clone(&self.way);
+        let dialling = tokio::spawn(async move { way.route()?.open().await });
+        *ahead = Some((Instant::now(), AbortOnDropHandle::new(dialling)));
     }
 
     /// Asks for something; `path` is appended to the endpoint's URL.
@@ -58,18 +74,21 @@ impl Client {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response, NetworkError> {
-        let find = || Route::find(&self.network, &self.endpoint);
-        let route = self.route.get_or_init(find).as_ref().map_err(Clone::clone)?;
-        let uri = route::address(&format!("{}{path}", self.endpoint.base_url))?;
+        let route = self.way.route()?;
+        let uri = route::address(&format!("{}{path}", self.way.endpoint.base_url))?;
         let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
         let mut request = Request { method, target, headers, body };
         request.headers.insert(HOST, route.host()?);
         // What becomes another protocol starts on a connection of its own.
-        if !request.headers.contains_key(UPGRADE)
-            && let Some(line) = self.kept.take().await
-        {
-            // A server may close a kept connection at any moment. What has not left goes over a
-            // new one; what has left may have been heard, and is not said twice.
+        let is_upgrade = request.headers.contains_key(UPGRADE);
+        let used = if is_upgrade { None } else { self.kept.take().await };
+        let waiting = match used {
+            Some(line) => Some(line),
+            None => self.dialled().await?,
+        };
+        if let Some(line) = waiting {
+            // A server may close a waiting connection at any moment. What has not left goes over
+            // a new one; what has left may have been heard, and is not said twice.
             match self.answered(line, &request).await {
                 Ok(response) => return Ok(response),
                 Err(Lost { is_unsent: true, .. }) => {}
@@ -78,6 +97,22 @@ impl Client {
         }
         let line = route.open().await?;
         self.answered(line, &request).await.map_err(|lost| lost.error)
+    }
+
+    /// The connection that was begun ahead, when it is still good. That it cannot be had is the
+    /// answer to this request too.
+    async fn dialled(&self) -> Result<Option<Line>, NetworkError> {
+        let Some((since, dialling)) = self.ahead().take() else { return Ok(None) };
+        // A task that was cut off by its runtime says nothing about the endpoint.
+        let Ok(line) = dialling.await else { return Ok(None) };
+        let mut line = line?;
+        let is_good =
+            since.elapsed() < LONGEST && poll_fn(|cx| Poll::Ready(line.is_idle(cx))).await;
+        Ok(is_good.then_some(line))
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Option<(Instant, Ahead)>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn answered(&self, mut line: Line, request: &Request) -> Result<Response, Lost> {
@@ -103,7 +138,21 @@ impl Client {
 /// Shows where it leads and nothing that is private.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("Client").field("endpoint", &self.way.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// Where an endpoint is; the route to it is found once, when somebody first wants to go.
+struct Way {
+    network: Network,
+    endpoint: Endpoint,
+    route: OnceLock<Result<Route, NetworkError>>,
+}
+
+impl Way {
+    fn route(&self) -> Result<&Route, NetworkError> {
+        let find = || Route::find(&self.network, &self.endpoint);
+        self.route.get_or_init(find).as_ref().map_err(Clone::clone)
     }
 }
 

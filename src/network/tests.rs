@@ -227,6 +227,46 @@ async fn a_kept_connection_that_was_closed_is_replaced_and_nothing_is_lost() {
     }
 }
 
+#[tokio::test]
+async fn a_connection_begun_ahead_carries_the_next_request() {
+    let talk = vec![sized("first"), sized("second")];
+    let server = Counter::start(vec![talk]).await;
+    server.client.dial_ahead();
+    server.client.dial_ahead();
+    assert_eq!(server.ask().await.unwrap(), "first");
+    // There is a connection to go on with.
+    server.client.dial_ahead();
+    assert_eq!(server.ask().await.unwrap(), "second");
+    assert_eq!(server.counted(), (1, 2));
+}
+
+#[tokio::test]
+async fn a_connection_begun_ahead_that_was_closed_is_replaced() {
+    let server = Counter::start(vec![Vec::new(), vec![sized("hello")]]).await;
+    server.client.dial_ahead();
+    // The server hangs up on the first caller at once, and the news needs a moment.
+    while server.counted().0 == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.ask().await.unwrap(), "hello");
+    assert_eq!(server.counted(), (2, 1));
+}
+
+#[tokio::test]
+async fn a_connection_that_cannot_be_begun_is_told_to_whoever_asks() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let base_url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let endpoint = Endpoint { base_url, is_loopback: true, connect: PATIENCE };
+    let client = Network::default().client(endpoint);
+    client.dial_ahead();
+    for _ in 0..2 {
+        let error = client.get("/ask", HeaderMap::new()).await.unwrap_err();
+        assert!(matches!(error, NetworkError::Connect(_)), "{error:?}");
+    }
+}
+
 /// Waits until the close of the server's side has certainly arrived.
 async fn until_closed(server: &Counter) {
     let wait = async {

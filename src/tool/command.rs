@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -53,7 +53,9 @@ pub enum Containment {
 struct Shared {
     own_binary: PathBuf,
     environment: Vec<(OsString, OsString)>,
-    shell: PathBuf,
+    /// Found when the first command needs it.
+    shell: OnceLock<PathBuf>,
+    wanted_shell: Option<PathBuf>,
     drain: Duration,
     grace: Duration,
     subreaper_only: AtomicBool,
@@ -62,6 +64,13 @@ struct Shared {
     spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
     sandbox: Sandbox,
     slots: Slots,
+}
+
+impl Shared {
+    fn shell(&self) -> &Path {
+        let find = || environment::shell(&self.environment, self.wanted_shell.as_deref());
+        self.shell.get_or_init(find)
+    }
 }
 
 /// How many supervisors wait for another command.
@@ -128,7 +137,8 @@ impl Commands {
         let sandbox = Sandbox::new(config, &environment);
         Self(Arc::new(Shared {
             own_binary,
-            shell: environment::shell(&environment, config.bash.shell.as_deref()),
+            shell: OnceLock::new(),
+            wanted_shell: config.bash.shell.clone(),
             environment,
             drain: config.bash.drain,
             grace: config.grace.process,
@@ -163,7 +173,7 @@ impl Commands {
     ) -> Result<Outcome, CommandError> {
         let order = Order {
             directory: job.directory.into(),
-            shell: self.0.shell.clone().into(),
+            shell: self.0.shell().to_owned().into(),
             command: job.command.into(),
             drain: self.0.drain,
             environment: self.0.environment.clone(),
@@ -257,7 +267,7 @@ impl Commands {
 
 impl std::fmt::Debug for Commands {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Commands").field("shell", &self.0.shell).finish_non_exhaustive()
+        f.debug_struct("Commands").field("shell", &self.0.shell()).finish_non_exhaustive()
     }
 }
 

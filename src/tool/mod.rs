@@ -16,6 +16,7 @@ mod denial;
 mod descendants;
 mod difference;
 mod edit;
+mod editor;
 mod ending;
 mod environment;
 mod glob;
@@ -62,6 +63,7 @@ use tokio_util::sync::CancellationToken;
 pub use background::{Background, WeakBackground};
 pub use bound::bound;
 pub use command::{CommandError, Commands, Containment, End, Host};
+pub use editor::{Desk, Editor};
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
 pub use schema::Schema;
@@ -119,6 +121,8 @@ pub struct ToolContext {
     pub output_limit: usize,
     /// What a host command of this call is confined to.
     pub confinement: Profile,
+    /// Where an editor may hold the files of the Workspace.
+    pub desk: Desk,
 }
 
 /// Where a running tool says what happens: live notices, and facts of its own that are recorded

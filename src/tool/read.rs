@@ -3,7 +3,7 @@
 //! The file is streamed: its size decides how long a read takes, never how much memory.
 
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::io::{Read as _, Seek};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -80,8 +80,14 @@ impl Tool for Read {
             }
             let room = context.output_limit.saturating_sub(NOTES_ROOM);
             let mut page = Page::new(&args, room);
-            let print = scan(&mut opened, &mut page, &context)
-                .map_err(|error| error.explained(&args.path))?;
+            let print = match unsaved(&mut opened, &context) {
+                Ok(Some(text)) => scan(text.as_bytes(), &mut page, &context)
+                    .map(|_| Print::of_text(text.as_bytes())),
+                Ok(None) => scan(&opened.file, &mut page, &context)
+                    .map(|hash| hash.unwrap_or_else(|| Print::of_large(&opened.stat))),
+                Err(error) => Err(ScanError::Io(error)),
+            };
+            let print = print.map_err(|error| error.explained(&args.path))?;
             page.finish();
             let sha256 = print.sha256();
             seen.note(&opened.path, print);
@@ -151,16 +157,32 @@ impl ScanError {
     }
 }
 
-/// Streams the whole file through the page, and answers with what was seen. Secrets are taken out
-/// first, so that no number or page begins inside one.
-fn scan(opened: &mut OpenFile, page: &mut Page, context: &ToolContext) -> Result<Print, ScanError> {
+/// What an editor holds in place of this file.
+fn unsaved(opened: &mut OpenFile, context: &ToolContext) -> std::io::Result<Option<String>> {
+    if !context.desk.may_hold(u64::try_from(opened.stat.st_size).unwrap_or_default()) {
+        return Ok(None);
+    }
+    let mut disk = Vec::new();
+    opened.file.read_to_end(&mut disk)?;
+    opened.file.rewind()?;
+    Ok(context.desk.unsaved(&context.workspace.root().join(&opened.path), &disk))
+}
+
+/// Streams the whole text through the page, and answers with what was seen, unless it is too much
+/// to be known by its content. Secrets are taken out first, so that no number or page begins
+/// inside one.
+fn scan(
+    mut text: impl std::io::Read,
+    page: &mut Page,
+    context: &ToolContext,
+) -> Result<Option<Print>, ScanError> {
     let mut cleaner = Cleaner::of_file(&context.secrets);
-    let size = u64::try_from(opened.stat.st_size).unwrap_or_default();
-    let mut hash = (size <= HASHED_SIZE).then(Sha256::new);
+    let mut hash = Sha256::new();
+    let mut size = 0;
     let mut buffer = vec![0; CHUNK];
     let mut is_first = true;
     loop {
-        let count = match opened.file.read(&mut buffer) {
+        let count = match text.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -174,7 +196,8 @@ fn scan(opened: &mut OpenFile, page: &mut Page, context: &ToolContext) -> Result
         if context.cancel.is_cancelled() {
             return Err(ScanError::Cancelled);
         }
-        if let Some(hash) = &mut hash {
+        size += count as u64;
+        if size <= HASHED_SIZE {
             hash.update(chunk);
         }
         let bom = is_first && chunk.starts_with(BOM);
@@ -183,8 +206,5 @@ fn scan(opened: &mut OpenFile, page: &mut Page, context: &ToolContext) -> Result
         is_first = false;
     }
     page.push(&cleaner.finish());
-    Ok(hash.map_or_else(
-        || Print::of_large(&opened.stat),
-        |hash| Print::Content(hash.finalize().into()),
-    ))
+    Ok((size <= HASHED_SIZE).then(|| Print::Content(hash.finalize().into())))
 }

@@ -8,10 +8,11 @@ use rustix::fs::Stat;
 use serde_json::{Value, json};
 
 use super::difference::{Difference, Versions};
+use super::editor::Handed;
 use super::seen::{Print, Seen};
 use super::{Effect, Plan, ToolContext, ToolError};
 use crate::error::Kind;
-use crate::workspace::{OpenFile, Workspace, WorkspaceError};
+use crate::workspace::{OpenFile, WorkspaceError};
 
 /// The largest file that is rewritten; it is held in memory twice.
 pub const LARGEST: u64 = 64 << 20;
@@ -70,7 +71,7 @@ impl Rewriter {
             let paths = vec![shown];
             return Ok(Plan { paths, ..Plan::new(Effect::Write, summary) });
         }
-        let current = self.current(workspace, path)?;
+        let current = self.current(context, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
         let new = change(old)?;
         let verb = if current.is_some() { "change" } else { "create" };
@@ -95,7 +96,7 @@ impl Rewriter {
         let workspace = &context.workspace;
         let explain = |error: WorkspaceError| ToolError::from(&error);
         workspace.check_writable(path).map_err(explain)?;
-        let current = self.current(workspace, path)?;
+        let current = self.current(context, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
         let new = change(old)?;
         refuse_large(path, new.len() as u64)?;
@@ -108,16 +109,20 @@ impl Rewriter {
         let real = target.path().to_owned();
         let is_new = current.is_none();
         let mut notes = Vec::new();
-        let stat = match found {
-            Some(stat) if old == Some(new.as_slice()) => stat,
+        let print = match found {
+            Some(stat) if old == Some(new.as_slice()) => Print::of(&new, &stat),
             _ => {
                 notes.extend(found.as_ref().and_then(other_names));
-                let replaced = target.replace(&new).map_err(explain)?;
-                notes.extend(replaced.notes);
-                replaced.stat
+                if let Some(told) = hand_over(context, &real, current.as_ref(), &new)? {
+                    notes.extend(told);
+                    Print::of_text(&new)
+                } else {
+                    let replaced = target.replace(&new).map_err(explain)?;
+                    notes.extend(replaced.notes);
+                    Print::of(&new, &replaced.stat)
+                }
             }
         };
-        let print = Print::of(&new, &stat);
         self.seen.note(&real, print.clone());
         let versions =
             Versions { path: &real, old_path: None, old: old.unwrap_or_default(), new: &new };
@@ -133,9 +138,10 @@ impl Rewriter {
     /// The content as it is now, refused when it is not what the Session has seen.
     pub fn current(
         &self,
-        workspace: &Workspace,
+        context: &ToolContext,
         path: &Path,
     ) -> Result<Option<Current>, ToolError> {
+        let workspace = &context.workspace;
         let mut opened = match workspace.open_file(path) {
             Ok(opened) => opened,
             Err(WorkspaceError::Missing { .. }) if self.seen.knows(&workspace.place_of(path)) => {
@@ -144,12 +150,15 @@ impl Rewriter {
             Err(WorkspaceError::Missing { .. }) => return Ok(None),
             Err(error) => return Err(ToolError::from(&error)),
         };
-        let bytes = load(&mut opened, path)?;
+        let mut bytes = load(&mut opened, path)?;
         let stat = opened.stat;
+        let unsaved = context.desk.unsaved(&workspace.root().join(&opened.path), &bytes);
+        let is_unsaved = unsaved.is_some();
+        bytes = unsaved.map_or(bytes, String::into_bytes);
         if self.seen.is_stale(&opened.path, &Print::of(&bytes, &stat)) {
             return Err(file_changed(path));
         }
-        Ok(Some(Current { bytes, stat, path: opened.path }))
+        Ok(Some(Current { bytes, stat, path: opened.path, is_unsaved }))
     }
 }
 
@@ -160,6 +169,42 @@ pub struct Current {
     pub stat: Stat,
     /// Where it really is.
     pub path: PathBuf,
+    /// The bytes are those of an editor, and the disk has others.
+    pub is_unsaved: bool,
+}
+
+/// Hands a changed file to the editor. Gives what is to be known about it when the editor took it,
+/// and nothing when the disk is the place to write.
+pub fn hand_over(
+    context: &ToolContext,
+    real: &Path,
+    current: Option<&Current>,
+    new: &[u8],
+) -> Result<Option<Vec<String>>, ToolError> {
+    // An editor may save a file anew, and its other names would keep the old content.
+    let is_one = current.is_none_or(|current| current.stat.st_nlink < 2);
+    let old = current.map_or(&[][..], |current| &current.bytes);
+    let handed = if is_one {
+        context.desk.hand_over(&context.workspace.root().join(real), old, new)
+    } else {
+        Handed::NotAsked
+    };
+    let is_unsaved = current.is_some_and(|current| current.is_unsaved);
+    match handed {
+        Handed::Over => {
+            let saved = context.workspace.open_file(real);
+            let saved = saved.ok().and_then(|mut file| load(&mut file, real).ok());
+            let is_saved = saved.as_deref() == Some(new);
+            let note = (!is_saved).then(|| "the editor has not saved it yet".to_owned());
+            Ok(Some(note.into_iter().collect()))
+        }
+        Handed::NotAsked | Handed::Refused(_) if is_unsaved => Err(unsaved(real)),
+        Handed::NotAsked => Ok(None),
+        Handed::Refused(reason) => {
+            tracing::debug!(path = %real.display(), %reason, "the editor does not take it");
+            Ok(None)
+        }
+    }
 }
 
 /// A file with several names is the same under all of them.
@@ -201,6 +246,14 @@ pub fn file_changed(path: &Path) -> ToolError {
     ToolError::new(Kind::FileChanged, format!("{} changed since it was read", path.display()))
         .details(json!({ "path": path.to_string_lossy() }))
         .next("read it again, then repeat the change")
+}
+
+/// The disk is not the place to change it.
+pub fn unsaved(path: &Path) -> ToolError {
+    let message = format!("{} has unsaved changes in the editor", path.display());
+    ToolError::new(Kind::FileChanged, message)
+        .details(json!({ "path": path.to_string_lossy() }))
+        .next("ask the user to save or to discard them")
 }
 
 fn file_gone(path: &Path) -> ToolError {

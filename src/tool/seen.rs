@@ -31,10 +31,15 @@ impl Print {
     /// The print of a file with this content.
     pub fn of(content: &[u8], stat: &Stat) -> Self {
         if content.len() as u64 <= HASHED_SIZE {
-            Self::Content(Sha256::digest(content).into())
+            Self::of_text(content)
         } else {
             Self::of_large(stat)
         }
+    }
+
+    /// The print of a file with this content, wherever it is kept.
+    pub fn of_text(content: &[u8]) -> Self {
+        Self::Content(Sha256::digest(content).into())
     }
 
     /// The print of a file too large to be hashed.

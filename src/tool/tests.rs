@@ -1,5 +1,6 @@
 //! The file tools, called as the Executor calls them.
 
+mod desk;
 mod exact;
 mod patch;
 mod search;
@@ -37,6 +38,7 @@ impl Bench {
             session_folder: folder.path().join("session"),
             output_limit: 16 * 1024,
             confinement: crate::sandbox::Profile::Workspace,
+            desk: Desk::default(),
         };
         Self { folder, toolbox, context }
     }

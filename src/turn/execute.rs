@@ -17,7 +17,9 @@ use crate::history;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
-use crate::tool::{AnyTool, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound};
+use crate::tool::{
+    AnyTool, Desk, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
+};
 
 /// How many calls that only look may run at once.
 const PARALLEL_READS: usize = 8;
@@ -228,10 +230,12 @@ impl Turn {
     }
 
     fn context_of(&self, fact: &ToolCall) -> ToolContext {
+        let cancel = self.context.cancel().child_token();
         ToolContext {
             call_id: fact.call_id.clone(),
             workspace: self.settings.workspace.clone(),
-            cancel: self.context.cancel().child_token(),
+            desk: Desk::new(self.settings.editor.clone(), cancel.clone()),
+            cancel,
             signals: Signals::to(self.context.bus().clone()).recording(self.recorder()),
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),

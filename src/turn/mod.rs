@@ -39,7 +39,7 @@ use crate::role::Role;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
-use crate::tool::Toolbox;
+use crate::tool::{Editor, Toolbox};
 use crate::workspace::Workspace;
 use budget::Spent;
 use complete::Completion;
@@ -82,6 +82,8 @@ pub struct Settings {
     pub shelf: Shelf,
     /// Whether the model can be shown images.
     pub sight: Sight,
+    /// A front-end that holds files open.
+    pub editor: Option<Arc<dyn Editor>>,
 }
 
 /// What the model is told beside the History.
@@ -210,6 +212,8 @@ impl Turn {
         let settings = &self.settings;
         // Servers that are still starting are waited for a moment, once per Session.
         self.context.cancel().run_until_cancelled(settings.connections.settled()).await;
+        // The way to the model can be opened while the disk takes the user's words.
+        settings.provider.expect_call(self.context.session_id());
         let history = self.context.history().await?;
         self.toolbox.get_or_init(|| self.gather());
         let shell = &settings.prompt.shell;

@@ -168,6 +168,7 @@ mod fakes {
                 effort: None,
                 mode: PermissionMode::Auto,
                 can_ask: false,
+                editor: None,
                 approvals: Approvals::new(&Home::new(self.folder.path())),
                 role: Role::build(),
                 dry_run: false,

@@ -122,6 +122,12 @@ impl Provider for Responses {
             .boxed()
     }
 
+    fn expect_call(&self, session: &SessionId) {
+        if !self.shared.lines.of(session, |line| line.has_socket()) {
+            self.shared.client.dial_ahead();
+        }
+    }
+
     fn account(&self) -> Option<Arc<str>> {
         Some(self.shared.account.clone())
     }

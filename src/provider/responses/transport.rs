@@ -82,6 +82,11 @@ impl Line {
         }
     }
 
+    /// Whether a socket waits that may still be good.
+    pub fn has_socket(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.socket.is_alive())
+    }
+
     /// Takes the waiting socket; a call owns it alone.
     pub fn take(&mut self) -> Option<Waiting> {
         self.waiting.take()
@@ -128,9 +133,7 @@ impl Line {
     }
 
     fn is_worth_keeping(&self) -> bool {
-        self.banned.is_some()
-            || self.unreadable_to.is_some()
-            || self.waiting.as_ref().is_some_and(|waiting| waiting.socket.is_alive())
+        self.banned.is_some() || self.unreadable_to.is_some() || self.has_socket()
     }
 }
 

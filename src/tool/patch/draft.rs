@@ -207,7 +207,7 @@ impl Draft {
         }
         let workspace = &context.workspace;
         workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
-        let before = rewriter.current(workspace, path)?;
+        let before = rewriter.current(context, path)?;
         let real = match &before {
             Some(current) => current.path.clone(),
             None => workspace.place_of(path),

@@ -12,8 +12,10 @@ mod report;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::editor::Handed;
 use super::rewrite::{
-    COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, file_changed, identity, on_disk,
+    COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, file_changed, hand_over, identity,
+    on_disk, unsaved,
 };
 use super::seen::Print;
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
@@ -130,11 +132,63 @@ fn steps(sections: &[Section]) -> u64 {
     chunks.sum::<u64>().div_ceil(16).max(1)
 }
 
-/// Writes the draft as one batch.
+/// Writes the draft: through the editor what it takes, the others as one batch.
 fn write(draft: &mut Draft, context: &ToolContext) -> Result<(), ToolError> {
+    let mut handed = Vec::new();
+    let written =
+        to_editor(draft, context, &mut handed).and_then(|()| to_disk(draft, context, &handed));
+    if written.is_err() {
+        for at in handed {
+            let Drafted { real, before, after, .. } = &draft.files[at];
+            let (Some(before), Some(after)) = (before, after) else { continue };
+            let real = context.workspace.root().join(real);
+            let back = context.desk.hand_over(&real, after, &before.bytes);
+            if back != Handed::Over {
+                tracing::warn!(path = %real.display(), ?back, "the editor kept half a patch");
+            }
+        }
+    }
+    written
+}
+
+/// Hands files that keep their place to the editor, and notes which of them it took.
+fn to_editor(
+    draft: &mut Draft,
+    context: &ToolContext,
+    handed: &mut Vec<usize>,
+) -> Result<(), ToolError> {
+    for at in 0..draft.files.len() {
+        let file = &draft.files[at];
+        let (Some(before), Some(after)) = (&file.before, &file.after) else { continue };
+        if file.origin.is_some() || !file.is_changed() {
+            continue;
+        }
+        let now = context.workspace.metadata(&file.given).ok();
+        let taken = if now.as_ref().map(identity) == Some(identity(&before.stat)) {
+            hand_over(context, &file.real, Some(before), after)
+        } else {
+            Err(file_changed(&file.given))
+        };
+        match taken {
+            Ok(None) => {}
+            Ok(Some(notes)) => {
+                draft.files[at].notes.extend(notes);
+                handed.push(at);
+            }
+            Err(error) => {
+                draft.files[at].error = Some(error);
+                return Err(report::refusal(draft));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes what is left as one batch.
+fn to_disk(draft: &mut Draft, context: &ToolContext, handed: &[usize]) -> Result<(), ToolError> {
     let mut steps = Vec::new();
     let mut files = Vec::new();
-    for at in 0..draft.files.len() {
+    for at in (0..draft.files.len()).filter(|at| !handed.contains(at)) {
         match step(draft, at, context) {
             Ok(None) => {}
             Ok(Some(step)) => {
@@ -198,6 +252,9 @@ fn is_pure(draft: &Draft, file: &Drafted) -> bool {
 
 /// Refuses a file that is not the one the draft was made from.
 fn checked(target: Target, file: &Drafted) -> Result<Target, ToolError> {
+    if file.before.as_ref().is_some_and(|before| before.is_unsaved) {
+        return Err(unsaved(&file.given));
+    }
     let before = file.before.as_ref().map(|before| identity(&before.stat));
     if target.stat().as_ref().map(identity) == before {
         return Ok(target);
