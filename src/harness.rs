@@ -1,15 +1,18 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod change;
+mod grant;
 mod posture;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::config::models::Model;
 use crate::config::{Config, McpServer, SandboxLevel, Sight, mcp};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
@@ -28,9 +31,12 @@ use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
-use crate::turn::{Budget, Prompt, Settings};
+use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use change::Change;
+use grant::Grants;
 use posture::{Posture, Resumed};
 
 /// When the first request has long left, and things that can wait are done.
@@ -88,6 +94,9 @@ pub struct Harness {
     shell: String,
     budget: Arc<Budget>,
     approvals: Approvals,
+    grants: Grants,
+    /// Looked up when somebody chooses.
+    models: OnceLock<Vec<Model>>,
 }
 
 impl Harness {
@@ -115,6 +124,7 @@ impl Harness {
         let sessions = Sessions::default();
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
         let approvals = Approvals::new(&config.home);
+        let grants = Grants::new(&config.home);
         Self {
             config,
             provider,
@@ -129,12 +139,15 @@ impl Harness {
             shell,
             budget,
             approvals,
+            grants,
+            models: OnceLock::new(),
         }
     }
 
-    /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
+    /// Ends what runs in the background, and waits for what must not be lost when the process ends,
+    /// such as a token that is being renewed.
     pub async fn settle(&self) {
-        self.credential.settle().await;
+        tokio::join!(self.credential.settle(), self.commands.close());
     }
 
     /// Starts a Conversation: a new Session, or one that exists.
@@ -151,7 +164,7 @@ impl Harness {
         let id = SessionId::mint();
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
-        let first = posture.first_event(&workspace, self.config.sandbox.level);
+        let first = posture.first_event(&workspace);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
@@ -166,7 +179,9 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
-        let Resumed { posture, change } = Posture::of(&history).resumed(&self.config);
+        let granted = self.grants.find(id, workspace.root());
+        let before = Posture::of(&history);
+        let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         if let Some(change) = change {
             session.record(change.into()).await?;
@@ -198,25 +213,25 @@ impl Harness {
         }
         let folder = paths::session_folder(root, session.id());
         let resources = Shelf::new(folder.clone());
-        let takes_images = self.credential.policy() != FieldPolicy::Portable;
-        let endpoint = (self.config.home.clone(), self.credential.base_url());
-        let sight = Sight::new(takes_images, endpoint, &posture.model);
         let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
         notices.extend(taken);
+        let tools = self.toolbox(&folder, history, resources.clone());
+        let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             connections,
             provider: Arc::clone(&self.provider),
-            toolbox: self
-                .toolbox(&folder, history, resources.clone())
-                .without(posture.role.withheld),
+            toolbox: tools.clone().without(posture.role.withheld),
+            tools,
             approvals: self.approvals.clone(),
             role: posture.role,
             shelf: resources,
-            sight,
+            sight: self.sight(&posture.model),
             editor: None,
+            tracker: self.config.undo.enabled.then(|| {
+                Tracker::new(workspace.clone(), folder.clone(), Limits::of(self.config.undo))
+            }),
             secrets: Arc::clone(&self.secrets),
-            confinement: Profile::of(self.config.sandbox.level, &posture.mode),
-            mode: posture.mode,
+            stance: Stance::new(posture.mode, confinement),
             can_ask: caller.can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
@@ -242,6 +257,12 @@ impl Harness {
             workspace,
         };
         Conversation::new(session, settings, notices)
+    }
+
+    /// Whether a model can be shown images.
+    fn sight(&self, model: &str) -> Sight {
+        let takes_images = self.credential.policy() != FieldPolicy::Portable;
+        Sight::new(takes_images, (self.config.home.clone(), self.credential.base_url()), model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.

@@ -16,17 +16,19 @@ const HERE: &[&str] = &[
     "mcp",
     "trust",
     "untrust",
+    "acp",
     "login",
     "logout",
     "doctor",
     "demo",
+    "undo",
+    "redo",
     "completions",
     "help",
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
-    "acp",
     "tree",
     "fork",
     "compact",
@@ -35,8 +37,6 @@ const LATER: &[&str] = &[
     "skills",
     "agents",
     "workflow",
-    "undo",
-    "redo",
     "export",
     "config",
     "delegate",

@@ -3,6 +3,7 @@
 //! One command per file. A command answers with an [`Exit`] or a `Report`; this file turns either
 //! into words, an envelope and a number, so that no command can forget one of them.
 
+mod acp;
 mod arguments;
 mod completions;
 mod demo;
@@ -31,6 +32,7 @@ mod stdin;
 mod tests;
 mod trace;
 mod trust;
+mod undo;
 mod usage;
 mod verify;
 
@@ -212,6 +214,9 @@ pub enum Command {
     Mcp(mcp::McpArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
+    Undo(undo::UndoArgs),
+    Redo(undo::RedoArgs),
+    Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
     Doctor(doctor::DoctorArgs),
@@ -233,6 +238,9 @@ impl Command {
             Command::Mcp(_) => "mcp",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
+            Command::Undo(_) => "undo",
+            Command::Redo(_) => "redo",
+            Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
             Command::Doctor(_) => "doctor",
@@ -293,6 +301,9 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Mcp(args) => mcp::mcp(args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
+        Command::Undo(args) => undo::undo(&args, context),
+        Command::Redo(args) => undo::redo(&args, context),
+        Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),
         Command::Doctor(args) => doctor::doctor(&args, context),

@@ -130,6 +130,8 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
         directory: "/home/ada/app".into(),
         diff: None,
         command: Some(ShownCommand { text: "rm x".into(), parts: vec!["rm x".into()] }),
+        diff_is_cut: false,
+        is_unsandboxed: false,
         network: false,
         answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::Prefix, Answer::No],
         prefix: Some("rm".into()),
@@ -164,7 +166,9 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
 
 fn meaning(notice: &Ephemeral) -> &'static str {
     match notice {
-        Ephemeral::TextDelta(_) => "A piece of the model's text.",
+        Ephemeral::TextDelta(_) => {
+            "A piece of the model's text; an empty one parts two messages of one response."
+        }
         Ephemeral::ReasoningDelta(_) => "A piece of the model's reasoning summary.",
         Ephemeral::ToolOutputDelta { .. } => "A piece of a running tool's output.",
         Ephemeral::Status(_) => {

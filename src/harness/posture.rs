@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::HarnessError;
+use super::{Change, HarnessError};
 use crate::bounds::{Bounds, WriteGlobs};
-use crate::config::{Config, SandboxLevel};
+use crate::config::Config;
+use crate::config::models::Model;
 use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::role::{Role, strictest};
@@ -17,6 +18,8 @@ pub struct Posture {
     pub effort: Option<String>,
     pub mode: PermissionMode,
     pub role: &'static Role,
+    /// What commands are confined to, by its name; empty when a Log does not say.
+    sandbox: String,
     /// Each run may add a set; all of them hold.
     writes: Vec<WriteGlobs>,
 }
@@ -36,6 +39,7 @@ impl Posture {
             effort: config.effort.clone(),
             mode: role.limit(&config.permission_mode),
             role,
+            sandbox: config.sandbox.level.name().to_owned(),
             writes: Some(config.writes.clone())
                 .filter(|globs| !globs.is_empty())
                 .into_iter()
@@ -50,6 +54,7 @@ impl Posture {
             effort: None,
             mode: PermissionMode::Auto,
             role: Role::build(),
+            sandbox: String::new(),
             writes: Vec::new(),
         };
         for fact in history.facts() {
@@ -59,11 +64,13 @@ impl Posture {
                     posture.effort.clone_from(&started.effort);
                     posture.mode = started.permission_mode.clone();
                     posture.role = Role::recorded(&started.role);
+                    posture.sandbox.clone_from(&started.sandbox_mode);
                     posture.narrow(&started.allow_write, &started.deny_write);
                 }
                 Canonical::SessionFork(fork) => {
                     posture.mode = fork.permission_mode.clone();
                     posture.role = Role::recorded(&fork.role);
+                    posture.sandbox.clone_from(&fork.sandbox_mode);
                 }
                 Canonical::PostureChanged(changed) => posture.apply(changed),
                 Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
@@ -90,6 +97,9 @@ impl Posture {
         if let Some(role) = &changed.role {
             self.role = Role::recorded(role);
         }
+        if let Some(sandbox) = &changed.sandbox_mode {
+            self.sandbox.clone_from(sandbox);
+        }
         self.narrow(&changed.allow_write, &changed.deny_write);
     }
 
@@ -103,13 +113,16 @@ impl Posture {
     /// This posture, gone on with by a run.
     ///
     /// The Session keeps what it has unless the run names another. Without a name, its mode is
-    /// never laxer than the user's settings: a Log can be planted. Write bounds only narrow.
-    pub fn resumed(&self, config: &Config) -> Resumed {
+    /// never laxer than the user's settings, or than what they chose for this very Session: a Log
+    /// can be planted. Write bounds only narrow.
+    pub fn resumed(&self, config: &Config, granted: Option<&PermissionMode>) -> Resumed {
         let role = config.role.unwrap_or(self.role);
         // A mode that the old role forced does not outlive it.
         let own = if role == self.role { &self.mode } else { &config.permission_mode };
         let wanted = if config.mode_named {
             config.permission_mode.clone()
+        } else if granted == Some(own) {
+            own.clone()
         } else {
             strictest(own, &config.permission_mode)
         };
@@ -119,11 +132,39 @@ impl Posture {
             effort: config.effort.clone().or_else(|| self.effort.clone()),
             mode: role.limit(&wanted),
             role,
+            // Never what a Log says: that can be planted.
+            sandbox: config.sandbox.level.name().to_owned(),
             writes: self.writes.clone(),
         };
         posture.narrow(&config.writes.allow, &config.writes.deny);
-        let change = (posture != *self).then(|| posture.change_from(self));
+        let change = posture.news(self);
         Resumed { posture, change }
+    }
+
+    /// This posture, with what the user wants to be different.
+    ///
+    /// A mode that the role forced does not outlive it, and an effort that the model does not know
+    /// becomes what the model does by itself.
+    pub fn changed(&self, change: &Change, models: &[Model]) -> Self {
+        let role = change.role.map_or(self.role, Role::recorded);
+        let wanted = change.mode.as_ref().unwrap_or(&self.mode);
+        let name = change.model.as_ref().unwrap_or(&self.model);
+        let known = models.iter().find(|model| model.name == *name);
+        let known = known.cloned().unwrap_or_else(|| Model::named(name));
+        let effort = change.effort.clone().or_else(|| self.effort.clone());
+        let is_known = |effort: &String| known.efforts.is_empty() || known.efforts.contains(effort);
+        let effort = effort.map(|effort| {
+            let fallback = known.default_effort.clone().filter(|_| !is_known(&effort));
+            fallback.unwrap_or(effort)
+        });
+        let (model, mode) = (name.clone(), role.limit(wanted));
+        let (sandbox, writes) = (self.sandbox.clone(), self.writes.clone());
+        Self { model, effort, mode, role, sandbox, writes }
+    }
+
+    /// What has to be recorded of it, if anything.
+    pub fn news(&self, before: &Self) -> Option<PostureChanged> {
+        (self != before).then(|| self.change_from(before))
     }
 
     fn change_from(&self, before: &Self) -> PostureChanged {
@@ -134,6 +175,7 @@ impl Posture {
             model: (self.model != before.model).then(|| self.model.clone()),
             effort: if self.effort == before.effort { None } else { self.effort.clone() },
             role: (self.role != before.role).then(|| self.role.name.to_owned()),
+            sandbox_mode: (self.sandbox != before.sandbox).then(|| self.sandbox.clone()),
             allow_write: added.allow,
             deny_write: added.deny,
             extra: Extra::new(),
@@ -151,7 +193,7 @@ impl Posture {
     }
 
     /// Seq 0 of a new Log.
-    pub fn first_event(&self, workspace: &Workspace, level: SandboxLevel) -> SessionStarted {
+    pub fn first_event(&self, workspace: &Workspace) -> SessionStarted {
         let globs = self.writes.first().cloned().unwrap_or_default();
         SessionStarted {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -159,7 +201,7 @@ impl Posture {
             workspace: workspace.root().to_string_lossy().into_owned(),
             role: self.role.name.to_owned(),
             permission_mode: self.mode.clone(),
-            sandbox_mode: level.name().to_owned(),
+            sandbox_mode: self.sandbox.clone(),
             model: Some(self.model.clone()),
             effort: self.effort.clone(),
             allow_write: globs.allow,
@@ -191,31 +233,81 @@ mod tests {
     fn a_session_keeps_its_mode_unless_a_run_names_another() {
         let auto = PermissionMode::Auto;
         let asking = stored(PermissionMode::Ask, "build");
-        let kept = asking.resumed(&config());
+        let kept = asking.resumed(&config(), None);
         assert_eq!((kept.posture.mode, kept.change), (PermissionMode::Ask, None));
         let mut named = config();
         named.mode_named = true;
-        let change = asking.resumed(&named).change.unwrap();
+        let change = asking.resumed(&named, None).change.unwrap();
         assert_eq!(change.permission_mode, Some(auto.clone()));
         let mut strict = config();
         strict.permission_mode = PermissionMode::ReadOnly;
-        let lax = stored(auto, "build").resumed(&strict);
+        let lax = stored(auto, "build").resumed(&strict, None);
         assert_eq!(lax.posture.mode, PermissionMode::ReadOnly, "a planted Log does not widen");
+        let session = stored(PermissionMode::Auto, "build");
+        let chosen = session.resumed(&strict, Some(&PermissionMode::Auto));
+        assert_eq!((chosen.posture.mode, chosen.change), (PermissionMode::Auto, None));
+        let other = session.resumed(&strict, Some(&PermissionMode::Ask));
+        assert_eq!(
+            other.posture.mode,
+            PermissionMode::ReadOnly,
+            "what was chosen is something else"
+        );
+    }
+
+    #[test]
+    fn another_sandbox_is_recorded_and_never_taken_from_a_log() {
+        let held = stored(PermissionMode::Auto, "build");
+        let mut open = config();
+        open.sandbox.level = crate::config::SandboxLevel::Off;
+        let loosened = held.resumed(&open, None);
+        assert_eq!(loosened.change.unwrap().sandbox_mode.as_deref(), Some("off"));
+        let again = loosened.posture.resumed(&open, None);
+        assert!(again.change.is_none(), "what holds already is no news");
+        let back = loosened.posture.resumed(&config(), None);
+        assert_eq!(back.change.unwrap().sandbox_mode.as_deref(), Some("workspace"));
     }
 
     #[test]
     fn a_role_takes_its_mode_along_and_leaves_with_it() {
         let planning = stored(PermissionMode::Auto, "plan");
         assert_eq!(planning.mode, PermissionMode::ReadOnly);
-        assert!(planning.resumed(&config()).change.is_none());
+        assert!(planning.resumed(&config(), None).change.is_none());
         let mut building = config();
         building.role = Role::find("build");
-        let change = planning.resumed(&building).change.unwrap();
+        let change = planning.resumed(&building, None).change.unwrap();
         assert_eq!(change.role.as_deref(), Some("build"));
         assert_eq!(change.permission_mode, Some(PermissionMode::Auto));
         let mut lax = config();
         lax.mode_named = true;
-        assert_eq!(planning.resumed(&lax).posture.mode, PermissionMode::ReadOnly);
+        assert_eq!(planning.resumed(&lax, None).posture.mode, PermissionMode::ReadOnly);
+    }
+
+    #[test]
+    fn a_change_names_what_differs_and_an_effort_fits_its_model() {
+        let models = [Model::named("gpt-5.5"), Model::named("gpt-6-sol"), Model::named("llama-9")];
+        let before = stored(PermissionMode::Ask, "build");
+        let plan = Change { role: Some("plan"), ..Change::default() };
+        let planning = before.changed(&plan, &models);
+        assert_eq!((planning.role.name, &planning.mode), ("plan", &PermissionMode::ReadOnly));
+        let back =
+            Change { role: Some("build"), mode: Some(PermissionMode::Auto), ..Change::default() };
+        let fact = planning.changed(&back, &models).news(&planning).unwrap();
+        assert_eq!(fact.permission_mode, Some(PermissionMode::Auto));
+        assert_eq!(fact.role.as_deref(), Some("build"));
+        let lax = Change { mode: Some(PermissionMode::Auto), ..Change::default() };
+        assert_eq!(planning.changed(&lax, &models).mode, PermissionMode::ReadOnly);
+        let hard = Change {
+            model: Some("gpt-6-sol".into()),
+            effort: Some("ultra".into()),
+            ..Change::default()
+        };
+        let thinking = before.changed(&hard, &models);
+        assert_eq!(thinking.effort.as_deref(), Some("ultra"));
+        for (model, effort) in [("gpt-5.5", "medium"), ("llama-9", "ultra")] {
+            let other = Change { model: Some(model.into()), ..Change::default() };
+            assert_eq!(thinking.changed(&other, &models).effort.as_deref(), Some(effort));
+        }
+        assert_eq!(before.changed(&Change::default(), &models).news(&before), None);
     }
 
     #[test]
@@ -223,9 +315,9 @@ mod tests {
         let mut config = config();
         config.writes = WriteGlobs { allow: vec!["src/**".into()], deny: Vec::new() };
         let first = Posture::new(&config);
-        assert!(first.resumed(&config).change.is_none(), "what holds already is no news");
+        assert!(first.resumed(&config, None).change.is_none(), "what holds already is no news");
         config.writes = WriteGlobs { allow: vec!["**".into()], deny: vec!["src/x".into()] };
-        let second = first.resumed(&config);
+        let second = first.resumed(&config, None);
         let change = second.change.unwrap();
         assert_eq!(
             (change.allow_write, change.deny_write),

@@ -154,7 +154,12 @@ impl Sandbox {
                 let roots = self.roots.iter().filter_map(|root| root.canonicalize().ok());
                 writable.push(wish.workspace.to_owned());
                 writable.extend(roots.chain(repository.writable));
-                kept.push(paths::state(wish.workspace));
+                let state = paths::state(wish.workspace);
+                // Without a Session nobody has made it; a command must not.
+                if state.symlink_metadata().is_err() {
+                    absent.push(state.clone());
+                }
+                kept.push(state);
                 kept.extend(repository.kept);
                 absent.extend(repository.absent);
             }
@@ -188,6 +193,7 @@ impl Sandbox {
             .named
             .iter()
             .filter_map(|path| path.canonicalize().ok())
+            .map(whole_environment)
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .collect();
         if wish.profile == Profile::ReadOnly {
@@ -246,6 +252,12 @@ fn expanded(
         }
     }
     tilde(root, home)
+}
+
+/// The programs of a virtual environment of Python need what lies beside them.
+fn whole_environment(path: PathBuf) -> PathBuf {
+    let around = path.parent().filter(|around| around.join("pyvenv.cfg").is_file());
+    around.map(Path::to_owned).unwrap_or(path)
 }
 
 fn tilde(path: &Path, home: Option<&Path>) -> Option<PathBuf> {

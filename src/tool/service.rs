@@ -46,6 +46,8 @@ pub struct Service {
     supervisor: Supervisor,
     given: Stdin,
     news: News,
+    /// Whether its standard output may still bring something.
+    is_speaking: bool,
     is_over: bool,
 }
 
@@ -81,7 +83,8 @@ impl Commands {
         let mut supervisor = self.start(None)?;
         let sent = supervisor.lifeline.send(&frame, Some(&given)).await;
         sent.map_err(CommandError::Start)?;
-        let service = Service { supervisor, given, news: News::default(), is_over: false };
+        let news = News::default();
+        let service = Service { supervisor, given, news, is_speaking: true, is_over: false };
         Ok(Served { service, stdin, errors })
     }
 }
@@ -96,9 +99,10 @@ impl Service {
             let Supervisor { output, status, .. } = &mut self.supervisor;
             tokio::select! {
                 biased;
-                read = output.read_buf(buffer) => match read {
+                read = output.read_buf(buffer), if self.is_speaking => match read {
                     Ok(count) if count > 0 => return Said::Output(count),
-                    _ => self.is_over = true,
+                    // How it ended is told elsewhere.
+                    _ => self.is_speaking = false,
                 },
                 line = status.next_line() => match line {
                     Ok(Some(line)) => self.learn(&line),

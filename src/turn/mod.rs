@@ -9,6 +9,7 @@ mod doom;
 mod evidence;
 mod execute;
 mod permit;
+mod stance;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use budget::{Budget, unpriced};
+pub use stance::Stance;
 
 use crate::config::{Miss, Retry, Sight};
 use crate::error::{Explain, Kind, Report};
@@ -36,9 +38,9 @@ use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
 use crate::resource::Shelf;
 use crate::role::Role;
-use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
+use crate::snapshot::Tracker;
 use crate::tool::{Editor, Toolbox};
 use crate::workspace::Workspace;
 use budget::Spent;
@@ -52,18 +54,19 @@ pub struct Settings {
     pub toolbox: Toolbox,
     /// The MCP servers of the Session.
     pub connections: Connections,
+    /// All tools of the Session, also those that its role withholds.
+    pub tools: Toolbox,
     pub workspace: Workspace,
     pub secrets: Arc<Secrets>,
     pub model: String,
     pub effort: Option<String>,
-    pub mode: PermissionMode,
+    /// What may be done without asking, and what holds host commands.
+    pub stance: Stance,
     /// Whether a front-end answers questions; without one they are denied at once.
     pub can_ask: bool,
     /// What was allowed beyond a single call.
     pub approvals: Approvals,
     pub role: &'static Role,
-    /// What host commands are confined to.
-    pub confinement: Profile,
     pub dry_run: bool,
     pub max_iterations: Option<u32>,
     pub retry: Retry,
@@ -84,6 +87,8 @@ pub struct Settings {
     pub sight: Sight,
     /// A front-end that holds files open.
     pub editor: Option<Arc<dyn Editor>>,
+    /// Who keeps what files were, so that a Turn can be taken back.
+    pub tracker: Option<Tracker>,
 }
 
 /// What the model is told beside the History.
@@ -104,6 +109,8 @@ pub struct Input {
     pub text: String,
     /// What is attached to it; the bytes are stored.
     pub resources: Vec<Descriptor>,
+    /// What the front-end knows of the moment.
+    pub context: Option<String>,
 }
 
 /// Runs a Turn to its end, records that end, and says how it went.
@@ -114,6 +121,7 @@ pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) ->
         Ok(()) => Status::Done,
         Err(end) => {
             turn.settle().await;
+            turn.look_back().await;
             turn.fail(end).await
         }
     }
@@ -217,8 +225,12 @@ impl Turn {
         let history = self.context.history().await?;
         self.toolbox.get_or_init(|| self.gather());
         let shell = &settings.prompt.shell;
-        let now = Context::now(&settings.workspace, shell, &settings.mode, settings.role);
-        let context = Context { servers: settings.connections.instructions(), ..now }.text();
+        let mode = settings.stance.mode();
+        let now = Context::now(&settings.workspace, shell, &mode, settings.role);
+        let mut context = Context { servers: settings.connections.instructions(), ..now }.text();
+        if let Some(told) = &input.context {
+            context.extend(["\n\nThe user's editor says:\n", &settings.secrets.clean(told)]);
+        }
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
         self.settings.shelf.begin_turn(&history, &input.resources);
@@ -228,7 +240,10 @@ impl Turn {
             resources: input.resources.iter().map(|resource| json!(resource)).collect(),
             ..UserMessage::default()
         };
-        self.context.record(message).await?;
+        let said = self.context.record(message).await?;
+        if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
+            tracker.begin(seq);
+        }
         Ok(())
     }
 
@@ -245,6 +260,17 @@ impl Turn {
 
     fn toolbox(&self) -> &Toolbox {
         self.toolbox.get().unwrap_or(&self.settings.toolbox)
+    }
+
+    /// Keeps what the commands of this Turn left, so that it can be taken back.
+    async fn look_back(&self) {
+        let Some(tracker) = self.settings.tracker.clone() else { return };
+        match tokio::task::spawn_blocking(move || tracker.end()).await {
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some(reason))) => tracing::info!(reason, "undo covers file tools only"),
+            Ok(Err(error)) => tracing::warn!(%error, "what commands left is not kept"),
+            Err(error) => tracing::warn!(%error, "what commands left is not kept"),
+        }
     }
 
     fn check_cap(&self, iteration: u32) -> Result<(), End> {
@@ -314,6 +340,7 @@ impl Turn {
                 {
                     return self.miss(text, &misses, truncated.as_deref()).await;
                 }
+                self.look_back().await;
                 self.say(text, Phase::Final, truncated.as_deref(), &citations).await?;
                 return Ok(Next::Answered);
             }
@@ -441,7 +468,9 @@ fn unanswered(truncated: Option<&str>) -> End {
         Kind::ProviderRefusal => "rephrase the request",
         _ => "resume the Session and ask again, perhaps for less at once",
     };
-    let error = Report::new(kind, message).with_next_actions(vec![action.to_owned()]);
+    let error = Report::new(kind, message)
+        .with_details(json!({ "reason": truncated }))
+        .with_next_actions(vec![action.to_owned()]);
     End::Failed { status: TerminalStatus::Incomplete, error: Box::new(error) }
 }
 

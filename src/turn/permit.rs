@@ -5,9 +5,11 @@
 
 use std::path::PathBuf;
 
+use serde_json::json;
+
 use super::execute::Prepared;
 use super::{End, Turn};
-use crate::error::Kind;
+use crate::error::{Kind, Report};
 use crate::event::{
     Answer, Extra, PermissionDecision, PermissionMode, PermissionRequest, Said, ShownCommand,
     ToolCall,
@@ -31,11 +33,12 @@ struct Verdict {
     answered_by: &'static str,
     said: Option<Said>,
     digest: Option<String>,
+    notice: Option<String>,
 }
 
 impl Verdict {
     fn by(answered_by: &'static str, rule: &'static str, is_allowed: bool) -> Self {
-        Self { is_allowed, rule, answered_by, said: None, digest: None }
+        Self { is_allowed, rule, answered_by, said: None, digest: None, notice: None }
     }
 }
 
@@ -45,14 +48,14 @@ impl Turn {
         &self,
         mut prepared: Prepared,
     ) -> Result<Result<Prepared, ToolError>, End> {
-        let mode = &self.settings.mode;
+        let mode = &prepared.held.mode.clone();
         if let Some(outside) = self.outside_bounds(&prepared.plan) {
             let error = WorkspaceError::Bounded { path: outside };
             return Ok(Err(self.bounded(&prepared.fact, ToolError::from(&error)).await?));
         }
-        if self.is_unbounded_command(&prepared.plan) {
-            self.record_verdict(&prepared.fact, &Verdict::by("bounds", "write_bounds", false))
-                .await?;
+        if self.is_unbounded_command(&prepared) {
+            let verdict = Verdict::by("bounds", "write_bounds", false);
+            self.record_verdict(&prepared.fact, mode, &verdict).await?;
             let (message, next) = match prepared.plan.agent {
                 Some(_) => (
                     "write bounds do not hold for other programs, so their tools may only read",
@@ -65,7 +68,7 @@ impl Turn {
             };
             return Ok(Err(ToolError::new(Kind::PermissionDenied, message).next(next)));
         }
-        let decision = permission::decide(mode, &prepared.plan, self.hold());
+        let decision = permission::decide(mode, &prepared.plan, hold(&prepared));
         let verdict = match decision {
             Decision::Allow { rule } => Verdict::by("mode", rule, true),
             Decision::Hold { rule } => {
@@ -76,12 +79,12 @@ impl Turn {
             Decision::Ask { rule } => self.ask(&mut prepared, rule).await?,
         };
         if decision.is_recorded(mode) {
-            self.record_verdict(&prepared.fact, &verdict).await?;
+            self.record_verdict(&prepared.fact, mode, &verdict).await?;
         }
         if verdict.is_allowed {
             return Ok(Ok(prepared));
         }
-        Ok(Err(self.denied(&prepared.plan, &verdict)))
+        Ok(Err(denied(&prepared.plan, mode, &verdict)))
     }
 
     /// Looks for an answer that was given before, and asks when there is none.
@@ -107,26 +110,29 @@ impl Turn {
             None => return Err(End::Interrupted),
         };
         let is_allowed = said.answer != Answer::No;
+        let mut notice = None;
         if is_allowed {
             let shown = Some(prepared.plan.clone());
             prepared.allowed = Some(Allowed { digest: digest.clone(), shown });
-            self.remember(subject, said.answer).await;
+            notice = self.remember(subject, said.answer).await;
         }
-        Ok(Verdict { said: Some(said), ..verdict("user", is_allowed) })
+        Ok(Verdict { said: Some(said), notice, ..verdict("user", is_allowed) })
     }
 
     /// Keeps an answer that lasts. A file that cannot be written is told, and stops nobody: the
     /// user said yes.
-    async fn remember(&self, subject: Subject, answer: Answer) {
+    async fn remember(&self, subject: Subject, answer: Answer) -> Option<String> {
         let approvals = self.settings.approvals.clone();
         let session = self.context.session_id().clone();
         let project = self.settings.workspace.root().to_owned();
         let keep = move || approvals.remember(&session, &project, &subject, answer);
-        match tokio::task::spawn_blocking(keep).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "an answer lasts for this Session only"),
-            Err(error) => tracing::warn!(%error, "an answer was not kept"),
-        }
+        let failure = match tokio::task::spawn_blocking(keep).await {
+            Ok(Ok(())) => return None,
+            Ok(Err(error)) => Report::from(&error).message,
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(failure, "an answer was not kept");
+        Some(format!("this answer lasts for this Session only: {failure}"))
     }
 
     /// Whether what was allowed is still what would happen.
@@ -152,7 +158,11 @@ impl Turn {
         // A tool of another program is not what it was when that program, or its word, changed.
         let name = &prepared.fact.name;
         let tool = plan.agent.as_ref().map_or(name.clone(), |agent| format!("{name} {agent}"));
-        (permission::digest(&tool, &prepared.args, &paths, &directory), paths)
+        let bound = match &plan.about {
+            None => prepared.args.clone(),
+            Some(about) => json!({ "about": about, "args": prepared.args }),
+        };
+        (permission::digest(&tool, &bound, &paths, &directory), paths)
     }
 
     fn subject(&self, prepared: &Prepared) -> (Subject, Vec<String>) {
@@ -164,7 +174,7 @@ impl Turn {
             summary: self.cleaned(plan.summary.clone()),
             command: plan.command.clone(),
             network: plan.network,
-            is_unheld: plan.effect == Effect::Execute && self.hold() == Hold::Impossible,
+            is_unheld: plan.effect == Effect::Execute && hold(prepared) == Hold::Impossible,
         };
         (subject, paths)
     }
@@ -195,8 +205,10 @@ impl Turn {
             paths: paths.into_iter().map(|path| self.cleaned(path)).collect(),
             directory: self.settings.workspace.root().to_string_lossy().into_owned(),
             diff: plan.diff.clone(),
+            diff_is_cut: plan.diff_is_cut,
             command,
             network: plan.network,
+            is_unsandboxed: subject.is_unheld,
             answers,
             prefix,
             digest: subject.digest.clone(),
@@ -213,18 +225,10 @@ impl Turn {
         resolved.find(|path| !workspace.bounds().allow(path))
     }
 
-    fn is_unbounded_command(&self, plan: &Plan) -> bool {
-        plan.effect == Effect::Execute
+    fn is_unbounded_command(&self, prepared: &Prepared) -> bool {
+        prepared.plan.effect == Effect::Execute
             && !self.settings.workspace.bounds().is_empty()
-            && (plan.agent.is_some() || self.hold() == Hold::Impossible)
-    }
-
-    /// Whether the kernel holds commands at all.
-    fn hold(&self) -> Hold {
-        match self.settings.confinement {
-            Profile::Off => Hold::Impossible,
-            Profile::Workspace | Profile::ReadOnly => Hold::Possible,
-        }
+            && (prepared.plan.agent.is_some() || hold(prepared) == Hold::Impossible)
     }
 
     /// Records a refusal of the write bounds, whoever found it: the Executor in a plan's paths, or a
@@ -236,51 +240,62 @@ impl Turn {
     ) -> Result<ToolError, End> {
         if is_of_bounds(&error) {
             let verdict = Verdict::by("bounds", "write_bounds", false);
-            self.record_verdict(fact, &verdict).await?;
+            self.record_verdict(fact, &self.settings.stance.mode(), &verdict).await?;
         }
         Ok(error)
     }
 
-    async fn record_verdict(&self, fact: &ToolCall, verdict: &Verdict) -> Result<(), End> {
+    async fn record_verdict(
+        &self,
+        fact: &ToolCall,
+        mode: &PermissionMode,
+        verdict: &Verdict,
+    ) -> Result<(), End> {
         let said = verdict.said.as_ref();
         let words = said.and_then(|said| said.words.clone());
         self.context
             .record(PermissionDecision {
                 call_id: fact.call_id.clone(),
                 decision: if verdict.is_allowed { "allow" } else { "deny" }.to_owned(),
-                mode: Some(self.settings.mode.clone()),
+                mode: Some(mode.clone()),
                 rule: Some(verdict.rule.to_owned()),
                 answered_by: Some(verdict.answered_by.to_owned()),
                 answer: said.map(|said| said.answer),
                 words: words.map(|words| self.cleaned(words)),
                 digest: verdict.digest.clone(),
+                notice: verdict.notice.clone(),
                 extra: Extra::new(),
             })
             .await?;
         Ok(())
     }
+}
 
-    /// What the model is told instead of a result.
-    fn denied(&self, plan: &Plan, verdict: &Verdict) -> ToolError {
-        let mode = &self.settings.mode;
-        let summary = &plan.summary;
-        let words = verdict.said.as_ref().and_then(|said| said.words.as_deref());
-        let message = match (verdict.answered_by, words) {
-            ("user", Some(words)) => format!("the user said no to: {summary}; they say: {words}"),
-            ("user", None) => format!("the user said no to: {summary}"),
-            ("nobody", _) => {
-                format!("mode `ask` needs an answer to: {summary}; nobody is there to give one")
-            }
-            _ => format!("mode `{mode}` does not allow: {summary}"),
-        };
-        let next = match mode {
-            PermissionMode::ReadOnly => {
-                "go on without changing anything, and say what you would do"
-            }
-            _ => "go on without it, or explain to the user what you need and why",
-        };
-        ToolError::new(Kind::PermissionDenied, message).next(next)
+/// Whether the kernel holds commands at all.
+fn hold(prepared: &Prepared) -> Hold {
+    match prepared.held.confinement {
+        Profile::Off => Hold::Impossible,
+        Profile::Workspace | Profile::ReadOnly => Hold::Possible,
     }
+}
+
+/// What the model is told instead of a result.
+fn denied(plan: &Plan, mode: &PermissionMode, verdict: &Verdict) -> ToolError {
+    let summary = &plan.summary;
+    let words = verdict.said.as_ref().and_then(|said| said.words.as_deref());
+    let message = match (verdict.answered_by, words) {
+        ("user", Some(words)) => format!("the user said no to: {summary}; they say: {words}"),
+        ("user", None) => format!("the user said no to: {summary}"),
+        ("nobody", _) => {
+            format!("mode `ask` needs an answer to: {summary}; nobody is there to give one")
+        }
+        _ => format!("mode `{mode}` does not allow: {summary}"),
+    };
+    let next = match mode {
+        PermissionMode::ReadOnly => "go on without changing anything, and say what you would do",
+        _ => "go on without it, or explain to the user what you need and why",
+    };
+    ToolError::new(Kind::PermissionDenied, message).next(next)
 }
 
 /// Whether a refusal comes from the write bounds; a patch tells it among the states of its files.

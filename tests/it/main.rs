@@ -8,6 +8,8 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// The editor's agent, over its own two streams.
+mod acp;
 /// Answers with a shape, and answers from the web.
 mod answers;
 /// Questions on a terminal.
@@ -86,5 +88,7 @@ mod transport;
 mod trust;
 /// Stories of a Turn, each ending in the Log.
 mod turn;
+/// Turns taken back and brought back.
+mod undo;
 /// Commands of every shape, ended in every way.
 mod zoo;

@@ -8,29 +8,29 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["id"],
-    &["secret", "paths", "network"],
+    &["secret", "paths", "network", "rpc"],
     &["event"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],
-    &["resource"],
-    &["log", "sandbox"],
+    &["resource", "walk"],
+    &["log", "sandbox", "snapshot"],
     &["projection", "credential", "tool"],
     &["provider", "permission", "mcp"],
     &["prompt"],
     &["session"],
-    &["turn"],
+    &["turn", "rewind"],
     &["conversation"],
     &["harness"],
-    &["render", "scripted"],
+    &["acp", "render", "scripted"],
     &["cli"],
 ];
 
 /// Rooms that only show or drive.
-const PRESENTERS: &[&str] = &["render", "scripted"];
+const PRESENTERS: &[&str] = &["acp", "render", "scripted"];
 
 /// What a presenter may know.
 const PRESENTERS_MAY_USE: &[&str] =
-    &["id", "error", "event", "config", "history", "projection", "conversation", "harness"];
+    &["id", "error", "rpc", "event", "config", "history", "projection", "conversation", "harness"];
 
 /// The hard stop; 100 to 400 is the aim.
 const LONGEST_FILE: usize = 600;

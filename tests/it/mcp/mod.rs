@@ -11,7 +11,7 @@ mod life;
 /// What is asked, and what is refused.
 mod permission;
 /// The server of these stories.
-mod server;
+pub mod server;
 /// A server behind an address.
 mod web;
 
@@ -127,7 +127,7 @@ async fn progress_is_told_while_a_call_runs() {
     assert!(pieces.contains(&"2/3 step 2\n".to_owned()), "{pieces:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_reaches_the_server_and_the_server_lives_on() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("heard");

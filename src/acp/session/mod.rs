@@ -1,0 +1,383 @@
+//! The task of a Session: its prompts one after the other, and everything else at once.
+//!
+//! It never waits for a Turn. A Turn is something that is listened to, like the client: so a
+//! cancel, another mode or a close is heard whatever runs.
+
+mod opening;
+mod running;
+mod setting;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol_schema::v1::{PromptResponse, SessionUpdate, StopReason};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+pub use opening::{Which, open};
+
+use super::ask::{self, Replied};
+use super::client::Client;
+use super::commands;
+use super::connection::Connection;
+use super::content::Prompt;
+use super::fault;
+use super::inbox::Inbox;
+use super::options::model_of;
+use super::ticket::Ticket;
+use super::to_acp::{self, Renderer};
+use crate::conversation::{Attachment, Conversation, Input};
+use crate::error::Report;
+use crate::event::{Answer, Heard, PermissionRequest, Said, Status};
+use crate::harness::Harness;
+use crate::id::{CallId, EventId, SessionId};
+use crate::rpc::Fault;
+use running::Running;
+use setting::Obeyed;
+
+/// How many prompts may wait behind a Turn.
+const MOST_WAITING: usize = 64;
+
+/// How long a Turn may take to end when its Session is closed.
+const WINDING_UP: Duration = Duration::from_secs(2);
+
+/// What can wake the task.
+enum Wake {
+    Message(Inbox),
+    /// The client is gone, and so is everybody who could ask for anything.
+    Alone,
+    Heard(Option<Heard>),
+    /// `None` when the question was taken back.
+    Replied(Option<Reply>),
+    Announce,
+}
+
+/// An answer to a question: which one, and what was said.
+struct Reply {
+    call_id: CallId,
+    said: Replied,
+}
+
+/// A Session that the client has open.
+pub struct Actor {
+    connection: Arc<Connection>,
+    client: Client,
+    id: SessionId,
+    harness: Arc<Harness>,
+    /// When that was: who pays may have changed since.
+    generation: u64,
+    conversation: Conversation,
+    renderer: Renderer,
+    running: Option<Running>,
+    waiting: VecDeque<(Ticket, Prompt)>,
+    /// Questions that the client has not answered.
+    questions: JoinSet<Reply>,
+    /// By these, one that is settled elsewhere is taken back.
+    open: Vec<(CallId, AbortHandle)>,
+    /// When the client can be told what belongs to the Session.
+    announce_at: Option<Instant>,
+    /// What the user should know, and was not told yet.
+    notes: Vec<String>,
+    was_prompted: bool,
+}
+
+impl Actor {
+    /// The task of a Session that is open.
+    pub fn new(
+        connection: Arc<Connection>,
+        client: Client,
+        harness: Arc<Harness>,
+        conversation: Conversation,
+        mut notes: Vec<String>,
+    ) -> Self {
+        notes.extend(conversation.notices().iter().cloned());
+        let window = model_of(conversation.model(), harness.models()).window();
+        let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
+        Self {
+            generation: connection.generation(),
+            connection,
+            client,
+            id: conversation.id().clone(),
+            harness,
+            conversation,
+            renderer,
+            running: None,
+            waiting: VecDeque::new(),
+            questions: JoinSet::new(),
+            open: Vec::new(),
+            announce_at: None,
+            notes,
+            was_prompted: false,
+        }
+    }
+
+    /// Which Session it is.
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// Lives until the Session is closed or nobody is left who could close it.
+    pub async fn run(mut self, mut inbox: mpsc::Receiver<Inbox>) {
+        let closed = loop {
+            match self.next(&mut inbox).await {
+                Wake::Message(Inbox::Close { closed }) => break Some(closed),
+                Wake::Alone => break None,
+                Wake::Message(message) => self.handle(message).await,
+                Wake::Heard(heard) => self.hear(heard).await,
+                Wake::Replied(Some(reply)) => self.reply(reply).await,
+                Wake::Replied(None) => {}
+                Wake::Announce => self.announce().await,
+            }
+        };
+        self.wind_up().await;
+        self.end(inbox).await;
+        if let Some(closed) = closed {
+            closed.send(()).ok();
+        }
+    }
+
+    async fn next(&mut self, inbox: &mut mpsc::Receiver<Inbox>) -> Wake {
+        let heard = async {
+            match &mut self.running {
+                Some(running) => running.listener.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let announce_at = self.announce_at;
+        let announce = async {
+            match announce_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            message = inbox.recv() => message.map_or(Wake::Alone, Wake::Message),
+            Some(reply) = self.questions.join_next() => Wake::Replied(reply.ok()),
+            heard = heard => Wake::Heard(heard),
+            () = announce => Wake::Announce,
+        }
+    }
+
+    /// Does what a message asks for.
+    pub async fn handle(&mut self, message: Inbox) {
+        match message {
+            Inbox::Prompt { ticket, prompt } => self.prompt(ticket, prompt).await,
+            Inbox::Cancel => self.cancel().await,
+            Inbox::Withdraw { key } => self.withdraw(&key).await,
+            Inbox::Set { ticket, wish } => self.set(ticket, wish).await,
+            Inbox::Load { ticket } => self.load(ticket).await,
+            Inbox::Resume { ticket } => self.resume(ticket).await,
+            // The loop has taken it out.
+            Inbox::Close { .. } => {}
+        }
+    }
+
+    /// Ends what runs as a cancel does, so that the client sees how it ended.
+    async fn wind_up(&mut self) {
+        self.cancel().await;
+        let winding_up = async {
+            while let Some(running) = &mut self.running {
+                let heard = running.listener.next().await;
+                self.hear(heard).await;
+            }
+        };
+        tokio::time::timeout(WINDING_UP, winding_up).await.ok();
+    }
+
+    /// Ends everything: what runs, what waits, and the Session's hold on its Log.
+    async fn end(mut self, mut inbox: mpsc::Receiver<Inbox>) {
+        self.connection.dismiss(&self.id);
+        inbox.close();
+        self.take_back_questions();
+        for (ticket, _) in self.waiting.drain(..) {
+            ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
+        }
+        let running = self.running.take();
+        // The Turn ends before its prompt is answered, and the Log is free before anybody hears of it.
+        self.conversation.close().await;
+        if let Some(running) = running {
+            running.ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
+        }
+        while let Some(message) = inbox.recv().await {
+            match message {
+                // Two may want to close it; the second finds it closed.
+                Inbox::Close { closed } => drop(closed.send(())),
+                other => other.refuse(fault::unknown_session(&self.id.to_string())).await,
+            }
+        }
+    }
+
+    async fn tell(&self, update: SessionUpdate) {
+        self.connection.tell(&self.id, update).await;
+    }
+
+    /// Runs a prompt, or puts it behind the one that runs.
+    async fn prompt(&mut self, ticket: Ticket, prompt: Prompt) {
+        if self.running.is_none() {
+            return self.begin(ticket, prompt).await;
+        }
+        if self.waiting.len() == MOST_WAITING {
+            let fault = Fault::invalid_request("too many prompts wait in this Session");
+            return ticket.answer(Err::<(), _>(fault)).await;
+        }
+        self.waiting.push_back((ticket, prompt));
+    }
+
+    async fn begin(&mut self, ticket: Ticket, mut prompt: Prompt) {
+        if !std::mem::replace(&mut self.was_prompted, true) {
+            // Clients that were not ready for the list the first time are now.
+            self.announce_at = None;
+            self.tell(commands::update()).await;
+        }
+        self.tell_notes().await;
+        if let Some(order) = commands::order(prompt.first_text()) {
+            match self.obey(order).await {
+                Obeyed::Answer(words) => {
+                    let id = EventId::mint().to_string();
+                    self.tell(SessionUpdate::AgentMessageChunk(to_acp::chunk(&id, &words))).await;
+                    return ticket.answer(Ok(PromptResponse::new(StopReason::EndTurn))).await;
+                }
+                Obeyed::Prompt(rest) => prompt = prompt.beginning_with(&rest),
+            }
+            if prompt.is_empty() {
+                return ticket.answer(Ok(PromptResponse::new(StopReason::EndTurn))).await;
+            }
+        }
+        if let Err(fault) = self.renew().await {
+            let id = EventId::mint().to_string();
+            self.tell(to_acp::failure(&id, &fault.message)).await;
+            return ticket.answer(Err::<(), _>(fault)).await;
+        }
+        self.conversation = self.harness.afresh(&self.conversation);
+        let context = prompt.context.take();
+        let composed = prompt.compose(self.conversation.workspace());
+        if composed.attachments.iter().any(Attachment::is_image) && !self.conversation.sees_images()
+        {
+            let model = self.conversation.model();
+            self.notes.push(format!("{model} takes no images: they will only be described to it"));
+            self.tell_notes().await;
+        }
+        let running = Running::new(ticket, &self.conversation);
+        let input = Input { text: composed.text };
+        let sent = self.conversation.send_in(input, composed.attachments, context).await;
+        match sent {
+            Ok(()) => self.running = Some(running),
+            Err(error) => {
+                let report = Report::from(&error);
+                let id = EventId::mint().to_string();
+                self.tell(to_acp::failure(&id, &fault::told(&report))).await;
+                running.ticket.answer(Err::<(), _>(fault::of(&report))).await;
+            }
+        }
+    }
+
+    /// Ends the Turn, and every prompt that was sent before this.
+    async fn cancel(&mut self) {
+        for (ticket, _) in std::mem::take(&mut self.waiting) {
+            ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
+        }
+        self.stop();
+    }
+
+    async fn withdraw(&mut self, key: &str) {
+        if self.running.as_ref().is_some_and(|running| running.ticket.key() == key) {
+            return self.stop();
+        }
+        let place = self.waiting.iter().position(|(ticket, _)| ticket.key() == key);
+        if let Some((ticket, _)) = place.and_then(|place| self.waiting.remove(place)) {
+            ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
+        }
+    }
+
+    fn stop(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.stop(&self.conversation);
+        }
+    }
+
+    /// Takes in what the Turn does.
+    async fn hear(&mut self, heard: Option<Heard>) {
+        let Some(running) = &mut self.running else { return };
+        let told = running.hear(heard);
+        if let Some(event) = &told.event {
+            for update in self.renderer.hear(event) {
+                self.tell(update).await;
+            }
+        }
+        if let Some(asked) = told.asked {
+            self.ask(*asked).await;
+        }
+        if let Some(call_id) = told.settled {
+            self.settle(&call_id);
+        }
+        if let Some(status) = told.over {
+            self.finish(&status).await;
+        }
+    }
+
+    /// Answers the prompt, after everything that was said about it, and turns to the next.
+    async fn finish(&mut self, status: &Status) {
+        let Some(running) = self.running.take() else { return };
+        self.take_back_questions();
+        let outcome = running.outcome(status);
+        if let (Err(fault), false) = (&outcome, running.is_told()) {
+            let id = EventId::mint().to_string();
+            self.tell(to_acp::failure(&id, &fault.message)).await;
+        }
+        if self.client.takes_notices {
+            self.tell_notes().await;
+        }
+        running.ticket.answer(outcome.map(PromptResponse::new)).await;
+        while self.running.is_none() {
+            let Some((ticket, prompt)) = self.waiting.pop_front() else { return };
+            self.begin(ticket, prompt).await;
+        }
+    }
+
+    /// Puts a question to the client; it may take as long as the user does.
+    async fn ask(&mut self, asked: PermissionRequest) {
+        if self.open.iter().any(|(open, _)| *open == asked.call_id) {
+            return;
+        }
+        let question = ask::question(&self.id, &asked, self.conversation.workspace());
+        let answer = self.connection.peer.ask("session/request_permission", &question).await;
+        let call_id = asked.call_id.clone();
+        // A question that is taken back is a task that is aborted: it drops the answer to come.
+        let task = self.questions.spawn(async move {
+            let said = ask::replied(&answer.await, &asked);
+            Reply { call_id: asked.call_id, said }
+        });
+        self.open.push((call_id, task));
+    }
+
+    async fn reply(&mut self, reply: Reply) {
+        let Reply { call_id, said } = reply;
+        self.open.retain(|(open, _)| *open != call_id);
+        let said = match said {
+            Replied::Said(said) => said,
+            Replied::Cancelled => {
+                self.stop();
+                Said::from(Answer::No)
+            }
+        };
+        // It is gone when the Turn was stopped in the meantime.
+        if let Err(error) = self.conversation.answer(&call_id, said).await {
+            tracing::debug!(%error, "the question was settled elsewhere");
+        }
+    }
+
+    /// A question that was settled, here or elsewhere, is not asked any more.
+    fn settle(&mut self, call_id: &CallId) {
+        for (_, task) in self.open.extract_if(.., |(open, _)| open == call_id) {
+            task.abort();
+        }
+    }
+
+    fn take_back_questions(&mut self) {
+        self.open.clear();
+        self.questions.abort_all();
+    }
+}

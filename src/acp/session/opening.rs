@@ -1,0 +1,47 @@
+//! Opening a Session: a new one, or one of the disk, and the task that serves it from then on.
+
+use std::sync::Arc;
+
+use super::Actor;
+use crate::acp::client::Client;
+use crate::acp::connection::Connection;
+use crate::acp::fault;
+use crate::acp::setup::{Server, Setup};
+use crate::error::Report;
+use crate::harness::{self, Start};
+use crate::id::SessionId;
+use crate::rpc::Fault;
+
+/// A new Session or one of the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    New,
+    Known(SessionId),
+}
+
+/// Opens a Session and gives the task that will serve it.
+pub async fn open(
+    connection: Arc<Connection>,
+    client: Client,
+    setup: Setup,
+    which: Which,
+) -> Result<Actor, Fault> {
+    let explain = |report: &Report| match &which {
+        Which::New => fault::of(report),
+        Which::Known(id) => fault::of_session(report, &id.to_string()),
+    };
+    if !setup.cwd.is_dir() {
+        let shown = setup.cwd.display();
+        return Err(Fault::invalid_params(format!("`cwd` {shown} is not a directory")));
+    }
+    let harness = connection.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
+    let session = match &which {
+        Which::New => harness::Which::New,
+        Which::Known(id) => harness::Which::Resume(id.clone()),
+    };
+    let mcp_servers = setup.servers.into_iter().map(Server::handed_over).collect();
+    let start = Start { workspace: setup.cwd, session, can_ask: true, mcp_servers };
+    let started = harness.start(start).await;
+    let conversation = started.map_err(|error| explain(&Report::from(&error)))?;
+    Ok(Actor::new(connection, client, harness, conversation, setup.notes))
+}
