@@ -41,7 +41,7 @@ async fn a_program_that_is_no_server_is_found_out() {
     assert!(told.contains("what it prints is no MCP"), "{told}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_asks_and_does_not_listen_is_left() {
     let replies = [Reply::calls("mcp__story__pester", json!({})), Reply::says("Fine.")];
     let house = house(&json!({}), replies).await;

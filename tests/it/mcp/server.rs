@@ -239,13 +239,16 @@ impl Scripted {
                 return self.say(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
             }
             "wait" => return,
-            "pester" => loop {
-                // Pings that nobody reads the answers of.
+            "pester" => {
+                // Pings that nobody reads the answers of; more than a pipe holds.
                 let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
-                if writeln!(self.wire, "{ping}").is_err() {
-                    exit(0);
+                let pings = format!("{ping}\n").repeat(10_000);
+                self.wire.write_all(pings.as_bytes()).ok();
+                while writeln!(self.wire, "{ping}").is_ok() {
+                    std::thread::sleep(Duration::from_millis(10));
                 }
-            },
+                exit(0);
+            }
             "die" => {
                 complain("dying as asked");
                 exit(9);
