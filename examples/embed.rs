@@ -38,7 +38,7 @@ async fn converse() -> Result<(), Box<dyn std::error::Error>> {
         environment: std::env::vars_os().collect(),
         own_binary: std::env::current_exe()?,
     });
-    let start = Start { workspace, session: Which::New, can_ask: false };
+    let start = Start { workspace, session: Which::New, can_ask: false, mcp_servers: Vec::new() };
     let conversation = harness.start(start).await?;
 
     // Subscribe before sending, so that nothing is missed.

@@ -104,6 +104,14 @@ impl Conversation {
         &self.notices
     }
 
+    /// What happened since somebody asked last that the user should know, such as a server that
+    /// died.
+    pub fn take_notices(&self) -> Vec<String> {
+        let secrets = &self.settings.secrets;
+        let all = self.settings.connections.take_notices();
+        all.iter().map(|notice| secrets.clean(notice).into_owned()).collect()
+    }
+
     /// Starts a Turn and returns at once; refused while one runs.
     pub async fn send(&self, input: Input) -> Result<(), ConversationError> {
         self.send_with(input, Vec::new()).await

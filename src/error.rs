@@ -60,6 +60,8 @@ kinds! {
     CommandFailed = "command_failed",
     /// A command cannot be confined as it must be.
     SandboxUnavailable = "sandbox_unavailable",
+    /// An MCP server ended, broke off, or does not speak as it should.
+    McpServerFailed = "mcp_server_failed",
     /// A deadline passed.
     Timeout = "timeout",
     /// Somebody said no.

@@ -13,13 +13,15 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::config::models::Model;
-use crate::config::{Config, SandboxLevel, Sight};
+use crate::config::{Config, McpServer, SandboxLevel, Sight, mcp};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
 use crate::error::{Explain, Kind};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
+use crate::mcp::{Connections, Ground, WeakConnections};
+use crate::network::Network;
 use crate::paths;
 use crate::permission::Approvals;
 use crate::projection;
@@ -63,6 +65,8 @@ pub struct Start {
     pub session: Which,
     /// Whether the caller will answer permission questions.
     pub can_ask: bool,
+    /// MCP servers that the caller brings, beside those of the settings.
+    pub mcp_servers: Vec<McpServer>,
 }
 
 /// A new Session or a known one.
@@ -84,6 +88,11 @@ pub struct Harness {
     sessions: Sessions,
     /// What live Sessions run in the background, by their folder: who reattaches finds it.
     backgrounds: Mutex<HashMap<PathBuf, WeakBackground>>,
+    /// The MCP servers of live Sessions, in the same way.
+    connections: Mutex<HashMap<PathBuf, WeakConnections>>,
+    network: Network,
+    /// Where programs run that have no other place.
+    user_home: PathBuf,
     shell: String,
     budget: Arc<Budget>,
     approvals: Approvals,
@@ -108,6 +117,9 @@ impl Harness {
             found.and_then(|(_, value)| value.to_str()).map(str::to_owned)
         };
         let travel = Travel::of(&config, lookup);
+        let network = travel.network.clone();
+        let user_home = lookup("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+        let user_home = user_home.unwrap_or_else(|| PathBuf::from("/"));
         let host = Host { own_binary, environment, containment: Containment::Best };
         let commands = Commands::new(host, &config);
         let provider = Arc::new(Responses::new(credential.clone(), config.stream, travel));
@@ -123,6 +135,9 @@ impl Harness {
             commands,
             sessions,
             backgrounds: Mutex::default(),
+            connections: Mutex::default(),
+            network,
+            user_home,
             shell,
             budget,
             approvals,
@@ -140,13 +155,14 @@ impl Harness {
     /// Starts a Conversation: a new Session, or one that exists.
     pub async fn start(&self, start: Start) -> Result<Conversation, HarnessError> {
         let workspace = Workspace::open(&start.workspace)?.hiding(self.config.home.folder());
+        let caller = Caller { can_ask: start.can_ask, mcp_servers: start.mcp_servers };
         match start.session {
-            Which::New => self.begin(workspace, start.can_ask),
-            Which::Resume(id) => self.resume(workspace, &id, start.can_ask).await,
+            Which::New => self.begin(workspace, caller),
+            Which::Resume(id) => self.resume(workspace, &id, caller).await,
         }
     }
 
-    fn begin(&self, workspace: Workspace, can_ask: bool) -> Result<Conversation, HarnessError> {
+    fn begin(&self, workspace: Workspace, caller: Caller) -> Result<Conversation, HarnessError> {
         let id = SessionId::mint();
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
@@ -154,14 +170,14 @@ impl Harness {
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
-        Ok(self.converse(session, workspace, posture, &history, can_ask, Vec::new()))
+        Ok(self.converse(session, workspace, posture, &history, caller, Vec::new()))
     }
 
     async fn resume(
         &self,
         workspace: Workspace,
         id: &SessionId,
-        can_ask: bool,
+        caller: Caller,
     ) -> Result<Conversation, HarnessError> {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
@@ -173,7 +189,7 @@ impl Harness {
             session.record(change.into()).await?;
         }
         self.remember_workspace(workspace.root());
-        Ok(self.converse(session, workspace, posture, &history, can_ask, notices(&opened)))
+        Ok(self.converse(session, workspace, posture, &history, caller, notices(&opened)))
     }
 
     fn converse(
@@ -182,7 +198,7 @@ impl Harness {
         workspace: Workspace,
         posture: Posture,
         history: &History,
-        can_ask: bool,
+        caller: Caller,
         mut notices: Vec<String>,
     ) -> Conversation {
         let root = workspace.root();
@@ -199,9 +215,12 @@ impl Harness {
         }
         let folder = paths::session_folder(root, session.id());
         let resources = Shelf::new(folder.clone());
+        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
+        notices.extend(taken);
         let tools = self.toolbox(&folder, history, resources.clone());
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
+            connections,
             provider: Arc::clone(&self.provider),
             toolbox: tools.clone().without(posture.role.withheld),
             tools,
@@ -215,7 +234,7 @@ impl Harness {
             }),
             secrets: Arc::clone(&self.secrets),
             stance: Stance::new(posture.mode, confinement),
-            can_ask,
+            can_ask: caller.can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
             retry: self.config.retry,
@@ -264,6 +283,43 @@ impl Harness {
         Toolbox::sharing(&self.config, self.commands.clone(), history, resources, background)
     }
 
+    /// The MCP servers of a Session: those of the settings, then those that the caller brings. All
+    /// its Conversations in this process share them, as long as they want the same ones.
+    fn connections(
+        &self,
+        folder: &Path,
+        workspace: &Path,
+        brought: Vec<McpServer>,
+    ) -> (Connections, Vec<String>) {
+        let mut servers = self.config.mcp.servers.clone();
+        let taken = mcp::join(&mut servers, brought);
+        if servers.is_empty() {
+            return (Connections::default(), Vec::new());
+        }
+        let told = |name| format!("MCP server `{name}` is ignored: the name is taken");
+        let notices = taken.into_iter().map(told).collect();
+        let mut known = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = known.get(folder).and_then(WeakConnections::upgrade);
+        if let Some(connections) = there.filter(|there| there.are(&servers)) {
+            return (connections, notices);
+        }
+        let connections = Connections::start(servers, self.ground(workspace));
+        known.retain(|_, weak| weak.upgrade().is_some());
+        known.extend(connections.downgrade().map(|weak| (folder.to_owned(), weak)));
+        (connections, notices)
+    }
+
+    fn ground(&self, workspace: &Path) -> Ground {
+        Ground {
+            commands: self.commands.clone(),
+            network: self.network.clone(),
+            workspace: workspace.to_owned(),
+            home: self.user_home.clone(),
+            secrets: Arc::clone(&self.secrets),
+            limits: self.config.mcp.clone(),
+        }
+    }
+
     fn manners(&self) -> Manners {
         Manners {
             secrets: Arc::clone(&self.secrets),
@@ -282,6 +338,12 @@ impl Harness {
             tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
         });
     }
+}
+
+/// What the caller of a Conversation brings.
+struct Caller {
+    can_ask: bool,
+    mcp_servers: Vec<McpServer>,
 }
 
 /// What a person should know about the Log that was opened.

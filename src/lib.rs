@@ -5,7 +5,7 @@
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
 //! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
-//! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
+//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
@@ -37,6 +37,7 @@ mod snapshot;
 
 // Second floor: the world.
 mod credential;
+mod mcp;
 mod permission;
 mod provider;
 mod sandbox;
@@ -67,7 +68,10 @@ pub mod bench;
 
 pub use bounds::WriteGlobs;
 pub use cli::{command, run};
-pub use config::{Config, CredentialKind, Durability, NetworkRule, SandboxLevel, Transport};
+pub use config::{
+    Config, CredentialKind, Durability, Mcp, McpFolder, McpOrigin, McpServer, McpTransport,
+    NetworkRule, SandboxLevel, Transport,
+};
 pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};

@@ -86,6 +86,11 @@ pub fn session_folder(workspace: &Path, id: &SessionId) -> PathBuf {
     sessions(workspace).join(id.as_str())
 }
 
+/// The MCP servers that a Workspace may bring, in a file that many programs share.
+pub fn workspace_servers(workspace: &Path) -> PathBuf {
+    workspace.join(".mcp.json")
+}
+
 /// The settings that a Workspace may bring.
 pub fn workspace_config(workspace: &Path) -> PathBuf {
     state(workspace).join("config.json")

@@ -13,6 +13,21 @@ use serde_json::Value;
 /// The parts of a variable's name that make its value a secret.
 const TELLING: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
 
+/// Keys of Providers; no setting lets them through.
+const PROVIDER_KEYS: &[&str] = &[
+    "OPENAI_API_KEY",
+    "OPENAI_ADMIN_KEY",
+    "AZURE_OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY",
+    "GROQ_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "OPENROUTER_API_KEY",
+    "XAI_API_KEY",
+];
+
 /// Shorter environment values, and shorter lines of a value, are too likely to be ordinary words.
 const SHORTEST_FROM_ENVIRONMENT: usize = 12;
 
@@ -46,6 +61,11 @@ struct Known {
 pub fn is_telling(name: &str) -> bool {
     let shouted = name.to_ascii_uppercase();
     TELLING.iter().any(|part| shouted.contains(part))
+}
+
+/// Whether a variable holds the key of a Provider, which goes to that Provider alone.
+pub fn is_provider_key(name: &str) -> bool {
+    PROVIDER_KEYS.iter().any(|key| name.eq_ignore_ascii_case(key))
 }
 
 impl Secrets {

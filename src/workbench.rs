@@ -5,23 +5,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::error::Report;
+use crate::error::{Kind, Report};
 use crate::history::History;
 use crate::id::CallId;
 use crate::paths::Home;
 use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
-use crate::tool::{Commands, Containment, Desk, Host, Signals, ToolContext, Toolbox};
+use crate::tool::{
+    Commands, Containment, Desk, Host, Program, Said, Served, Signals, ToolContext, Toolbox,
+};
 use crate::workspace::Workspace;
 
 /// A Workspace, its tools, and a way to interrupt them.
 pub struct Workbench {
     toolbox: Toolbox,
+    commands: Commands,
     workspace: Workspace,
     session_folder: PathBuf,
     secrets: Arc<Secrets>,
@@ -77,10 +82,10 @@ impl Workbench {
         let history = History::default();
         let shelf = Shelf::new(session_folder.clone());
         let commands = Commands::new(host, &config);
-        let toolbox = Toolbox::built_in(&config, commands, &history, shelf);
+        let toolbox = Toolbox::built_in(&config, commands.clone(), &history, shelf);
         let cancel = CancellationToken::new();
         let confinement = Profile::of(config.sandbox.level, &config.permission_mode);
-        Ok(Self { toolbox, workspace, session_folder, secrets, cancel, confinement })
+        Ok(Self { toolbox, commands, workspace, session_folder, secrets, cancel, confinement })
     }
 
     /// Calls a tool as the Executor would, permission aside.
@@ -102,6 +107,30 @@ impl Workbench {
         };
         let output = tool.run(args, context).await.map_err(report)?;
         Ok(Answer { ok: output.ok, text: output.text, details: output.details })
+    }
+
+    /// Starts a service, says something to it, and gives the first that it says on standard output
+    /// and on standard error; then it is let go of.
+    pub async fn converse(&self, script: &str, words: &str) -> Result<(String, String), Report> {
+        let program = Program {
+            command: "sh".to_owned(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+            directory: self.workspace.root().to_owned(),
+            environment: Vec::new(),
+        };
+        let started = self.commands.serve(&program).await;
+        let Served { mut service, mut stdin, mut errors } =
+            started.map_err(|error| Report::from(&error))?;
+        let lost = |error: std::io::Error| Report::new(Kind::Internal, error.to_string());
+        stdin.write_all(words.as_bytes()).await.map_err(lost)?;
+        let mut output = BytesMut::new();
+        if let Said::Over(ending) = service.listen(&mut output).await {
+            return Err(Report::new(Kind::CommandFailed, format!("it ended: {ending:?}")));
+        }
+        let mut aside = vec![0; 1024];
+        let count = errors.read(&mut aside).await.map_err(lost)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((text(&output), text(&aside[..count])))
     }
 
     /// Interrupts every running call, and all later ones.

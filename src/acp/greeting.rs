@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
     AgentAuthCapabilities, AgentCapabilities, AuthMethod, AuthMethodAgent, AuthMethodTerminal,
-    Implementation, InitializeResponse, LogoutCapabilities, Meta, PromptCapabilities,
-    SessionAdditionalDirectoriesCapabilities, SessionCapabilities, SessionCloseCapabilities,
-    SessionDeleteCapabilities, SessionListCapabilities, SessionResumeCapabilities,
+    Implementation, InitializeResponse, LogoutCapabilities, McpCapabilities, Meta,
+    PromptCapabilities, SessionAdditionalDirectoriesCapabilities, SessionCapabilities,
+    SessionCloseCapabilities, SessionDeleteCapabilities, SessionListCapabilities,
+    SessionResumeCapabilities,
 };
 use serde_json::json;
 
@@ -34,6 +35,7 @@ pub fn answer(client: Client, sees_images: bool) -> InitializeResponse {
     let capabilities = AgentCapabilities::new()
         .load_session(true)
         .prompt_capabilities(PromptCapabilities::new().image(sees_images).embedded_context(true))
+        .mcp_capabilities(McpCapabilities::new().http(true))
         .session_capabilities(session)
         .auth(AgentAuthCapabilities::new().logout(LogoutCapabilities::new()));
     let version = env!("CARGO_PKG_VERSION");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::config::McpServer;
 use crate::id::SessionId;
 use crate::rpc::Fault;
 
@@ -52,6 +53,16 @@ impl Setup {
 }
 
 impl Server {
+    /// As the Harness takes it: used like those of the user's settings, and never believed.
+    pub fn handed_over(self) -> McpServer {
+        match self {
+            Server::Stdio { name, command, args, env } => {
+                McpServer::stdio(name, command.to_string_lossy(), args, env)
+            }
+            Server::Http { name, url, headers } => McpServer::http(name, url, headers),
+        }
+    }
+
     fn read(value: &Value) -> Result<Self, String> {
         let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
         let name = text("name").filter(|name| !name.is_empty());

@@ -233,11 +233,11 @@ impl Context {
     /// The settings of this run.
     pub fn settings(&self, workspace: Option<&Path>) -> Result<Loaded, Report> {
         let lookup = |name: &str| self.environment.text(name);
-        let trusted = workspace.and_then(|workspace| self.trusted(workspace));
+        let trusted = workspace.map(|workspace| self.trusted(workspace)).unwrap_or_default();
         let sources = Sources {
             home: self.home()?,
             workspace,
-            trusted: trusted.as_deref(),
+            trusted: &trusted,
             environment: &lookup,
             flags: config::Flags {
                 model: self.flags.model.clone(),

@@ -164,7 +164,7 @@ impl<'a> Driver<'a> {
         let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
         let can_ask = context.can_ask();
         let conversation = harness
-            .start(Start { workspace, session, can_ask })
+            .start(Start { workspace, session, can_ask, mcp_servers: Vec::new() })
             .await
             .map_err(|error| Report::from(&error))?;
         if can_ask {
@@ -303,6 +303,9 @@ impl<'a> Driver<'a> {
         self.questions.clear();
         self.view.answered();
         unread |= self.view.finish().is_err();
+        for notice in self.conversation.take_notices() {
+            self.view.notice(&notice);
+        }
         Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
     }
 

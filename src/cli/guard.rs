@@ -13,6 +13,7 @@ const HERE: &[&str] = &[
     "usage",
     "models",
     "permissions",
+    "mcp",
     "trust",
     "untrust",
     "acp",
@@ -38,7 +39,6 @@ const LATER: &[&str] = &[
     "workflow",
     "export",
     "config",
-    "mcp",
     "delegate",
     "gc",
 ];

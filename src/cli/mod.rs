@@ -16,6 +16,7 @@ mod guard;
 mod keyboard;
 mod login;
 mod logout;
+mod mcp;
 mod models;
 mod permissions;
 mod provider;
@@ -212,6 +213,7 @@ pub enum Command {
     Usage(usage::UsageArgs),
     Models(models::ModelsArgs),
     Permissions(permissions::PermissionsArgs),
+    Mcp(mcp::McpArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
     Undo(undo::UndoArgs),
@@ -237,6 +239,7 @@ impl Command {
             Command::Usage(_) => "usage",
             Command::Models(_) => "models",
             Command::Permissions(_) => "permissions",
+            Command::Mcp(_) => "mcp",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
             Command::Undo(_) => "undo",
@@ -301,6 +304,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Usage(args) => usage::usage(&args, context),
         Command::Models(args) => models::models(&args, context),
         Command::Permissions(args) => permissions::permissions(args, context),
+        Command::Mcp(args) => mcp::mcp(args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),

@@ -19,8 +19,9 @@ use crate::trust::Trust;
 #[command(long_about = "Let the settings of this Workspace do more than a stranger's may.\n\n\
         A Workspace may bring a .pixir/config.json. A few of its keys always count; those that could \
         widen permissions, or change endpoint, credential or sandbox, count only when you trust the \
-        file. Trust is for this path and this content: a file that changed is asked about again. It \
-        is given by a person on a terminal, and by no flag.")]
+        file. It may also bring an .mcp.json with MCP servers, none of which is started or called \
+        before you trust that file. Trust is for this path and this content: a file that changed is \
+        asked about again. It is given by a person on a terminal, and by no flag.")]
 pub struct TrustArgs {}
 
 /// Take back the trust in the settings of this Workspace
@@ -30,68 +31,99 @@ pub struct UntrustArgs {}
 pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
     let folder = context.folder()?;
     let file = paths::workspace_config(&folder);
-    let Some(wanted) = config::wanted(&folder, &context.user_settings()?) else {
+    let all = config::wanted(&folder, &context.user_settings()?);
+    if all.is_empty() {
         let words = format!("nothing in {} wants trust\n", folder.display());
         return Ok(context.told(
             "trust",
             &words,
-            json!({ "file": file, "wanted": [], "trusted": false }),
+            json!({ "file": file, "wanted": [], "trusted": false, "files": [] }),
         ));
-    };
+    }
     let trust = Trust::new(&context.home()?);
-    let before = trust.of(&wanted.file, &wanted.digest).map_err(|error| Report::from(&error))?;
-    let trusted = match before {
-        Some(true) => true,
-        _ if !context.can_ask() => {
-            return Err(Report::new(Kind::PermissionDenied, "trust is given on a terminal")
-                .with_next_actions(vec!["run `pixir trust` in a terminal".to_owned()]));
-        }
-        _ => {
-            let trusted = asked(&wanted);
-            trust
-                .say(&wanted.file, &wanted.digest, trusted)
-                .map_err(|error| Report::from(&error))?;
-            trusted
-        }
-    };
-    let word = if trusted { "trusted" } else { "not trusted" };
-    let words = format!("{} is {word}\n", clean(&wanted.file.to_string_lossy()));
-    let output = json!({ "file": file, "wanted": listed(&wanted), "trusted": trusted });
+    let (mut words, mut files) = (String::new(), Vec::new());
+    for wanted in &all {
+        let is_trusted = settled(wanted, &trust, context)?;
+        let word = if is_trusted { "trusted" } else { "not trusted" };
+        words.extend([&clean(&wanted.file.to_string_lossy()), " is ", word, "\n"]);
+        let listed = listed(wanted);
+        files.push(json!({ "file": wanted.file, "wanted": listed, "trusted": is_trusted }));
+    }
+    let is_trusted = files.iter().all(|file| file["trusted"] == true);
+    let output = json!({
+        "file": file,
+        "wanted": all.iter().flat_map(listed).collect::<Vec<_>>(),
+        "trusted": is_trusted,
+        "files": files,
+    });
     Ok(context.told("trust", &words, output))
 }
 
+/// What the user says about a file; whoever said yes is not asked again.
+fn settled(wanted: &Wanted, trust: &Trust, context: &Context) -> Result<bool, Report> {
+    let before = trust.of(&wanted.file, &wanted.digest).map_err(|error| Report::from(&error))?;
+    if before == Some(true) {
+        return Ok(true);
+    }
+    if !context.can_ask() {
+        return Err(Report::new(Kind::PermissionDenied, "trust is given on a terminal")
+            .with_next_actions(vec!["run `pixir trust` in a terminal".to_owned()]));
+    }
+    let trusted = asked(wanted);
+    trust.say(&wanted.file, &wanted.digest, trusted).map_err(|error| Report::from(&error))?;
+    Ok(trusted)
+}
+
 pub fn untrust(_: &UntrustArgs, context: &Context) -> Result<Exit, Report> {
-    let file = paths::workspace_config(&context.folder()?);
+    let folder = context.folder()?;
     let trust = Trust::new(&context.home()?);
-    let was_trusted = trust.forget(&file).map_err(|error| Report::from(&error))?;
-    let word = if was_trusted { "is no longer trusted" } else { "was not trusted" };
-    let words = format!("{} {word}\n", clean(&file.to_string_lossy()));
-    Ok(context.told("untrust", &words, json!({ "file": file, "was_trusted": was_trusted })))
+    let (mut words, mut is_any) = (String::new(), false);
+    let file = paths::workspace_config(&folder);
+    for file in [&file, &paths::workspace_servers(&folder)] {
+        let was_trusted = trust.forget(file).map_err(|error| Report::from(&error))?;
+        is_any |= was_trusted;
+        if was_trusted {
+            let file = clean(&file.to_string_lossy());
+            words.extend([&file, " is no longer trusted\n"]);
+        }
+    }
+    if !is_any {
+        words = format!("{} was not trusted\n", clean(&file.to_string_lossy()));
+    }
+    Ok(context.told("untrust", &words, json!({ "file": file, "was_trusted": is_any })))
 }
 
 impl Context {
-    /// The digest of the Workspace's settings, if the user trusts them as they are. A Ledger that
-    /// cannot be read trusts nothing.
-    pub fn trusted(&self, workspace: &Path) -> Option<String> {
-        let wanted = config::wanted(workspace, &self.user_settings().ok()?)?;
-        let trust = Trust::new(&self.home().ok()?);
-        let word = trust
-            .of(&wanted.file, &wanted.digest)
-            .inspect_err(|error| tracing::warn!(%error, "nothing is trusted"));
-        word.ok().flatten().filter(|trusted| *trusted).map(|_| wanted.digest)
+    /// The files of the Workspace that the user trusts as they are. A Ledger that cannot be read
+    /// trusts nothing.
+    pub fn trusted(&self, workspace: &Path) -> Vec<Wanted> {
+        let (Ok(config), Ok(home)) = (self.user_settings(), self.home()) else { return Vec::new() };
+        let mut all = config::wanted(workspace, &config);
+        let trust = Trust::new(&home);
+        all.retain(|wanted| {
+            let word = trust.of(&wanted.file, &wanted.digest);
+            let word = word.inspect_err(|error| tracing::warn!(%error, "nothing is trusted"));
+            word.is_ok_and(|word| word == Some(true))
+        });
+        all
     }
 
-    /// Asks once about settings that want trust, where somebody can answer.
+    /// Asks once about files that want trust, where somebody can answer.
     pub fn ask_for_trust(&self, workspace: &Path) -> Result<(), Report> {
         if !self.can_ask() {
             return Ok(());
         }
-        let Some(wanted) = config::wanted(workspace, &self.user_settings()?) else { return Ok(()) };
+        let all = config::wanted(workspace, &self.user_settings()?);
         let trust = Trust::new(&self.home()?);
-        // A Ledger that cannot be read is told where it is used.
-        let Ok(None) = trust.of(&wanted.file, &wanted.digest) else { return Ok(()) };
-        let trusted = asked(&wanted);
-        trust.say(&wanted.file, &wanted.digest, trusted).map_err(|error| Report::from(&error))
+        for wanted in all {
+            // A Ledger that cannot be read is told where it is used.
+            let Ok(None) = trust.of(&wanted.file, &wanted.digest) else { continue };
+            let trusted = asked(&wanted);
+            trust
+                .say(&wanted.file, &wanted.digest, trusted)
+                .map_err(|error| Report::from(&error))?;
+        }
+        Ok(())
     }
 
     /// Says something on stdout, as words or as an envelope.

@@ -11,20 +11,21 @@ use serde_json::Value;
 
 use super::keys::{KEYS, Key, Shape};
 use super::tree::{Leaf, leaves};
-use super::{Config, read, wanted};
+use super::{Config, McpOrigin, McpServer, Wanted, mcp, read, wanted};
 use crate::bounds::WriteGlobs;
 use crate::error::{Explain, Kind};
 use crate::event::PermissionMode;
 use crate::paths::{self, Home};
 use crate::role::Role;
+use crate::secret::is_provider_key;
 
 /// Where the settings of a run come from, weakest first.
 pub struct Sources<'a> {
     pub home: Home,
     /// Whose config file is asked, if a Workspace is known.
     pub workspace: Option<&'a Path>,
-    /// The digest of the Workspace's file, if the user trusts its present content.
-    pub trusted: Option<&'a str>,
+    /// The Workspace's files that the user trusts, with the content that is meant.
+    pub trusted: &'a [Wanted],
     /// Looks up one environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
     pub flags: Flags,
@@ -68,6 +69,10 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
         notices = apply_workspace_file(&mut config, workspace, trusted);
     }
     apply_environment(&mut config, environment)?;
+    if let Some(workspace) = workspace {
+        notices.extend(apply_shared_file(&mut config, workspace, trusted));
+    }
+    notices.extend(fill_in(&mut config, environment));
     apply_flags(&mut config, &flags)?;
     check_together(&config)?;
     config.dry_run = flags.dry_run;
@@ -101,11 +106,7 @@ fn apply_user_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> 
     if problems.is_empty() { Ok(()) } else { Err(ConfigError { source, problems }) }
 }
 
-fn apply_workspace_file(
-    config: &mut Config,
-    workspace: &Path,
-    trusted: Option<&str>,
-) -> Vec<String> {
+fn apply_workspace_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) -> Vec<String> {
     let path = paths::workspace_config(workspace);
     let shown = path.display();
     let text = match read::workspace_file(workspace) {
@@ -119,7 +120,7 @@ fn apply_workspace_file(
     };
     let mut notices = Vec::new();
     // The very bytes that are used are the ones that must be trusted.
-    let is_trusted = trusted.is_some_and(|digest| digest == wanted::digest(&text));
+    let is_trusted = wanted::is_trusted(trusted, &path, &text);
     let mut untrusted = Vec::new();
     for leaf in &leaves {
         if !is_trusted && wanted::wants_trust(leaf) {
@@ -137,6 +138,9 @@ fn apply_workspace_file(
                 if is_wider && !is_trusted { Err(refusal()) } else { Ok(()) }
             });
         match outcome {
+            Ok(()) if leaf.path == "mcp_servers" => {
+                notices.extend(adopt(config, attempt.mcp.servers, &shown.to_string()));
+            }
             Ok(()) => *config = attempt,
             Err(reason) => notices.push(format!("{shown}: {reason}; it is ignored")),
         }
@@ -148,6 +152,55 @@ fn apply_workspace_file(
         ));
     }
     notices.dedup();
+    notices
+}
+
+/// The servers of an `.mcp.json`, if the user trusts it as it is.
+fn apply_shared_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) -> Vec<String> {
+    let path = paths::workspace_servers(workspace);
+    let shown = path.display().to_string();
+    let text = match read::shared_file(workspace) {
+        Ok(None) => return Vec::new(),
+        Ok(Some(text)) => text,
+        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
+    };
+    let (servers, mistakes) = match mcp::read_shared(&text) {
+        Ok(read) => read,
+        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
+    };
+    if !wanted::is_trusted(trusted, &path, &text) {
+        let is_empty = servers.is_empty();
+        let words = "its MCP servers are ignored, because it is not trusted; see `pixir trust`";
+        return if is_empty { Vec::new() } else { vec![format!("{shown}: {words}")] };
+    }
+    let mut notices: Vec<String> =
+        mistakes.into_iter().map(|mistake| format!("{shown}: {mistake}")).collect();
+    notices.extend(adopt(config, servers, &shown));
+    notices
+}
+
+/// Takes servers that a Workspace brings; what they say of themselves is not believed, and the
+/// names of the user's own stay theirs.
+fn adopt(config: &mut Config, servers: Vec<McpServer>, shown: &str) -> Vec<String> {
+    let stranger =
+        |server: McpServer| McpServer { origin: McpOrigin::Workspace, is_trusted: false, ..server };
+    let taken = mcp::join(&mut config.mcp.servers, servers.into_iter().map(stranger).collect());
+    let told = |name| format!("{shown}: MCP server `{name}` is ignored: the name is taken");
+    taken.into_iter().map(told).collect()
+}
+
+/// Puts values of the environment into the entries of servers; one that lacks its value is left out.
+fn fill_in(config: &mut Config, environment: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut notices = Vec::new();
+    config.mcp.servers.retain_mut(|server| {
+        // Trust in a repository is not the wish to give it the key that pays for the model.
+        let is_guest = server.origin == McpOrigin::Workspace;
+        let lookup = |name: &str| environment(name).filter(|_| !is_guest || !is_provider_key(name));
+        let filled = mcp::expand(server, &lookup).map_err(|reason| {
+            notices.push(format!("MCP server `{}` is left out: {reason}", server.name));
+        });
+        filled.is_ok()
+    });
     notices
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Config, CredentialKind, Durability, NetworkRule, Prices, SandboxLevel, Servers, Transport,
-    duration,
+    duration, mcp,
 };
 use crate::event::PermissionMode;
 
@@ -94,6 +94,18 @@ pub const KEYS: &[Key] = &[
         put(&mut config.servers, Servers::read(value)?)
     }),
     user("provider", Shape::Text, |config, value| put(&mut config.provider, Some(word(value)?))),
+    user("mcp_servers", Shape::Object, |config, value| {
+        put(&mut config.mcp.servers, mcp::read(value)?)
+    }),
+    user("mcp.wait_ms", Shape::Number, |config, value| {
+        put(&mut config.mcp.wait, millis(value, 0..=HOUR)?)
+    }),
+    user("mcp.connect_ms", Shape::Number, |config, value| {
+        put(&mut config.mcp.connect, millis(value, 1..=HOUR)?)
+    }),
+    user("mcp.call_ms", Shape::Number, |config, value| {
+        put(&mut config.mcp.call, millis(value, 1..=24 * HOUR)?)
+    }),
     user("credential", Shape::Text, |config, value| {
         put(&mut config.credential, Some(credential(value)?))
     }),

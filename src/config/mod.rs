@@ -6,6 +6,7 @@
 mod duration;
 mod file;
 mod keys;
+pub mod mcp;
 pub mod models;
 mod prices;
 mod read;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 pub use duration::duration;
 pub use file::{Flags, Loaded, Sources, load};
+pub use mcp::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
 pub use models::Sight;
 pub use prices::Prices;
 pub use sandbox::{NetworkRule, Sandbox, SandboxLevel};
@@ -99,6 +101,8 @@ pub struct Config {
     pub servers: Servers,
     /// The one of them that is asked; `None` is the credential's own endpoint.
     pub provider: Option<String>,
+    /// Servers that offer tools.
+    pub mcp: Mcp,
 }
 
 impl Config {
@@ -134,6 +138,7 @@ impl Config {
             answer_schema: None,
             servers: Servers::default(),
             provider: None,
+            mcp: Mcp::default(),
         }
     }
 }

@@ -29,6 +29,13 @@ pub fn workspace_file(workspace: &Path) -> Result<Option<String>, String> {
     absent_is_fine(file)?.map_or(Ok(None), text)
 }
 
+/// The list of MCP servers that a Workspace may bring; no link either.
+pub fn shared_file(workspace: &Path) -> Result<Option<String>, String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(CWD, paths::workspace_servers(workspace), flags, Mode::empty());
+    absent_is_fine(file)?.map_or(Ok(None), text)
+}
+
 fn absent_is_fine(opened: rustix::io::Result<OwnedFd>) -> Result<Option<File>, String> {
     match opened {
         Ok(file) => Ok(Some(File::from(file))),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::keys::Key;
@@ -19,9 +20,26 @@ pub struct Wanted {
     pub settings: Vec<(String, String)>,
 }
 
-/// What the Workspace's config wants trust for beside what the user has set, if anything. A file that cannot be read wants
-/// nothing, and gets nothing.
-pub fn wanted(workspace: &Path, config: &Config) -> Option<Wanted> {
+/// What files of the Workspace want trust for beside what the user has set. A file that cannot be
+/// read wants nothing, and gets nothing.
+pub fn wanted(workspace: &Path, config: &Config) -> Vec<Wanted> {
+    settings(workspace, config).into_iter().chain(servers(workspace)).collect()
+}
+
+/// Programs that would be started, and addresses that would be called.
+fn servers(workspace: &Path) -> Option<Wanted> {
+    let text = read::shared_file(workspace).ok().flatten()?;
+    let value: Value = serde_json::from_str(&text).ok()?;
+    let table = value.get("mcpServers")?.as_object()?;
+    let settings: Vec<(String, String)> = table
+        .iter()
+        .map(|(name, entry)| (format!("mcpServers.{name}"), entry.to_string()))
+        .collect();
+    let file = paths::workspace_servers(workspace);
+    (!settings.is_empty()).then(|| Wanted { file, digest: digest(&text), settings })
+}
+
+fn settings(workspace: &Path, config: &Config) -> Option<Wanted> {
     let text = read::workspace_file(workspace).ok().flatten()?;
     let found = leaves(&text).ok()?;
     let settings: Vec<(String, String)> = found
@@ -31,6 +49,11 @@ pub fn wanted(workspace: &Path, config: &Config) -> Option<Wanted> {
         .collect();
     let file = paths::workspace_config(workspace);
     (!settings.is_empty()).then(|| Wanted { file, digest: digest(&text), settings })
+}
+
+/// Whether the content of a file is what the user trusts.
+pub fn is_trusted(trusted: &[Wanted], file: &Path, text: &str) -> bool {
+    trusted.iter().any(|own| own.file == file && own.digest == digest(text))
 }
 
 /// Whether a setting could widen what strangers may do; unknown ones are merely unknown.

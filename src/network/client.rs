@@ -52,6 +52,11 @@ impl Client {
         self.send(Method::GET, path, headers, Bytes::new()).await
     }
 
+    /// Asks for something to be gone.
+    pub async fn delete(&self, path: &str, headers: HeaderMap) -> Result<Response, NetworkError> {
+        self.send(Method::DELETE, path, headers, Bytes::new()).await
+    }
+
     /// Sends a body and waits for the head of the answer.
     pub async fn post(
         &self,

@@ -30,6 +30,8 @@ pub struct Context {
     pub bounds: Vec<WriteGlobs>,
     /// Directories beside the Workspace that belong to the work.
     pub further: Vec<PathBuf>,
+    /// What MCP servers say about their tools, bounded.
+    pub servers: Option<String>,
 }
 
 impl Context {
@@ -50,6 +52,7 @@ impl Context {
             role,
             bounds: workspace.bounds().sets().cloned().collect(),
             further: workspace.further().to_vec(),
+            servers: None,
         }
     }
 
@@ -86,6 +89,9 @@ impl Context {
         }
         if !self.role.instructions.is_empty() {
             text.extend(["\n\n", self.role.instructions]);
+        }
+        if let Some(servers) = &self.servers {
+            text.extend(["\n\n", servers]);
         }
         text
     }
@@ -154,6 +160,7 @@ mod tests {
             role: Role::build(),
             bounds: Vec::new(),
             further: Vec::new(),
+            servers: None,
         }
     }
 

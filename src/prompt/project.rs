@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::secret::Secrets;
+use crate::tool::is_hidden;
 
 /// The name of the files.
 const NAME: &str = "AGENTS.md";
@@ -168,19 +169,6 @@ fn reveal(path: &Path, content: &str, notices: &mut Vec<String>) -> String {
         notices.push(format!("{}: {more} more hidden characters were removed", path.display()));
     }
     kept
-}
-
-/// Characters without a shape of their own: controls, direction marks, joiners, tags, fillers and
-/// variation selectors beyond the one that emoji use.
-fn is_hidden(c: char) -> bool {
-    let is_whitespace = matches!(c, '\n' | '\t' | '\r');
-    (c.is_control() && !is_whitespace)
-        || matches!(c,
-            '\u{00ad}' | '\u{034f}' | '\u{061c}' | '\u{115f}'..='\u{1160}'
-            | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
-            | '\u{fe00}'..='\u{fe0e}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
-            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]

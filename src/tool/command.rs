@@ -273,8 +273,13 @@ impl Commands {
         }
     }
 
+    /// The environment that every command gets.
+    pub(super) fn environment(&self) -> &[(OsString, OsString)] {
+        &self.0.environment
+    }
+
     #[expect(clippy::disallowed_methods, reason = "this is the one door to host processes")]
-    fn start(&self, spec: Option<&Spec>) -> Result<Supervisor, CommandError> {
+    pub(super) fn start(&self, spec: Option<&Spec>) -> Result<Supervisor, CommandError> {
         let mut command = Command::new(&self.0.own_binary);
         command.arg(SUPERVISE).arg(if self.is_without_namespaces() { SUBREAPER } else { BEST });
         command.args(spec.map(Spec::arguments).unwrap_or_default());
@@ -317,12 +322,15 @@ pub enum CommandError {
     Blind,
     #[error("the supervisor of the command ended without a word")]
     Lost,
+    #[error("there is no program `{0}`")]
+    Missing(String),
 }
 
 impl Explain for CommandError {
     fn kind(&self) -> Kind {
         match self {
             Self::Unsayable => Kind::InvalidArgs,
+            Self::Missing(_) => Kind::NotFound,
             Self::Unconfined { .. } => Kind::SandboxUnavailable,
             Self::Start(_)
             | Self::NoScratch(_)
@@ -342,6 +350,7 @@ impl Explain for CommandError {
                 ]
             }
             Self::Blind => vec!["go on without commands, or ask the user to mount /proc".into()],
+            Self::Missing(_) => vec!["install it, or name it by its absolute path".into()],
             Self::Unconfined { .. } => vec![
                 "ask the user: `pixir doctor` says what is missing, and `--sandbox off` runs \
                  commands without a sandbox"

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::sandbox::NAMING;
-use crate::secret::is_telling;
+use crate::secret::{is_provider_key, is_telling};
 
 /// Variables that say who the user is and how the world is reached, beside those that name folders.
 const ALLOWED: &[&str] = &[
@@ -29,21 +29,6 @@ const ALLOWED: &[&str] = &[
 /// A name that passes by its beginning may not tell of a secret.
 const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
-/// Keys of Providers; no setting lets them through.
-const PROVIDER_KEYS: &[&str] = &[
-    "OPENAI_API_KEY",
-    "OPENAI_ADMIN_KEY",
-    "AZURE_OPENAI_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "MISTRAL_API_KEY",
-    "GROQ_API_KEY",
-    "DEEPSEEK_API_KEY",
-    "OPENROUTER_API_KEY",
-    "XAI_API_KEY",
-];
-
 /// What every command gets: nothing may wait for somebody at a terminal.
 const SET: &[(&str, &str)] = &[("PIXIR", "1"), ("GIT_TERMINAL_PROMPT", "0"), ("PAGER", "cat")];
 
@@ -56,7 +41,7 @@ pub fn for_commands(full: &[(OsString, OsString)], named: &[String]) -> Vec<(OsS
         let by_prefix = ALLOWED_PREFIXES.iter().any(prefix) && !is_telling(&name.to_string_lossy());
         let named = named.iter().any(|named| name == named.as_str());
         (allowed || by_prefix || named)
-            && !PROVIDER_KEYS.iter().any(|key| name.eq_ignore_ascii_case(key))
+            && !is_provider_key(&name.to_string_lossy())
             && !is_set(name)
     };
     let kept = full.iter().filter(|(name, _)| passes(name)).cloned();

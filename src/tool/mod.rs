@@ -42,6 +42,7 @@ mod running;
 mod schema;
 mod search;
 mod seen;
+mod service;
 mod slot;
 mod supervisor;
 #[cfg(test)]
@@ -62,9 +63,12 @@ use tokio_util::sync::CancellationToken;
 
 pub use background::{Background, WeakBackground};
 pub use bound::bound;
-pub use command::{Commands, Containment, Host};
+pub use command::{CommandError, Commands, Containment, End, Host};
 pub use editor::{Desk, Editor};
+pub use picture::show as show_image;
+pub use plain::{is_hidden, plain};
 pub use schema::Schema;
+pub use service::{Program, Said, Served, Service};
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::Toolbox;
 
@@ -199,6 +203,8 @@ pub struct Plan {
     pub is_alone: bool,
     /// The shell text it would run, word for word.
     pub command: Option<String>,
+    /// Who would do it, when it is not Pixir itself; an answer is bound to it.
+    pub agent: Option<String>,
     /// What the call is about without naming it: the command behind a handle. An answer is bound
     /// to it as well, because another Session gives the same handle to another command.
     pub about: Option<String>,
@@ -217,6 +223,7 @@ impl Plan {
             is_held: false,
             is_alone: false,
             command: None,
+            agent: None,
             about: None,
         }
     }
@@ -375,7 +382,7 @@ fn decode<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
 }
 
 /// The beginning of a text, on one line of a summary.
-fn first_chars(text: &str, count: usize) -> String {
+pub fn first_chars(text: &str, count: usize) -> String {
     match text.char_indices().nth(count) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -48,6 +48,19 @@ pub fn plain(bytes: &[u8]) -> String {
     text
 }
 
+/// Characters without a shape of their own: controls, direction marks, joiners, tags, fillers and
+/// variation selectors beyond the one that emoji use.
+pub fn is_hidden(c: char) -> bool {
+    let is_whitespace = matches!(c, '\n' | '\t' | '\r');
+    (c.is_control() && !is_whitespace)
+        || matches!(c,
+            '\u{00ad}' | '\u{034f}' | '\u{061c}' | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0e}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
 impl Plain {
     /// Begins a stream.
     pub fn new(returns: Returns) -> Self {

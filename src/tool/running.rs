@@ -95,7 +95,7 @@ struct Open {
 
 /// What the status lines said.
 #[derive(Default)]
-struct News {
+pub struct News {
     started: Option<String>,
     end: Option<End>,
     leftovers: Vec<Leftover>,
@@ -288,7 +288,27 @@ async fn kill_all(find: impl Fn() -> Vec<Process> + Send + 'static) -> Vec<Lefto
 }
 
 impl News {
-    fn take(&mut self, line: &str) {
+    /// Whether the command has what was sent along.
+    pub fn has_started(&self) -> bool {
+        self.started.is_some()
+    }
+
+    /// Whether nothing more will become of the command.
+    pub fn is_decided(&self) -> bool {
+        self.end.is_some() || self.failure.is_some() || self.is_free
+    }
+
+    /// How it ended.
+    pub fn ending(&mut self) -> Result<End, CommandError> {
+        match (self.failure.take(), self.end) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(end)) => Ok(end),
+            (None, None) => Err(CommandError::Lost),
+        }
+    }
+
+    /// Takes what a supervisor says.
+    pub fn take(&mut self, line: &str) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "starting" => self.started = Some(rest.to_owned()),

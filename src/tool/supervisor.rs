@@ -15,7 +15,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
+use super::lifeline::Given;
 use super::namespace::{Entry, Mounts};
 use super::order::Order;
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
@@ -192,7 +193,7 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     let mounts = Mounts::watch();
     loop {
-        let (mut order, stdin) = match lifeline::receive() {
+        let (mut order, given) = match lifeline::receive() {
             Ok(Some(received)) => received,
             Ok(None) => return ExitCode::SUCCESS,
             Err(error) => {
@@ -208,7 +209,7 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
         if let Some(spec) = spec {
             order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
         }
-        let peace = match carry_out(&order, stdin, reach, level) {
+        let peace = match carry_out(&order, given, reach, level) {
             Ok(peace) => peace,
             Err(error) => {
                 report(format_args!("failed {error}"));
@@ -238,16 +239,11 @@ fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Level, String> {
     sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))
 }
 
-fn carry_out(
-    order: &Order,
-    stdin: Option<OwnedFd>,
-    reach: Reach,
-    level: Level,
-) -> io::Result<Peace> {
+fn carry_out(order: &Order, given: Given, reach: Reach, level: Level) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
     report(format_args!("starting {reach_name} {}", level.name()));
-    let command = start(order, stdin)?;
+    let command = start(order, given)?;
     let mut watch = Watch::new(reach, command);
     if reach == Reach::Descendants && !descendants::has_child(command) {
         // Who does not see the command cannot see what it starts.
@@ -259,10 +255,11 @@ fn carry_out(
     Ok(watch.run(&descriptor, order.drain))
 }
 
-/// Starts the shell. Both outputs share one pipe, so their order is kept; std resets SIGPIPE and
-/// the signal mask for it. It reads what Pixir sent along, else nothing.
+/// Starts the shell. Both outputs share one pipe, so their order is kept, unless Pixir sent another
+/// along for errors; std resets SIGPIPE and the signal mask for it. It reads what Pixir sent along,
+/// else nothing.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start(order: &Order, stdin: Option<OwnedFd>) -> io::Result<Pid> {
+fn start(order: &Order, given: Given) -> io::Result<Pid> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     let child = Command::new(&order.shell)
         .arg("-c")
@@ -270,9 +267,9 @@ fn start(order: &Order, stdin: Option<OwnedFd>) -> io::Result<Pid> {
         .current_dir(&order.directory)
         .env_clear()
         .envs(order.environment.iter().map(|(name, value)| (name, value)))
-        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
+        .stdin(given.stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::from(output.try_clone()?))
-        .stderr(Stdio::from(output))
+        .stderr(Stdio::from(given.errors.unwrap_or(output)))
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_child(&child))

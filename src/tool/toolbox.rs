@@ -31,11 +31,13 @@ use crate::resource::Shelf;
 /// How many violations are told at once.
 const TOLD_VIOLATIONS: usize = 10;
 
-/// The tools of one Session, sorted by name; cheap to clone.
+/// The tools of one Session, sorted by name, and guests behind them, sorted too; cheap to clone.
 #[derive(Clone)]
 pub struct Toolbox {
-    entries: Arc<[Entry]>,
+    entries: Arc<[Arc<Entry>]>,
     specs: Arc<[ToolSpec]>,
+    /// How many are Pixir's own.
+    own: usize,
     /// Where there are commands, those that outlive their calls.
     background: Option<Background>,
 }
@@ -55,8 +57,24 @@ impl Toolbox {
         named.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
         named.dedup_by(|(later, _), (earlier, _)| later.name == earlier.name);
         let (specs, tools): (Vec<_>, Vec<_>) = named.into_iter().unzip();
-        let entries = tools.into_iter().map(|tool| Entry { tool, validator: OnceLock::new() });
-        Self { entries: entries.collect(), specs: specs.into(), background: None }
+        let entry = |tool| Arc::new(Entry { tool, validator: OnceLock::new() });
+        let own = specs.len();
+        let entries = tools.into_iter().map(entry).collect();
+        Self { entries, specs: specs.into(), own, background: None }
+    }
+
+    /// The same tools, and those of others behind them: what the model knows best stays where it
+    /// is, and so does the part of the prompt that a Provider has cached.
+    #[must_use]
+    pub fn with_guests(&self, guests: Vec<Arc<dyn AnyTool>>) -> Self {
+        if guests.is_empty() {
+            return self.clone();
+        }
+        let guests = Self::new(guests);
+        let entries = self.entries.iter().chain(guests.entries.iter()).cloned();
+        let specs = self.specs.iter().chain(guests.specs.iter()).cloned();
+        let background = self.background.clone();
+        Self { entries: entries.collect(), specs: specs.collect(), own: self.own, background }
     }
 
     /// The tools that Pixir brings, for one Session with this History so far.
@@ -107,7 +125,7 @@ impl Toolbox {
         if names.is_empty() {
             return self;
         }
-        let is_kept = |entry: &&Entry| !names.contains(&entry.tool.spec().name.as_str());
+        let is_kept = |entry: &&Arc<Entry>| !names.contains(&entry.tool.spec().name.as_str());
         let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
         Self { background: self.background, ..Self::new(tools) }
     }
@@ -128,9 +146,9 @@ impl Toolbox {
         let schema = &self.specs[index].parameters;
         let compile = || {
             let compiled = jsonschema::validator_for(&schema.value());
-            compiled.inspect_err(|error| tracing::error!(name, %error, "bad tool schema")).ok()
+            compiled.inspect_err(|error| tracing::warn!(name, %error, "bad tool schema")).ok()
         };
-        // A schema of ours that does not compile is a bug; decoding still checks the arguments.
+        // Without a schema that compiles, whoever decodes the arguments checks them.
         let Some(validator) = self.entries[index].validator.get_or_init(compile) else {
             return Ok(());
         };
@@ -151,7 +169,11 @@ impl Toolbox {
     }
 
     fn position(&self, name: &str) -> Result<usize, ToolError> {
-        self.specs.binary_search_by(|spec| spec.name.as_str().cmp(name)).map_err(|_| {
+        let (own, guests) = self.specs.split_at(self.own);
+        let search =
+            |specs: &[ToolSpec]| specs.binary_search_by(|spec| spec.name.as_str().cmp(name));
+        let found = search(own).or_else(|_| search(guests).map(|place| self.own + place));
+        found.map_err(|_| {
             let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
             let nearest = names
                 .iter()

@@ -158,7 +158,7 @@ impl Turn {
             effort: self.settings.effort.clone(),
             instructions: prompt.instructions.clone(),
             project: prompt.project.clone(),
-            tools: self.settings.toolbox.specs(),
+            tools: self.toolbox().specs(),
             history,
             contents,
             cache_key: prompt.cache_key.clone(),

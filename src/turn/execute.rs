@@ -110,8 +110,8 @@ impl Turn {
 
     fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
         let args = without_nulls(args.map_err(ToolError::invalid)?);
-        let tool = self.settings.toolbox.find(&fact.name)?;
-        self.settings.toolbox.validate(&fact.name, &args)?;
+        let tool = self.toolbox().find(&fact.name)?;
+        self.toolbox().validate(&fact.name, &args)?;
         let held = self.settings.stance.now();
         let plan = tool.plan(&args, &self.context_of(&fact, held.confinement))?;
         Ok(Prepared { fact, args, tool, plan, held, is_held: false, allowed: None })

@@ -16,8 +16,8 @@ mod tests;
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -28,10 +28,11 @@ pub use stance::Stance;
 use crate::config::{Miss, Retry, Sight};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
-    AssistantMessage, Descriptor, Ephemeral, Extra, Phase, Reasoning, Status, TerminalStatus,
-    TurnFailed, UserMessage,
+    AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
+    TerminalStatus, TurnFailed, UserMessage,
 };
 use crate::history;
+use crate::mcp::{Connections, Wanted};
 use crate::permission::Approvals;
 use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
@@ -51,6 +52,8 @@ use doom::DoomGuard;
 pub struct Settings {
     pub provider: Arc<dyn Provider>,
     pub toolbox: Toolbox,
+    /// The MCP servers of the Session.
+    pub connections: Connections,
     /// All tools of the Session, also those that its role withholds.
     pub tools: Toolbox,
     pub workspace: Workspace,
@@ -112,7 +115,8 @@ pub struct Input {
 
 /// Runs a Turn to its end, records that end, and says how it went.
 pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) -> Status {
-    let turn = Turn { context, settings, is_late: AtomicBool::new(false) };
+    let (toolbox, is_late) = (OnceLock::new(), AtomicBool::new(false));
+    let turn = Turn { context, settings, toolbox, is_late };
     match turn.drive_in_time(input).await {
         Ok(()) => Status::Done,
         Err(end) => {
@@ -126,6 +130,8 @@ pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) ->
 pub(super) struct Turn {
     context: TurnContext,
     settings: Arc<Settings>,
+    /// What the model may call in this Turn; it does not change while the Turn lasts.
+    toolbox: OnceLock<Toolbox>,
     /// The run's time is over: what looks like an interrupt is none.
     is_late: AtomicBool,
 }
@@ -164,7 +170,7 @@ impl Turn {
     /// An interrupt ends what this Turn left running in the background, before it is told.
     async fn settle(&self) {
         if self.context.cancel().is_cancelled() {
-            let leaving = self.settings.toolbox.settle();
+            let leaving = self.toolbox().settle();
             tokio::time::timeout(self.settings.tool_grace, leaving).await.ok();
         }
     }
@@ -211,13 +217,17 @@ impl Turn {
     }
 
     async fn begin(&self, input: Input) -> Result<(), End> {
-        // The way to the model can be opened while the disk takes the user's words.
-        self.settings.provider.expect_call(self.context.session_id());
-        let history = self.context.history().await?;
         let settings = &self.settings;
+        // Servers that are still starting are waited for a moment, once per Session.
+        self.context.cancel().run_until_cancelled(settings.connections.settled()).await;
+        // The way to the model can be opened while the disk takes the user's words.
+        settings.provider.expect_call(self.context.session_id());
+        let history = self.context.history().await?;
+        self.toolbox.get_or_init(|| self.gather());
         let shell = &settings.prompt.shell;
         let mode = settings.stance.mode();
-        let mut context = Context::now(&settings.workspace, shell, &mode, settings.role).text();
+        let now = Context::now(&settings.workspace, shell, &mode, settings.role);
+        let mut context = Context { servers: settings.connections.instructions(), ..now }.text();
         if let Some(told) = &input.context {
             context.extend(["\n\nThe user's editor says:\n", &settings.secrets.clean(told)]);
         }
@@ -235,6 +245,21 @@ impl Turn {
             tracker.begin(seq);
         }
         Ok(())
+    }
+
+    /// The tools of this Turn: Pixir's own, and those of servers that are there by now.
+    fn gather(&self) -> Toolbox {
+        let Settings { toolbox, connections, role, shelf, .. } = &*self.settings;
+        // A role that can never change anything is not offered what might.
+        let wanted = match role.limit(&PermissionMode::Auto) {
+            PermissionMode::Auto | PermissionMode::Ask => Wanted::All,
+            PermissionMode::ReadOnly | PermissionMode::Other(_) => Wanted::Reading,
+        };
+        toolbox.with_guests(connections.tools(shelf, wanted))
+    }
+
+    fn toolbox(&self) -> &Toolbox {
+        self.toolbox.get().unwrap_or(&self.settings.toolbox)
     }
 
     /// Keeps what the commands of this Turn left, so that it can be taken back.

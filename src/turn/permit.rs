@@ -56,9 +56,17 @@ impl Turn {
         if self.is_unbounded_command(&prepared) {
             let verdict = Verdict::by("bounds", "write_bounds", false);
             self.record_verdict(&prepared.fact, mode, &verdict).await?;
-            let message = "write bounds hold for commands only in a sandbox, and it is off";
-            return Ok(Err(ToolError::new(Kind::PermissionDenied, message)
-                .next("use the file tools, or ask the user to switch the sandbox on")));
+            let (message, next) = match prepared.plan.agent {
+                Some(_) => (
+                    "write bounds do not hold for other programs, so their tools may only read",
+                    "use the file tools",
+                ),
+                None => (
+                    "write bounds hold for commands only in a sandbox, and it is off",
+                    "use the file tools, or ask the user to switch the sandbox on",
+                ),
+            };
+            return Ok(Err(ToolError::new(Kind::PermissionDenied, message).next(next)));
         }
         let decision = permission::decide(mode, &prepared.plan, hold(&prepared));
         let verdict = match decision {
@@ -147,12 +155,14 @@ impl Turn {
         let resolved = plan.paths.iter().map(|path| workspace.resolve(path));
         let paths: Vec<String> = resolved.map(|path| path.to_string_lossy().into_owned()).collect();
         let directory = workspace.root().to_string_lossy();
-        let tool = &prepared.fact.name;
+        // A tool of another program is not what it was when that program, or its word, changed.
+        let name = &prepared.fact.name;
+        let tool = plan.agent.as_ref().map_or(name.clone(), |agent| format!("{name} {agent}"));
         let bound = match &plan.about {
             None => prepared.args.clone(),
             Some(about) => json!({ "about": about, "args": prepared.args }),
         };
-        (permission::digest(tool, &bound, &paths, &directory), paths)
+        (permission::digest(&tool, &bound, &paths, &directory), paths)
     }
 
     fn subject(&self, prepared: &Prepared) -> (Subject, Vec<String>) {
@@ -218,7 +228,7 @@ impl Turn {
     fn is_unbounded_command(&self, prepared: &Prepared) -> bool {
         prepared.plan.effect == Effect::Execute
             && !self.settings.workspace.bounds().is_empty()
-            && hold(prepared) == Hold::Impossible
+            && (prepared.plan.agent.is_some() || hold(prepared) == Hold::Impossible)
     }
 
     /// Records a refusal of the write bounds, whoever found it: the Executor in a plan's paths, or a

@@ -49,6 +49,7 @@ mod fakes {
     use crate::config::{Budget as Limits, Durability, Prices, Retry, Sight};
     use crate::event::{Canonical, PermissionMode, Status};
     use crate::id::SessionId;
+    use crate::mcp::Connections;
     use crate::paths::Home;
     use crate::permission::Approvals;
     use crate::provider::{
@@ -160,6 +161,7 @@ mod fakes {
                 provider: Arc::new(Model(calls)),
                 toolbox: Toolbox::new(tools.clone()),
                 tools: Toolbox::new(tools),
+                connections: Connections::default(),
                 workspace: Workspace::open(self.folder.path()).unwrap(),
                 secrets: Arc::default(),
                 model: "m".into(),

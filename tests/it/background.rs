@@ -333,7 +333,12 @@ async fn whoever_reattaches_finds_the_commands() {
     ])
     .await;
     let harness = house.harness();
-    let open = |session| pixir::Start { workspace: house.workspace(), session, can_ask: false };
+    let open = |session| pixir::Start {
+        workspace: house.workspace(),
+        session,
+        can_ask: false,
+        mcp_servers: Vec::new(),
+    };
     let first = harness.start(open(pixir::Which::New)).await.unwrap();
     say(&first, "start it").await;
     let second = harness.start(open(pixir::Which::Resume(first.id().clone()))).await.unwrap();

@@ -263,7 +263,11 @@ fn verify_all(log: &RealLog, cuts: &[usize], flips: &[Damage]) {
 async fn open(house: &House, scratch: &Scratch, id: &SessionId) -> Conversation {
     let workspace = scratch.workspace().to_owned();
     let session = Which::Resume(id.clone());
-    house.harness().start(Start { workspace, session, can_ask: false }).await.unwrap()
+    house
+        .harness()
+        .start(Start { workspace, session, can_ask: false, mcp_servers: Vec::new() })
+        .await
+        .unwrap()
 }
 
 /// The damaged Log opens, takes one more Turn, and is afterwards no worse than it was.

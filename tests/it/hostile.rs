@@ -89,6 +89,12 @@ const PLANTED: &[Planted] = &[
         },
     },
     Planted {
+        name: "config: its own MCP servers",
+        plant: |trap| {
+            trap.settings(&json!({"mcp_servers": {"x": {"command": trap.spring}}}));
+        },
+    },
+    Planted {
         name: "config: secrets for commands",
         plant: |trap| {
             trap.settings(&json!({"bash": {"env": ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY"]}}));

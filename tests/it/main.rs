@@ -44,6 +44,8 @@ mod hostile;
 mod kill;
 /// Signing in, and signing out.
 mod login;
+/// Servers that bring tools.
+mod mcp;
 /// Proxies and certificates.
 mod network;
 /// Patches of several files.

@@ -100,7 +100,8 @@ impl Abroad {
             own_binary: PIXIR.into(),
         });
         let workspace = self.house.workspace();
-        let start = Start { workspace, session: Which::New, can_ask: false };
+        let start =
+            Start { workspace, session: Which::New, can_ask: false, mcp_servers: Vec::new() };
         let conversation = harness.start(start).await.unwrap();
         match say(&conversation, "hi").await {
             Status::Done => Ok(()),

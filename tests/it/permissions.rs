@@ -227,7 +227,12 @@ async fn an_interrupt_ends_a_turn_that_waits_for_an_answer() {
 async fn whoever_comes_back_is_asked_again_and_the_first_answer_counts() {
     let house = House::scripted(running(&["touch x"])).await.ask_mode();
     let harness = house.harness();
-    let start = |session| pixir::Start { workspace: house.workspace(), session, can_ask: true };
+    let start = |session| pixir::Start {
+        workspace: house.workspace(),
+        session,
+        can_ask: true,
+        mcp_servers: Vec::new(),
+    };
     let conversation = harness.start(start(Which::New)).await.unwrap();
     let mut first = listen(&conversation);
     conversation.send(Input { text: "go".into() }).await.unwrap();
@@ -283,7 +288,8 @@ async fn what_may_be_typed_for_good_is_bound_to_the_command() {
             next.config.home = before.config.home.clone();
         }
         let workspace = house.as_ref().map_or_else(|| next.workspace(), House::workspace);
-        let start = pixir::Start { workspace, session: Which::New, can_ask: true };
+        let start =
+            pixir::Start { workspace, session: Which::New, can_ask: true, mcp_servers: Vec::new() };
         let conversation = next.harness().start(start).await.unwrap();
         let questions = turn_with(&conversation, "go", |_| Answer::Project.into()).await;
         let tools: Vec<String> = questions.iter().map(|asked| asked.summary.clone()).collect();

@@ -21,7 +21,12 @@ async fn obedient_house() -> House {
 }
 
 async fn begin(house: &House, harness: &Harness) -> Conversation {
-    let start = Start { workspace: house.workspace(), session: Which::New, can_ask: false };
+    let start = Start {
+        workspace: house.workspace(),
+        session: Which::New,
+        can_ask: false,
+        mcp_servers: Vec::new(),
+    };
     harness.start(start).await.unwrap()
 }
 

@@ -261,7 +261,12 @@ async fn check(house: &House, model: &Model, place: usize) {
     let fault = &model.faults[place];
     let name = &fault.name;
     let harness = house.harness();
-    let begin = |session| Start { workspace: house.workspace(), session, can_ask: false };
+    let begin = |session| Start {
+        workspace: house.workspace(),
+        session,
+        can_ask: false,
+        mcp_servers: Vec::new(),
+    };
     let conversation = harness.start(begin(Which::New)).await.unwrap();
     let mut listener = conversation.subscribe(From::Now);
     conversation.send(Input { text: place.to_string() }).await.unwrap();
@@ -310,7 +315,8 @@ async fn resume(house: &House, harness: &Harness, conversation: pixir::Conversat
     let id = conversation.id().clone();
     drop(conversation);
     let session = Which::Resume(id.clone());
-    let start = Start { workspace: house.workspace(), session, can_ask: false };
+    let start =
+        Start { workspace: house.workspace(), session, can_ask: false, mcp_servers: Vec::new() };
     let resumed = harness.start(start).await.unwrap();
     let status = say(&resumed, "and on").await;
     assert_eq!(status, Status::Done, "{name}");

@@ -7,7 +7,7 @@ use crate::acp::client::Client;
 use crate::acp::connection::Connection;
 use crate::acp::editor::ClientFiles;
 use crate::acp::fault;
-use crate::acp::setup::Setup;
+use crate::acp::setup::{Server, Setup};
 use crate::error::Report;
 use crate::harness::{self, Start};
 use crate::id::SessionId;
@@ -40,7 +40,8 @@ pub async fn open(
         Which::New => harness::Which::New,
         Which::Known(id) => harness::Which::Resume(id.clone()),
     };
-    let start = Start { workspace: setup.cwd.clone(), session, can_ask: true };
+    let mcp_servers = setup.servers.iter().cloned().map(Server::handed_over).collect();
+    let start = Start { workspace: setup.cwd.clone(), session, can_ask: true, mcp_servers };
     let started = harness.start(start).await;
     let mut conversation = started.map_err(|error| explain(&Report::from(&error)))?;
     if let Some(files) = ClientFiles::of(&connection.peer, conversation.id(), client) {

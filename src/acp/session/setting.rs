@@ -81,6 +81,7 @@ impl Actor {
 
     /// Tells the user what they should know: as notices, or as words before the first answer.
     pub(super) async fn tell_notes(&mut self) {
+        self.notes.extend(self.conversation.take_notices());
         for note in std::mem::take(&mut self.notes) {
             let update = if self.client.takes_notices {
                 to_acp::notice_update(NoticeSeverity::Warning, "Pixir", &note)

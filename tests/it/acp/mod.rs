@@ -8,6 +8,7 @@ mod life;
 mod listing;
 mod options;
 mod replay;
+mod servers;
 mod signing;
 mod turns;
 

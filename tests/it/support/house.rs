@@ -26,6 +26,8 @@ pub struct House {
     pub server: Server,
     pub config: Config,
     pub can_ask: bool,
+    /// What an editor would hand over.
+    pub mcp_servers: Vec<pixir::McpServer>,
     /// Files of the Workspace that hold a planted secret on purpose.
     pub may_hold: Vec<&'static str>,
 }
@@ -55,7 +57,14 @@ impl House {
         config.stream.idle = Duration::from_secs(20);
         let server = Server::start(script).await.unwrap();
         leaks::watch();
-        Self { folder, server, config, can_ask: false, may_hold: Vec::new() }
+        Self {
+            folder,
+            server,
+            config,
+            can_ask: false,
+            mcp_servers: Vec::new(),
+            may_hold: Vec::new(),
+        }
     }
 
     pub fn ask_mode(mut self) -> Self {
@@ -138,7 +147,14 @@ impl House {
 
     pub async fn begin(&self, session: Which) -> Result<Conversation, pixir::HarnessError> {
         let workspace = self.workspace();
-        self.harness().start(Start { workspace, session, can_ask: self.can_ask }).await
+        self.harness()
+            .start(Start {
+                workspace,
+                session,
+                can_ask: self.can_ask,
+                mcp_servers: self.mcp_servers.clone(),
+            })
+            .await
     }
 
     /// One Turn in a new Session.

@@ -1,0 +1,202 @@
+//! `pixir mcp`: which MCP servers there are, and whether one works.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::signals::Signals;
+use super::{Context, bad_argument};
+use crate::config::{Config, McpServer, McpTransport};
+use crate::error::{Kind, Report};
+use crate::mcp::{Ground, Probe, probe, shown};
+use crate::render::one_line;
+use crate::secret::Secrets;
+use crate::tool::{Commands, Containment, Host};
+
+/// Show MCP servers, or test one
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show MCP servers, or test one.\n\n\
+        Servers stand in `mcp_servers` of your config.json, by name: a program with `command`, `args` \
+        and `env`, or an address with `url` and `headers`. A Workspace may bring an .mcp.json, which \
+        counts when you trust it (see `pixir trust`). Values of `env` and `headers` are never shown; \
+        `${NAME}` in them takes a value from the environment.",
+    after_long_help = "Examples:\n  pixir mcp\n  pixir mcp list --json\n  pixir mcp test files"
+)]
+pub struct McpArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the servers that a Session here would have
+    List,
+    /// Connect to a server, and say what it offers
+    Test {
+        /// Its name in the list
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+pub fn mcp(args: McpArgs, context: &Context) -> Result<Exit, Report> {
+    let folder = context.folder()?;
+    let loaded = context.settings(Some(&folder))?;
+    for notice in &loaded.notices {
+        context.notice(notice);
+    }
+    let config = loaded.config;
+    match args.action.unwrap_or(Action::List) {
+        Action::List => {
+            let servers = &config.mcp.servers;
+            if servers.is_empty() {
+                context.notice("there are no MCP servers; see `pixir mcp --help`");
+            }
+            let output: Vec<Value> = servers.iter().map(entry).collect();
+            Ok(context.told("mcp", &list(servers), json!(output)))
+        }
+        Action::Test { name } => test(&name, &config, folder, context),
+    }
+}
+
+fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Result<Exit, Report> {
+    let servers = &config.mcp.servers;
+    let Some(server) = servers.iter().find(|server| server.name == name) else {
+        let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+        let next = match names.as_slice() {
+            [] => "add it to `mcp_servers` in your config.json".to_owned(),
+            names => format!("use one of: {}", names.join(", ")),
+        };
+        return Err(
+            bad_argument(format!("there is no MCP server `{name}`")).with_next_actions(vec![next])
+        );
+    };
+    let ground = ground(config, folder, context)?;
+    let secrets = Arc::clone(&ground.secrets);
+    let probed = in_runtime(async {
+        let mut signals = Signals::listen();
+        tokio::select! {
+            probed = probe(server, &ground) => probed.map_err(|error| Report::from(&error)),
+            _ = signals.next() => Err(Report::new(Kind::Interrupted, "the test was interrupted")),
+        }
+    });
+    let took = context.started.elapsed();
+    let clean = |mut report: Report| {
+        report.message = format!("MCP server `{name}`: {}", secrets.clean(&report.message));
+        secrets.clean_value(&mut report.details);
+        report
+    };
+    let probe = probed.map_err(clean)?;
+    let mut output = facts(server, &probe, took);
+    secrets.clean_value(&mut output);
+    let words = secrets.clean(&text(name, &probe, took)).into_owned();
+    Ok(context.told("mcp", &words, output))
+}
+
+fn ground(config: &Config, workspace: PathBuf, context: &Context) -> Result<Ground, Report> {
+    let own_binary = std::env::current_exe()
+        .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
+    let environment = context.environment.all();
+    let secrets = Arc::new(Secrets::from_environment(environment.iter().cloned()));
+    let home = context.environment.get("HOME").map(PathBuf::from);
+    let host = Host { own_binary, environment, containment: Containment::Best };
+    Ok(Ground {
+        commands: Commands::new(host, config),
+        network: context.network(config),
+        workspace,
+        home: home.filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/")),
+        secrets,
+        limits: config.mcp.clone(),
+    })
+}
+
+fn list(servers: &[McpServer]) -> String {
+    let width = servers.iter().map(|server| server.name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for server in servers {
+        let name = one_line(&server.name, 64);
+        let trust = if server.is_trusted { ", trusted" } else { "" };
+        let origin = server.origin.name();
+        let place = one_line(&shown(server), 200);
+        // Writing to a String cannot fail.
+        writeln!(text, "{name:width$}  {}  {place}  ({origin}{trust})", kind(server)).ok();
+    }
+    text
+}
+
+fn kind(server: &McpServer) -> &'static str {
+    match server.transport {
+        McpTransport::Stdio { .. } => "stdio",
+        McpTransport::Http { .. } => "http",
+    }
+}
+
+fn entry(server: &McpServer) -> Value {
+    let names: Vec<&str> = server.private_values().iter().map(|(name, _)| name.as_str()).collect();
+    let private = match server.transport {
+        McpTransport::Stdio { .. } => "env",
+        McpTransport::Http { .. } => "headers",
+    };
+    let mut entry = json!({
+        "name": server.name,
+        "transport": kind(server),
+        "place": shown(server),
+        "origin": server.origin.name(),
+        "trusted": server.is_trusted,
+    });
+    entry[private] = json!(names);
+    entry
+}
+
+fn facts(server: &McpServer, probe: &Probe, took: Duration) -> Value {
+    let tools: Vec<Value> = probe
+        .tools
+        .iter()
+        .map(|tool| {
+            json!({
+                "name": tool.name,
+                "description": tool.description,
+                "read_only": tool.is_reading,
+            })
+        })
+        .collect();
+    json!({
+        "name": server.name,
+        "transport": kind(server),
+        "server": { "name": probe.name, "version": probe.version },
+        "protocol": probe.protocol,
+        "instructions": probe.instructions,
+        "tools": tools,
+        "tools_left_out": probe.left_out,
+        "took_ms": u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+fn text(name: &str, probe: &Probe, took: Duration) -> String {
+    let own = probe.name.as_deref().unwrap_or("without a name");
+    let version = probe.version.as_deref().unwrap_or_default();
+    let mut text = format!(
+        "{name}: {} {}, MCP {}, {} tools, {} ms\n",
+        one_line(own, 100),
+        one_line(version, 50),
+        one_line(&probe.protocol, 30),
+        probe.tools.len(),
+        took.as_millis()
+    );
+    for tool in &probe.tools {
+        let mark = if tool.is_reading { " (reads only)" } else { "" };
+        // Writing to a String cannot fail.
+        writeln!(text, "  {}{mark}  {}", tool.name, one_line(&tool.description, 100)).ok();
+    }
+    if probe.left_out > 0 {
+        writeln!(text, "  and {} more, which are left out", probe.left_out).ok();
+    }
+    text
+}

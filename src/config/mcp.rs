@@ -1,0 +1,454 @@
+//! MCP servers: what offers tools beside Pixir's own, and who says so.
+//!
+//! The user's file names them under `mcp_servers`, a Workspace may bring an `.mcp.json` that counts
+//! once it is trusted, and an editor may hand some over with a Session. What stands in `env` and
+//! `headers` may be secret and is never shown; `${NAME}` takes a value from the environment.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// How MCP servers are used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mcp {
+    /// By name, each name once.
+    pub servers: Vec<McpServer>,
+    /// How long the first Turn of a Session waits for servers that are still starting.
+    pub wait: Duration,
+    /// How long a server may take until it has said what it is and which tools it has.
+    pub connect: Duration,
+    /// How long one call may take.
+    pub call: Duration,
+}
+
+impl Default for Mcp {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            wait: Duration::from_secs(5),
+            connect: Duration::from_mins(1),
+            call: Duration::from_mins(10),
+        }
+    }
+}
+
+/// One server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpServer {
+    /// What its tools are named after.
+    pub name: String,
+    /// How it is reached.
+    pub transport: McpTransport,
+    /// Who brought it.
+    pub origin: McpOrigin,
+    /// Whether it is believed when it says that a tool only reads.
+    pub is_trusted: bool,
+}
+
+/// How a server is reached.
+#[derive(Clone, PartialEq, Eq)]
+pub enum McpTransport {
+    /// A program that speaks over its standard input and output.
+    Stdio {
+        /// A name to be found on PATH, or a path.
+        command: String,
+        /// As they are; no shell reads them.
+        args: Vec<String>,
+        /// Beside what every command may inherit.
+        env: Vec<(String, String)>,
+        /// Where it runs.
+        folder: McpFolder,
+    },
+    /// An address that speaks streamable HTTP.
+    Http {
+        /// The whole address of its endpoint.
+        url: String,
+        /// Sent with every request.
+        headers: Vec<(String, String)>,
+    },
+}
+
+/// Where the program of a server runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum McpFolder {
+    /// In the user's home, where no repository can put something in its way.
+    Home,
+    /// In the Workspace.
+    Workspace,
+    /// Where the entry says.
+    At(PathBuf),
+}
+
+/// Who brought a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum McpOrigin {
+    /// The user's own settings.
+    User,
+    /// A file of the Workspace that the user trusts.
+    Workspace,
+    /// The program that drives Pixir, such as an editor.
+    Client,
+}
+
+impl McpOrigin {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            McpOrigin::User => "user",
+            McpOrigin::Workspace => "workspace",
+            McpOrigin::Client => "client",
+        }
+    }
+}
+
+impl McpServer {
+    /// A program that a client hands over; what it says of itself is not believed.
+    pub fn stdio(
+        name: impl Into<String>,
+        command: impl Into<String>,
+        args: Vec<String>,
+        env: Vec<(String, String)>,
+    ) -> Self {
+        let (command, folder) = (command.into(), McpFolder::Home);
+        Self::of_client(name.into(), McpTransport::Stdio { command, args, env, folder })
+    }
+
+    /// An address that a client hands over; what it says of itself is not believed.
+    pub fn http(
+        name: impl Into<String>,
+        url: impl Into<String>,
+        headers: Vec<(String, String)>,
+    ) -> Self {
+        Self::of_client(name.into(), McpTransport::Http { url: url.into(), headers })
+    }
+
+    fn of_client(name: String, transport: McpTransport) -> Self {
+        Self { name, transport, origin: McpOrigin::Client, is_trusted: false }
+    }
+
+    /// Names and values that may be secret: variables of a program, headers of a request.
+    pub fn private_values(&self) -> &[(String, String)] {
+        match &self.transport {
+            McpTransport::Stdio { env, .. } => env,
+            McpTransport::Http { headers, .. } => headers,
+        }
+    }
+}
+
+/// Shows the names of variables and headers, never their values.
+impl fmt::Debug for McpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |pairs: &[(String, String)]| -> Vec<String> {
+            pairs.iter().map(|(name, _)| name.clone()).collect()
+        };
+        match self {
+            McpTransport::Stdio { command, env, folder, .. } => f
+                .debug_struct("Stdio")
+                .field("command", command)
+                .field("env", &names(env))
+                .field("folder", folder)
+                .finish_non_exhaustive(),
+            McpTransport::Http { headers, .. } => {
+                f.debug_struct("Http").field("headers", &names(headers)).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+/// Reads `mcp_servers` of a settings file: a mistake is named, and nothing is guessed.
+pub fn read(value: &Value) -> Result<Vec<McpServer>, String> {
+    let table = value.as_object().ok_or("must be an object of servers by name")?;
+    let mut servers = Vec::new();
+    for (name, entry) in table {
+        let is_name = !name.is_empty()
+            && name.len() <= 64
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+        if !is_name {
+            return Err(format!("has a server with an odd name: {name:?}"));
+        }
+        let mistake = |reason| format!("has a mistake in server `{name}`: {reason}");
+        let fields = entry.as_object().ok_or_else(|| mistake("it is not an object".into()))?;
+        known_only(fields).map_err(mistake)?;
+        if switch(fields, "disabled").map_err(mistake)? {
+            continue;
+        }
+        let transport = transport(fields, McpFolder::Home).map_err(mistake)?;
+        let is_trusted = switch(fields, "trusted").map_err(mistake)?;
+        let name = name.clone();
+        servers.push(McpServer { name, transport, origin: McpOrigin::User, is_trusted });
+    }
+    servers.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(servers)
+}
+
+/// Reads the `.mcp.json` of a Workspace, which many programs share: what Pixir does not know in it
+/// is skipped, and a server that cannot be used is told.
+pub fn read_shared(text: &str) -> Result<(Vec<McpServer>, Vec<String>), String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        format!("it is not JSON: line {}, column {}", error.line(), error.column())
+    })?;
+    let Some(table) = value.get("mcpServers").and_then(Value::as_object) else {
+        return Err("it has no object `mcpServers`".to_owned());
+    };
+    let (mut servers, mut notices) = (Vec::new(), Vec::new());
+    for (name, entry) in table {
+        let fields = entry.as_object().ok_or_else(|| "it is not an object".to_owned());
+        let read = fields.and_then(|fields| {
+            let is_off = fields.get("disabled").and_then(Value::as_bool).unwrap_or(false);
+            Ok((is_off, transport(fields, McpFolder::Workspace)?))
+        });
+        match read {
+            Ok((true, _)) => {}
+            Ok((false, transport)) => {
+                let (name, origin) = (name.clone(), McpOrigin::Workspace);
+                servers.push(McpServer { name, transport, origin, is_trusted: false });
+            }
+            Err(reason) => notices.push(format!("server `{name}` is ignored: {reason}")),
+        }
+    }
+    servers.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok((servers, notices))
+}
+
+/// Adds servers to those that are there; whoever came first keeps the name. Gives the names that
+/// were taken.
+pub fn join(servers: &mut Vec<McpServer>, others: Vec<McpServer>) -> Vec<String> {
+    let mut taken = Vec::new();
+    for other in others {
+        if servers.iter().any(|own| own.name == other.name) {
+            taken.push(other.name);
+        } else {
+            servers.push(other);
+        }
+    }
+    taken
+}
+
+const NAMES: [&str; 9] =
+    ["type", "command", "args", "env", "cwd", "url", "headers", "trusted", "disabled"];
+
+fn known_only(fields: &Map<String, Value>) -> Result<(), String> {
+    match fields.keys().find(|name| !NAMES.contains(&name.as_str())) {
+        Some(odd) => Err(format!("`{odd}` is none of {}", NAMES.join(", "))),
+        None => Ok(()),
+    }
+}
+
+fn transport(fields: &Map<String, Value>, folder: McpFolder) -> Result<McpTransport, String> {
+    let kind = text(fields, "type")?;
+    let (command, url) = (text(fields, "command")?, text(fields, "url")?);
+    match (kind.as_deref(), command, url) {
+        (None | Some("stdio"), Some(command), None) => Ok(McpTransport::Stdio {
+            command,
+            args: texts(fields, "args")?,
+            env: pairs(fields, "env")?,
+            folder: folder_of(fields, folder)?,
+        }),
+        (None | Some("http" | "streamable-http" | "streamable_http"), None, Some(url)) => {
+            Ok(McpTransport::Http { url, headers: pairs(fields, "headers")? })
+        }
+        (Some("sse"), ..) => {
+            Err("the old `sse` transport is not spoken; use `http`, if the server has it".into())
+        }
+        (Some("stdio"), None, _) => Err("`command` is missing".into()),
+        (Some("http" | "streamable-http" | "streamable_http"), _, None) => {
+            Err("`url` is missing".into())
+        }
+        (
+            Some("stdio" | "http" | "streamable-http" | "streamable_http") | None,
+            Some(_),
+            Some(_),
+        ) => Err("it has both `command` and `url`".into()),
+        (None, None, None) => Err("it has neither `command` nor `url`".into()),
+        (Some(_), ..) => Err("`type` must be \"stdio\" or \"http\"".into()),
+    }
+}
+
+fn folder_of(fields: &Map<String, Value>, default: McpFolder) -> Result<McpFolder, String> {
+    match text(fields, "cwd")?.as_deref() {
+        None => Ok(default),
+        Some("home") => Ok(McpFolder::Home),
+        Some("workspace") => Ok(McpFolder::Workspace),
+        Some(path) if path.starts_with('/') => Ok(McpFolder::At(path.into())),
+        Some(_) => Err("`cwd` must be \"home\", \"workspace\" or an absolute path".into()),
+    }
+}
+
+fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text.trim().to_owned())),
+        Some(_) => Err(format!("`{name}` must be text")),
+    }
+}
+
+fn texts(fields: &Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
+    let wanted = || format!("`{name}` must be a list of texts");
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(list)) => {
+            let item = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(wanted);
+            list.iter().map(item).collect()
+        }
+        Some(_) => Err(wanted()),
+    }
+}
+
+fn pairs(fields: &Map<String, Value>, name: &str) -> Result<Vec<(String, String)>, String> {
+    let wanted = || format!("`{name}` must be an object of texts");
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Object(table)) => {
+            let pair = |(name, value): (&String, &Value)| {
+                let value = value.as_str().ok_or_else(wanted)?;
+                Ok((name.clone(), value.to_owned()))
+            };
+            table.iter().map(pair).collect()
+        }
+        Some(_) => Err(wanted()),
+    }
+}
+
+fn switch(fields: &Map<String, Value>, name: &str) -> Result<bool, String> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(given)) => Ok(*given),
+        Some(_) => Err(format!("`{name}` must be true or false")),
+    }
+}
+
+/// Puts values of the environment in the place of `${NAME}` and `${NAME:-otherwise}`; names the
+/// variable that is missing.
+pub fn expand(
+    server: &mut McpServer,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), String> {
+    let fill = |text: &mut String| -> Result<(), String> {
+        if text.contains("${") {
+            *text = expanded(text, environment)?;
+        }
+        Ok(())
+    };
+    match &mut server.transport {
+        McpTransport::Stdio { command, args, env, .. } => {
+            fill(command)?;
+            args.iter_mut().try_for_each(fill)?;
+            env.iter_mut().try_for_each(|(_, value)| fill(value))
+        }
+        McpTransport::Http { url, headers } => {
+            fill(url)?;
+            headers.iter_mut().try_for_each(|(_, value)| fill(value))
+        }
+    }
+}
+
+fn expanded(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once("${") {
+        let Some((inner, after)) = behind.split_once('}') else {
+            return Err("a `${` has no end".to_owned());
+        };
+        let (name, otherwise) = match inner.split_once(":-") {
+            Some((name, otherwise)) => (name, Some(otherwise)),
+            None => (inner, None),
+        };
+        let found = environment(name).filter(|value| !value.is_empty());
+        let value = found.or_else(|| otherwise.map(str::to_owned));
+        filled.push_str(before);
+        filled.push_str(
+            &value.ok_or_else(|| format!("the variable {name} is not set, or not for it"))?,
+        );
+        rest = after;
+    }
+    filled.push_str(rest);
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_a_program_or_an_address() {
+        let servers = read(&json!({
+            "web": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer t"}},
+            "files": {"command": "npx", "args": ["-y", "s"], "env": {"A": "b"}, "trusted": true},
+            "off": {"command": "x", "disabled": true},
+        }))
+        .unwrap();
+        let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+        assert_eq!(names, ["files", "web"]);
+        assert!(servers[0].is_trusted && !servers[1].is_trusted);
+        let McpTransport::Stdio { folder, .. } = &servers[0].transport else { panic!() };
+        assert_eq!(*folder, McpFolder::Home);
+        let shown = format!("{servers:?}");
+        assert!(shown.contains("Authorization") && !shown.contains("Bearer"), "{shown}");
+    }
+
+    #[test]
+    fn a_mistake_in_a_server_is_named() {
+        for (table, words) in [
+            (json!([]), "must be an object"),
+            (json!({"a b": {"command": "x"}}), "odd name"),
+            (json!({"a": 1}), "server `a`: it is not an object"),
+            (json!({"a": {}}), "neither `command` nor `url`"),
+            (json!({"a": {"command": "x", "url": "y"}}), "both `command` and `url`"),
+            (json!({"a": {"command": "x", "enviroment": {}}}), "`enviroment` is none of"),
+            (json!({"a": {"command": "x", "args": "y"}}), "`args` must be a list"),
+            (json!({"a": {"command": "x", "env": {"A": 1}}}), "`env` must be an object of texts"),
+            (json!({"a": {"command": "x", "cwd": "sub"}}), "`cwd` must be"),
+            (json!({"a": {"command": "x", "trusted": "yes"}}), "`trusted` must be true or false"),
+            (json!({"a": {"type": "sse", "url": "x"}}), "old `sse`"),
+            (json!({"a": {"type": "http", "command": "x"}}), "`url` is missing"),
+            (json!({"a": {"type": "stdio", "url": "x"}}), "`command` is missing"),
+            (json!({"a": {"type": "pigeon", "url": "x"}}), "`type` must be"),
+        ] {
+            let mistake = read(&table).unwrap_err();
+            assert!(mistake.contains(words), "{mistake}");
+        }
+    }
+
+    #[test]
+    fn a_shared_file_is_read_as_far_as_it_can_be_used() {
+        let text = json!({"mcpServers": {
+            "My Tools": {"command": "x", "alwaysAllow": ["y"], "trusted": true},
+            "old": {"type": "sse", "url": "http://x"},
+        }});
+        let (servers, notices) = read_shared(&text.to_string()).unwrap();
+        assert_eq!((servers.len(), notices.len()), (1, 1));
+        assert!(!servers[0].is_trusted, "no file of a Workspace speaks for itself");
+        assert_eq!(servers[0].origin, McpOrigin::Workspace);
+        assert!(read_shared("{}").is_err() && read_shared("nonsense").is_err());
+    }
+
+    #[test]
+    fn who_came_first_keeps_the_name() {
+        let mut servers = vec![McpServer::http("a", "http://one", Vec::new())];
+        let others = vec![
+            McpServer::http("a", "http://two", Vec::new()),
+            McpServer::http("b", "http://three", Vec::new()),
+        ];
+        assert_eq!(join(&mut servers, others), ["a"]);
+        assert_eq!(servers.len(), 2);
+    }
+
+    #[test]
+    fn values_come_from_the_environment_when_they_say_so() {
+        let environment = |name: &str| (name == "TOKEN").then(|| "s3cret".to_owned());
+        let fill = |text: &str| expanded(text, &environment);
+        assert_eq!(fill("Bearer ${TOKEN}!").unwrap(), "Bearer s3cret!");
+        assert_eq!(fill("${OTHER:-a}${TOKEN:-b}").unwrap(), "as3cret");
+        assert_eq!(fill("$TOKEN {x}").unwrap(), "$TOKEN {x}");
+        assert!(fill("${OTHER}").unwrap_err().contains("OTHER is not set"));
+        assert!(fill("${TOKEN").is_err());
+        let mut server =
+            McpServer::http("a", "http://x/${TOKEN}", vec![("K".into(), "${TOKEN}".into())]);
+        expand(&mut server, &environment).unwrap();
+        assert_eq!(server.private_values()[0].1, "s3cret");
+    }
+}

@@ -1,0 +1,161 @@
+//! One attempt to connect: start or reach a server, greet it, and ask which tools it has.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::RoleClient;
+use rmcp::model::{PaginatedRequestParams, Tool};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, ClientServiceExt, Peer, RunningService,
+    ServiceError,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+
+use super::McpError;
+use super::handler::Handler;
+use super::pipes::{Errors, Flaw, LONGEST_MESSAGE, Pipes};
+use super::web::Web;
+use super::wording;
+use crate::config::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
+use crate::network::Network;
+use crate::secret::Secrets;
+use crate::tool::{Commands, Program};
+
+/// How many tools of one server are looked at, and in how many pages they may come.
+const MOST_LISTED: usize = 10_000;
+const MOST_PAGES: usize = 100;
+
+/// What connections stand on.
+#[derive(Clone)]
+pub struct Ground {
+    pub commands: Commands,
+    pub network: Network,
+    pub workspace: PathBuf,
+    /// The home of the user, where programs run that have no other place.
+    pub home: PathBuf,
+    pub secrets: Arc<Secrets>,
+    pub limits: Mcp,
+}
+
+/// A connection that stands.
+pub struct Live {
+    pub running: RunningService<RoleClient, Handler>,
+    pub handler: Handler,
+    pub tools: Vec<Tool>,
+    pub flaw: Flaw,
+    pub errors: Errors,
+}
+
+/// Connects, within the time that a server gets.
+pub async fn connect(server: &McpServer, ground: &Ground) -> Result<Live, McpError> {
+    let (flaw, errors) = (Flaw::default(), Errors::default());
+    let after = ground.limits.connect;
+    let attempt = attempt(server, ground, flaw.clone(), errors.clone());
+    let outcome = match tokio::time::timeout(after, attempt).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(McpError::Silent { after, errors: String::new() }),
+    };
+    if let Err(McpError::Ended { .. }) = &outcome {
+        // The last words on standard error may still be on their way.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    outcome.map_err(|error| error.with_errors(errors.tail(&ground.secrets)))
+}
+
+async fn attempt(
+    server: &McpServer,
+    ground: &Ground,
+    flaw: Flaw,
+    errors: Errors,
+) -> Result<Live, McpError> {
+    let handler = Handler::new(&server.name, &ground.workspace, Arc::clone(&ground.secrets));
+    let greet = ClientLifecycleMode::Initialize;
+    let greeted = match &server.transport {
+        McpTransport::Stdio { command, args, env, folder } => {
+            let program = Program {
+                command: command_of(server, command, ground)?,
+                args: args.clone(),
+                directory: folder_of(folder, ground)?,
+                environment: env.clone(),
+            };
+            let started = ground.commands.serve(&program).await;
+            let started = started.map_err(|error| McpError::from(&error))?;
+            let secrets = Arc::clone(&ground.secrets);
+            let pipes = Pipes::to(started, &server.name, flaw.clone(), errors.clone(), secrets);
+            handler.clone().serve_with_lifecycle(pipes, greet).await
+        }
+        McpTransport::Http { url, headers } => {
+            let web = Web::new(&ground.network, url, headers, flaw.clone())?;
+            let mut settings = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+            settings.max_sse_event_size = LONGEST_MESSAGE;
+            let transport = StreamableHttpClientTransport::with_client(web, settings);
+            handler.clone().serve_with_lifecycle(transport, greet).await
+        }
+    };
+    let running = greeted.map_err(|error| explained(&flaw, &error))?;
+    let tools = list(running.peer()).await.map_err(|error| failed(&flaw, &error))?;
+    Ok(Live { running, handler, tools, flaw, errors })
+}
+
+/// A program is named, or has a whole path; only a Workspace that is trusted may say less, because
+/// anything else would be looked for in a repository.
+fn command_of(server: &McpServer, command: &str, ground: &Ground) -> Result<String, McpError> {
+    if let Some(rest) = command.strip_prefix("~/") {
+        return Ok(ground.home.join(rest).to_string_lossy().into_owned());
+    }
+    let is_relative = command.contains('/') && !command.starts_with('/');
+    if is_relative && server.origin != McpOrigin::Workspace {
+        let reason = format!("its command {command:?} is neither a name nor an absolute path");
+        return Err(McpError::Setting(reason));
+    }
+    Ok(command.to_owned())
+}
+
+fn folder_of(folder: &McpFolder, ground: &Ground) -> Result<PathBuf, McpError> {
+    let path = match folder {
+        McpFolder::Home if !ground.home.is_dir() => return Ok(PathBuf::from("/")),
+        McpFolder::Home => &ground.home,
+        McpFolder::Workspace => &ground.workspace,
+        McpFolder::At(path) => path,
+    };
+    if !path.is_dir() {
+        return Err(McpError::Setting(format!("its folder {} is not there", path.display())));
+    }
+    Ok(path.clone())
+}
+
+/// Every tool of a server, page by page.
+pub async fn list(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, ServiceError> {
+    let offers_tools = peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
+    if !offers_tools {
+        return Ok(Vec::new());
+    }
+    let mut tools = Vec::new();
+    let mut asked = PaginatedRequestParams::default();
+    for _ in 0..MOST_PAGES {
+        let page = peer.list_tools(Some(asked.clone())).await?;
+        tools.extend(page.tools);
+        asked.cursor = page.next_cursor;
+        if asked.cursor.is_none() || tools.len() >= MOST_LISTED {
+            break;
+        }
+    }
+    tools.truncate(MOST_LISTED);
+    Ok(tools)
+}
+
+/// Why the greeting failed: what the transport knows counts more than what the SDK saw of it.
+fn explained(flaw: &Flaw, error: &ClientInitializeError) -> McpError {
+    flaw.take().unwrap_or_else(|| McpError::odd(wording::line(&error.to_string(), 300)))
+}
+
+/// The same for a request.
+pub fn failed(flaw: &Flaw, error: &ServiceError) -> McpError {
+    match (flaw.take(), error) {
+        (Some(known), _) => known,
+        (None, ServiceError::TransportClosed) => McpError::Closed,
+        (None, error) => McpError::odd(wording::line(&error.to_string(), 300)),
+    }
+}

@@ -1,0 +1,211 @@
+//! MCP: tools of other programs, through the official SDK.
+//!
+//! Each server of a Session is a task of its own that connects, publishes what the server offers,
+//! and connects again when it dies. Nobody waits for a server but the first Turn, and that one for
+//! a moment. What a server offers are ordinary tools: their calls are recorded, judged, bounded and
+//! cleaned like all others, and what they do counts as running a program.
+
+mod answer;
+mod connect;
+mod error;
+mod handler;
+mod name;
+mod offer;
+mod pipes;
+mod private;
+mod remote;
+mod server;
+mod web;
+mod wording;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+pub use connect::Ground;
+pub use error::McpError;
+pub use private::{secrets_of, shown};
+
+use crate::config::McpServer;
+use crate::resource::Shelf;
+use crate::tool::{AnyTool, Effect};
+use remote::RemoteTool;
+use server::{Notices, Remote, slugs};
+
+/// How much a server may say about itself, in bytes; and all of them together.
+const LONGEST_INSTRUCTIONS: usize = 1024;
+const ALL_INSTRUCTIONS: usize = 4096;
+
+/// The servers of one Session; cheap to clone, and gone with the last clone.
+#[derive(Clone, Default)]
+pub struct Connections(Option<Arc<Inner>>);
+
+/// The same, without keeping them.
+#[derive(Clone)]
+pub struct WeakConnections(Weak<Inner>);
+
+struct Inner {
+    remotes: Vec<Remote>,
+    notices: Notices,
+    ground: Ground,
+    began: Instant,
+}
+
+impl Connections {
+    /// Begins to connect to these, and returns at once. Without servers nothing happens at all.
+    pub fn start(servers: Vec<McpServer>, ground: Ground) -> Self {
+        if servers.is_empty() {
+            return Self::default();
+        }
+        for server in &servers {
+            ground.secrets.learn(secrets_of(server));
+        }
+        let notices = Notices::default();
+        let slugs = slugs(&servers);
+        let start = |(server, slug)| Remote::start(server, slug, ground.clone(), notices.clone());
+        let remotes = servers.into_iter().zip(slugs).map(start).collect();
+        Self(Some(Arc::new(Inner { remotes, notices, ground, began: Instant::now() })))
+    }
+
+    /// Knows them without keeping them; `None` when there are none.
+    pub fn downgrade(&self) -> Option<WeakConnections> {
+        self.0.as_ref().map(|inner| WeakConnections(Arc::downgrade(inner)))
+    }
+
+    /// Whether these are the servers.
+    pub fn are(&self, servers: &[McpServer]) -> bool {
+        let own = self.0.iter().flat_map(|inner| inner.remotes.iter().map(|one| &one.server));
+        own.eq(servers)
+    }
+
+    /// Waits for servers that are still starting, as long as the first Turn of a Session may.
+    pub async fn settled(&self) {
+        let Some(inner) = &self.0 else { return };
+        let patience = inner.ground.limits.wait.saturating_sub(inner.began.elapsed());
+        let all = join_all(inner.remotes.iter().map(Remote::settled));
+        tokio::time::timeout(patience, all).await.ok();
+    }
+
+    /// The tools of all servers, as they are now, by name.
+    pub fn tools(&self, resources: &Shelf, wanted: Wanted) -> Vec<Arc<dyn AnyTool>> {
+        let mut tools: Vec<Arc<RemoteTool>> = Vec::new();
+        for remote in self.0.iter().flat_map(|inner| &inner.remotes) {
+            let state = remote.state();
+            let offers = state.borrow().offers().to_vec();
+            tools.extend(offers.into_iter().map(|offer| {
+                Arc::new(RemoteTool {
+                    server: remote.server.name.clone(),
+                    offer,
+                    state: state.clone(),
+                    resources: resources.clone(),
+                    limit: self.limit(),
+                })
+            }));
+        }
+        tools.retain(|tool| wanted == Wanted::All || tool.offer.effect == Effect::Read);
+        tools.sort_by(|one, other| one.offer.name.cmp(&other.offer.name));
+        tools.into_iter().map(|tool| tool as Arc<dyn AnyTool>).collect()
+    }
+
+    fn limit(&self) -> std::time::Duration {
+        self.0.as_ref().map(|inner| inner.ground.limits.call).unwrap_or_default()
+    }
+
+    /// What servers say about themselves, for the late context.
+    pub fn instructions(&self) -> Option<String> {
+        let mut text = String::new();
+        for remote in self.0.iter().flat_map(|inner| &inner.remotes) {
+            let state = remote.state();
+            let said = state.borrow().instructions().map(|said| {
+                let said = remote_words(said, self.0.as_deref());
+                format!("\n{}: {said}", wording::line(&remote.server.name, 64))
+            });
+            text.push_str(said.as_deref().unwrap_or_default());
+        }
+        if text.is_empty() {
+            return None;
+        }
+        let text = wording::clean(&text, ALL_INSTRUCTIONS);
+        Some(format!("What MCP servers say about their tools, in their own words:\n{text}"))
+    }
+
+    /// What happened to servers since somebody asked last.
+    pub fn take_notices(&self) -> Vec<String> {
+        self.0.as_ref().map(|inner| inner.notices.take()).unwrap_or_default()
+    }
+}
+
+/// Which tools are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    All,
+    /// Only those that are known to change nothing.
+    Reading,
+}
+
+fn remote_words(said: &str, inner: Option<&Inner>) -> String {
+    let said = inner.map_or(said.into(), |inner| inner.ground.secrets.clean(said));
+    wording::clean(&said, LONGEST_INSTRUCTIONS)
+}
+
+impl WeakConnections {
+    /// The servers, if their Session still is.
+    pub fn upgrade(&self) -> Option<Connections> {
+        self.0.upgrade().map(|inner| Connections(Some(inner)))
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names =
+            self.0.iter().flat_map(|inner| inner.remotes.iter().map(|one| &one.server.name));
+        f.debug_list().entries(names).finish()
+    }
+}
+
+/// What a server says of itself when it is asked for a test.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    pub name: Option<String>,
+    pub version: Option<String>,
+    pub protocol: String,
+    pub instructions: Option<String>,
+    pub tools: Vec<ProbedTool>,
+    pub left_out: usize,
+}
+
+/// One tool of it.
+#[derive(Debug, Clone)]
+pub struct ProbedTool {
+    /// What the model calls.
+    pub name: String,
+    pub description: String,
+    /// Whether it may run where nothing may change.
+    pub is_reading: bool,
+}
+
+/// Connects to a server, looks at what it offers, and lets go of it.
+pub async fn probe(server: &McpServer, ground: &Ground) -> Result<Probe, McpError> {
+    ground.secrets.learn(secrets_of(server));
+    let live = connect::connect(server, ground).await?;
+    let info = live.running.peer().peer_info();
+    let slug = slugs(std::slice::from_ref(server)).pop().unwrap_or_default();
+    let (offers, left_out) = offer::Offer::all(server, &slug, live.tools.clone());
+    let tools = offers.iter().map(|offer| ProbedTool {
+        name: offer.name.clone(),
+        description: offer.manual.clone(),
+        is_reading: offer.effect == Effect::Read,
+    });
+    let own = info.as_ref().and_then(|info| info.server_info.as_ref());
+    let instructions = info.as_ref().and_then(|info| info.instructions.as_deref());
+    Ok(Probe {
+        name: own.map(|own| wording::line(&own.name, 100)),
+        version: own.map(|own| wording::line(&own.version, 100)),
+        protocol: info.as_ref().map(|info| info.protocol_version.to_string()).unwrap_or_default(),
+        instructions: instructions.map(|said| wording::clean(said, LONGEST_INSTRUCTIONS)),
+        tools: tools.collect(),
+        left_out,
+    })
+}

@@ -1,0 +1,91 @@
+//! Names: what the model calls the tools of servers. Letters, digits, `_` and `-`, at most 64.
+
+use std::collections::HashSet;
+
+use sha2::{Digest, Sha256};
+
+/// The longest name that Providers take.
+const LONGEST: usize = 64;
+/// How much of it a server may take.
+const LONGEST_SERVER: usize = 24;
+/// How many digits tell two names apart that would be one.
+const DIGITS: usize = 6;
+
+/// The part of names that stands for a server, told apart from those before it.
+pub fn of_server(name: &str, taken: &HashSet<String>) -> String {
+    apart(&sanitised(name), name, LONGEST_SERVER, taken)
+}
+
+/// The whole name of a tool, told apart from those of the same server before it.
+pub fn of_tool(server: &str, name: &str, taken: &HashSet<String>) -> String {
+    apart(&format!("mcp__{server}__{}", sanitised(name)), name, LONGEST, taken)
+}
+
+/// The plain name if it fits and is free; else one with a mark, because another is like it, or
+/// begins like it.
+fn apart(plain: &str, name: &str, longest: usize, taken: &HashSet<String>) -> String {
+    if plain.len() <= longest && !taken.contains(plain) {
+        return plain.to_owned();
+    }
+    let marked = (0..=taken.len()).map(|attempt| marked(plain, name, attempt, longest));
+    marked.into_iter().find(|name| !taken.contains(name)).unwrap_or_default()
+}
+
+fn sanitised(name: &str) -> String {
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
+        .collect();
+    if plain.is_empty() { "unnamed".to_owned() } else { plain }
+}
+
+fn marked(plain: &str, name: &str, attempt: usize, longest: usize) -> String {
+    let mark = hex(&Sha256::digest(format!("{attempt} {name}"))[..DIGITS / 2]);
+    let room = longest - DIGITS - 1;
+    let kept = &plain[..plain.len().min(room)];
+    format!("{kept}_{mark}")
+}
+
+/// Bytes as digits.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_say_where_a_tool_comes_from() {
+        let none = HashSet::new();
+        assert_eq!(of_tool("git", "log", &none), "mcp__git__log");
+        assert_eq!(of_server("My Server (π)", &none), "My_Server____");
+        assert_eq!(of_tool("git", "a.b/c", &none), "mcp__git__a_b_c");
+        let taken = HashSet::from(["mcp__git__a_b".to_owned()]);
+        let other = of_tool("git", "a.b", &taken);
+        assert!(other.starts_with("mcp__git__a_b_") && other.len() == 20, "{other}");
+        let (one, two) = ("x".repeat(100), format!("{}y", "x".repeat(99)));
+        assert_ne!(of_tool("s", &one, &none), of_tool("s", &two, &none));
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_fits_the_wire(server in "\\PC{0,80}", tool in "\\PC{0,200}") {
+            let none = HashSet::new();
+            let slug = of_server(&server, &none);
+            prop_assert!((1..=LONGEST_SERVER).contains(&slug.len()));
+            let name = of_tool(&slug, &tool, &none);
+            prop_assert!(name.len() <= LONGEST);
+            prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)));
+            let again = of_tool(&slug, &tool, &HashSet::from([name.clone()]));
+            prop_assert!(again != name && again.len() <= LONGEST);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Offers: the tools of a server as they may be shown to a model.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rmcp::model::Tool;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{name, wording};
+use crate::config::{McpServer, McpTransport};
+use crate::tool::{Effect, Schema};
+
+/// How many tools of one server are shown.
+pub const MOST: usize = 128;
+
+/// One tool of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer {
+    /// What the model calls.
+    pub name: String,
+    /// What the server calls it.
+    pub own_name: String,
+    pub manual: String,
+    pub schema: Schema,
+    /// The worst it can do: to run something, unless a server that is trusted says that it reads.
+    pub effect: Effect,
+    /// Of the server and of what it says about the tool: an answer of the user is bound to it.
+    pub identity: String,
+}
+
+impl Offer {
+    /// The tools that are shown, by name, and how many are not.
+    pub fn all(server: &McpServer, slug: &str, mut tools: Vec<Tool>) -> (Vec<Arc<Offer>>, usize) {
+        tools.sort_by(|one, other| one.name.cmp(&other.name));
+        tools.dedup_by(|later, earlier| later.name == earlier.name);
+        let left_out = tools.len().saturating_sub(MOST);
+        tools.truncate(MOST);
+        let mut taken = HashSet::new();
+        let mut offers: Vec<Arc<Offer>> = Vec::with_capacity(tools.len());
+        for tool in tools {
+            let offer = Self::of(server, slug, &tool, &taken);
+            taken.insert(offer.name.clone());
+            offers.push(Arc::new(offer));
+        }
+        (offers, left_out)
+    }
+
+    fn of(server: &McpServer, slug: &str, tool: &Tool, taken: &HashSet<String>) -> Self {
+        let hints = tool.annotations.as_ref();
+        let says_it_reads = hints.and_then(|hints| hints.read_only_hint) == Some(true);
+        let effect =
+            if says_it_reads && server.is_trusted { Effect::Read } else { Effect::Execute };
+        let description = tool.description.as_deref().or(tool.title.as_deref());
+        let manual = wording::manual(&server.name, description.unwrap_or_default());
+        let schema = wording::schema(&tool.input_schema);
+        Self {
+            name: name::of_tool(slug, &tool.name, taken),
+            own_name: tool.name.clone().into_owned(),
+            identity: identity(server, &tool.name, &manual, &schema),
+            manual,
+            schema: schema.into(),
+            effect,
+        }
+    }
+}
+
+/// A digest of where a tool is and what was said about it.
+fn identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |part: &str| {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    };
+    match &server.transport {
+        McpTransport::Stdio { command, args, .. } => {
+            add(command);
+            for arg in args {
+                add(arg);
+            }
+        }
+        McpTransport::Http { url, .. } => add(url),
+    }
+    [server.name.as_str(), tool, manual, &schema.to_string()].into_iter().for_each(add);
+    name::hex(&hash.finalize()[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tools(value: &Value) -> Vec<Tool> {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    #[test]
+    fn a_tool_reads_only_when_a_trusted_server_says_so() {
+        let said = tools(&json!([
+            {"name": "look", "inputSchema": {}, "annotations": {"readOnlyHint": true}},
+            {"name": "do", "inputSchema": {}, "annotations": {"readOnlyHint": false}},
+            {"name": "what", "inputSchema": {}},
+        ]));
+        let stranger = McpServer::stdio("s", "x", Vec::new(), Vec::new());
+        let friend = McpServer { is_trusted: true, ..stranger.clone() };
+        let effects = |server: &McpServer| -> Vec<(String, Effect)> {
+            let (offers, _) = Offer::all(server, "s", said.clone());
+            offers.iter().map(|offer| (offer.own_name.clone(), offer.effect)).collect()
+        };
+        let named = |effect| ["do", "look", "what"].map(|name| (name.to_owned(), effect)).to_vec();
+        assert_eq!(effects(&stranger), named(Effect::Execute));
+        let mut expected = named(Effect::Execute);
+        expected[1].1 = Effect::Read;
+        assert_eq!(effects(&friend), expected);
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_offered() {
+        let many: Vec<Value> =
+            (0..10_000).map(|n| json!({"name": format!("t{n}"), "inputSchema": {}})).collect();
+        let server = McpServer::stdio("s", "x", Vec::new(), Vec::new());
+        let (offers, left_out) = Offer::all(&server, "s", tools(&json!(many)));
+        assert_eq!((offers.len(), left_out), (MOST, 10_000 - MOST));
+    }
+
+    #[test]
+    fn a_tool_that_changed_is_another_one() {
+        let identity = |server: &McpServer, description: &str| {
+            let said = json!([{"name": "a", "description": description, "inputSchema": {}}]);
+            Offer::all(server, "s", tools(&said)).0[0].identity.clone()
+        };
+        let server = McpServer::stdio("s", "x", Vec::new(), Vec::new());
+        let other = McpServer::stdio("s", "y", Vec::new(), Vec::new());
+        assert_eq!(identity(&server, "one"), identity(&server, "one"));
+        assert_ne!(identity(&server, "one"), identity(&server, "two"));
+        assert_ne!(identity(&server, "one"), identity(&other, "one"));
+    }
+}

@@ -1,0 +1,245 @@
+//! Pipes: the way to a server that is a program. One JSON message per line, in and out.
+//!
+//! Nothing that a program prints can hurt: a line that is no message is skipped, one that does not
+//! end closes the connection, and what it says on standard error goes to the trace.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use rmcp::RoleClient;
+use rmcp::model::{ErrorData, RequestId};
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::McpError;
+use super::wording;
+use crate::secret::Secrets;
+use crate::tool::{Said, Served, Service};
+
+/// The longest message, in bytes.
+pub const LONGEST_MESSAGE: usize = 24 << 20;
+/// How many lines that are no message are borne.
+const MOST_ODD_LINES: usize = 1000;
+/// How long a program that does not read is waited for.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+/// How many messages may wait for a program that asks and asks, and does not read the answers.
+const MOST_WAITING: usize = 256;
+/// How much of standard error is kept for the person who asks what went wrong.
+const KEPT_ERRORS: usize = 4096;
+/// How much of it goes to the trace.
+const TRACED_ERRORS: usize = 256 * 1024;
+
+/// Why a connection ended, for whoever has to tell.
+#[derive(Debug, Clone, Default)]
+pub struct Flaw(Arc<Mutex<Option<McpError>>>);
+
+impl Flaw {
+    /// Keeps the reason; the last one counts.
+    pub fn note(&self, error: McpError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// The reason, once.
+    pub fn take(&self) -> Option<McpError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// What a program said last on standard error.
+#[derive(Debug, Clone, Default)]
+pub struct Errors(Arc<Mutex<Vec<u8>>>);
+
+impl Errors {
+    /// The end of it, as plain text.
+    pub fn tail(&self, secrets: &Secrets) -> String {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&kept).into_owned();
+        wording::clean(&secrets.clean(&text), KEPT_ERRORS)
+    }
+
+    fn push(&self, chunk: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(chunk);
+        let excess = kept.len().saturating_sub(KEPT_ERRORS);
+        kept.drain(..excess);
+    }
+}
+
+/// The connection to a program.
+pub struct Pipes {
+    service: Service,
+    stdin: Arc<tokio::sync::Mutex<pipe::Sender>>,
+    buffer: BytesMut,
+    /// How much of the buffer is known to hold no end of a line.
+    searched: usize,
+    odd_lines: usize,
+    /// How many messages are on their way to the program.
+    waiting: Arc<AtomicUsize>,
+    /// Cancelled when nothing more will come: nobody needs to be written to then.
+    over: CancellationToken,
+    flaw: Flaw,
+    /// Reads standard error for as long as the connection is.
+    _listener: AbortOnDropHandle<()>,
+}
+
+impl Pipes {
+    /// Speaks with a program that was just started.
+    pub fn to(
+        served: Served,
+        name: &str,
+        flaw: Flaw,
+        errors: Errors,
+        secrets: Arc<Secrets>,
+    ) -> Self {
+        let listener = tokio::spawn(overhear(served.errors, name.to_owned(), errors, secrets));
+        Self {
+            service: served.service,
+            stdin: Arc::new(tokio::sync::Mutex::new(served.stdin)),
+            buffer: BytesMut::new(),
+            searched: 0,
+            odd_lines: 0,
+            waiting: Arc::default(),
+            over: CancellationToken::new(),
+            flaw,
+            _listener: AbortOnDropHandle::new(listener),
+        }
+    }
+
+    /// Waits for the next message, or for the reason why there is none.
+    async fn next(&mut self) -> Result<RxJsonRpcMessage<RoleClient>, McpError> {
+        loop {
+            if self.waiting.load(Ordering::Relaxed) > MOST_WAITING {
+                return Err(McpError::odd("it asks without reading the answers"));
+            }
+            if let Some(message) = self.message()? {
+                return Ok(message);
+            }
+            if let Said::Over(ending) = self.service.listen(&mut self.buffer).await {
+                return Err(McpError::of_ending(ending));
+            }
+        }
+    }
+
+    /// The next line that is a message; `None` when more must be read first.
+    fn message(&mut self) -> Result<Option<RxJsonRpcMessage<RoleClient>>, McpError> {
+        while let Some(place) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+            let line = self.buffer.split_to(self.searched + place);
+            self.buffer.advance(1);
+            self.searched = 0;
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            match serde_json::from_slice(line) {
+                Ok(message) => return Ok(Some(message)),
+                Err(error) => {
+                    self.odd_lines += 1;
+                    tracing::debug!(%error, bytes = line.len(), "a line of a server is no message");
+                    if self.odd_lines > MOST_ODD_LINES {
+                        return Err(McpError::odd("what it prints is no MCP"));
+                    }
+                    // Whoever waits for this answer shall not wait for ever.
+                    if let Some(id) = answered(line) {
+                        let odd = ErrorData::internal_error("its answer cannot be read", None);
+                        return Ok(Some(RxJsonRpcMessage::<RoleClient>::error(odd, Some(id))));
+                    }
+                }
+            }
+        }
+        self.searched = self.buffer.len();
+        if self.buffer.len() > LONGEST_MESSAGE {
+            return Err(McpError::odd(format!("a line has more than {LONGEST_MESSAGE} bytes")));
+        }
+        Ok(None)
+    }
+}
+
+/// The request that a line answers, if it is an answer at all.
+fn answered(line: &[u8]) -> Option<RequestId> {
+    // What is too deep to be read can still be passed over.
+    #[derive(Deserialize)]
+    struct Shallow {
+        id: RequestId,
+        method: Option<IgnoredAny>,
+    }
+    let shallow: Shallow = serde_json::from_slice(line).ok()?;
+    shallow.method.is_none().then_some(shallow.id)
+}
+
+impl Transport<RoleClient> for Pipes {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let stdin = Arc::clone(&self.stdin);
+        let (over, ticket) = (self.over.clone(), Ticket::take(&self.waiting));
+        async move {
+            let _ticket = ticket;
+            let mut line = serde_json::to_vec(&item).map_err(io::Error::other)?;
+            line.push(b'\n');
+            let writing = async { stdin.lock().await.write_all(&line).await };
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it does not read");
+            let writing = over.run_until_cancelled(writing);
+            let written = tokio::time::timeout(WRITE_PATIENCE, writing).await.map_err(late)?;
+            written.unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()))
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        match self.next().await {
+            Ok(message) => Some(message),
+            Err(error) => {
+                self.flaw.note(error);
+                self.over.cancel();
+                None
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+/// Counts a message until it is written or given up.
+struct Ticket(Arc<AtomicUsize>);
+
+impl Ticket {
+    fn take(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Keeps the end of what a program says on standard error, and traces the beginning.
+async fn overhear(mut pipe: pipe::Receiver, server: String, errors: Errors, secrets: Arc<Secrets>) {
+    let mut buffer = vec![0; 8 * 1024];
+    let mut traced = 0;
+    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+        let chunk = &buffer[..count];
+        errors.push(chunk);
+        traced += count;
+        if traced <= TRACED_ERRORS {
+            let text = String::from_utf8_lossy(chunk);
+            let said = wording::clean(&secrets.clean(&text), 2048);
+            tracing::debug!(server, said, "on standard error");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! One server of a Session: a task that connects, attends to the connection, and connects again.
+//!
+//! What it has to offer is published, never asked for, so nobody waits for a server that is not
+//! there. A server that died keeps its tools in the list while it is tried again: a list that
+//! changes costs the whole cached prompt.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::RoleClient;
+use rmcp::model::{ServerPeerInfo, Tool};
+use rmcp::service::Peer;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::McpError;
+use super::connect::{Ground, Live, connect, failed, list};
+use super::handler::Handler;
+use super::offer::Offer;
+use super::pipes::Flaw;
+use super::wording;
+use crate::config::McpServer;
+
+/// The wait before the first new attempt; it doubles.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// How often in a row a server may fail before it is given up.
+const MOST_FAILURES: u32 = 6;
+/// A connection that lasted so long was a good one.
+const GOOD: Duration = Duration::from_mins(1);
+/// How long a new list of tools may take.
+const LIST_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server that changes its mind all the time is left alone.
+const LIST_PAUSE: Duration = Duration::from_millis(250);
+/// How many notices wait for somebody to read them.
+const MOST_NOTICES: usize = 50;
+
+/// What a person should hear about servers; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Notices(Arc<Mutex<Vec<String>>>);
+
+impl Notices {
+    fn say(&self, words: String) {
+        tracing::info!(words, "of an MCP server");
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() < MOST_NOTICES && all.last() != Some(&words) {
+            all.push(words);
+        }
+    }
+
+    /// Everything that was not read yet.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A server, as its Session knows it.
+pub struct Remote {
+    pub server: McpServer,
+    state: watch::Receiver<State>,
+    /// Dropped with the Session, and the connection with it.
+    _task: AbortOnDropHandle<()>,
+}
+
+/// How a server does.
+#[derive(Clone)]
+pub enum State {
+    /// Its first attempt is under way.
+    Starting,
+    Ready(Arc<Ready>),
+    /// It is gone, with what it last had to offer.
+    Down(Arc<Down>),
+}
+
+/// A server that can be used.
+pub struct Ready {
+    pub peer: Peer<RoleClient>,
+    pub handler: Handler,
+    pub offers: Vec<Arc<Offer>>,
+    pub instructions: Option<String>,
+    pub flaw: Flaw,
+}
+
+/// A server that cannot be used.
+pub struct Down {
+    pub error: McpError,
+    pub offers: Vec<Arc<Offer>>,
+    pub instructions: Option<String>,
+    /// Whether it is tried no more.
+    pub is_final: bool,
+}
+
+impl State {
+    /// What the model may be told about.
+    pub fn offers(&self) -> &[Arc<Offer>] {
+        match self {
+            State::Starting => &[],
+            State::Ready(ready) => &ready.offers,
+            State::Down(down) if down.is_final => &[],
+            State::Down(down) => &down.offers,
+        }
+    }
+
+    /// What the server says about itself.
+    pub fn instructions(&self) -> Option<&str> {
+        match self {
+            State::Starting => None,
+            State::Ready(ready) => ready.instructions.as_deref(),
+            State::Down(down) if down.is_final => None,
+            State::Down(down) => down.instructions.as_deref(),
+        }
+    }
+}
+
+impl Remote {
+    /// Begins to connect, and goes on for as long as it lives.
+    pub fn start(server: McpServer, slug: String, ground: Ground, notices: Notices) -> Self {
+        let (publish, state) = watch::channel(State::Starting);
+        let actor = Actor { server: server.clone(), slug, ground, notices, publish };
+        let task = AbortOnDropHandle::new(tokio::spawn(actor.run()));
+        Self { server, state, _task: task }
+    }
+
+    /// How it does now, and news of it.
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    /// Waits until its first attempt is over, either way.
+    pub async fn settled(&self) {
+        let mut state = self.state.clone();
+        state.wait_for(|state| !matches!(state, State::Starting)).await.ok();
+    }
+}
+
+struct Actor {
+    server: McpServer,
+    slug: String,
+    ground: Ground,
+    notices: Notices,
+    publish: watch::Sender<State>,
+}
+
+impl Actor {
+    async fn run(self) {
+        let mut failures = 0;
+        let mut was_told = false;
+        loop {
+            let began = Instant::now();
+            let error = match connect(&self.server, &self.ground).await {
+                Ok(live) => {
+                    if was_told {
+                        self.notices.say(format!("MCP server `{}` is back", self.server.name));
+                    }
+                    self.attend(live).await
+                }
+                Err(error) => error,
+            };
+            failures = if began.elapsed() > GOOD { 1 } else { failures + 1 };
+            let is_final = error.is_final() || failures >= MOST_FAILURES;
+            let outlook = if is_final { "it is not tried again" } else { "it is tried again" };
+            // A server that fails in the same way again and again is told of twice.
+            if !was_told || is_final {
+                let words = format!("MCP server `{}`: {error}; {outlook}", self.server.name);
+                self.notices.say(wording::line(&words, 600));
+            }
+            was_told = true;
+            self.fell(error, is_final);
+            if is_final {
+                return;
+            }
+            tokio::time::sleep(wait(failures)).await;
+        }
+    }
+
+    /// Publishes what a connection offers until it ends, and says why it did.
+    async fn attend(&self, live: Live) -> McpError {
+        let Live { running, handler, tools, flaw, errors } = live;
+        let peer = running.peer().clone();
+        let info = peer.peer_info();
+        self.rise(&peer, &handler, tools, &flaw, info.as_deref());
+        let mut ended = std::pin::pin!(running.waiting());
+        loop {
+            tokio::select! {
+                _ = &mut ended => break,
+                () = handler.changed() => {}
+            }
+            match tokio::time::timeout(LIST_PATIENCE, list(&peer)).await {
+                Ok(Ok(tools)) => self.rise(&peer, &handler, tools, &flaw, info.as_deref()),
+                Ok(Err(error)) => {
+                    let error = failed(&flaw, &error);
+                    tracing::warn!(server = self.server.name, %error, "no new list of tools");
+                }
+                Err(_) => tracing::warn!(server = self.server.name, "no new list of tools in time"),
+            }
+            tokio::time::sleep(LIST_PAUSE).await;
+        }
+        let error = flaw.take().unwrap_or(McpError::Closed);
+        error.with_errors(errors.tail(&self.ground.secrets))
+    }
+
+    fn rise(
+        &self,
+        peer: &Peer<RoleClient>,
+        handler: &Handler,
+        tools: Vec<Tool>,
+        flaw: &Flaw,
+        info: Option<&ServerPeerInfo>,
+    ) {
+        let offers = self.offers(tools);
+        let instructions = info.and_then(|info| info.instructions.clone());
+        let ready = Ready {
+            peer: peer.clone(),
+            handler: handler.clone(),
+            offers,
+            instructions,
+            flaw: flaw.clone(),
+        };
+        self.publish.send_replace(State::Ready(Arc::new(ready)));
+    }
+
+    fn offers(&self, tools: Vec<Tool>) -> Vec<Arc<Offer>> {
+        let (offers, left_out) = Offer::all(&self.server, &self.slug, tools);
+        if left_out > 0 {
+            let (name, count) = (&self.server.name, offers.len());
+            let words =
+                format!("MCP server `{name}`: {left_out} tools beyond {count} are left out");
+            self.notices.say(words);
+        }
+        offers
+    }
+
+    fn fell(&self, error: McpError, is_final: bool) {
+        let (offers, instructions) = {
+            let before = self.publish.borrow();
+            (before.offers().to_vec(), before.instructions().map(str::to_owned))
+        };
+        let down = Down { error, offers, instructions, is_final };
+        self.publish.send_replace(State::Down(Arc::new(down)));
+    }
+}
+
+/// How long to wait after so many failures.
+fn wait(failures: u32) -> Duration {
+    let doubled = FIRST_WAIT.saturating_mul(1 << failures.saturating_sub(1).min(16));
+    doubled.min(LONGEST_WAIT)
+}
+
+/// The parts of names that stand for servers, each for one.
+pub fn slugs(servers: &[McpServer]) -> Vec<String> {
+    let mut taken = HashSet::new();
+    let slug = |server: &McpServer| {
+        let slug = super::name::of_server(&server.name, &taken);
+        taken.insert(slug.clone());
+        slug
+    };
+    servers.iter().map(slug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_and_has_an_end() {
+        let waits: Vec<u128> = (1..=9).map(|failures| wait(failures).as_millis()).collect();
+        assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
+    }
+
+    #[test]
+    fn two_servers_never_share_a_slug() {
+        let server = |name: &str| McpServer::http(name, "http://x", Vec::new());
+        let slugs = slugs(&[server("a b"), server("a.b"), server("c")]);
+        assert_eq!((slugs[0].as_str(), slugs[2].as_str()), ("a_b", "c"));
+        assert!(slugs[1].starts_with("a_b_"), "{slugs:?}");
+    }
+
+    #[test]
+    fn notices_are_read_once_and_never_too_many() {
+        let notices = Notices::default();
+        (0..100).for_each(|number| notices.say(format!("news {number}")));
+        assert_eq!(notices.take().len(), MOST_NOTICES);
+        assert!(notices.take().is_empty());
+    }
+}

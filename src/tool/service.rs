@@ -1,0 +1,203 @@
+//! Services: programs that run as long as a Session and speak over their pipes.
+//!
+//! A service is started and held as a command is: a supervisor stands between, and everything
+//! beneath it dies with the lifeline. It has no slot, no deadline and no sandbox, because it is a
+//! program that the user chose, not one that a model wrote.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+
+use super::command::{CommandError, Commands, End};
+use super::lifeline::Stdin;
+use super::order::Order;
+use super::running::{News, Supervisor};
+
+/// How long children of a service may outlive it.
+const DRAIN: Duration = Duration::from_millis(100);
+/// How long the last words of a service that has ended are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// What to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// A name to be found on PATH, or a path.
+    pub command: String,
+    pub args: Vec<String>,
+    pub directory: PathBuf,
+    /// Beside what every command gets; these win.
+    pub environment: Vec<(String, String)>,
+}
+
+/// A service that runs, with its two other pipes.
+pub struct Served {
+    pub service: Service,
+    pub stdin: pipe::Sender,
+    pub errors: pipe::Receiver,
+}
+
+/// A running service. Dropping it kills it, with everything that it started.
+pub struct Service {
+    supervisor: Supervisor,
+    given: Stdin,
+    news: News,
+    /// Whether its standard output may still bring something.
+    is_speaking: bool,
+    is_over: bool,
+}
+
+/// What came from a service.
+#[derive(Debug)]
+pub enum Said {
+    /// So many bytes.
+    Output(usize),
+    /// It has ended, or never began.
+    Over(Result<End, CommandError>),
+}
+
+impl Commands {
+    /// Starts a service.
+    pub async fn serve(&self, program: &Program) -> Result<Served, CommandError> {
+        let mut environment = self.environment().to_vec();
+        for (name, value) in &program.environment {
+            environment.retain(|(own, _)| own != name.as_str());
+            environment.push((name.into(), value.into()));
+        }
+        let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+        let found = find(&program.command, path.map(OsString::as_os_str), &program.directory)
+            .ok_or_else(|| CommandError::Missing(program.command.clone()))?;
+        let order = Order {
+            directory: program.directory.clone().into(),
+            shell: "/bin/sh".into(),
+            command: sentence(&found, &program.args),
+            drain: DRAIN,
+            environment,
+        };
+        let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
+        let (stdin, errors, given) = Stdin::with_errors().map_err(CommandError::Start)?;
+        let mut supervisor = self.start(None)?;
+        let sent = supervisor.lifeline.send(&frame, Some(&given)).await;
+        sent.map_err(CommandError::Start)?;
+        let news = News::default();
+        let service = Service { supervisor, given, news, is_speaking: true, is_over: false };
+        Ok(Served { service, stdin, errors })
+    }
+}
+
+impl Service {
+    /// Waits for output or for the end. Nothing is lost when the future is dropped.
+    pub async fn listen(&mut self, buffer: &mut BytesMut) -> Said {
+        loop {
+            if self.is_over {
+                return self.last_words(buffer).await;
+            }
+            let Supervisor { output, status, .. } = &mut self.supervisor;
+            tokio::select! {
+                biased;
+                read = output.read_buf(buffer), if self.is_speaking => match read {
+                    Ok(count) if count > 0 => return Said::Output(count),
+                    // How it ended is told elsewhere.
+                    _ => self.is_speaking = false,
+                },
+                line = status.next_line() => match line {
+                    Ok(Some(line)) => self.learn(&line),
+                    _ => self.is_over = true,
+                },
+            }
+        }
+    }
+
+    fn learn(&mut self, line: &str) {
+        self.news.take(line);
+        if self.news.has_started() {
+            self.given.let_go();
+        }
+        self.is_over = self.news.is_decided();
+    }
+
+    /// What it still had to say, and then how it ended.
+    async fn last_words(&mut self, buffer: &mut BytesMut) -> Said {
+        let rest = self.supervisor.output.read_buf(buffer);
+        match timeout(LAST_WORDS, rest).await {
+            Ok(Ok(count)) if count > 0 => Said::Output(count),
+            _ => Said::Over(self.news.ending()),
+        }
+    }
+}
+
+/// Where a program is: in an absolute folder of PATH, or where its path says. A folder of PATH that
+/// is relative would find what a repository planted.
+fn find(command: &str, path: Option<&OsStr>, directory: &Path) -> Option<PathBuf> {
+    if command.contains('/') {
+        let place = directory.join(command);
+        return is_program(&place).then_some(place);
+    }
+    let folders = path.into_iter().flat_map(std::env::split_paths);
+    let mut places =
+        folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(command));
+    places.find(|place| is_program(place))
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// The order of a supervisor is a sentence for a shell; this one only becomes the program, with
+/// every word quoted.
+fn sentence(program: &Path, args: &[String]) -> OsString {
+    let mut sentence = OsString::from("exec ");
+    sentence.push(quoted(program.as_os_str()));
+    for arg in args {
+        sentence.push(" ");
+        sentence.push(quoted(OsStr::new(arg)));
+    }
+    sentence
+}
+
+fn quoted(word: &OsStr) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut bytes = vec![b'\''];
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => bytes.extend_from_slice(br"'\''"),
+            byte => bytes.push(*byte),
+        }
+    }
+    bytes.push(b'\'');
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_reaches_the_program_as_it_is() {
+        let args = ["a b".to_owned(), "it's $HOME `x`".to_owned(), String::new()];
+        let sentence = sentence(Path::new("/bin/echo"), &args);
+        assert_eq!(sentence, r"exec '/bin/echo' 'a b' 'it'\''s $HOME `x`' ''");
+    }
+
+    #[test]
+    fn a_program_is_found_in_absolute_folders_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir(root.join("bin")).unwrap();
+        let tool = root.join("bin/tool");
+        std::fs::write(&tool, "#!/bin/sh\n").unwrap();
+        let path = root.join("bin").into_os_string();
+        assert_eq!(find("tool", Some(&path), root), None, "it cannot be executed yet");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&tool, mode).unwrap();
+        assert_eq!(find("tool", Some(&path), root), Some(tool.clone()));
+        assert_eq!(find("tool", Some(OsStr::new("bin:.")), root), None);
+        assert_eq!(find("bin/tool", None, root), Some(tool.clone()));
+        assert_eq!(find(tool.to_str().unwrap(), None, Path::new("/")), Some(tool));
+        assert_eq!(find("tool", None, root), None);
+    }
+}

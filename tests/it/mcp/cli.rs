@@ -1,0 +1,135 @@
+//! `pixir mcp`, and servers that a Workspace brings.
+
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use super::of_server;
+use super::server::{arguments, entry};
+use super::web::{KEY, Web};
+use crate::support::House;
+use crate::support::terminal::Terminal;
+
+async fn house(servers: &Value) -> House {
+    let house = House::scripted(Script::answering(|_| Reply::says("all done"))).await;
+    std::fs::create_dir_all(house.home().join(".pixir")).unwrap();
+    let config = json!({"mcp_servers": servers, "mcp": {"wait_ms": 60_000, "connect_ms": 3000}});
+    std::fs::write(house.home().join(".pixir/config.json"), config.to_string()).unwrap();
+    house
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_shows_servers_and_no_secret() {
+    let token = "tok_0123456789abcdef";
+    let house = house(&json!({
+        "files": {"command": "npx", "args": ["-y", "server", token], "env": {"API_KEY": token}},
+        "web": {"url": format!("https://x.example/mcp?key={token}"), "trusted": true,
+            "headers": {"Authorization": format!("Bearer {token}")}},
+    }))
+    .await;
+    let shown = house.pixir(&["mcp"]).exits(0).out;
+    assert_eq!(
+        shown,
+        "files  stdio  npx -y server …  (user)\nweb    http  https://x.example/mcp?…  (user, trusted)\n"
+    );
+    let listed = house.pixir(&["mcp", "list", "--json"]).exits(0);
+    assert!(!listed.out.contains(token), "{}", listed.out);
+    let output = &listed.envelope()["output"];
+    assert_eq!(output[0]["env"], json!(["API_KEY"]));
+    assert_eq!(output[1]["headers"], json!(["Authorization"]));
+    let odd = house.pixir(&["mcp", "test", "nobody", "--json"]).exits(2).envelope();
+    assert_eq!(odd["error"]["details"]["next_actions"][0], "use one of: files, web");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_test_says_what_a_server_offers() {
+    let web = Web::start();
+    let house = house(&json!({
+        "story": entry(&json!({"instructions": "Be kind."}), "plain-"),
+        "web": {"url": web.url, "headers": {"Authorization": format!("Bearer ${{THE_KEY:-{KEY}}}")}},
+    }))
+    .await;
+    let told = house.pixir(&["mcp", "test", "story"]).exits(0).out;
+    assert!(told.starts_with("story: story-server 1.2.3, MCP 2025-11-25, 13 tools, "), "{told}");
+    assert!(
+        told.contains("\n  mcp__story__echo  [MCP server story] Does what echo does.\n"),
+        "{told}"
+    );
+    let output = house.pixir(&["mcp", "test", "story", "--json"]).exits(0).envelope();
+    assert_eq!(output["output"]["server"], json!({"name": "story-server", "version": "1.2.3"}));
+    assert_eq!(output["output"]["instructions"], "Be kind.");
+    assert_eq!(output["output"]["tools"][1]["name"], "mcp__story__echo");
+    let output = house.pixir(&["mcp", "test", "web", "--json"]).exits(0).envelope();
+    assert_eq!(output["output"]["tools"][0]["name"], "mcp__web__add");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_test_that_fails_says_why_and_what_to_do() {
+    let web = Web::start();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nowhere = format!("http://{}/mcp", closed.local_addr().unwrap());
+    drop(closed);
+    let house = house(&json!({
+        "absent": {"command": "no-such-program-anywhere"},
+        "relative": {"command": "./server"},
+        "exits": entry(&json!({"mode": "exit"}), "plain-"),
+        "mute": entry(&json!({"mode": "mute"}), "plain-"),
+        "yes": {"command": "yes"},
+        "stranger": {"url": web.url, "headers": {"Authorization": "Bearer wrong-key-here"}},
+        "nowhere": {"url": nowhere},
+        "open": {"url": "http://x.example/mcp", "headers": {"Authorization": "Bearer something"}},
+    }))
+    .await;
+    for (name, code, kind, words) in [
+        ("absent", 2, "not_found", "there is no program `no-such-program-anywhere`"),
+        ("relative", 2, "invalid_config", "neither a name nor an absolute path"),
+        ("exits", 1, "mcp_server_failed", "ended with exit code 3: no database"),
+        ("mute", 124, "timeout", "did not answer within 3 s"),
+        ("yes", 1, "mcp_server_failed", "does not speak MCP"),
+        ("stranger", 4, "auth_refused", "HTTP 401"),
+        ("nowhere", 1, "network", "cannot be reached"),
+        ("open", 2, "insecure_transport", "not protected"),
+    ] {
+        let failed = house.pixir(&["mcp", "test", name, "--json"]).exits(code).envelope();
+        let error = &failed["error"];
+        assert_eq!(error["kind"], kind, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+        assert!(error["details"]["next_actions"][0].is_string(), "{error}");
+    }
+    let failed = house.pixir(&["mcp", "test", "exits", "--json"]).exits(1).envelope();
+    assert!(failed["error"]["details"]["stderr"].as_str().unwrap().starts_with("no database"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_of_a_workspace_start_when_it_is_trusted_and_not_before() {
+    let house = house(&json!({})).await;
+    let witness = house.workspace().join("started");
+    let entry = |log: &str| {
+        let script = json!({"log": house.workspace().join(log)}).to_string();
+        json!({"mcpServers": {"story": {"command": "/bin/sh", "args": arguments("plain-"),
+            "env": {"STORY_SERVER": script}}}})
+    };
+    house.write(".mcp.json", entry("started").to_string());
+    let untrusted = house.pixir(&["hi"]).exits(0);
+    assert!(untrusted.err.contains("its MCP servers are ignored"), "{}", untrusted.err);
+    assert!(house.pixir(&["mcp"]).exits(0).out.is_empty());
+    assert!(!witness.exists(), "nothing was started");
+    assert_eq!(of_server(&house.requests()[0]), Vec::<String>::new());
+
+    let mut terminal = Terminal::run(&house, &["trust"], &[]);
+    terminal.shows("mcpServers.story = ");
+    terminal.types("y\n");
+    assert_eq!(terminal.ends(), Some(0));
+    house.pixir(&["hi"]).exits(0);
+    assert!(witness.exists(), "it was started");
+    assert!(of_server(house.requests().last().unwrap()).contains(&"mcp__story__echo".to_owned()));
+    assert!(house.pixir(&["mcp"]).exits(0).out.contains("(workspace)"));
+
+    // Another content is another file.
+    house.write(".mcp.json", entry("changed").to_string());
+    assert!(house.pixir(&["hi"]).exits(0).err.contains("not trusted"));
+    assert!(!house.workspace().join("changed").exists());
+    house.write(".mcp.json", entry("started").to_string());
+    let back = house.pixir(&["untrust", "--json"]).exits(0).envelope();
+    assert_eq!(back["output"]["was_trusted"], true);
+    assert!(house.pixir(&["hi"]).exits(0).err.contains("not trusted"));
+}

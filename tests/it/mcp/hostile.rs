@@ -1,0 +1,128 @@
+//! Servers that mean harm, or are merely broken: the Turn ends, and nothing grows without end.
+
+use std::time::Duration;
+
+use pixir::Status;
+use pixir::scripted::Reply;
+use serde_json::json;
+
+use super::{house, of_server, story};
+use crate::support::House;
+use crate::support::house::DEADLINE;
+
+/// A Turn beside a server that cannot be used; gives what is told about it.
+async fn told_of(mode: &str) -> String {
+    let mut house = House::with([Reply::says("Fine without it.")]).await;
+    house.config.mcp.wait = DEADLINE;
+    house.config.mcp.connect = Duration::from_secs(20);
+    house.mcp_servers = vec![story(&json!({"mode": mode}))];
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(of_server(&house.requests()[0]), Vec::<String>::new());
+    conversation.take_notices().join("\n")
+}
+
+#[tokio::test]
+async fn a_program_that_ends_at_once_is_told_with_its_last_words() {
+    let told = told_of("exit").await;
+    assert!(told.contains("ended with exit code 3: no database at"), "{told}");
+    assert!(!told.contains('\u{1b}'), "{told:?}");
+}
+
+#[tokio::test]
+async fn output_without_an_end_ends_the_connection() {
+    let told = told_of("flood").await;
+    assert!(told.contains("a line has more than"), "{told}");
+}
+
+#[tokio::test]
+async fn a_program_that_is_no_server_is_found_out() {
+    let told = told_of("chatter").await;
+    assert!(told.contains("what it prints is no MCP"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_asks_and_does_not_listen_is_left() {
+    let replies = [Reply::calls("mcp__story__pester", json!({})), Reply::says("Fine.")];
+    let house = house(&json!({}), replies).await;
+    let (conversation, status) = house.turn("ask me").await;
+    assert_eq!(status, Status::Done);
+    assert!(house.transcript(&conversation).contains("tool_result error mcp_server_failed"));
+    let told = conversation.take_notices().join("\n");
+    assert!(told.contains("without reading the answers"), "{told}");
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_can_read_is_an_answer() {
+    let told = told_of("abyss").await;
+    assert!(told.contains("its answer cannot be read"), "{told}");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_not_waited_for() {
+    let mut house = house(&json!({"mode": "mute"}), [Reply::says("Fine.")]).await;
+    house.config.mcp.wait = Duration::from_millis(100);
+    let (_, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+}
+
+#[tokio::test]
+async fn a_call_that_is_never_answered_ends_in_time() {
+    let replies = [Reply::calls("mcp__story__wait", json!({})), Reply::says("Fine.")];
+    let mut house = house(&json!({}), replies).await;
+    house.config.mcp.call = Duration::from_millis(300);
+    let (conversation, status) = house.turn("wait").await;
+    assert_eq!(status, Status::Done);
+    assert!(house.transcript(&conversation).contains("tool_result error timeout"));
+}
+
+#[tokio::test]
+async fn bad_lines_are_skipped_and_bad_answers_are_errors() {
+    let replies = [
+        Reply::calls("mcp__story__echo", json!({"text": "x"})),
+        Reply::calls("mcp__story__endless", json!({})),
+        Reply::says("Fine."),
+    ];
+    let house = house(&json!({"mode": "garbage"}), replies).await;
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let log = house.transcript(&conversation);
+    assert!(log.contains(r#"tool_result ok=true "you said x""#), "{log}");
+    let last = house.requests().pop().unwrap();
+    let endless = last.outputs().last().unwrap().to_string();
+    assert!(
+        endless.len() <= house.config.output_limit && endless.contains("omitted"),
+        "{}",
+        endless.len()
+    );
+    assert!(!endless.contains('\u{1b}') && !endless.contains('\u{7}'));
+}
+
+#[tokio::test]
+async fn ten_thousand_tools_are_too_many() {
+    let replies = [Reply::calls("mcp__story__t00001", json!({"text": "x"})), Reply::says("Ok.")];
+    let house = house(&json!({"mode": "many"}), replies).await;
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(of_server(&house.requests()[0]).len(), 128);
+    let told = conversation.take_notices().join("\n");
+    assert!(told.contains("9872 tools beyond 128 are left out"), "{told}");
+    assert!(house.transcript(&conversation).contains(r#"ok=true "you said x""#));
+}
+
+#[tokio::test]
+async fn a_huge_schema_and_hidden_words_do_not_reach_the_model() {
+    let house = house(&json!({"mode": "huge"}), [Reply::says("Ok.")]).await;
+    let (_, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let request = house.requests().remove(0);
+    let names = of_server(&request);
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(names.iter().all(|name| {
+        name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+    }));
+    let tools = request.body["tools"].as_array().unwrap();
+    let shown: String = tools[tools.len() - 3..].iter().map(ToString::to_string).collect();
+    assert!(shown.len() < 64 * 1024, "{}", shown.len());
+    assert!(!shown.contains('\u{202e}') && !shown.contains("\\u001b"));
+}

@@ -1,0 +1,270 @@
+//! Stories of MCP servers: what they offer becomes tools, and what they do ends in the Log.
+
+/// The command line, and whose word counts.
+mod cli;
+/// A server that is not ours.
+mod everything;
+/// Servers that mean harm, or are merely broken.
+mod hostile;
+/// Whatever becomes of Pixir, no server stays.
+mod life;
+/// What is asked, and what is refused.
+mod permission;
+/// The server of these stories.
+pub mod server;
+/// A server behind an address.
+mod web;
+
+use std::time::{Duration, Instant};
+
+use pixir::scripted::{Received, Reply};
+use pixir::{Conversation, Ephemeral, EventKind, Input, Status};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
+use server::story;
+
+/// A house with one server, handed over as an editor would.
+async fn house(script: &Value, replies: impl IntoIterator<Item = Reply>) -> House {
+    let mut house = House::with(replies).await;
+    house.config.mcp.wait = DEADLINE;
+    house.mcp_servers = vec![story(script)];
+    house
+}
+
+/// The names of the tools that a request offers, in their order.
+fn offered(request: &Received) -> Vec<String> {
+    let tools = request.body["tools"].as_array().unwrap();
+    tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn of_server(request: &Received) -> Vec<String> {
+    offered(request).into_iter().filter(|name| name.starts_with("mcp__")).collect()
+}
+
+#[tokio::test]
+async fn a_tool_of_a_server_is_called_and_its_answer_is_in_the_log() {
+    let house = house(
+        &json!({"instructions": "Say \u{202e}please."}),
+        [
+            Reply::calls("mcp__story__echo", json!({"text": "hello"})),
+            Reply::calls("mcp__story__echo", json!({"text": 7})),
+            Reply::calls("mcp__story__fail", json!({})),
+            Reply::calls("mcp__story__refuse", json!({})),
+            Reply::calls("mcp__story__structured", json!({})),
+            Reply::says("Done."),
+            Reply::says("Again."),
+        ],
+    )
+    .await;
+    let (conversation, status) = house.turn("use the server").await;
+    assert_eq!(status, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "use the server"
+    2 provider_usage completed retries=0
+    3 tool_call mcp__story__echo {"text":"hello"}
+    4 tool_result ok=true "you said hello"
+    5 provider_usage completed retries=0
+    6 tool_call mcp__story__echo {"text":7}
+    7 tool_result error invalid_args
+    8 provider_usage completed retries=0
+    9 tool_call mcp__story__fail {}
+    10 tool_result ok=false "it broke"
+    11 provider_usage completed retries=0
+    12 tool_call mcp__story__refuse {}
+    13 tool_result error mcp_server_failed
+    14 provider_usage completed retries=0
+    15 tool_call mcp__story__structured {}
+    16 tool_result ok=true "{\"answer\":42}"
+    17 provider_usage completed retries=0
+    18 assistant_message final "Done."
+    "#);
+    assert_eq!(say(&conversation, "and now").await, Status::Done);
+    let requests = house.requests();
+    let names = offered(&requests[0]);
+    let own = names.iter().take_while(|name| !name.starts_with("mcp__")).count();
+    assert!(own >= 13 && names[own..].iter().all(|name| name.starts_with("mcp__")), "{names:?}");
+    assert!(names[own..].is_sorted(), "{names:?}");
+    let tools: Vec<&Value> = requests.iter().map(|request| &request.body["tools"]).collect();
+    assert!(tools.iter().all(|one| *one == tools[0]), "the prefix stays as it is");
+    let context = requests[0].input().iter().find(|item| item["role"] == "developer").unwrap();
+    assert!(context.to_string().contains("story: Say please."), "{context}");
+}
+
+#[tokio::test]
+async fn an_image_of_a_server_is_shown_to_the_model() {
+    let replies = [Reply::calls("mcp__story__picture", json!({})), Reply::says("Red.")];
+    let house = house(&json!({}), replies).await;
+    let (conversation, status) = house.turn("what colour?").await;
+    assert_eq!(status, Status::Done);
+    let images: Vec<String> =
+        house.requests().last().unwrap().images().into_iter().map(str::to_owned).collect();
+    assert_eq!(images, [format!("data:image/png;base64,{}", server::PIXEL)]);
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    assert!(!log.contains(server::PIXEL) && log.contains("image/png"), "no bytes in the Log");
+}
+
+#[tokio::test]
+async fn progress_is_told_while_a_call_runs() {
+    let replies = [Reply::calls("mcp__story__slow", json!({})), Reply::says("Done.")];
+    let house = house(&json!({}), replies).await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Done)))
+    })
+    .await;
+    let pieces: Vec<String> = heard
+        .iter()
+        .filter_map(|event| match event.kind() {
+            EventKind::Ephemeral(Ephemeral::ToolOutputDelta { chunk, .. }) => Some(chunk.clone()),
+            _ => None,
+        })
+        .collect();
+    assert!(pieces.contains(&"2/3 step 2\n".to_owned()), "{pieces:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_reaches_the_server_and_the_server_lives_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("heard");
+    let replies = [
+        Reply::calls("mcp__story__wait", json!({})),
+        Reply::calls("mcp__story__echo", json!({"text": "still here?"})),
+        Reply::says("Yes."),
+    ];
+    let house = house(&json!({"log": log}), replies).await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "wait".into() }).await.unwrap();
+    listen_until(&mut listener, |event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Working { .. })))
+    })
+    .await;
+    heard(&log, "tools/call");
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    let cancelled = heard(&log, "notifications/cancelled");
+    let asked = heard(&log, "tools/call");
+    assert_eq!(cancelled["params"]["requestId"], asked["id"]);
+    assert_eq!(say(&conversation, "go on").await, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "wait"
+    2 provider_usage completed retries=0
+    3 tool_call mcp__story__wait {}
+    4 tool_result error interrupted
+    5 turn_failed interrupted interrupted
+    6 user_message "go on"
+    7 provider_usage completed retries=0
+    8 tool_call mcp__story__echo {"text":"still here?"}
+    9 tool_result ok=true "you said still here?"
+    10 provider_usage completed retries=0
+    11 assistant_message final "Yes."
+    "#);
+}
+
+/// Waits until the server has heard something, and gives it.
+fn heard(log: &std::path::Path, method: &str) -> Value {
+    let start = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        if let Some(found) = lines.into_iter().find(|message| message["method"] == method) {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "{method} never came: {text}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[tokio::test]
+async fn tools_that_are_new_join_at_the_next_turn() {
+    let replies = [
+        Reply::calls("mcp__story__grow", json!({})),
+        Reply::calls("mcp__story__grown", json!({"text": "too early"})),
+        Reply::says("Later."),
+    ];
+    let replies = replies.into_iter().chain((0..500).map(|_| Reply::says("Ok.")));
+    let house = house(&json!({}), replies).await;
+    let (conversation, status) = house.turn("grow").await;
+    assert_eq!(status, Status::Done);
+    let requests = house.requests();
+    assert!(requests.iter().all(|one| !offered(one).contains(&"mcp__story__grown".to_owned())));
+    assert!(house.transcript(&conversation).contains("tool_result error unknown_tool"));
+    until_offered(&house, &conversation, "mcp__story__grown").await;
+}
+
+/// Takes Turns until a tool is offered.
+async fn until_offered(house: &House, conversation: &Conversation, name: &str) {
+    let start = Instant::now();
+    loop {
+        assert_eq!(say(conversation, "look").await, Status::Done);
+        if offered(house.requests().last().unwrap()).contains(&name.to_owned()) {
+            return;
+        }
+        assert!(start.elapsed() < DEADLINE, "{name} was never offered");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_server_holds_up_nobody_and_joins_later() {
+    let mut house = house(&json!({"delay_ms": 300}), (0..500).map(|_| Reply::says("Ok."))).await;
+    house.config.mcp.wait = Duration::from_millis(1);
+    let conversation = house.start().await;
+    assert_eq!(say(&conversation, "hi").await, Status::Done);
+    assert_eq!(of_server(&house.requests()[0]), Vec::<String>::new());
+    until_offered(&house, &conversation, "mcp__story__echo").await;
+}
+
+#[tokio::test]
+async fn a_server_that_dies_is_started_again_and_told_of() {
+    let replies = [
+        Reply::calls("mcp__story__die", json!({})),
+        Reply::calls("mcp__story__echo", json!({"text": "back?"})),
+        Reply::says("It is back."),
+    ];
+    let house = house(&json!({}), replies).await;
+    let (conversation, status) = house.turn("kill it").await;
+    assert_eq!(status, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "kill it"
+    2 provider_usage completed retries=0
+    3 tool_call mcp__story__die {}
+    4 tool_result error mcp_server_failed
+    5 provider_usage completed retries=0
+    6 tool_call mcp__story__echo {"text":"back?"}
+    7 tool_result ok=true "you said back?"
+    8 provider_usage completed retries=0
+    9 assistant_message final "It is back."
+    "#);
+    let told = conversation.take_notices();
+    assert!(told[0].contains("exit code 9: dying as asked"), "{told:?}");
+    assert!(told[1].contains("is back"), "{told:?}");
+    assert!(conversation.take_notices().is_empty(), "each is told once");
+}
+
+#[tokio::test]
+async fn a_reattached_conversation_shares_the_servers_of_its_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("heard");
+    let house = house(&json!({"log": log}), (0..4).map(|_| Reply::says("Ok."))).await;
+    let harness = house.harness();
+    let start = |session| pixir::Start {
+        workspace: house.workspace(),
+        session,
+        can_ask: false,
+        mcp_servers: house.mcp_servers.clone(),
+    };
+    let one = harness.start(start(pixir::Which::New)).await.unwrap();
+    assert_eq!(say(&one, "hi").await, Status::Done);
+    let two = harness.start(start(pixir::Which::Resume(one.id().clone()))).await.unwrap();
+    assert_eq!(say(&two, "hi").await, Status::Done);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(text.matches("\"initialize\"").count(), 1, "{text}");
+}

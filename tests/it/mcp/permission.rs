@@ -1,0 +1,150 @@
+//! Permission for calls of servers: unknown effects count as mutating.
+
+use pixir::scripted::Reply;
+use pixir::{
+    Answer, CallId, Conversation, Ephemeral, EventKind, Input, PermissionMode, PermissionRequest,
+    Role, Status, WriteGlobs,
+};
+use serde_json::json;
+
+use super::server::{of_user, story};
+use super::{house, of_server};
+use crate::support::House;
+use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
+
+async fn asked(conversation: &Conversation, text: &str) -> PermissionRequest {
+    let mut listener = listen(conversation);
+    conversation.send(Input { text: text.to_owned() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
+    })
+    .await;
+    match heard.last().unwrap().kind() {
+        EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => (**request).clone(),
+        _ => unreachable!(),
+    }
+}
+
+#[tokio::test]
+async fn a_question_shows_server_tool_and_arguments() {
+    let call = || Reply::calls("mcp__story__look", json!({"text": "x"}));
+    let replies =
+        [call(), Reply::says("One."), call(), Reply::says("Two."), call(), Reply::says("No.")];
+    let house = house(&json!({}), replies).await.ask_mode();
+    let conversation = house.start().await;
+    let question = asked(&conversation, "look").await;
+    assert_eq!(question.tool, "mcp__story__look");
+    assert_eq!(question.summary, r#"story: look {"text":"x"}"#);
+    assert_eq!(question.args, json!({"text": "x"}));
+    let call_id = CallId::new(question.call_id.to_string());
+    conversation.answer(&call_id, Answer::Session).await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Done);
+    // The very same call is not asked about again in this Session.
+    assert_eq!(say(&conversation, "again").await, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build ask
+    1 user_message "look"
+    2 provider_usage completed retries=0
+    3 tool_call mcp__story__look {"text":"x"}
+    4 permission_decision allow ask by user
+    5 tool_result ok=true "seen"
+    6 provider_usage completed retries=0
+    7 assistant_message final "One."
+    8 user_message "again"
+    9 provider_usage completed retries=0
+    10 tool_call mcp__story__look {"text":"x"}
+    11 permission_decision allow ask by session
+    12 tool_result ok=true "seen"
+    13 provider_usage completed retries=0
+    14 assistant_message final "Two."
+    "#);
+}
+
+#[tokio::test]
+async fn an_answer_is_bound_to_the_server_behind_the_name() {
+    let call = || Reply::calls("mcp__story__look", json!({}));
+    let replies = [call(), Reply::says("One."), call(), Reply::says("Two.")];
+    let mut house = house(&json!({}), replies).await.ask_mode();
+    let conversation = house.start().await;
+    let question = asked(&conversation, "look").await;
+    conversation.answer(&question.call_id, Answer::Project).await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Done);
+    // Another program under the same name is another matter.
+    let mut other = story(&json!({}));
+    if let pixir::McpTransport::Stdio { args, .. } = &mut other.transport {
+        args.push("more".to_owned());
+    }
+    house.mcp_servers = vec![other];
+    let conversation = house.start().await;
+    let again = asked(&conversation, "look").await;
+    assert_ne!(again.digest, question.digest);
+    conversation.answer(&again.call_id, Answer::No).await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Done);
+}
+
+#[tokio::test]
+async fn where_nothing_may_change_only_a_trusted_server_is_believed() {
+    for is_trusted in [false, true] {
+        let replies = [
+            Reply::new()
+                .call("mcp__story__look", json!({}))
+                .call("mcp__story__echo", json!({"text": "x"})),
+            Reply::says("Done."),
+        ];
+        let mut house = House::with(replies).await;
+        house.config.mcp.wait = DEADLINE;
+        house.config.mcp.servers = vec![of_user(&json!({}), is_trusted)];
+        house.config.permission_mode = PermissionMode::ReadOnly;
+        let (conversation, status) = house.turn("look").await;
+        assert_eq!(status, Status::Done);
+        let log = house.transcript(&conversation);
+        let looked = log.contains(r#"tool_result ok=true "seen""#);
+        assert_eq!(looked, is_trusted, "{log}");
+        assert_eq!(log.matches("error permission_denied").count(), if is_trusted { 1 } else { 2 });
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_changes_nothing_is_offered_what_reads() {
+    let mut house = House::with([Reply::says("A plan.")]).await;
+    house.config.mcp.wait = DEADLINE;
+    house.config.mcp.servers = vec![of_user(&json!({}), true)];
+    house.config.role = Role::find("plan");
+    let (_, status) = house.turn("plan").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(of_server(&house.requests()[0]), ["mcp__story__look"]);
+}
+
+#[tokio::test]
+async fn write_bounds_keep_other_programs_out() {
+    let replies = [Reply::calls("mcp__story__echo", json!({"text": "x"})), Reply::says("Ok.")];
+    let mut house = house(&json!({}), replies).await;
+    house.config.writes = WriteGlobs { allow: vec!["src/**".into()], deny: Vec::new() };
+    let (conversation, status) = house.turn("try").await;
+    assert_eq!(status, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "try"
+    2 provider_usage completed retries=0
+    3 tool_call mcp__story__echo {"text":"x"}
+    4 permission_decision deny write_bounds by bounds
+    5 tool_result error permission_denied
+    6 provider_usage completed retries=0
+    7 assistant_message final "Ok."
+    "#);
+}
+
+#[tokio::test]
+async fn secrets_of_an_entry_are_seen_by_nobody() {
+    let replies = [Reply::calls("mcp__story__leak", json!({})), Reply::says("Ok.")];
+    let mut house = house(&json!({}), replies).await;
+    if let pixir::McpTransport::Stdio { env, .. } = &mut house.mcp_servers[0].transport {
+        env.push(("SERVER_TOKEN".to_owned(), "sk-planted-key".to_owned()));
+    }
+    let (conversation, status) = house.turn("leak").await;
+    assert_eq!(status, Status::Done);
+    let log = house.transcript(&conversation);
+    assert!(log.contains("[redacted:SERVER_TOKEN]"), "{log}");
+    let sent = house.requests().pop().unwrap().body_text;
+    assert!(!sent.contains("sk-planted-key"));
+}

@@ -1,0 +1,181 @@
+//! A server behind an address: streamable HTTP over loopback, spoken by hand.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pixir::scripted::Reply;
+use pixir::{Ephemeral, EventKind, Input, McpServer, Status};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::{DEADLINE, listen, listen_until};
+
+/// What a request must carry.
+pub const KEY: &str = "key-of-the-web-story";
+
+/// A server that hears requests until the test is over.
+pub struct Web {
+    pub url: String,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Web {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let list = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let list = Arc::clone(&list);
+                std::thread::spawn(move || converse(connection, &list));
+            }
+        });
+        Self { url, heard }
+    }
+
+    pub fn server(&self, key: &str) -> McpServer {
+        let headers = vec![("Authorization".to_owned(), format!("Bearer {key}"))];
+        McpServer::http("web", self.url.clone(), headers)
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+/// Answers the requests of one connection.
+fn converse(connection: TcpStream, calls: &Mutex<Vec<String>>) {
+    let mut reader = BufReader::new(connection.try_clone().unwrap());
+    let mut wire = connection;
+    loop {
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            match reader.read_line(&mut line) {
+                Ok(1..) if line.trim().is_empty() => break,
+                Ok(1..) => head.push(line.trim().to_owned()),
+                _ => return,
+            }
+        }
+        let header = |name: &str| {
+            let found = head.iter().find_map(|line| {
+                let (own, value) = line.split_once(':')?;
+                own.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+            });
+            found.unwrap_or_default()
+        };
+        let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
+        reader.read_exact(&mut body).unwrap();
+        let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let method = message["method"].as_str().unwrap_or_default().to_owned();
+        let verb = head[0].split(' ').next().unwrap().to_owned();
+        let session = header("mcp-session-id");
+        calls.lock().unwrap().push(format!("{verb} {method} {session}").trim().to_owned());
+        let answer = if header("authorization") == format!("Bearer {KEY}") {
+            answer(&verb, &message)
+        } else {
+            plain(401, "text/plain", "who are you?")
+        };
+        // What is told along the way comes before the answer.
+        let cut = answer.rfind("event: message").unwrap_or(answer.len());
+        let (early, late) = answer.split_at(cut);
+        if wire.write_all(early.as_bytes()).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(if late.is_empty() { 0 } else { 100 }));
+        wire.write_all(late.as_bytes()).ok();
+    }
+}
+
+fn plain(status: u16, kind: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nMcp-Session-Id: s-1\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+fn answer(verb: &str, message: &Value) -> String {
+    let answered = |result: Value| {
+        json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string()
+    };
+    match (verb, message["method"].as_str().unwrap_or_default()) {
+        ("GET", _) => plain(405, "text/plain", ""),
+        ("DELETE", _) => plain(200, "text/plain", ""),
+        (_, "initialize") => {
+            let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "web-server", "version": "0.1"}});
+            plain(200, "application/json", &answered(result))
+        }
+        (_, "tools/list") => {
+            let tools = json!([{"name": "add", "inputSchema": {"type": "object"}}]);
+            events(&[answered(json!({"tools": tools}))])
+        }
+        (_, "tools/call") => {
+            let token = &message["params"]["_meta"]["progressToken"];
+            let progress = json!({"jsonrpc": "2.0", "method": "notifications/progress",
+                "params": {"progressToken": token, "progress": 1, "message": "adding"}});
+            let sum: i64 = ["a", "b"]
+                .map(|name| message["params"]["arguments"][name].as_i64().unwrap_or(0))
+                .iter()
+                .sum();
+            let result = json!({"content": [{"type": "text", "text": format!("sum {sum}")}]});
+            events(&[progress.to_string(), answered(result)])
+        }
+        _ => plain(202, "text/plain", ""),
+    }
+}
+
+fn events(messages: &[String]) -> String {
+    let event = |message: &String| ["event: message\r\ndata: ", message, "\r\n\r\n"].concat();
+    let body: String = messages.iter().map(event).collect();
+    plain(200, "text/event-stream", &body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_behind_an_address_is_used_like_any_other() {
+    let web = Web::start();
+    let replies = [Reply::calls("mcp__web__add", json!({"a": 2, "b": 40})), Reply::says("42.")];
+    let mut house = House::with(replies).await;
+    house.config.mcp.wait = DEADLINE;
+    house.mcp_servers = vec![web.server(KEY)];
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "add".into() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Done)))
+    })
+    .await;
+    let progress = heard.iter().any(|event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::ToolOutputDelta { chunk, .. })
+            if chunk == "1 adding\n")
+    });
+    assert!(progress, "progress is told");
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "add"
+    2 provider_usage completed retries=0
+    3 tool_call mcp__web__add {"a":2,"b":40}
+    4 tool_result ok=true "sum 42"
+    5 provider_usage completed retries=0
+    6 assistant_message final "42."
+    "#);
+    let calls = web.heard();
+    assert!(calls.contains(&"POST initialize".to_owned()), "{calls:?}");
+    assert!(calls.contains(&"POST tools/call s-1".to_owned()), "{calls:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_wants_another_key_is_told_of_and_not_tried_again() {
+    let web = Web::start();
+    let mut house = House::with([Reply::says("Fine.")]).await;
+    house.config.mcp.wait = DEADLINE;
+    house.mcp_servers = vec![web.server("wrong-key-of-the-story")];
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let told = conversation.take_notices().join("\n");
+    assert!(told.contains("HTTP 401; it is not tried again"), "{told}");
+}
