@@ -140,6 +140,12 @@ impl Tracker {
         self.note(turn, &Line::Left { path: RawPath(path.to_owned()), state })
     }
 
+    /// Whether a command that runs now would be the first one of its Turn.
+    pub fn wants_survey(&self) -> bool {
+        let following = self.following();
+        following.turn.is_some() && !following.is_surveyed
+    }
+
     /// A command is about to run; the first one of a Turn is worth a survey.
     pub fn before_command(&self) -> io::Result<()> {
         let turn = {

@@ -18,6 +18,7 @@ use crate::history;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
+use crate::snapshot::Tracker;
 use crate::tool::{
     AnyTool, Desk, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
 };
@@ -178,7 +179,8 @@ impl Turn {
 
     /// Keeps what all files are before the first command of the Turn.
     async fn look_around(&self) {
-        let Some(tracker) = self.settings.tracker.clone() else { return };
+        let tracker = self.settings.tracker.clone();
+        let Some(tracker) = tracker.filter(Tracker::wants_survey) else { return };
         match tokio::task::spawn_blocking(move || tracker.before_command()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "what files were is not kept"),
