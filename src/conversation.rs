@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -12,9 +13,12 @@ use crate::event::{Descriptor, From as ListenFrom, Listener, PermissionMode, Sai
 use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::log::LogError;
-use crate::resource::Attachment;
+pub use crate::resource::Attachment;
 use crate::session::{Session, SessionError};
 use crate::turn::{self, Settings};
+
+/// How long a Session that is let go of is waited for.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// What the user says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +61,35 @@ impl Conversation {
         &self.settings.model
     }
 
-    /// What its Turns may do without asking.
-    pub fn mode(&self) -> &PermissionMode {
-        &self.settings.mode
+    /// How hard it thinks; `None` leaves it to the model.
+    pub fn effort(&self) -> Option<&str> {
+        self.settings.effort.as_deref()
+    }
+
+    /// What its Turns may do without asking, at this moment.
+    pub fn mode(&self) -> PermissionMode {
+        self.settings.stance.mode()
+    }
+
+    /// The name of what it is for.
+    pub fn role(&self) -> &'static str {
+        self.settings.role.name
+    }
+
+    /// The Session behind it; the harness looks at this.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The settings of its Turns; the harness looks at this.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The same Session with other settings, from the next Turn on; the harness calls this.
+    #[must_use]
+    pub fn with(&self, settings: Settings) -> Self {
+        Self { settings: Arc::new(settings), ..self.clone() }
     }
 
     /// What the user should know from opening it: damage that was skipped, odd instructions.
@@ -78,8 +108,18 @@ impl Conversation {
         input: Input,
         attachments: Vec<Attachment>,
     ) -> Result<(), ConversationError> {
+        self.send_in(input, attachments, None).await
+    }
+
+    /// The same, with what the front-end knows of the moment; the model is told when it changes.
+    pub async fn send_in(
+        &self,
+        input: Input,
+        attachments: Vec<Attachment>,
+        context: Option<String>,
+    ) -> Result<(), ConversationError> {
         let resources = self.keep(attachments).await?;
-        let input = turn::Input { text: input.text, resources };
+        let input = turn::Input { text: input.text, resources, context };
         let settings = Arc::clone(&self.settings);
         let body = Box::new(move |context| -> futures_util::future::BoxFuture<'static, Status> {
             Box::pin(turn::run(context, settings, input))
@@ -127,6 +167,16 @@ impl Conversation {
         said: impl Into<Said> + Send,
     ) -> Result<(), ConversationError> {
         Ok(self.session.answer(call_id, said.into()).await?)
+    }
+
+    /// Ends whatever runs, lets go of the Session and returns when its Log is free for others.
+    /// Other handles of the Session keep it open.
+    pub async fn close(self) {
+        let mut listener = self.subscribe(ListenFrom::Now);
+        self.interrupt().await.ok();
+        drop(self);
+        let closing = async { while listener.next().await.is_some() {} };
+        tokio::time::timeout(CLOSING, closing).await.ok();
     }
 
     /// Everything recorded so far.

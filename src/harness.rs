@@ -1,5 +1,6 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod change;
 mod posture;
 
 use std::collections::HashMap;
@@ -27,8 +28,9 @@ use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
-use crate::turn::{Budget, Prompt, Settings};
+use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use change::Change;
 use posture::{Posture, Resumed};
 
 /// When the first request has long left, and things that can wait are done.
@@ -182,22 +184,19 @@ impl Harness {
         }
         let folder = paths::session_folder(root, session.id());
         let resources = Shelf::new(folder.clone());
-        let takes_images = self.credential.policy() != FieldPolicy::Portable;
-        let endpoint = (self.config.home.clone(), self.credential.base_url());
-        let sight = Sight::new(takes_images, endpoint, &posture.model);
+        let tools = self.toolbox(&folder, history, resources.clone());
+        let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             provider: Arc::clone(&self.provider),
-            toolbox: self
-                .toolbox(&folder, history, resources.clone())
-                .without(posture.role.withheld),
+            toolbox: tools.clone().without(posture.role.withheld),
+            tools,
             approvals: self.approvals.clone(),
             role: posture.role,
             shelf: resources,
-            sight,
+            sight: self.sight(&posture.model),
             editor: None,
             secrets: Arc::clone(&self.secrets),
-            confinement: Profile::of(self.config.sandbox.level, &posture.mode),
-            mode: posture.mode,
+            stance: Stance::new(posture.mode, confinement),
             can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
@@ -223,6 +222,12 @@ impl Harness {
             workspace,
         };
         Conversation::new(session, settings, notices)
+    }
+
+    /// Whether a model can be shown images.
+    fn sight(&self, model: &str) -> Sight {
+        let takes_images = self.credential.policy() != FieldPolicy::Portable;
+        Sight::new(takes_images, (self.config.home.clone(), self.credential.base_url()), model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.

@@ -2,12 +2,12 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `event`, `config`, `role`,
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`.
 //! - Evidence: `history`, `resource`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
-//! - Presenters: `render`, `scripted`, and `cli` above them.
+//! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
 
@@ -16,6 +16,7 @@ mod error;
 mod id;
 mod network;
 mod paths;
+mod rpc;
 mod secret;
 
 mod bounds;
@@ -47,6 +48,7 @@ mod session;
 mod turn;
 
 // Top floor: presenters.
+mod acp;
 mod cli;
 mod render;
 pub mod scripted;
@@ -66,7 +68,7 @@ pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;
-pub use harness::{Door, Harness, HarnessError, Start, Which};
+pub use harness::{Change, Door, Harness, HarnessError, Start, Which};
 pub use history::History;
 pub use id::{CallId, EventId, SessionId};
 pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};

@@ -153,6 +153,15 @@ impl Context {
     /// Settings and access for a Turn; `stored_model` is what a resumed Session was set to.
     pub fn open(&self, workspace: &Path, stored_model: Option<&str>) -> Result<Opened, Report> {
         self.ask_for_trust(workspace)?;
+        self.open_unasked(workspace, stored_model)
+    }
+
+    /// The same, where nobody can be asked about the Workspace.
+    pub fn open_unasked(
+        &self,
+        workspace: &Path,
+        stored_model: Option<&str>,
+    ) -> Result<Opened, Report> {
         let mut loaded = self.settings(Some(workspace))?;
         let config = &mut loaded.config;
         config.answer_schema = self.answer_schema()?;

@@ -167,7 +167,7 @@ impl<'a> Driver<'a> {
             .map_err(|error| Report::from(&error))?;
         if can_ask {
             view.will_ask();
-        } else if *conversation.mode() == PermissionMode::Ask {
+        } else if conversation.mode() == PermissionMode::Ask {
             view.notice("nobody can answer questions here: what needs permission is denied");
         }
         for notice in conversation.notices() {

@@ -15,6 +15,7 @@ const HERE: &[&str] = &[
     "permissions",
     "trust",
     "untrust",
+    "acp",
     "login",
     "logout",
     "doctor",
@@ -25,7 +26,6 @@ const HERE: &[&str] = &[
 
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
-    "acp",
     "tree",
     "fork",
     "compact",

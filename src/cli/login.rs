@@ -22,7 +22,7 @@ use crate::error::{Kind, Report};
 use crate::render::{Envelope, Paper, Signalled, clean};
 
 /// Sign in with a ChatGPT subscription
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     override_usage = "pixir login [FLAGS]\n       pixir login status [FLAGS]",
@@ -74,14 +74,7 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
             return Err(Report::new(Kind::Interrupted, "the sign-in was cancelled"));
         }
     };
-    let (tokens, place) = (obtained.clone(), store.clone());
-    let kept = tokio::task::spawn_blocking(move || keep(&place, &tokens)).await;
-    let aside = kept
-        .map_err(|error| Report::new(Kind::Internal, format!("nothing was stored: {error}")))?
-        .map_err(report)?;
-    if let Some(path) = aside {
-        context.notice(&format!("the damaged file of before is kept as {}", path.display()));
-    }
+    store_all(&obtained, &store, context).await?;
     let mut facts = facts(&obtained);
     facts["path"] = json!(store.path());
     if context.flags.json {
@@ -98,6 +91,29 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
         }
     }
     Ok(Exit::Answered)
+}
+
+/// Signs in by a browser on this machine, for somebody who cannot type here.
+pub async fn in_browser(context: &Context) -> Result<(), Report> {
+    let report = |error: CredentialError| Report::from(&error);
+    let issuer = context.issuer().map_err(report)?;
+    let store = Store::new(&context.home()?);
+    drop(store.draft().map_err(report)?);
+    let counter = Counter { context, issuer: &issuer };
+    let obtained = counter.unattended().await.map_err(report)?;
+    store_all(&obtained, &store, context).await
+}
+
+async fn store_all(obtained: &Tokens, store: &Store, context: &Context) -> Result<(), Report> {
+    let (tokens, place) = (obtained.clone(), store.clone());
+    let kept = tokio::task::spawn_blocking(move || keep(&place, &tokens)).await;
+    let aside = kept
+        .map_err(|error| Report::new(Kind::Internal, format!("nothing was stored: {error}")))?
+        .map_err(|error| Report::from(&error))?;
+    if let Some(path) = aside {
+        context.notice(&format!("the damaged file of before is kept as {}", path.display()));
+    }
+    Ok(())
 }
 
 /// Stores the tokens; a file that nobody understands is put aside, never thrown away.
@@ -149,6 +165,21 @@ impl Counter<'_> {
         }
     }
 
+    /// Nobody types here: the browser comes back by itself, or not at all.
+    async fn unattended(&self) -> Result<Tokens, CredentialError> {
+        let login = BrowserLogin::start(self.issuer, &self.ports()).await?;
+        let url = login.url().to_owned();
+        show(&format!("Open this page in a browser:\n\n  {url}\n"));
+        if screen(&|name| self.set(name).is_some()) == Screen::Here {
+            open_browser(url);
+        }
+        let patience = self.deadline();
+        match tokio::time::timeout(patience, login.redirected()).await {
+            Ok(code) => login.finish(&code?).await,
+            Err(_) => Err(CredentialError::TooLate { minutes: patience.as_secs() / 60 }),
+        }
+    }
+
     async fn by_browser(
         &self,
         login: BrowserLogin<'_>,
@@ -164,12 +195,7 @@ impl Counter<'_> {
              ends up at here.\n"
         ));
         if screen == Screen::Here {
-            // Nobody waits for it: some browsers stay in the foreground until they are closed.
-            drop(tokio::task::spawn_blocking(move || {
-                if webbrowser::open(&url).is_err() {
-                    tracing::debug!("no browser was opened");
-                }
-            }));
+            open_browser(url);
         }
         self.wait(&login).await
     }
@@ -244,6 +270,15 @@ impl Counter<'_> {
     fn set(&self, name: &str) -> Option<String> {
         self.context.environment.text(name).filter(|value| !value.is_empty())
     }
+}
+
+/// Nobody waits for it: some browsers stay in the foreground until they are closed.
+fn open_browser(url: String) {
+    drop(tokio::task::spawn_blocking(move || {
+        if webbrowser::open(&url).is_err() {
+            tracing::debug!("no browser was opened");
+        }
+    }));
 }
 
 /// Says what a person needs to go on; nothing hides it.

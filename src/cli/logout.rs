@@ -18,25 +18,7 @@ use crate::render::Envelope;
 pub struct LogoutArgs {}
 
 pub fn logout(_: &LogoutArgs, context: &Context) -> Result<Exit, Report> {
-    let report = |error: CredentialError| Report::from(&error);
-    let store = Store::new(&context.home()?);
-    let place = store.clone();
-    let revoked = in_runtime(async {
-        let forgotten = tokio::task::spawn_blocking(move || forget(&place)).await;
-        let (was_signed_in, tokens) = forgotten
-            .map_err(|error| Report::new(Kind::Internal, format!("not signed out: {error}")))?
-            .map_err(report)?;
-        let Some(tokens) = tokens else { return Ok((was_signed_in, false)) };
-        let revoked = match context.issuer() {
-            Ok(issuer) => issuer.revoke(&tokens).await.is_ok(),
-            Err(_) => false,
-        };
-        if !revoked {
-            context.notice("the sign-in service could not be told; its tokens end by themselves");
-        }
-        Ok((was_signed_in, revoked))
-    });
-    let (was_signed_in, revoked) = revoked?;
+    let (was_signed_in, revoked) = in_runtime(sign_out(context))?;
     if context.flags.json {
         let output = json!({"was_signed_in": was_signed_in, "revoked": revoked});
         say(&Envelope::success("logout", output, context.started.elapsed()).line());
@@ -47,6 +29,24 @@ pub fn logout(_: &LogoutArgs, context: &Context) -> Result<Exit, Report> {
         context.notice("OPENAI_API_KEY is still set, and will be used");
     }
     Ok(Exit::Answered)
+}
+
+/// Forgets the sign-in; says whether there was one, and whether the issuer knows that it is over.
+pub async fn sign_out(context: &Context) -> Result<(bool, bool), Report> {
+    let store = Store::new(&context.home()?);
+    let forgotten = tokio::task::spawn_blocking(move || forget(&store)).await;
+    let (was_signed_in, tokens) = forgotten
+        .map_err(|error| Report::new(Kind::Internal, format!("not signed out: {error}")))?
+        .map_err(|error| Report::from(&error))?;
+    let Some(tokens) = tokens else { return Ok((was_signed_in, false)) };
+    let revoked = match context.issuer() {
+        Ok(issuer) => issuer.revoke(&tokens).await.is_ok(),
+        Err(_) => false,
+    };
+    if !revoked {
+        context.notice("the sign-in service could not be told; its tokens end by themselves");
+    }
+    Ok((was_signed_in, revoked))
 }
 
 type Forgotten = (bool, Option<crate::credential::Tokens>);

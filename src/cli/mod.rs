@@ -3,6 +3,7 @@
 //! One command per file. A command answers with an [`Exit`] or a `Report`; this file turns either
 //! into words, an envelope and a number, so that no command can forget one of them.
 
+mod acp;
 mod arguments;
 mod completions;
 mod demo;
@@ -210,6 +211,7 @@ pub enum Command {
     Permissions(permissions::PermissionsArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
+    Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
     Doctor(doctor::DoctorArgs),
@@ -230,6 +232,7 @@ impl Command {
             Command::Permissions(_) => "permissions",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
+            Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
             Command::Doctor(_) => "doctor",
@@ -289,6 +292,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Permissions(args) => permissions::permissions(args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
+        Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),
         Command::Doctor(args) => doctor::doctor(&args, context),

@@ -72,6 +72,7 @@ pub const KEYS: &[Key] = &[
     user("permission_mode", Shape::Text, |config, value| {
         put(&mut config.permission_mode, mode(value)?)
     }),
+    user("acp.mode", Shape::Text, |config, value| put(&mut config.acp_mode, Some(mode(value)?))),
     workspace("max_iterations", Shape::Number, |config, value| {
         put(&mut config.max_iterations, Some(count(value, 1..=1_000_000)?))
     }),

@@ -55,6 +55,8 @@ pub struct Config {
     pub permission_mode: PermissionMode,
     /// A flag or the environment named the mode, so a resumed Session switches to it.
     pub mode_named: bool,
+    /// What editors' Sessions may do without asking; `None` asks, or is as strict as everywhere.
+    pub acp_mode: Option<PermissionMode>,
     /// What the Session is for; `None` keeps what it is, and a new one builds.
     pub role: Option<&'static Role>,
     /// Where this run lets tools write.
@@ -108,6 +110,7 @@ impl Config {
             effort: None,
             permission_mode: PermissionMode::Auto,
             mode_named: false,
+            acp_mode: None,
             role: None,
             writes: WriteGlobs::default(),
             max_iterations: None,

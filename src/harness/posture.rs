@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::HarnessError;
+use super::{Change, HarnessError};
 use crate::bounds::{Bounds, WriteGlobs};
+use crate::config::models::Model;
 use crate::config::{Config, SandboxLevel};
 use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
@@ -122,8 +123,33 @@ impl Posture {
             writes: self.writes.clone(),
         };
         posture.narrow(&config.writes.allow, &config.writes.deny);
-        let change = (posture != *self).then(|| posture.change_from(self));
+        let change = posture.news(self);
         Resumed { posture, change }
+    }
+
+    /// This posture, with what the user wants to be different.
+    ///
+    /// A mode that the role forced does not outlive it, and an effort that the model does not know
+    /// becomes what the model does by itself.
+    pub fn changed(&self, change: &Change, models: &[Model]) -> Self {
+        let role = change.role.map_or(self.role, Role::recorded);
+        let wanted = change.mode.as_ref().unwrap_or(&self.mode);
+        let name = change.model.as_ref().unwrap_or(&self.model);
+        let known = models.iter().find(|model| model.name == *name);
+        let known = known.cloned().unwrap_or_else(|| Model::named(name));
+        let effort = change.effort.clone().or_else(|| self.effort.clone());
+        let is_known = |effort: &String| known.efforts.is_empty() || known.efforts.contains(effort);
+        let effort = effort.map(|effort| {
+            let fallback = known.default_effort.clone().filter(|_| !is_known(&effort));
+            fallback.unwrap_or(effort)
+        });
+        let (model, mode) = (name.clone(), role.limit(wanted));
+        Self { model, effort, mode, role, writes: self.writes.clone() }
+    }
+
+    /// What has to be recorded of it, if anything.
+    pub fn news(&self, before: &Self) -> Option<PostureChanged> {
+        (self != before).then(|| self.change_from(before))
     }
 
     fn change_from(&self, before: &Self) -> PostureChanged {
@@ -216,6 +242,34 @@ mod tests {
         let mut lax = config();
         lax.mode_named = true;
         assert_eq!(planning.resumed(&lax).posture.mode, PermissionMode::ReadOnly);
+    }
+
+    #[test]
+    fn a_change_names_what_differs_and_an_effort_fits_its_model() {
+        let models = [Model::named("gpt-5.5"), Model::named("gpt-6-sol"), Model::named("llama-9")];
+        let before = stored(PermissionMode::Ask, "build");
+        let plan = Change { role: Some("plan"), ..Change::default() };
+        let planning = before.changed(&plan, &models);
+        assert_eq!((planning.role.name, &planning.mode), ("plan", &PermissionMode::ReadOnly));
+        let back =
+            Change { role: Some("build"), mode: Some(PermissionMode::Auto), ..Change::default() };
+        let fact = planning.changed(&back, &models).news(&planning).unwrap();
+        assert_eq!(fact.permission_mode, Some(PermissionMode::Auto));
+        assert_eq!(fact.role.as_deref(), Some("build"));
+        let lax = Change { mode: Some(PermissionMode::Auto), ..Change::default() };
+        assert_eq!(planning.changed(&lax, &models).mode, PermissionMode::ReadOnly);
+        let hard = Change {
+            model: Some("gpt-6-sol".into()),
+            effort: Some("ultra".into()),
+            ..Change::default()
+        };
+        let thinking = before.changed(&hard, &models);
+        assert_eq!(thinking.effort.as_deref(), Some("ultra"));
+        for (model, effort) in [("gpt-5.5", "medium"), ("llama-9", "ultra")] {
+            let other = Change { model: Some(model.into()), ..Change::default() };
+            assert_eq!(thinking.changed(&other, &models).effort.as_deref(), Some(effort));
+        }
+        assert_eq!(before.changed(&Change::default(), &models).news(&before), None);
     }
 
     #[test]

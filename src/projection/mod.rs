@@ -4,6 +4,6 @@ mod sessions;
 mod usage;
 mod workspaces;
 
-pub use sessions::{Standing, Summary, delete, find, list, posture_model};
+pub use sessions::{Place, Standing, Summary, delete, find, list, page, posture_model};
 pub use usage::{Spending, Sum, Window, spending, spending_of};
 pub use workspaces::{known, remember};

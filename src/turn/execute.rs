@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::doom::{DoomGuard, Verdict};
 use super::permit::Allowed;
+use super::stance::Held;
 use super::{End, Turn};
 use crate::error::{Kind, Report};
 use crate::event::{Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
@@ -31,6 +32,8 @@ pub(super) struct Prepared {
     pub(super) args: Value,
     pub(super) tool: Arc<dyn AnyTool>,
     pub(super) plan: Plan,
+    /// What it was planned under; a switch in between means the next call.
+    pub(super) held: Held,
     /// It runs where the kernel lets it change nothing.
     pub(super) is_held: bool,
     /// What a person allowed, if one was asked.
@@ -109,8 +112,9 @@ impl Turn {
         let args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.settings.toolbox.find(&fact.name)?;
         self.settings.toolbox.validate(&fact.name, &args)?;
-        let plan = tool.plan(&args, &self.context_of(&fact))?;
-        Ok(Prepared { fact, args, tool, plan, is_held: false, allowed: None })
+        let held = self.settings.stance.now();
+        let plan = tool.plan(&args, &self.context_of(&fact, held.confinement))?;
+        Ok(Prepared { fact, args, tool, plan, held, is_held: false, allowed: None })
     }
 
     /// Whether a call may run beside others: it only looks, as far as can be told before its
@@ -211,11 +215,9 @@ impl Turn {
 
     /// What a call runs with, as it was permitted.
     pub(super) fn tool_context(&self, prepared: &Prepared) -> ToolContext {
-        let context = self.context_of(&prepared.fact);
-        if prepared.is_held {
-            return ToolContext { confinement: Profile::ReadOnly, ..context };
-        }
-        context
+        let Prepared { is_held, held, .. } = prepared;
+        let confinement = if *is_held { Profile::ReadOnly } else { held.confinement };
+        self.context_of(&prepared.fact, confinement)
     }
 
     /// A tool's own facts go through the Session like all others.
@@ -229,7 +231,7 @@ impl Turn {
         })
     }
 
-    fn context_of(&self, fact: &ToolCall) -> ToolContext {
+    fn context_of(&self, fact: &ToolCall, confinement: Profile) -> ToolContext {
         let cancel = self.context.cancel().child_token();
         ToolContext {
             call_id: fact.call_id.clone(),
@@ -240,7 +242,7 @@ impl Turn {
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),
             output_limit: self.settings.output_limit,
-            confinement: self.settings.confinement,
+            confinement,
         }
     }
 }

@@ -9,6 +9,7 @@ mod doom;
 mod evidence;
 mod execute;
 mod permit;
+mod stance;
 #[cfg(test)]
 mod tests;
 
@@ -22,12 +23,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use budget::{Budget, unpriced};
+pub use stance::Stance;
 
 use crate::config::{Miss, Retry, Sight};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
-    AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
-    TerminalStatus, TurnFailed, UserMessage,
+    AssistantMessage, Descriptor, Ephemeral, Extra, Phase, Reasoning, Status, TerminalStatus,
+    TurnFailed, UserMessage,
 };
 use crate::history;
 use crate::permission::Approvals;
@@ -35,7 +37,6 @@ use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
 use crate::resource::Shelf;
 use crate::role::Role;
-use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
 use crate::tool::{Editor, Toolbox};
@@ -49,18 +50,19 @@ use doom::DoomGuard;
 pub struct Settings {
     pub provider: Arc<dyn Provider>,
     pub toolbox: Toolbox,
+    /// All tools of the Session, also those that its role withholds.
+    pub tools: Toolbox,
     pub workspace: Workspace,
     pub secrets: Arc<Secrets>,
     pub model: String,
     pub effort: Option<String>,
-    pub mode: PermissionMode,
+    /// What may be done without asking, and what holds host commands.
+    pub stance: Stance,
     /// Whether a front-end answers questions; without one they are denied at once.
     pub can_ask: bool,
     /// What was allowed beyond a single call.
     pub approvals: Approvals,
     pub role: &'static Role,
-    /// What host commands are confined to.
-    pub confinement: Profile,
     pub dry_run: bool,
     pub max_iterations: Option<u32>,
     pub retry: Retry,
@@ -101,6 +103,8 @@ pub struct Input {
     pub text: String,
     /// What is attached to it; the bytes are stored.
     pub resources: Vec<Descriptor>,
+    /// What the front-end knows of the moment.
+    pub context: Option<String>,
 }
 
 /// Runs a Turn to its end, records that end, and says how it went.
@@ -208,8 +212,11 @@ impl Turn {
         let history = self.context.history().await?;
         let settings = &self.settings;
         let shell = &settings.prompt.shell;
-        let context =
-            Context::now(&settings.workspace, shell, &settings.mode, settings.role).text();
+        let mode = settings.stance.mode();
+        let mut context = Context::now(&settings.workspace, shell, &mode, settings.role).text();
+        if let Some(told) = &input.context {
+            context.extend(["\n\nThe user's editor says:\n", &settings.secrets.clean(told)]);
+        }
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
         self.settings.shelf.begin_turn(&history, &input.resources);
@@ -417,7 +424,9 @@ fn unanswered(truncated: Option<&str>) -> End {
         Kind::ProviderRefusal => "rephrase the request",
         _ => "resume the Session and ask again, perhaps for less at once",
     };
-    let error = Report::new(kind, message).with_next_actions(vec![action.to_owned()]);
+    let error = Report::new(kind, message)
+        .with_details(json!({ "reason": truncated }))
+        .with_next_actions(vec![action.to_owned()]);
     End::Failed { status: TerminalStatus::Incomplete, error: Box::new(error) }
 }
 

@@ -45,19 +45,19 @@ impl Turn {
         &self,
         mut prepared: Prepared,
     ) -> Result<Result<Prepared, ToolError>, End> {
-        let mode = &self.settings.mode;
+        let mode = &prepared.held.mode.clone();
         if let Some(outside) = self.outside_bounds(&prepared.plan) {
             let error = WorkspaceError::Bounded { path: outside };
             return Ok(Err(self.bounded(&prepared.fact, ToolError::from(&error)).await?));
         }
-        if self.is_unbounded_command(&prepared.plan) {
-            self.record_verdict(&prepared.fact, &Verdict::by("bounds", "write_bounds", false))
-                .await?;
+        if self.is_unbounded_command(&prepared) {
+            let verdict = Verdict::by("bounds", "write_bounds", false);
+            self.record_verdict(&prepared.fact, mode, &verdict).await?;
             let message = "write bounds hold for commands only in a sandbox, and it is off";
             return Ok(Err(ToolError::new(Kind::PermissionDenied, message)
                 .next("use the file tools, or ask the user to switch the sandbox on")));
         }
-        let decision = permission::decide(mode, &prepared.plan, self.hold());
+        let decision = permission::decide(mode, &prepared.plan, hold(&prepared));
         let verdict = match decision {
             Decision::Allow { rule } => Verdict::by("mode", rule, true),
             Decision::Hold { rule } => {
@@ -68,12 +68,12 @@ impl Turn {
             Decision::Ask { rule } => self.ask(&mut prepared, rule).await?,
         };
         if decision.is_recorded(mode) {
-            self.record_verdict(&prepared.fact, &verdict).await?;
+            self.record_verdict(&prepared.fact, mode, &verdict).await?;
         }
         if verdict.is_allowed {
             return Ok(Ok(prepared));
         }
-        Ok(Err(self.denied(&prepared.plan, &verdict)))
+        Ok(Err(denied(&prepared.plan, mode, &verdict)))
     }
 
     /// Looks for an answer that was given before, and asks when there is none.
@@ -154,7 +154,7 @@ impl Turn {
             summary: self.cleaned(plan.summary.clone()),
             command: plan.command.clone(),
             network: plan.network,
-            is_unheld: plan.effect == Effect::Execute && self.hold() == Hold::Impossible,
+            is_unheld: plan.effect == Effect::Execute && hold(prepared) == Hold::Impossible,
         };
         (subject, paths)
     }
@@ -203,18 +203,10 @@ impl Turn {
         resolved.find(|path| !workspace.bounds().allow(path))
     }
 
-    fn is_unbounded_command(&self, plan: &Plan) -> bool {
-        plan.effect == Effect::Execute
+    fn is_unbounded_command(&self, prepared: &Prepared) -> bool {
+        prepared.plan.effect == Effect::Execute
             && !self.settings.workspace.bounds().is_empty()
-            && self.hold() == Hold::Impossible
-    }
-
-    /// Whether the kernel holds commands at all.
-    fn hold(&self) -> Hold {
-        match self.settings.confinement {
-            Profile::Off => Hold::Impossible,
-            Profile::Workspace | Profile::ReadOnly => Hold::Possible,
-        }
+            && hold(prepared) == Hold::Impossible
     }
 
     /// Records a refusal of the write bounds, whoever found it: the Executor in a plan's paths, or a
@@ -226,19 +218,24 @@ impl Turn {
     ) -> Result<ToolError, End> {
         if is_of_bounds(&error) {
             let verdict = Verdict::by("bounds", "write_bounds", false);
-            self.record_verdict(fact, &verdict).await?;
+            self.record_verdict(fact, &self.settings.stance.mode(), &verdict).await?;
         }
         Ok(error)
     }
 
-    async fn record_verdict(&self, fact: &ToolCall, verdict: &Verdict) -> Result<(), End> {
+    async fn record_verdict(
+        &self,
+        fact: &ToolCall,
+        mode: &PermissionMode,
+        verdict: &Verdict,
+    ) -> Result<(), End> {
         let said = verdict.said.as_ref();
         let words = said.and_then(|said| said.words.clone());
         self.context
             .record(PermissionDecision {
                 call_id: fact.call_id.clone(),
                 decision: if verdict.is_allowed { "allow" } else { "deny" }.to_owned(),
-                mode: Some(self.settings.mode.clone()),
+                mode: Some(mode.clone()),
                 rule: Some(verdict.rule.to_owned()),
                 answered_by: Some(verdict.answered_by.to_owned()),
                 answer: said.map(|said| said.answer),
@@ -249,28 +246,33 @@ impl Turn {
             .await?;
         Ok(())
     }
+}
 
-    /// What the model is told instead of a result.
-    fn denied(&self, plan: &Plan, verdict: &Verdict) -> ToolError {
-        let mode = &self.settings.mode;
-        let summary = &plan.summary;
-        let words = verdict.said.as_ref().and_then(|said| said.words.as_deref());
-        let message = match (verdict.answered_by, words) {
-            ("user", Some(words)) => format!("the user said no to: {summary}; they say: {words}"),
-            ("user", None) => format!("the user said no to: {summary}"),
-            ("nobody", _) => {
-                format!("mode `ask` needs an answer to: {summary}; nobody is there to give one")
-            }
-            _ => format!("mode `{mode}` does not allow: {summary}"),
-        };
-        let next = match mode {
-            PermissionMode::ReadOnly => {
-                "go on without changing anything, and say what you would do"
-            }
-            _ => "go on without it, or explain to the user what you need and why",
-        };
-        ToolError::new(Kind::PermissionDenied, message).next(next)
+/// Whether the kernel holds commands at all.
+fn hold(prepared: &Prepared) -> Hold {
+    match prepared.held.confinement {
+        Profile::Off => Hold::Impossible,
+        Profile::Workspace | Profile::ReadOnly => Hold::Possible,
     }
+}
+
+/// What the model is told instead of a result.
+fn denied(plan: &Plan, mode: &PermissionMode, verdict: &Verdict) -> ToolError {
+    let summary = &plan.summary;
+    let words = verdict.said.as_ref().and_then(|said| said.words.as_deref());
+    let message = match (verdict.answered_by, words) {
+        ("user", Some(words)) => format!("the user said no to: {summary}; they say: {words}"),
+        ("user", None) => format!("the user said no to: {summary}"),
+        ("nobody", _) => {
+            format!("mode `ask` needs an answer to: {summary}; nobody is there to give one")
+        }
+        _ => format!("mode `{mode}` does not allow: {summary}"),
+    };
+    let next = match mode {
+        PermissionMode::ReadOnly => "go on without changing anything, and say what you would do",
+        _ => "go on without it, or explain to the user what you need and why",
+    };
+    ToolError::new(Kind::PermissionDenied, message).next(next)
 }
 
 /// Whether a refusal comes from the write bounds; a patch tells it among the states of its files.

@@ -157,14 +157,14 @@ mod fakes {
             let tools: [Arc<dyn AnyTool>; 3] =
                 [Arc::new(pair), Arc::new(Fake::Panics), Arc::new(Fake::Deaf)];
             let settings = Arc::new(Settings {
-                confinement: crate::sandbox::Profile::Workspace,
                 provider: Arc::new(Model(calls)),
-                toolbox: Toolbox::new(tools),
+                toolbox: Toolbox::new(tools.clone()),
+                tools: Toolbox::new(tools),
                 workspace: Workspace::open(self.folder.path()).unwrap(),
                 secrets: Arc::default(),
                 model: "m".into(),
                 effort: None,
-                mode: PermissionMode::Auto,
+                stance: turn::Stance::new(PermissionMode::Auto, crate::sandbox::Profile::Workspace),
                 can_ask: false,
                 editor: None,
                 approvals: Approvals::new(&Home::new(self.folder.path())),

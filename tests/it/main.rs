@@ -8,6 +8,8 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
+/// The editor's agent, over its own two streams.
+mod acp;
 /// Answers with a shape, and answers from the web.
 mod answers;
 /// Questions on a terminal.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["id"],
-    &["secret", "paths", "network"],
+    &["secret", "paths", "network", "rpc"],
     &["event"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],
@@ -21,16 +21,16 @@ const FLOORS: &[&[&str]] = &[
     &["turn"],
     &["conversation"],
     &["harness"],
-    &["render", "scripted"],
+    &["acp", "render", "scripted"],
     &["cli"],
 ];
 
 /// Rooms that only show or drive.
-const PRESENTERS: &[&str] = &["render", "scripted"];
+const PRESENTERS: &[&str] = &["acp", "render", "scripted"];
 
 /// What a presenter may know.
 const PRESENTERS_MAY_USE: &[&str] =
-    &["id", "error", "event", "config", "history", "projection", "conversation", "harness"];
+    &["id", "error", "rpc", "event", "config", "history", "projection", "conversation", "harness"];
 
 /// The hard stop; 100 to 400 is the aim.
 const LONGEST_FILE: usize = 600;

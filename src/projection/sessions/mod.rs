@@ -79,6 +79,39 @@ pub fn list(workspace: &Path, limit: usize) -> Vec<Summary> {
     entries.into_iter().map(|entry| summary(workspace, &folder, &locks, entry)).collect()
 }
 
+/// The place of a Session in a list, the one written last first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Seconds and nanoseconds of the last write.
+    pub written: (i64, i64),
+    pub id: SessionId,
+}
+
+/// A page of the Sessions of several Workspaces together, behind a place; only what is on the page
+/// is read.
+pub fn page(workspaces: &[PathBuf], after: Option<&Place>, limit: usize) -> Vec<(Place, Summary)> {
+    let mut found: Vec<(Place, &PathBuf, Entry)> = workspaces
+        .iter()
+        .flat_map(|workspace| {
+            entries(workspace).into_iter().map(move |entry| {
+                let place = Place { written: entry.written, id: entry.id.clone() };
+                (place, workspace, entry)
+            })
+        })
+        .filter(|(place, ..)| after.is_none_or(|after| place < after))
+        .collect();
+    found.sort_by(|(one, ..), (other, ..)| other.cmp(one));
+    found.truncate(limit);
+    let locks = Locks::now();
+    found
+        .into_iter()
+        .filter_map(|(place, workspace, entry)| {
+            let folder = Folder::open(workspace).ok()??;
+            Some((place, summary(workspace, &folder, &locks, entry)))
+        })
+        .collect()
+}
+
 /// Whether a Workspace has a Session.
 pub fn find(workspace: &Path, id: &SessionId) -> bool {
     paths::log(workspace, id).symlink_metadata().is_ok_and(|found| found.is_file())

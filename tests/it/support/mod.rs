@@ -1,6 +1,7 @@
 //! What every story needs: a house to live in, a stage for the binary, and a way to read its Log.
 
 pub mod desk;
+pub mod editor;
 pub mod house;
 pub mod leaks;
 pub mod marked;

@@ -1,0 +1,383 @@
+//! The agent: whom a message is for. It never waits for work; it hands it out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol_schema::v1::{
+    AuthenticateResponse, CloseSessionResponse, DeleteSessionResponse, LogoutResponse,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::client::Client;
+use super::content::Prompt;
+use super::desk::Desk;
+use super::inbox::{Inbox, channel};
+use super::listing::{self, Wanted};
+use super::options::Wish;
+use super::session::{self, Which};
+use super::setup::{Setup, session_id};
+use super::ticket::{Flight, Ticket};
+use super::{fault, greeting};
+use crate::error::{Kind, Report};
+use crate::id::SessionId;
+use crate::projection;
+use crate::rpc::{CANCEL_REQUEST, Fault, Id, Message};
+
+/// How long everything that runs may take to end when the client is gone.
+const CLOSING: Duration = Duration::from_secs(3);
+
+/// The agent's side of a connection.
+pub struct Agent {
+    desk: Arc<Desk>,
+    client: Client,
+    is_greeted: bool,
+    tasks: TaskTracker,
+}
+
+impl Agent {
+    /// An agent that has not been greeted.
+    pub fn new(desk: Arc<Desk>) -> Self {
+        let (client, tasks) = (Client::default(), TaskTracker::new());
+        Self { desk, client, is_greeted: false, tasks }
+    }
+
+    /// Hands a message to whom it is for.
+    pub async fn handle(&mut self, message: Message) {
+        match message {
+            Message::Request { id, method, params } if is_notification(&method) => {
+                self.notice(&method, params).await;
+                // Some clients put an empty id on what wants no answer.
+                if !id.is_blank() {
+                    self.desk.peer.answer(&id, Ok(json!({}))).await;
+                }
+            }
+            Message::Request { id, method, params } => {
+                let ticket = Ticket::new(&self.desk.peer, id, &self.desk.flights);
+                if let Err((ticket, fault)) = self.request(ticket, &method, params).await {
+                    ticket.answer(Err::<(), _>(fault)).await;
+                }
+            }
+            Message::Notification { method, params } => self.notice(&method, params).await,
+            Message::Response { id, outcome } => self.desk.peer.take(&id, outcome),
+            Message::Refused { id, fault } => {
+                self.desk.peer.answer(&id, Err::<(), _>(fault)).await;
+            }
+        }
+    }
+
+    /// A line that was too long to be kept.
+    pub async fn refuse_long_line(&self) {
+        let fault = Fault::invalid_request("the line is too long");
+        self.desk.peer.answer(&Id::null(), Err::<(), _>(fault)).await;
+    }
+
+    /// Ends everything that runs, and waits for it a little.
+    pub async fn close(self) {
+        let closing = async {
+            for handle in self.desk.all() {
+                let (closed, _) = oneshot::channel();
+                handle.send(Inbox::Close { closed }).await.ok();
+            }
+            self.tasks.close();
+            self.tasks.wait().await;
+            for harness in self.desk.open_harnesses() {
+                harness.settle().await;
+            }
+        };
+        tokio::time::timeout(CLOSING, closing).await.ok();
+    }
+
+    async fn notice(&mut self, method: &str, params: Result<Value, Fault>) {
+        let Ok(params) = params else { return };
+        match method {
+            "session/cancel" => {
+                let Ok((id, _)) = session_id(&params) else { return };
+                if let Some(handle) = self.desk.session(&id) {
+                    handle.send(Inbox::Cancel).await.ok();
+                }
+            }
+            CANCEL_REQUEST => {
+                let Some(named) = params.get("requestId") else { return };
+                let key = Id::key_of(named);
+                match self.desk.flights.find(&key) {
+                    Some(Flight::Task(token)) => token.cancel(),
+                    Some(Flight::Session(id)) => {
+                        if let Some(handle) = self.desk.session(&id) {
+                            handle.send(Inbox::Withdraw { key }).await.ok();
+                        }
+                    }
+                    None => {}
+                }
+            }
+            // Whatever else is said without a question is nobody's business.
+            _ => {}
+        }
+    }
+
+    /// Takes a request on, or gives it back with what is wrong.
+    async fn request(
+        &mut self,
+        ticket: Ticket,
+        method: &str,
+        params: Result<Value, Fault>,
+    ) -> Result<(), (Ticket, Fault)> {
+        if !self.is_greeted && method != "initialize" {
+            let fault = Fault::invalid_request("the first request must be `initialize`");
+            return Err((ticket, fault));
+        }
+        if !METHODS.contains(&method) {
+            return Err((ticket, Fault::method_not_found(method)));
+        }
+        let params = match params {
+            Ok(params) => params,
+            Err(fault) => return Err((ticket, fault)),
+        };
+        match self.take(method, &params) {
+            Ok(Taken::Greeting) => self.greet(ticket, &params).await,
+            Ok(Taken::Session(id, message)) => self.to_session(&id, ticket, message).await,
+            Ok(Taken::New(setup)) => self.open_new(ticket, setup),
+            Ok(Taken::Open(id, setup, open)) => self.open_known(ticket, id, setup, open).await,
+            Ok(Taken::Work(work)) => self.spawn(ticket, work),
+            Err(fault) => return Err((ticket, fault)),
+        }
+        Ok(())
+    }
+
+    /// What a request asks for.
+    fn take(&self, method: &str, params: &Value) -> Result<Taken, Fault> {
+        let session = |message| session_id(params).map(|(id, _)| Taken::Session(id, message));
+        Ok(match method {
+            "initialize" => Taken::Greeting,
+            "authenticate" => Taken::Work(self.authenticate(params)?),
+            "logout" => Taken::Work(self.logout()),
+            "session/new" => Taken::New(Setup::read(params)?),
+            "session/load" => Taken::Open(session_id(params)?.0, Setup::read(params)?, Open::Load),
+            "session/resume" => {
+                Taken::Open(session_id(params)?.0, Setup::read(params)?, Open::Resume)
+            }
+            "session/list" => Taken::Work(self.list(Wanted::read(params)?)),
+            "session/close" => Taken::Work(self.close_one(session_id(params)?.0)),
+            "session/delete" => Taken::Work(self.delete(params)?),
+            "session/prompt" => session(ForSession::Prompt(Prompt::read(params)?))?,
+            "session/set_mode" => session(ForSession::Set(Wish::mode(params)?))?,
+            "session/set_model" => session(ForSession::Set(Wish::model(params)?))?,
+            "session/set_config_option" => session(ForSession::Set(Wish::option(params)?))?,
+            other => return Err(Fault::method_not_found(other)),
+        })
+    }
+
+    async fn greet(&mut self, ticket: Ticket, params: &Value) {
+        self.client = Client::read(params);
+        self.is_greeted = true;
+        ticket.answer(Ok(greeting::answer(self.client, self.desk.doors.sees_images))).await;
+    }
+
+    async fn to_session(&self, id: &SessionId, ticket: Ticket, message: ForSession) {
+        let Some(handle) = self.desk.session(id) else {
+            return ticket.answer(Err::<(), _>(fault::unknown_session(&id.to_string()))).await;
+        };
+        ticket.at(Flight::Session(id.clone()));
+        let message = match message {
+            ForSession::Prompt(prompt) => Inbox::Prompt { ticket, prompt },
+            ForSession::Set(wish) => Inbox::Set { ticket, wish },
+        };
+        if let Err(lost) = handle.send(message).await {
+            lost.0.refuse(fault::unknown_session(&id.to_string())).await;
+        }
+    }
+
+    fn open_new(&self, ticket: Ticket, setup: Setup) {
+        let (desk, client) = (Arc::clone(&self.desk), self.client);
+        self.tasks.spawn(async move {
+            let mut actor = match session::open(Arc::clone(&desk), client, setup, Which::New).await
+            {
+                Ok(actor) => actor,
+                Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
+            };
+            let (handle, inbox) = channel();
+            desk.admit(actor.id(), handle);
+            actor.introduce(ticket).await;
+            actor.run(inbox).await;
+        });
+    }
+
+    /// The Session counts as open from now on, so that what comes next waits for it.
+    async fn open_known(&self, ticket: Ticket, id: SessionId, setup: Setup, open: Open) {
+        let message = move |ticket| match open {
+            Open::Load => Inbox::Load { ticket },
+            Open::Resume => Inbox::Resume { ticket },
+        };
+        if let Some(handle) = self.desk.session(&id) {
+            if let Err(lost) = handle.send(message(ticket)).await {
+                lost.0.refuse(fault::unknown_session(&id.to_string())).await;
+            }
+            return;
+        }
+        let (handle, mut inbox) = channel();
+        self.desk.admit(&id, handle);
+        let (desk, client) = (Arc::clone(&self.desk), self.client);
+        self.tasks.spawn(async move {
+            let which = Which::Known(id.clone());
+            match session::open(Arc::clone(&desk), client, setup, which).await {
+                Ok(mut actor) => {
+                    actor.handle(message(ticket)).await;
+                    actor.run(inbox).await;
+                }
+                Err(fault) => {
+                    desk.dismiss(&id);
+                    inbox.close();
+                    ticket.answer(Err::<(), _>(fault)).await;
+                    while let Some(message) = inbox.recv().await {
+                        message.refuse(fault::unknown_session(&id.to_string())).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Does work that belongs to no Session, until it is done or taken back.
+    fn spawn(&self, ticket: Ticket, work: Work) {
+        let token = CancellationToken::new();
+        ticket.at(Flight::Task(token.clone()));
+        self.tasks.spawn(async move {
+            let outcome = tokio::select! {
+                biased;
+                outcome = work => outcome,
+                () = token.cancelled() => Err(Fault::cancelled()),
+            };
+            ticket.answer(outcome).await;
+        });
+    }
+
+    fn authenticate(&self, params: &Value) -> Result<Work, Fault> {
+        let method = params.get("methodId").and_then(Value::as_str);
+        let method = method.ok_or_else(|| Fault::invalid_params("`methodId` must be a text"))?;
+        let way = greeting::sign_in(method)
+            .ok_or_else(|| Fault::invalid_params("there is no such way to sign in"))?;
+        let desk = Arc::clone(&self.desk);
+        Ok(Box::pin(async move {
+            (desk.doors.sign_in)(way).await.map_err(|report| fault::of(&report))?;
+            desk.forget_harnesses();
+            value(AuthenticateResponse::new())
+        }))
+    }
+
+    fn logout(&self) -> Work {
+        let desk = Arc::clone(&self.desk);
+        Box::pin(async move {
+            (desk.doors.sign_out)().await.map_err(|report| fault::of(&report))?;
+            desk.forget_harnesses();
+            value(LogoutResponse::new())
+        })
+    }
+
+    fn list(&self, wanted: Wanted) -> Work {
+        let desk = Arc::clone(&self.desk);
+        Box::pin(async move { value(on_disk(move || wanted.page(&desk)).await?) })
+    }
+
+    fn close_one(&self, id: SessionId) -> Work {
+        let desk = Arc::clone(&self.desk);
+        Box::pin(async move {
+            if !closed(&desk, &id).await {
+                return Err(fault::unknown_session(&id.to_string()));
+            }
+            value(CloseSessionResponse::new())
+        })
+    }
+
+    /// Deleting what is not there is fine: it is gone.
+    fn delete(&self, params: &Value) -> Result<Work, Fault> {
+        let named = params.get("sessionId").and_then(Value::as_str);
+        let named = named.ok_or_else(|| Fault::invalid_params("`sessionId` must be a text"))?;
+        let id = SessionId::parse(named).ok();
+        let desk = Arc::clone(&self.desk);
+        Ok(Box::pin(async move {
+            let Some(id) = id else { return value(DeleteSessionResponse::new()) };
+            closed(&desk, &id).await;
+            let deleted = on_disk(move || {
+                let Some(workspace) = listing::find(&desk, &id) else { return Ok(()) };
+                match projection::delete(&workspace, &id) {
+                    Ok(_) => Ok(()),
+                    Err(error) => match Report::from(&error) {
+                        report if report.kind == Kind::NotFound.name() => Ok(()),
+                        report => Err(fault::of_session(&report, &id.to_string())),
+                    },
+                }
+            });
+            deleted.await??;
+            value(DeleteSessionResponse::new())
+        }))
+    }
+}
+
+/// Every request that is answered.
+pub const METHODS: &[&str] = &[
+    "initialize",
+    "authenticate",
+    "logout",
+    "session/new",
+    "session/load",
+    "session/resume",
+    "session/list",
+    "session/close",
+    "session/delete",
+    "session/prompt",
+    "session/set_mode",
+    "session/set_model",
+    "session/set_config_option",
+];
+
+/// What a request asks for.
+enum Taken {
+    Greeting,
+    Session(SessionId, ForSession),
+    New(Setup),
+    Open(SessionId, Setup, Open),
+    Work(Work),
+}
+
+/// What is for the task of a Session.
+enum ForSession {
+    Prompt(Prompt),
+    Set(Wish),
+}
+
+/// How a Session of the disk is opened.
+#[derive(Clone, Copy)]
+enum Open {
+    /// With everything that was said.
+    Load,
+    /// Without.
+    Resume,
+}
+
+/// Work that ends in an answer.
+type Work = futures_util::future::BoxFuture<'static, Result<Value, Fault>>;
+
+fn is_notification(method: &str) -> bool {
+    matches!(method, "session/cancel" | CANCEL_REQUEST)
+}
+
+/// Closes a Session that the client has open; whether it had.
+async fn closed(desk: &Desk, id: &SessionId) -> bool {
+    let Some(handle) = desk.session(id) else { return false };
+    let (closed, done) = oneshot::channel();
+    let is_sent = handle.send(Inbox::Close { closed }).await.is_ok();
+    done.await.ok();
+    is_sent
+}
+
+fn value(result: impl Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(result).map_err(|error| Fault::internal(error.to_string()))
+}
+
+/// Runs what may block where it blocks nobody.
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Fault::internal(format!("it crashed: {error}")))
+}

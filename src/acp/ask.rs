@@ -1,0 +1,131 @@
+//! Questions: a permission request as the client shows it, and what its answer means.
+
+use std::path::Path;
+
+use agent_client_protocol_schema::v1::{
+    PermissionOption, PermissionOptionKind, RequestPermissionRequest, ToolCallStatus,
+    ToolCallUpdate, ToolCallUpdateFields,
+};
+use serde_json::Value;
+
+use super::desk::wire_id;
+use super::to_acp::diff::Before;
+use super::to_acp::{self, call};
+use crate::event::{Answer, PermissionRequest, Said};
+use crate::id::SessionId;
+use crate::rpc::Fault;
+
+/// What the client's answer means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Replied {
+    /// The user said something.
+    Said(Said),
+    /// The whole Turn is to end.
+    Cancelled,
+}
+
+/// The question, with everything that the user needs to decide.
+pub fn question(
+    id: &SessionId,
+    asked: &PermissionRequest,
+    root: &Path,
+) -> RequestPermissionRequest {
+    let look = call::Look::of(&asked.tool, &asked.args, root);
+    let locations = if asked.paths.is_empty() {
+        look.locations
+    } else {
+        let directory = Path::new(&asked.directory);
+        let first = asked.diff.as_deref().and_then(to_acp::diff::first_line);
+        let paths = asked.paths.iter().map(|path| directory.join(path));
+        paths.map(|path| call::location(path, first)).collect()
+    };
+    let content = match (&asked.diff, &asked.command) {
+        (Some(diff), _) => {
+            let is_change = asked.summary.starts_with("change ");
+            let before = if is_change { Before::There } else { Before::Unknown };
+            to_acp::diff::content(diff, Path::new(&asked.directory), before)
+        }
+        (None, Some(command)) => {
+            vec![call::text(&command_text(asked, &command.text, &command.parts))]
+        }
+        (None, None) => vec![call::text(&asked.summary)],
+    };
+    let fields = ToolCallUpdateFields::new()
+        .title(look.title)
+        .kind(look.kind)
+        .status(ToolCallStatus::Pending)
+        .content(content)
+        .locations(locations)
+        .raw_input(asked.args.clone());
+    let call = ToolCallUpdate::new(asked.call_id.to_string(), fields);
+    let options = asked.answers.iter().map(|answer| option(*answer, asked)).collect();
+    RequestPermissionRequest::new(wire_id(id), call, options)
+}
+
+fn command_text(asked: &PermissionRequest, text: &str, parts: &[String]) -> String {
+    let mut told = to_acp::fenced(text, "sh");
+    if parts.len() > 1 {
+        told.push_str("\n\nIts parts:\n");
+        for part in parts {
+            told.extend(["- `", &part.replace('`', "'"), "`\n"]);
+        }
+    }
+    told.extend(["\n\nIn ", &asked.directory]);
+    if asked.network {
+        told.push_str(", with the network");
+    }
+    told
+}
+
+fn option(answer: Answer, asked: &PermissionRequest) -> PermissionOption {
+    let prefix = asked.prefix.as_deref().unwrap_or_default();
+    let (name, kind) = match answer {
+        Answer::Once => ("Allow once".to_owned(), PermissionOptionKind::AllowOnce),
+        Answer::Session => {
+            ("Always allow this for this session".to_owned(), PermissionOptionKind::AllowAlways)
+        }
+        Answer::Project => {
+            ("Always allow this in this project".to_owned(), PermissionOptionKind::AllowAlways)
+        }
+        Answer::Prefix => (
+            format!("Always allow `{prefix} …` in this project"),
+            PermissionOptionKind::AllowAlways,
+        ),
+        Answer::No => ("Reject".to_owned(), PermissionOptionKind::RejectOnce),
+    };
+    PermissionOption::new(option_id(answer), name, kind)
+}
+
+/// The name of an answer on the wire; clients may remember it.
+fn option_id(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Once => "once",
+        Answer::Session => "session",
+        Answer::Project => "project",
+        Answer::Prefix => "prefix",
+        Answer::No => "reject",
+    }
+}
+
+/// What an answer means. One that makes no sense is a no: nobody allowed anything.
+pub fn replied(outcome: &Result<Value, Fault>, asked: &PermissionRequest) -> Replied {
+    let Ok(result) = outcome else { return Replied::Said(Answer::No.into()) };
+    let outcome = &result["outcome"];
+    if outcome["outcome"] == "cancelled" {
+        return Replied::Cancelled;
+    }
+    let chosen = outcome["optionId"].as_str().unwrap_or_default();
+    let answer = asked.answers.iter().copied().find(|answer| option_id(*answer) == chosen);
+    let answer = answer.unwrap_or(Answer::No);
+    let words = (answer == Answer::No).then(|| words(result)).flatten();
+    Replied::Said(Said { answer, words })
+}
+
+/// What the user says to the model with a no, under the names that clients use.
+fn words(result: &Value) -> Option<String> {
+    let metas = [&result["outcome"]["_meta"], &result["_meta"]];
+    let names = ["feedback", "message", "reason"];
+    let said = metas.into_iter().flat_map(|meta| names.map(|name| meta[name].as_str()));
+    let words = said.flatten().map(str::trim).find(|words| !words.is_empty());
+    words.map(str::to_owned)
+}

@@ -1,0 +1,58 @@
+//! Slash commands: a table. A prompt that begins with one of them is an order to Pixir; any other
+//! text with a slash is for the model.
+
+use agent_client_protocol_schema::v1::{
+    AvailableCommand, AvailableCommandInput, AvailableCommandsUpdate, SessionUpdate,
+    UnstructuredCommandInput,
+};
+
+/// A command of the client's user.
+struct Command {
+    name: &'static str,
+    words: &'static str,
+    hint: &'static str,
+    order: fn(&str) -> Order,
+}
+
+/// What a command asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Goes into mode `plan`; the rest, if any, is the prompt.
+    Plan { rest: String },
+    /// Asks another model, or says which one is asked.
+    Model { name: String },
+}
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "plan",
+        words: "Plan without changing anything",
+        hint: "what to plan",
+        order: |rest| Order::Plan { rest: rest.to_owned() },
+    },
+    Command {
+        name: "model",
+        words: "Show or change the model",
+        hint: "name of a model",
+        order: |rest| Order::Model { name: rest.to_owned() },
+    },
+];
+
+/// The order in a text, if it begins with one.
+pub fn order(text: &str) -> Option<Order> {
+    let words = text.trim_start().strip_prefix('/')?;
+    let (name, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
+    let command = COMMANDS.iter().find(|command| command.name == name)?;
+    Some((command.order)(rest.trim()))
+}
+
+/// The list, as the client is told it.
+pub fn update() -> SessionUpdate {
+    let command = |command: &Command| {
+        let hint = UnstructuredCommandInput::new(command.hint);
+        AvailableCommand::new(command.name, command.words)
+            .input(AvailableCommandInput::Unstructured(hint))
+    };
+    let commands = COMMANDS.iter().map(command).collect();
+    SessionUpdate::AvailableCommandsUpdate(AvailableCommandsUpdate::new(commands))
+}

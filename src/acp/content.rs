@@ -1,0 +1,242 @@
+//! Prompt content: blocks of many kinds in, one text and its attachments out, in order.
+//!
+//! Nothing is dropped silently: what cannot be used leaves a note in its place, which the model and
+//! the user's Log both have.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value;
+
+use crate::conversation::Attachment;
+use crate::rpc::Fault;
+
+/// How many attachments a Turn takes, and how many bytes of them.
+const MOST: usize = 20;
+const LARGEST_SUM: usize = 48 << 20;
+
+/// The longest context that a client may add, in bytes.
+const LONGEST_CONTEXT: usize = 16 << 10;
+
+/// What a client sends as a prompt.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Prompt {
+    blocks: Vec<Block>,
+    /// What the client knows of the moment, for the model.
+    pub context: Option<String>,
+}
+
+/// A piece of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+enum Block {
+    Text(String),
+    /// Something that is named, and can be looked at.
+    Link {
+        uri: String,
+        name: String,
+    },
+    /// Bytes that came along.
+    Bytes {
+        name: String,
+        uri: Option<String>,
+        bytes: Vec<u8>,
+    },
+    /// What cannot be used, and why.
+    Odd {
+        why: String,
+    },
+}
+
+/// A prompt as a Turn takes it.
+#[derive(Debug, Default)]
+pub struct Composed {
+    pub text: String,
+    pub attachments: Vec<Attachment>,
+}
+
+impl Prompt {
+    /// Reads the parameters of `session/prompt`.
+    pub fn read(params: &Value) -> Result<Self, Fault> {
+        let blocks = params.get("prompt").and_then(Value::as_array);
+        let blocks = blocks.ok_or_else(|| Fault::invalid_params("`prompt` must be a list"))?;
+        let blocks: Vec<Block> = blocks.iter().map(Block::read).collect();
+        let is_said = |block: &Block| !matches!(block, Block::Text(text) if text.trim().is_empty());
+        if !blocks.iter().any(is_said) {
+            return Err(Fault::invalid_params("the prompt is empty"));
+        }
+        Ok(Self { blocks, context: context(params.get("_meta")) })
+    }
+
+    /// The text that it begins with.
+    pub fn first_text(&self) -> &str {
+        match self.blocks.first() {
+            Some(Block::Text(text)) => text,
+            _ => "",
+        }
+    }
+
+    /// The same prompt beginning with another text; without any, the block is gone.
+    #[must_use]
+    pub fn beginning_with(mut self, text: &str) -> Self {
+        if let Some(Block::Text(first)) = self.blocks.first_mut() {
+            text.clone_into(first);
+        }
+        self
+    }
+
+    /// Whether there is anything for a model in it.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
+    }
+
+    /// Puts it together for a Workspace.
+    pub fn compose(self, workspace: &Path) -> Composed {
+        let mut composed = Composed::default();
+        let (mut sum, mut was_text) = (0, false);
+        for block in self.blocks {
+            let is_text = matches!(block, Block::Text(_));
+            // Two texts in a row are two paragraphs; around a mention they are one sentence.
+            if is_text && was_text {
+                composed.text.push('\n');
+            }
+            was_text = is_text;
+            match block {
+                Block::Text(text) => composed.text.push_str(&text),
+                Block::Link { uri, name } => composed.text.push_str(&link(&uri, &name, workspace)),
+                Block::Bytes { name, uri, bytes } => {
+                    sum += bytes.len();
+                    let place = composed.attach(&name, uri.as_deref(), bytes, sum);
+                    composed.text.push_str(&place);
+                }
+                Block::Odd { why } => composed.text.extend(["[", &why, "]"]),
+            }
+        }
+        composed
+    }
+}
+
+impl Composed {
+    /// Attaches bytes, and says what stands for them in the text.
+    fn attach(&mut self, name: &str, uri: Option<&str>, bytes: Vec<u8>, sum: usize) -> String {
+        if self.attachments.len() == MOST || sum > LARGEST_SUM {
+            return format!("[{name} is not attached: there is no room for more]");
+        }
+        match Attachment::from_bytes(name, bytes) {
+            Ok(attachment) => {
+                let shown = match uri {
+                    Some(uri) => format!("[attached: {} from {uri}]", attachment.name()),
+                    None => format!("[attached: {}]", attachment.name()),
+                };
+                self.attachments.push(attachment);
+                shown
+            }
+            Err(error) => format!("[{error}]"),
+        }
+    }
+}
+
+impl Block {
+    fn read(value: &Value) -> Self {
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let odd = |why: &str| Block::Odd { why: why.to_owned() };
+        match text("type").as_deref() {
+            Some("text") => text("text").map_or_else(|| odd("a text without words"), Block::Text),
+            Some("resource_link") => {
+                let Some(uri) = text("uri") else { return odd("a link that leads nowhere") };
+                let name = text("title").or_else(|| text("name")).filter(|name| !name.is_empty());
+                let name = name.unwrap_or_else(|| last_part(&uri));
+                Block::Link { uri, name }
+            }
+            Some("image") => {
+                let uri = text("uri");
+                let media = text("mimeType").unwrap_or_default();
+                let name = uri.as_deref().map_or_else(
+                    || format!("image.{}", media.rsplit('/').next().unwrap_or("bin")),
+                    last_part,
+                );
+                match text("data").map(|data| decoded(&data)) {
+                    Some(Some(bytes)) => Block::Bytes { name, uri: None, bytes },
+                    Some(None) => odd("an image that is not base64"),
+                    // Some clients name an image instead of sending it.
+                    None => match uri {
+                        Some(uri) => Block::Link { uri, name },
+                        None => odd("an image without content"),
+                    },
+                }
+            }
+            Some("resource") => Self::resource(value.get("resource").unwrap_or(&Value::Null)),
+            Some("audio") => odd("an audio recording was left out: Pixir cannot listen"),
+            Some(other) => {
+                let name: String = other.chars().filter(char::is_ascii_graphic).take(40).collect();
+                Block::Odd { why: format!("a block of type {name} was left out") }
+            }
+            None => odd("a block without a type was left out"),
+        }
+    }
+
+    fn resource(value: &Value) -> Self {
+        let text = |name: &str| value.get(name).and_then(Value::as_str);
+        let uri = text("uri").unwrap_or("resource").to_owned();
+        let name = last_part(&uri);
+        let bytes = match (text("text"), text("blob")) {
+            (Some(text), _) => Some(text.as_bytes().to_vec()),
+            (None, Some(blob)) => decoded(blob),
+            (None, None) => None,
+        };
+        match bytes {
+            Some(bytes) => Block::Bytes { name, uri: Some(uri), bytes },
+            None => Block::Odd { why: format!("{name} came without content") },
+        }
+    }
+}
+
+/// What the client says about the moment, under the names that clients use.
+fn context(meta: Option<&Value>) -> Option<String> {
+    let meta = meta?;
+    let said = ["/presenter_context", "/pixir/presenter_context", "/pixir/context"];
+    let said = said.into_iter().find_map(|path| meta.pointer(path))?;
+    let text = match said {
+        Value::String(text) => text.clone(),
+        Value::Null => return None,
+        other => other.to_string(),
+    };
+    let mut end = text.len().min(LONGEST_CONTEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = text.get(..end).unwrap_or_default().trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// A mention: a path where the model can look at it by path, a link elsewhere.
+fn link(uri: &str, name: &str, workspace: &Path) -> String {
+    let Some((path, place)) = file_path(uri) else { return format!("[{name}]({uri})") };
+    let shown = path.strip_prefix(workspace).unwrap_or(&path);
+    let shown = if shown.as_os_str().is_empty() { Path::new(".") } else { shown };
+    format!("`{}{place}`", shown.display())
+}
+
+/// The file that an address names, and the place in it.
+fn file_path(uri: &str) -> Option<(PathBuf, String)> {
+    let address = url::Url::parse(uri).ok().filter(|address| address.scheme() == "file")?;
+    let place = address.fragment().map(|place| format!("#{place}")).unwrap_or_default();
+    Some((address.to_file_path().ok()?, place))
+}
+
+fn last_part(uri: &str) -> String {
+    if let Some((path, _)) = file_path(uri)
+        && let Some(name) = path.file_name()
+    {
+        return name.to_string_lossy().into_owned();
+    }
+    let path = uri.split(['?', '#']).next().unwrap_or(uri);
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
+    if name.is_empty() { "resource".to_owned() } else { name.to_owned() }
+}
+
+/// Bytes of a text in base64, also of one that was broken into lines.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let plain: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    BASE64.decode(plain).ok()
+}

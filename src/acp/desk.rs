@@ -1,0 +1,100 @@
+//! The desk: what all Sessions of a connection share.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use agent_client_protocol_schema::v1::{self, SessionNotification, SessionUpdate};
+
+use super::doors::Doors;
+use super::inbox::Handle;
+use super::ticket::Flights;
+use crate::error::Report;
+use crate::harness::Harness;
+use crate::id::SessionId;
+use crate::rpc::Peer;
+
+/// What all Sessions of a connection share.
+pub struct Desk {
+    pub peer: Peer,
+    pub doors: Doors,
+    pub flights: Flights,
+    /// One Harness per Workspace, because a Workspace has settings of its own. A leaf.
+    harnesses: Mutex<HashMap<PathBuf, Arc<Harness>>>,
+    /// The Sessions that the client has open. A leaf.
+    sessions: Mutex<HashMap<SessionId, Handle>>,
+}
+
+impl Desk {
+    /// A desk without anything on it.
+    pub fn new(peer: Peer, doors: Doors) -> Self {
+        let flights = Flights::default();
+        Self { peer, doors, flights, harnesses: Mutex::default(), sessions: Mutex::default() }
+    }
+
+    /// The Harness of a Workspace, opened when it is first needed.
+    pub async fn harness(&self, workspace: &Path) -> Result<Arc<Harness>, Report> {
+        // One Workspace may have many names.
+        let real = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
+        if let Some(known) = self.harnesses().get(&real) {
+            return Ok(Arc::clone(known));
+        }
+        let opened = (self.doors.open)(real.clone()).await?;
+        // Somebody else may have been quicker; two of them would not know of each other's Sessions.
+        Ok(Arc::clone(self.harnesses().entry(real).or_insert(opened)))
+    }
+
+    /// Forgets every Harness: who signs in or out changes who pays.
+    pub fn forget_harnesses(&self) {
+        self.harnesses().clear();
+    }
+
+    /// The Workspaces that were used here.
+    pub fn workspaces(&self) -> Vec<PathBuf> {
+        self.harnesses().keys().cloned().collect()
+    }
+
+    /// The Harnesses that are open.
+    pub fn open_harnesses(&self) -> Vec<Arc<Harness>> {
+        self.harnesses().values().cloned().collect()
+    }
+
+    /// The way to a Session's task.
+    pub fn session(&self, id: &SessionId) -> Option<Handle> {
+        self.sessions().get(id).cloned()
+    }
+
+    /// Notes a Session that is open.
+    pub fn admit(&self, id: &SessionId, handle: Handle) {
+        self.sessions().insert(id.clone(), handle);
+    }
+
+    /// Forgets a Session.
+    pub fn dismiss(&self, id: &SessionId) {
+        self.sessions().remove(id);
+    }
+
+    /// All ways to all tasks.
+    pub fn all(&self) -> Vec<Handle> {
+        self.sessions().values().cloned().collect()
+    }
+
+    /// Tells the client that something happened.
+    pub async fn tell(&self, id: &SessionId, update: SessionUpdate) {
+        let notification = SessionNotification::new(wire_id(id), update);
+        self.peer.notify("session/update", &notification).await;
+    }
+
+    fn harnesses(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Harness>>> {
+        self.harnesses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Handle>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A Session's id as the wire has it.
+pub fn wire_id(id: &SessionId) -> v1::SessionId {
+    v1::SessionId::new(id.to_string())
+}

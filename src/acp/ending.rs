@@ -1,0 +1,77 @@
+//! Endings: how a Turn ended, as a stop reason or as an error; never as nothing.
+
+use agent_client_protocol_schema::v1::StopReason;
+
+use super::fault;
+use crate::error::{Kind, Report};
+use crate::event::{AssistantMessage, Canonical, Status, TerminalStatus, TurnFailed};
+use crate::rpc::Fault;
+
+/// What is known of how a Turn goes.
+#[derive(Debug, Default)]
+pub struct Ending {
+    /// Why the Provider cut the answer, if it did.
+    cut: Option<String>,
+    failed: Option<TurnFailed>,
+}
+
+impl Ending {
+    /// Takes in a fact of the Turn.
+    pub fn hear(&mut self, fact: &Canonical) {
+        match fact {
+            Canonical::AssistantMessage(message) if message.is_final() => {
+                self.cut = truncation(message).map(str::to_owned);
+            }
+            Canonical::TurnFailed(failed) => self.failed = Some(failed.clone()),
+            _ => {}
+        }
+    }
+
+    /// Whether the Log says how it failed; then the user has seen it.
+    pub fn is_told(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// What the prompt is answered with when the Turn is over.
+    pub fn outcome(&self, status: &Status) -> Result<StopReason, Fault> {
+        match status {
+            Status::Interrupted => return Ok(StopReason::Cancelled),
+            Status::Done if self.cut.as_deref() == Some("max_output_tokens") => {
+                return Ok(StopReason::MaxTokens);
+            }
+            Status::Done => return Ok(StopReason::EndTurn),
+            _ => {}
+        }
+        let Some(failed) = &self.failed else {
+            return match status {
+                Status::Error { error, .. } => Err(fault::of(error)),
+                _ => Err(Fault::internal("the Turn ended without saying how")),
+            };
+        };
+        match failed.terminal_status {
+            TerminalStatus::Interrupted => Ok(StopReason::Cancelled),
+            TerminalStatus::IterationCap => Ok(StopReason::MaxTurnRequests),
+            TerminalStatus::Incomplete if failed.error_kind == Kind::ProviderRefusal.name() => {
+                Ok(StopReason::Refusal)
+            }
+            TerminalStatus::Incomplete if failed.details["reason"] == "max_output_tokens" => {
+                Ok(StopReason::MaxTokens)
+            }
+            _ => Err(fault::of(&report(failed))),
+        }
+    }
+}
+
+/// The error of a Turn that failed.
+pub fn report(failed: &TurnFailed) -> Report {
+    Report {
+        kind: failed.error_kind.clone(),
+        message: failed.error_message.clone(),
+        details: failed.details.clone(),
+    }
+}
+
+/// Why the Provider cut a message, if it did.
+fn truncation(message: &AssistantMessage) -> Option<&str> {
+    message.metadata.as_ref()?.get("truncated")?.as_str()
+}

@@ -1,0 +1,76 @@
+//! The greeting: what `initialize` is answered with. Only what is true is said.
+
+use std::collections::HashMap;
+
+use agent_client_protocol_schema::ProtocolVersion;
+use agent_client_protocol_schema::v1::{
+    AgentAuthCapabilities, AgentCapabilities, AuthMethod, AuthMethodAgent, AuthMethodTerminal,
+    Implementation, InitializeResponse, LogoutCapabilities, Meta, PromptCapabilities,
+    SessionCapabilities, SessionCloseCapabilities, SessionDeleteCapabilities,
+    SessionListCapabilities, SessionResumeCapabilities,
+};
+use serde_json::json;
+
+use super::client::Client;
+use super::doors::SignIn;
+
+/// The method that opens a browser.
+const CHATGPT: &str = "chatgpt";
+/// The method that takes the key of the environment.
+const API_KEY: &str = "openai-api-key";
+/// The method that the client runs in a terminal.
+const TERMINAL: &str = "chatgpt-terminal";
+/// What `pixir acp` is given to sign in instead of serving.
+pub const LOGIN_FLAG: &str = "--login";
+
+/// The answer to `initialize`, whatever version was asked for.
+pub fn answer(client: Client, sees_images: bool) -> InitializeResponse {
+    let session = SessionCapabilities::new()
+        .list(SessionListCapabilities::new())
+        .resume(SessionResumeCapabilities::new())
+        .close(SessionCloseCapabilities::new())
+        .delete(SessionDeleteCapabilities::new());
+    let capabilities = AgentCapabilities::new()
+        .load_session(true)
+        .prompt_capabilities(PromptCapabilities::new().image(sees_images).embedded_context(true))
+        .session_capabilities(session)
+        .auth(AgentAuthCapabilities::new().logout(LogoutCapabilities::new()));
+    let version = env!("CARGO_PKG_VERSION");
+    InitializeResponse::new(ProtocolVersion::V1)
+        .agent_capabilities(capabilities)
+        .auth_methods(methods(client))
+        .agent_info(Implementation::new("pixir", version).title("Pixir".to_owned()))
+}
+
+fn methods(client: Client) -> Vec<AuthMethod> {
+    let words = "Opens a browser and comes back by itself".to_owned();
+    let mut browser = AuthMethodAgent::new(CHATGPT, "Sign in with ChatGPT").description(words);
+    if client.runs_old_logins
+        && let Ok(program) = std::env::current_exe()
+    {
+        let (label, args) = ("Sign in with ChatGPT", ["login"]);
+        let login = json!({ "label": label, "command": program, "args": args, "env": {} });
+        browser = browser.meta(Meta::from_iter([("terminal-auth".to_owned(), login)]));
+    }
+    let words = "Uses OPENAI_API_KEY of the environment that Pixir was started in".to_owned();
+    let key = AuthMethodAgent::new(API_KEY, "OpenAI API key").description(words);
+    let mut methods = vec![AuthMethod::Agent(browser), AuthMethod::Agent(key)];
+    if client.runs_logins {
+        let words = "Signs in on a terminal, also where there is no browser".to_owned();
+        let terminal = AuthMethodTerminal::new(TERMINAL, "Sign in with ChatGPT on a terminal")
+            .description(words)
+            .args(vec![LOGIN_FLAG.to_owned()])
+            .env(HashMap::new());
+        methods.push(AuthMethod::Terminal(terminal));
+    }
+    methods
+}
+
+/// The way to sign in that a method names.
+pub fn sign_in(method: &str) -> Option<SignIn> {
+    match method {
+        CHATGPT => Some(SignIn::ChatGpt),
+        API_KEY => Some(SignIn::ApiKey),
+        _ => None,
+    }
+}

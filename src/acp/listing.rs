@@ -1,0 +1,96 @@
+//! The list of Sessions: newest first, in pages, of one directory or of all that were used.
+
+use std::path::{Path, PathBuf};
+
+use agent_client_protocol_schema::v1::{ListSessionsResponse, SessionInfo};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use serde_json::Value;
+
+use super::desk::{Desk, wire_id};
+use super::setup::absolute;
+use super::to_acp::title;
+use crate::id::SessionId;
+use crate::projection::{self, Place, Summary};
+use crate::rpc::Fault;
+
+/// How many Sessions a page has.
+const PAGE: usize = 50;
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct Wanted {
+    cwd: Option<PathBuf>,
+    /// The last Session of the page before.
+    after: Option<Place>,
+}
+
+impl Wanted {
+    /// Reads the parameters of `session/list`.
+    pub fn read(params: &Value) -> Result<Self, Fault> {
+        let cwd = match params.get("cwd") {
+            None | Some(Value::Null) => None,
+            some => Some(absolute("cwd", some)?),
+        };
+        let after = match params.get("cursor") {
+            None | Some(Value::Null) => None,
+            Some(cursor) => {
+                let cursor = cursor.as_str().and_then(read_cursor);
+                Some(cursor.ok_or_else(|| Fault::invalid_params("this cursor is none of ours"))?)
+            }
+        };
+        Ok(Self { cwd, after })
+    }
+
+    /// The page, read from the disk.
+    pub fn page(self, desk: &Desk) -> ListSessionsResponse {
+        let workspaces = match self.cwd {
+            Some(cwd) => vec![cwd.canonicalize().unwrap_or(cwd)],
+            None => workspaces(desk),
+        };
+        // One more than fits tells whether there is another page.
+        let mut found = projection::page(&workspaces, self.after.as_ref(), PAGE + 1);
+        let is_more = found.len() > PAGE;
+        found.truncate(PAGE);
+        let next = found.last().filter(|_| is_more).map(|(place, _)| write_cursor(place));
+        let sessions = found.iter().map(|(_, summary)| info(summary)).collect();
+        ListSessionsResponse::new(sessions).next_cursor(next)
+    }
+}
+
+/// Every Workspace that has Sessions: those of the user's cache, and those of this connection.
+pub fn workspaces(desk: &Desk) -> Vec<PathBuf> {
+    let mut all = projection::known(&desk.doors.config.home);
+    for own in desk.workspaces() {
+        if !all.contains(&own) {
+            all.push(own);
+        }
+    }
+    all
+}
+
+/// Where a Session is.
+pub fn find(desk: &Desk, id: &SessionId) -> Option<PathBuf> {
+    workspaces(desk).into_iter().find(|workspace| projection::find(workspace, id))
+}
+
+fn info(summary: &Summary) -> SessionInfo {
+    let title = Some(title(&summary.title)).filter(|title| !title.is_empty());
+    let updated = jiff::Timestamp::from_second(summary.updated).ok();
+    let cwd: &Path = &summary.workspace;
+    SessionInfo::new(wire_id(&summary.session_id), cwd)
+        .title(title)
+        .updated_at(updated.map(|time| time.to_string()))
+}
+
+fn write_cursor(place: &Place) -> String {
+    let (seconds, nanoseconds) = place.written;
+    BASE64.encode(format!("{seconds}.{nanoseconds}.{}", place.id))
+}
+
+fn read_cursor(cursor: &str) -> Option<Place> {
+    let text = String::from_utf8(BASE64.decode(cursor).ok()?).ok()?;
+    let mut parts = text.splitn(3, '.');
+    let written = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(Place { written, id: SessionId::parse(parts.next()?).ok()? })
+}

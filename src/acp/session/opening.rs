@@ -1,0 +1,48 @@
+//! Opening a Session: a new one, or one of the disk, and the task that serves it from then on.
+
+use std::sync::Arc;
+
+use super::Actor;
+use crate::acp::client::Client;
+use crate::acp::desk::Desk;
+use crate::acp::fault;
+use crate::acp::setup::Setup;
+use crate::error::Report;
+use crate::harness::{self, Start};
+use crate::id::SessionId;
+use crate::rpc::Fault;
+
+/// A new Session or one of the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    New,
+    Known(SessionId),
+}
+
+/// Opens a Session and gives the task that will serve it.
+///
+/// This is the place where the client's MCP servers (`setup.servers`) go into the Harness.
+pub async fn open(
+    desk: Arc<Desk>,
+    client: Client,
+    setup: Setup,
+    which: Which,
+) -> Result<Actor, Fault> {
+    let explain = |report: &Report| match &which {
+        Which::New => fault::of(report),
+        Which::Known(id) => fault::of_session(report, &id.to_string()),
+    };
+    if !setup.cwd.is_dir() {
+        let shown = setup.cwd.display();
+        return Err(Fault::invalid_params(format!("`cwd` {shown} is not a directory")));
+    }
+    let harness = desk.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
+    let session = match &which {
+        Which::New => harness::Which::New,
+        Which::Known(id) => harness::Which::Resume(id.clone()),
+    };
+    let start = Start { workspace: setup.cwd, session, can_ask: true };
+    let started = harness.start(start).await;
+    let conversation = started.map_err(|error| explain(&Report::from(&error)))?;
+    Ok(Actor::new(desk, client, harness, conversation, setup.notes))
+}

@@ -1,0 +1,1 @@
+//! Table tests of what comes in; the updates have theirs beside them.

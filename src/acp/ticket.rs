@@ -1,0 +1,84 @@
+//! Tickets: whoever holds one owes an answer, and cannot forget it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::id::SessionId;
+use crate::rpc::{Fault, Id, Peer};
+
+/// Where a request is while it is not answered.
+#[derive(Debug, Clone)]
+pub enum Flight {
+    /// With a task that stops when this is cancelled.
+    Task(CancellationToken),
+    /// With the task of a Session.
+    Session(SessionId),
+}
+
+/// The requests that are not answered yet; a leaf, nothing is awaited while it is held.
+#[derive(Debug, Clone, Default)]
+pub struct Flights(Arc<Mutex<HashMap<String, Flight>>>);
+
+impl Flights {
+    /// Where a request is.
+    pub fn find(&self, key: &str) -> Option<Flight> {
+        self.open().get(key).cloned()
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<String, Flight>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that waits for its answer.
+pub struct Ticket {
+    peer: Peer,
+    id: Id,
+    key: String,
+    flights: Flights,
+    is_answered: bool,
+}
+
+impl Ticket {
+    /// A ticket for a request.
+    pub fn new(peer: &Peer, id: Id, flights: &Flights) -> Self {
+        let (peer, flights) = (peer.clone(), flights.clone());
+        Self { peer, key: id.key(), id, flights, is_answered: false }
+    }
+
+    /// What the request is called when it is taken back.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Notes where the request is.
+    pub fn at(&self, flight: Flight) {
+        self.flights.open().insert(self.key.clone(), flight);
+    }
+
+    /// Answers.
+    pub async fn answer(mut self, outcome: Result<impl Serialize, Fault>) {
+        self.is_answered = true;
+        self.peer.answer(&self.id, outcome).await;
+    }
+}
+
+/// A task that panicked must not leave the client waiting.
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.flights.open().remove(&self.key);
+        if self.is_answered {
+            return;
+        }
+        let (peer, id) = (self.peer.clone(), self.id.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let fault = Fault::internal("this request got lost; please report it");
+                peer.answer(&id, Err::<(), _>(fault)).await;
+            });
+        }
+    }
+}

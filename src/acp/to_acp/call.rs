@@ -1,0 +1,313 @@
+//! Tool calls: how one is called, what it is about, and what became of it.
+
+use std::path::{Path, PathBuf};
+
+use agent_client_protocol_schema::v1::{
+    Content, ContentBlock, Meta, SessionUpdate, Terminal, TextContent, ToolCall, ToolCallContent,
+    ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
+};
+use serde_json::{Value, json};
+
+use super::diff::{self, Before};
+use super::fenced;
+use crate::acp::client::Client;
+use crate::event::{self, ToolResult};
+
+/// The longest title, in characters.
+const TITLE: usize = 200;
+
+/// How much of a running command's output is shown where there is no terminal, in bytes.
+const SHOWN: usize = 16 << 10;
+
+/// How each tool is shown: its kind, and the word before what it is about.
+const LOOKS: &[(&str, ToolKind, &str)] = &[
+    ("apply_patch", ToolKind::Edit, "Edit"),
+    ("bash", ToolKind::Execute, ""),
+    ("bash_input", ToolKind::Execute, "Write to"),
+    ("bash_output", ToolKind::Execute, "Output of"),
+    ("bash_stop", ToolKind::Execute, "Stop"),
+    ("edit", ToolKind::Edit, "Edit"),
+    ("glob", ToolKind::Search, "Find"),
+    ("grep", ToolKind::Search, "Search"),
+    ("list", ToolKind::Read, "List"),
+    ("read", ToolKind::Read, "Read"),
+    ("resource_view", ToolKind::Read, "Look at"),
+    ("update_plan", ToolKind::Think, "Plan"),
+    ("write", ToolKind::Edit, "Write"),
+];
+
+/// The arguments that say most about a call, in this order.
+const TELLING: &[&str] = &["command", "path", "pattern", "query", "url", "name", "id", "handle"];
+
+/// What a call looks like before anything is known of its result.
+#[derive(Debug, Clone)]
+pub struct Look {
+    pub title: String,
+    pub kind: ToolKind,
+    pub locations: Vec<ToolCallLocation>,
+}
+
+impl Look {
+    /// How a call of a tool looks.
+    pub fn of(tool: &str, args: &Value, root: &Path) -> Self {
+        let known = LOOKS.iter().find(|(name, ..)| *name == tool);
+        let (kind, verb) = known.map_or((ToolKind::Other, tool), |(_, kind, verb)| (*kind, *verb));
+        let text = |key: &str| args.get(key).and_then(Value::as_str);
+        let patched = text("patch").map(patched_files).unwrap_or_default();
+        let about = TELLING.iter().find_map(|key| text(key)).map(str::to_owned);
+        let about = about.or_else(|| (!patched.is_empty()).then(|| patched.join(", ")));
+        let title = match (verb, about) {
+            ("", Some(about)) => about,
+            (verb, Some(about)) => format!("{verb} {about}"),
+            ("", None) => tool.to_owned(),
+            (verb, None) => verb.to_owned(),
+        };
+        let line = args.get("offset").and_then(Value::as_u64).filter(|_| tool == "read");
+        let line = line.and_then(|line| u32::try_from(line).ok());
+        let named = text("path").map(str::to_owned).into_iter().chain(patched);
+        let locations = named.map(|path| location(root.join(path), line)).collect();
+        Self { title: bounded(&title), kind, locations }
+    }
+}
+
+/// A place in a file.
+pub fn location(path: PathBuf, line: Option<u32>) -> ToolCallLocation {
+    ToolCallLocation::new(path).line(line)
+}
+
+/// Text as the content of a call.
+pub fn text(text: &str) -> ToolCallContent {
+    ToolCallContent::Content(Content::new(ContentBlock::Text(TextContent::new(text))))
+}
+
+/// A call that was shown, or will be.
+#[derive(Debug)]
+pub struct Card {
+    call: event::ToolCall,
+    look: Look,
+    root: PathBuf,
+    /// Its output goes to a terminal of the client.
+    has_terminal: bool,
+    is_started: bool,
+    /// What the command printed, as far as it is shown; and how much of it the client has.
+    output: String,
+    told: usize,
+}
+
+impl Card {
+    /// The card of a call.
+    pub fn new(call: &event::ToolCall, root: &Path, client: Client) -> Self {
+        let look = Look::of(&call.name, &call.args, root);
+        let has_terminal = client.shows_terminals && call.name == "bash";
+        let (call, root) = (call.clone(), root.to_owned());
+        let (output, told) = (String::new(), 0);
+        Self { call, look, root, has_terminal, is_started: false, output, told }
+    }
+
+    /// The first sight of it.
+    pub fn begin(&mut self) -> SessionUpdate {
+        SessionUpdate::ToolCall(self.first(ToolCallStatus::Pending))
+    }
+
+    fn first(&self, status: ToolCallStatus) -> ToolCall {
+        let mut meta = Meta::new();
+        meta.insert("tool_name".to_owned(), json!(self.call.name));
+        let mut call = ToolCall::new(self.call.call_id.to_string(), self.look.title.clone())
+            .name(self.call.name.clone())
+            .kind(self.look.kind)
+            .status(status)
+            .locations(self.look.locations.clone())
+            .raw_input(self.raw_input());
+        if self.has_terminal {
+            let info = json!({ "terminal_id": self.terminal(), "cwd": self.root });
+            meta.insert("terminal_info".to_owned(), info);
+            call = call.content(vec![ToolCallContent::Terminal(Terminal::new(self.terminal()))]);
+        }
+        call.meta(meta)
+    }
+
+    fn raw_input(&self) -> Value {
+        match &self.call.raw_args {
+            Some(raw) => json!(raw),
+            None => self.call.args.clone(),
+        }
+    }
+
+    /// It runs.
+    pub fn start(&mut self) -> Option<SessionUpdate> {
+        if std::mem::replace(&mut self.is_started, true) {
+            return None;
+        }
+        let fields = ToolCallUpdateFields::new().status(ToolCallStatus::InProgress);
+        Some(self.update(fields, None))
+    }
+
+    /// It printed something.
+    pub fn output(&mut self, piece: &str) -> Option<SessionUpdate> {
+        if self.has_terminal {
+            self.told += piece.len();
+            let data = json!({ "terminal_id": self.terminal(), "data": for_terminal(piece) });
+            let meta = Meta::from_iter([("terminal_output".to_owned(), data)]);
+            return Some(self.update(ToolCallUpdateFields::new(), Some(meta)));
+        }
+        self.output.push_str(piece);
+        // All of it is sent every time, so it is sent less and less often.
+        let news = self.output.len().saturating_sub(self.told);
+        if news < self.told / 8 {
+            return None;
+        }
+        keep_tail(&mut self.output, SHOWN);
+        self.told = self.output.len();
+        let content = vec![text(&fenced(&self.output, ""))];
+        Some(self.update(ToolCallUpdateFields::new().content(content), None))
+    }
+
+    /// It is over.
+    pub fn finish(self, result: &ToolResult) -> Vec<SessionUpdate> {
+        let mut fields =
+            ToolCallUpdateFields::new().status(status(result)).raw_output(raw_output(result));
+        let locations = self.locations(result);
+        if !locations.is_empty() && locations != self.look.locations {
+            fields = fields.locations(locations);
+        }
+        if self.has_terminal {
+            let meta = self.terminal_end(result);
+            return vec![self.update(fields, Some(meta))];
+        }
+        let content = self.content(result);
+        if !content.is_empty() {
+            fields = fields.content(content);
+        }
+        vec![self.update(fields, None)]
+    }
+
+    /// All of it at once, for a call of the past.
+    pub fn whole(self, result: &ToolResult) -> Vec<SessionUpdate> {
+        let mut call = self.first(status(result)).raw_output(raw_output(result));
+        let locations = self.locations(result);
+        if !locations.is_empty() {
+            call = call.locations(locations);
+        }
+        if self.has_terminal {
+            // A terminal is made by the call and filled by an update.
+            let meta = self.terminal_end(result);
+            let filled = self.update(ToolCallUpdateFields::new(), Some(meta));
+            return vec![SessionUpdate::ToolCall(call), filled];
+        }
+        vec![SessionUpdate::ToolCall(call.content(self.content(result)))]
+    }
+
+    fn update(&self, fields: ToolCallUpdateFields, meta: Option<Meta>) -> SessionUpdate {
+        let update = ToolCallUpdate::new(self.call.call_id.to_string(), fields);
+        SessionUpdate::ToolCallUpdate(update.meta(meta))
+    }
+
+    fn terminal(&self) -> String {
+        self.call.call_id.to_string()
+    }
+
+    /// What is left to say to a terminal: the output if none was told, and how the command ended.
+    fn terminal_end(&self, result: &ToolResult) -> Meta {
+        let mut meta = Meta::new();
+        let id = self.terminal();
+        if self.told == 0
+            && let Some(output) = &result.output
+        {
+            let data = json!({ "terminal_id": id, "data": for_terminal(output) });
+            meta.insert("terminal_output".to_owned(), data);
+        }
+        let fact = |name: &str| result.details.get(name).cloned().unwrap_or_default();
+        let signal = match fact("signal") {
+            Value::Number(number) => json!(number.to_string()),
+            other => other,
+        };
+        let code = match fact("exit_code") {
+            Value::Null if signal.is_null() && !result.ok => json!(1),
+            other => other,
+        };
+        let end = json!({ "terminal_id": id, "exit_code": code, "signal": signal });
+        meta.insert("terminal_exit".to_owned(), end);
+        meta
+    }
+
+    /// What the user sees of a result: the change where there is one, the text otherwise.
+    fn content(&self, result: &ToolResult) -> Vec<ToolCallContent> {
+        if let Some(diff) = result.details.get("diff").and_then(Value::as_str) {
+            let was_there = result.details.get("created") == Some(&Value::Bool(false));
+            let before = if was_there { Before::There } else { Before::Unknown };
+            let pieces = diff::content(diff, &self.root, before);
+            if !pieces.is_empty() {
+                return pieces;
+            }
+        }
+        let output = result.output.as_deref().unwrap_or_default();
+        if output.trim().is_empty() {
+            return Vec::new();
+        }
+        let is_plain = matches!(self.look.kind, ToolKind::Think | ToolKind::Edit);
+        vec![if is_plain { text(output) } else { text(&fenced(output, "")) }]
+    }
+
+    /// Where it happened, as far as the result knows better than the call.
+    fn locations(&self, result: &ToolResult) -> Vec<ToolCallLocation> {
+        let diff = result.details.get("diff").and_then(Value::as_str);
+        let hunks = diff.map(diff::hunks).unwrap_or_default();
+        let mut places: Vec<ToolCallLocation> = Vec::new();
+        for hunk in hunks {
+            let path = self.root.join(&hunk.path);
+            if !places.iter().any(|place| place.path == path) {
+                places.push(location(path, Some(hunk.line)));
+            }
+        }
+        if places.is_empty() { self.look.locations.clone() } else { places }
+    }
+}
+
+fn status(result: &ToolResult) -> ToolCallStatus {
+    if result.ok { ToolCallStatus::Completed } else { ToolCallStatus::Failed }
+}
+
+fn raw_output(result: &ToolResult) -> Value {
+    let mut raw = json!({ "ok": result.ok, "output": result.output });
+    if let Some(error) = &result.error {
+        raw["error"] = json!(error);
+    }
+    if !result.details.is_null() {
+        raw["details"] = result.details.clone();
+    }
+    raw
+}
+
+/// A terminal wants to be told to go back to the first column.
+fn for_terminal(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\n', "\r\n")
+}
+
+/// Keeps the end of a text, from the beginning of a line where there is one.
+fn keep_tail(text: &mut String, most: usize) {
+    if text.len() <= most {
+        return;
+    }
+    let mut start = text.len() - most;
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    let tail = text.get(start..).unwrap_or_default();
+    let start = start + tail.find('\n').map_or(0, |end| end + 1);
+    text.replace_range(..start, "");
+}
+
+/// The files that a patch names.
+fn patched_files(patch: &str) -> Vec<String> {
+    let file = |line: &str| Some(line.strip_prefix("*** ")?.split_once(" File: ")?.1.to_owned());
+    patch.lines().filter_map(file).collect()
+}
+
+/// On one line, and not too long.
+fn bounded(title: &str) -> String {
+    let line: String = title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match line.char_indices().nth(TITLE) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
+}

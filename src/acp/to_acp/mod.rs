@@ -1,0 +1,331 @@
+//! Events to updates: the one renderer of this room, for a running Turn and for one of long ago.
+//!
+//! It has no clock and no channel: Events go in, updates come out. Live, a tool call is told when it
+//! begins and again when it changes; of the past it is told once, with everything.
+
+pub mod call;
+pub mod diff;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use agent_client_protocol_schema::v1::{
+    ContentBlock, ContentChunk, Cost, MessageId, Notice, NoticeSeverity, Plan, PlanEntry,
+    PlanEntryPriority, PlanEntryStatus, ResourceLink, SessionInfoUpdate, SessionUpdate,
+    TextContent, UsageUpdate,
+};
+use serde_json::Value;
+
+use super::client::Client;
+use super::{ending, fault};
+use crate::event::{
+    AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Status,
+    TerminalStatus, TurnFailed, UserMessage,
+};
+use crate::history::History;
+use crate::id::{CallId, EventId};
+use call::Card;
+use stream::Stream;
+
+/// The tool whose calls are shown by the plan that they record.
+const PLANNING: &str = "update_plan";
+
+/// How much of a first prompt becomes the title, in characters.
+const TITLE: usize = 80;
+
+/// What was shown of a Session so far.
+#[derive(Debug)]
+pub struct Renderer {
+    /// The Workspace: paths on the wire are absolute.
+    root: PathBuf,
+    client: Client,
+    /// Tokens that fit the model's window.
+    pub window: u64,
+    words: Stream,
+    thoughts: Stream,
+    /// Calls that have no result yet.
+    cards: HashMap<CallId, Card>,
+    /// Estimated dollars so far.
+    spent: Option<f64>,
+    /// Tokens in the window after the last call.
+    used: Option<u64>,
+    is_titled: bool,
+}
+
+impl Renderer {
+    /// A renderer that has shown nothing yet.
+    pub fn new(root: PathBuf, client: Client, window: u64) -> Self {
+        Self {
+            root,
+            client,
+            window,
+            words: Stream::default(),
+            thoughts: Stream::default(),
+            cards: HashMap::new(),
+            spent: None,
+            used: None,
+            is_titled: false,
+        }
+    }
+
+    /// Shows what happens.
+    pub fn hear(&mut self, event: &Event) -> Vec<SessionUpdate> {
+        match event.kind() {
+            EventKind::Canonical(fact) => self.fact(event.id(), fact),
+            EventKind::Ephemeral(notice) => self.notice(notice),
+        }
+    }
+
+    /// Shows everything that happened so far; calls that still run are left open.
+    pub fn replay(&mut self, history: &History) -> Vec<SessionUpdate> {
+        let mut updates = Vec::new();
+        for event in history.iter() {
+            let Some(fact) = event.fact() else { continue };
+            match fact {
+                // Only what it came to is of interest.
+                Canonical::Plan(_) => {}
+                Canonical::ProviderUsage(usage) => self.spend(usage),
+                Canonical::UserMessage(message) => {
+                    updates.extend(user(event.id(), message));
+                    self.is_titled = true;
+                }
+                Canonical::ToolCall(call) if call.name != PLANNING => {
+                    let card = Card::new(call, &self.root, self.client);
+                    self.cards.insert(call.call_id.clone(), card);
+                }
+                Canonical::ToolResult(result) => {
+                    let card = self.cards.remove(&result.call_id);
+                    updates.extend(card.into_iter().flat_map(|card| card.whole(result)));
+                }
+                fact => updates.extend(self.fact(event.id(), fact)),
+            }
+        }
+        updates.extend(self.cards.values_mut().map(Card::begin));
+        if let Some(plan) = history.current_plan() {
+            updates.push(plan_update(plan));
+        }
+        updates.extend(self.standing(history));
+        updates
+    }
+
+    /// Takes in what was spent and said before, without showing it.
+    pub fn catch_up(&mut self, history: &History) {
+        for fact in history.facts() {
+            match fact {
+                Canonical::ProviderUsage(usage) => self.spend(usage),
+                Canonical::UserMessage(_) => self.is_titled = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// The title of the Session, and how full its window is.
+    pub fn standing(&self, history: &History) -> Vec<SessionUpdate> {
+        let first = history.facts().find_map(|fact| match fact {
+            Canonical::UserMessage(message) => Some(message),
+            _ => None,
+        });
+        let titled = first.map(|message| title_update(&message.text));
+        titled.into_iter().chain(self.usage()).collect()
+    }
+
+    fn fact(&mut self, id: &EventId, fact: &Canonical) -> Vec<SessionUpdate> {
+        match fact {
+            // What the user said is known to whoever said it.
+            Canonical::UserMessage(message) => self.title(message),
+            Canonical::AssistantMessage(message) => self.message(id, message),
+            Canonical::Reasoning(reasoning) => self.reasoning(id, reasoning),
+            Canonical::ToolCall(call) if call.name == PLANNING => Vec::new(),
+            Canonical::ToolCall(call) => {
+                let mut card = Card::new(call, &self.root, self.client);
+                let update = card.begin();
+                self.cards.insert(call.call_id.clone(), card);
+                vec![update]
+            }
+            Canonical::ToolResult(result) => match self.cards.remove(&result.call_id) {
+                Some(card) => card.finish(result),
+                None => Vec::new(),
+            },
+            Canonical::Plan(plan) => vec![plan_update(plan)],
+            Canonical::ProviderUsage(usage) => {
+                self.spend(usage);
+                self.usage().into_iter().collect()
+            }
+            Canonical::TurnFailed(failed) => self.failure(id, failed),
+            // Settings are told by whoever changes them; the rest is for the Log.
+            Canonical::SessionStarted(_)
+            | Canonical::PermissionDecision(_)
+            | Canonical::SkillActivation(_)
+            | Canonical::SkillContextHydration(_)
+            | Canonical::SubagentEvent(_)
+            | Canonical::WorkflowEvent(_)
+            | Canonical::SessionFork(_)
+            | Canonical::BranchSummary(_)
+            | Canonical::HistoryCompaction(_)
+            | Canonical::HistoryRewound(_)
+            | Canonical::PostureChanged(_)
+            | Canonical::LogRepaired(_)
+            | Canonical::Unknown(_) => Vec::new(),
+        }
+    }
+
+    fn notice(&mut self, notice: &Ephemeral) -> Vec<SessionUpdate> {
+        match notice {
+            Ephemeral::TextDelta(text) => {
+                let id = self.words.piece(text);
+                vec![SessionUpdate::AgentMessageChunk(chunk(&id, text))]
+            }
+            Ephemeral::ReasoningDelta(text) => {
+                let id = self.thoughts.piece(text);
+                vec![SessionUpdate::AgentThoughtChunk(chunk(&id, text))]
+            }
+            Ephemeral::ToolOutputDelta { call_id, chunk } => {
+                let card = self.cards.get_mut(call_id);
+                card.and_then(|card| card.output(chunk)).into_iter().collect()
+            }
+            Ephemeral::Status(Status::Working { call_id, .. }) => {
+                let card = self.cards.get_mut(call_id);
+                card.and_then(Card::start).into_iter().collect()
+            }
+            Ephemeral::ProviderRetry(retry) if self.client.takes_notices => {
+                let title = format!("Trying again ({}/{})", retry.attempt, retry.max_attempts);
+                vec![notice_update(NoticeSeverity::Warning, &title, &retry.error.message)]
+            }
+            // Questions are asked by the Session's task.
+            Ephemeral::Status(_)
+            | Ephemeral::ContextPressure(_)
+            | Ephemeral::ProviderRetry(_)
+            | Ephemeral::PermissionRequest(_)
+            | Ephemeral::PermissionResolved { .. } => Vec::new(),
+        }
+    }
+
+    fn title(&mut self, message: &UserMessage) -> Vec<SessionUpdate> {
+        if std::mem::replace(&mut self.is_titled, true) {
+            return Vec::new();
+        }
+        vec![title_update(&message.text)]
+    }
+
+    fn message(&mut self, id: &EventId, message: &AssistantMessage) -> Vec<SessionUpdate> {
+        let untold = self.words.whole(&message.text, id);
+        untold
+            .map(|(id, text)| SessionUpdate::AgentMessageChunk(chunk(&id, &text)))
+            .into_iter()
+            .collect()
+    }
+
+    fn reasoning(&mut self, id: &EventId, reasoning: &Reasoning) -> Vec<SessionUpdate> {
+        if self.thoughts.close() {
+            return Vec::new();
+        }
+        let parts = reasoning.item.get("summary").and_then(Value::as_array).into_iter().flatten();
+        let parts: Vec<&str> =
+            parts.filter_map(|part| part.get("text").and_then(Value::as_str)).collect();
+        let text = parts.join("\n\n");
+        if text.trim().is_empty() {
+            return Vec::new();
+        }
+        vec![SessionUpdate::AgentThoughtChunk(chunk(&id.to_string(), &text))]
+    }
+
+    fn spend(&mut self, usage: &ProviderUsage) {
+        if let Some(cost) = usage.estimated_cost_usd {
+            *self.spent.get_or_insert(0.0) += cost;
+        }
+        if let Some(tokens) = &usage.usage {
+            self.used = Some(tokens.input_tokens + tokens.output_tokens);
+        }
+    }
+
+    fn usage(&self) -> Option<SessionUpdate> {
+        let mut update = UsageUpdate::new(self.used?, self.window);
+        if let Some(spent) = self.spent {
+            update = update.cost(Cost::new(spent, "USD"));
+        }
+        Some(SessionUpdate::UsageUpdate(update))
+    }
+
+    /// A Turn that failed says so where the answer would be.
+    fn failure(&mut self, id: &EventId, failed: &TurnFailed) -> Vec<SessionUpdate> {
+        // What was under way is over, also what the Log does not mention any more.
+        self.words.close();
+        self.thoughts.close();
+        if failed.terminal_status == TerminalStatus::Interrupted {
+            return Vec::new();
+        }
+        vec![failure(&id.to_string(), &fault::told(&ending::report(failed)))]
+    }
+}
+
+/// The user's words of the past.
+fn user(id: &EventId, message: &UserMessage) -> Vec<SessionUpdate> {
+    let id = id.to_string();
+    let words = (!message.text.is_empty()).then(|| chunk(&id, &message.text));
+    let attached = message.descriptors().map(|resource| {
+        let uri = format!("pixir:resource/{}", resource.id);
+        let link = ResourceLink::new(resource.name.clone(), uri)
+            .mime_type(resource.media_type.clone())
+            .size(i64::try_from(resource.bytes).ok());
+        ContentChunk::new(ContentBlock::ResourceLink(link)).message_id(MessageId::new(id.clone()))
+    });
+    words.into_iter().chain(attached).map(SessionUpdate::UserMessageChunk).collect()
+}
+
+/// The words of a failure.
+pub fn failure(id: &str, told: &str) -> SessionUpdate {
+    SessionUpdate::AgentMessageChunk(chunk(id, &format!("\u{26a0} {told}")))
+}
+
+/// A piece of a message.
+pub fn chunk(id: &str, text: &str) -> ContentChunk {
+    let text = ContentBlock::Text(TextContent::new(text));
+    ContentChunk::new(text).message_id(MessageId::new(id))
+}
+
+/// Something the user should know, for clients that take notices.
+pub fn notice_update(severity: NoticeSeverity, title: &str, words: &str) -> SessionUpdate {
+    SessionUpdate::Notice(Notice::new(severity, title).description(words.to_owned()))
+}
+
+fn title_update(text: &str) -> SessionUpdate {
+    SessionUpdate::SessionInfoUpdate(SessionInfoUpdate::new().title(title(text)))
+}
+
+/// A title of a first prompt: its beginning, on one line.
+pub fn title(text: &str) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(TITLE) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default().trim_end()),
+        None => line,
+    }
+}
+
+fn plan_update(plan: &crate::event::Plan) -> SessionUpdate {
+    let entry = |entry: &crate::event::PlanEntry| {
+        let priority = match entry.priority.as_str() {
+            "high" => PlanEntryPriority::High,
+            "low" => PlanEntryPriority::Low,
+            _ => PlanEntryPriority::Medium,
+        };
+        let status = match entry.status.as_str() {
+            "completed" => PlanEntryStatus::Completed,
+            "in_progress" => PlanEntryStatus::InProgress,
+            _ => PlanEntryStatus::Pending,
+        };
+        PlanEntry::new(entry.content.clone(), priority, status)
+    };
+    SessionUpdate::Plan(Plan::new(plan.entries.iter().map(entry).collect()))
+}
+
+/// Text in a fence that nothing in it closes.
+pub fn fenced(text: &str, language: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest.max(2) + 1);
+    let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
+    format!("{fence}{language}\n{text}{end}{fence}")
+}

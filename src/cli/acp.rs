@@ -1,0 +1,151 @@
+//! `pixir acp`: serve an editor over stdin and stdout, until it is gone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use tokio::sync::OnceCell;
+
+use super::door::{Access, Opened};
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::signals::Signals;
+use super::{Context, login, logout};
+use crate::acp::{self, Doors, SignIn};
+use crate::config::{Config, Sight};
+use crate::credential::{CredentialKind, FieldPolicy};
+use crate::error::{Kind, Report};
+use crate::event::PermissionMode;
+use crate::harness::{Door, Harness};
+use crate::role::strictest;
+use crate::scripted::Server;
+
+/// Serve an editor: the Agent Client Protocol on stdin and stdout
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Serve an editor: the Agent Client Protocol on stdin and stdout.\n\n\
+        Editors start this; put `pixir acp` into their settings. Each line is one JSON-RPC message. It ends when \
+        stdin does. Anything that would change something is asked in the editor, unless --auto, --read-only or \
+        `acp.mode` of the config says otherwise.",
+    after_long_help = "Examples:\n  pixir acp\n  pixir acp --login"
+)]
+pub struct AcpArgs {
+    /// Sign in on this terminal instead, as `pixir login` does
+    #[arg(long)]
+    login: bool,
+}
+
+pub fn acp(args: &AcpArgs, context: &Context) -> Result<Exit, Report> {
+    if args.login {
+        return login::login(&login::LoginArgs::default(), context);
+    }
+    let context = Arc::new(Context {
+        flags: context.flags.clone(),
+        environment: context.environment.clone(),
+        started: context.started,
+    });
+    let doors = doors(&context)?;
+    in_runtime(async {
+        let mut signals = Signals::listen();
+        let stop = async move {
+            signals.next().await;
+        };
+        acp::serve(doors, std::io::stdin(), std::io::stdout(), stop)
+            .await
+            .map_err(|error| Report::new(Kind::Internal, format!("no streams: {error}")))?;
+        Ok(Exit::Answered)
+    })
+}
+
+fn doors(context: &Arc<Context>) -> Result<Doors, Report> {
+    let config = context.user_settings()?;
+    let sees_images = sees_images(context, &config);
+    let demo = Arc::new(OnceCell::new());
+    let opener = Arc::clone(context);
+    let signer = Arc::clone(context);
+    let leaver = Arc::clone(context);
+    Ok(Doors {
+        config,
+        sees_images,
+        open: Box::new(move |workspace| {
+            let (context, demo) = (Arc::clone(&opener), Arc::clone(&demo));
+            Box::pin(async move { open(&context, workspace, &demo).await })
+        }),
+        sign_in: Box::new(move |way| {
+            let context = Arc::clone(&signer);
+            Box::pin(async move { sign_in(&context, way).await })
+        }),
+        sign_out: Box::new(move || {
+            let context = Arc::clone(&leaver);
+            Box::pin(async move { logout::sign_out(&context).await.map(drop) })
+        }),
+    })
+}
+
+/// A Harness for a Workspace, with the settings that hold there.
+async fn open(
+    context: &Context,
+    workspace: PathBuf,
+    demo: &OnceCell<Server>,
+) -> Result<Arc<Harness>, Report> {
+    let Opened { mut loaded, access } = context.open_unasked(&workspace, None)?;
+    for notice in &loaded.notices {
+        context.notice(notice);
+    }
+    loaded.config.permission_mode = mode(&loaded.config);
+    let credential = match access {
+        Access::Provider(credential) => credential,
+        Access::Demo => {
+            let (credential, server) = Access::Demo.open().await?;
+            if let Some(server) = server {
+                // It lives as long as the process; a second one is not needed.
+                demo.set(server).ok();
+            }
+            credential
+        }
+    };
+    let own_binary = std::env::current_exe()
+        .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
+    let environment = context.environment.all();
+    let config = loaded.config;
+    Ok(Arc::new(Harness::open(Door { config, credential, environment, own_binary })))
+}
+
+/// An editor's user is asked, unless they said otherwise.
+fn mode(config: &Config) -> PermissionMode {
+    if config.mode_named {
+        return config.permission_mode.clone();
+    }
+    match &config.acp_mode {
+        Some(mode) => mode.clone(),
+        None => strictest(&config.permission_mode, &PermissionMode::Ask),
+    }
+}
+
+/// Whether the model that will most likely be asked can be shown images.
+fn sees_images(context: &Context, config: &Config) -> bool {
+    let Ok(chosen) = context.chosen(config) else { return true };
+    let takes_images = chosen.credential.policy() != FieldPolicy::Portable;
+    let endpoint = (config.home.clone(), chosen.credential.base_url());
+    Sight::new(takes_images, endpoint, &config.model).sees()
+}
+
+async fn sign_in(context: &Context, way: SignIn) -> Result<(), Report> {
+    match way {
+        SignIn::ChatGpt => login::in_browser(context).await,
+        SignIn::ApiKey => {
+            let config = context.user_settings()?;
+            let chosen = context.chosen(&config)?;
+            if chosen.credential.kind() == CredentialKind::ApiKey {
+                return Ok(());
+            }
+            let is_set =
+                context.environment.get("OPENAI_API_KEY").is_some_and(|key| !key.is_empty());
+            if is_set {
+                return Ok(());
+            }
+            Err(Report::new(Kind::NotAuthenticated, "OPENAI_API_KEY is not set")
+                .with_next_actions(vec!["set it where your editor is started".to_owned()]))
+        }
+    }
+}

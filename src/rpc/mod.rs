@@ -1,0 +1,18 @@
+//! JSON-RPC over two streams of lines: one reader, one ordered writer, and questions both ways.
+//!
+//! Nothing here knows what is talked about. Whatever comes in becomes a [`Message`], also what is
+//! broken; whatever goes out is one line, in the order in which it was handed over.
+
+mod fault;
+mod line;
+mod message;
+mod peer;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use fault::Fault;
+pub use line::{Line, read_lines};
+pub use message::{Id, Message};
+pub use peer::{CANCEL_REQUEST, Peer};
+pub use writer::{Writer, write_lines};

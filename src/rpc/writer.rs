@@ -1,0 +1,65 @@
+//! Lines out: one thread, one order, and no word to a reader that has gone.
+
+use std::io::{self, BufWriter, Write};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+/// How many lines may wait for a slow reader.
+const WAITING: usize = 1024;
+
+/// What is handed to the writer.
+pub enum Outgoing {
+    /// A whole line, with its end.
+    Line(Vec<u8>),
+    /// Everything was said.
+    End,
+}
+
+/// The writer of a connection, to be waited for at the end.
+pub struct Writer {
+    lines: mpsc::Sender<Outgoing>,
+    done: oneshot::Receiver<()>,
+}
+
+/// Starts to write. After a failure lines are taken and thrown away: that the reader left is no
+/// reason to stop, because whoever started us may still want to end us properly.
+pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
+    let (lines, mut waiting) = mpsc::channel(WAITING);
+    let (finished, done) = oneshot::channel();
+    std::thread::Builder::new().name("pixir-out".to_owned()).spawn(move || {
+        let mut output = BufWriter::with_capacity(64 * 1024, output);
+        let mut is_read = true;
+        while let Some(Outgoing::Line(line)) = waiting.blocking_recv() {
+            is_read = is_read && output.write_all(&line).is_ok();
+            // More may be on its way; it is pushed out when nothing is.
+            if waiting.is_empty() {
+                is_read = is_read && output.flush().is_ok();
+            }
+        }
+        if is_read {
+            output.flush().ok();
+        } else {
+            // What is left in the buffer would be tried again when it is dropped.
+            drop(output.into_parts());
+        }
+        finished.send(()).ok();
+    })?;
+    Ok(Writer { lines, done })
+}
+
+impl Writer {
+    /// Where lines are handed in.
+    pub fn lines(&self) -> mpsc::Sender<Outgoing> {
+        self.lines.clone()
+    }
+
+    /// Waits until everything is out, but not for a reader that does not read.
+    pub async fn finish(self, patience: Duration) {
+        let ending = async {
+            self.lines.send(Outgoing::End).await.ok();
+            self.done.await.ok();
+        };
+        tokio::time::timeout(patience, ending).await.ok();
+    }
+}

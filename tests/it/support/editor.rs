@@ -1,0 +1,249 @@
+//! An editor: a small client that talks to the real `pixir acp` in raw lines, and keeps all of them.
+
+#![expect(clippy::needless_pass_by_value, reason = "stories read best with a bare `json!`")]
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::house::DEADLINE;
+use super::leaks;
+use super::stage::{Stage, wait_for};
+
+/// A running `pixir acp` and everything that was said to and by it.
+pub struct Editor {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    next_id: u64,
+    /// What came and nobody has looked at yet.
+    unread: VecDeque<Value>,
+    /// Every line in either direction, in order of its passing here.
+    pub sent: Vec<Value>,
+    pub received: Vec<Value>,
+    /// Lines of stdout that are no JSON; there must be none.
+    pub junk: Vec<String>,
+}
+
+impl Editor {
+    /// Starts it on a stage, with these further arguments.
+    pub fn start(stage: &Stage, args: &[&str]) -> Self {
+        let mut all = vec!["acp"];
+        all.extend(args);
+        Self::spawn(&mut stage.command(&all))
+    }
+
+    /// Starts any command that speaks the protocol.
+    pub fn spawn(command: &mut std::process::Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (heard, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { break };
+                if heard.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            stdin: child.stdin.take(),
+            child,
+            lines,
+            next_id: 0,
+            unread: VecDeque::new(),
+            sent: Vec::new(),
+            received: Vec::new(),
+            junk: Vec::new(),
+        }
+    }
+
+    /// Starts it and greets it, with these client capabilities.
+    pub fn greeted(stage: &Stage, capabilities: Value) -> Self {
+        let mut editor = Self::start(stage, &[]);
+        editor.initialize(capabilities);
+        editor
+    }
+
+    pub fn initialize(&mut self, capabilities: Value) -> Value {
+        let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+        self.call("initialize", params).unwrap()
+    }
+
+    /// Writes bytes as they are; a reader that left is for the story to notice.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        let stdin = self.stdin.as_mut().expect("stdin is open");
+        stdin.write_all(bytes).and_then(|()| stdin.flush()).ok();
+    }
+
+    /// Writes one message.
+    pub fn say(&mut self, message: &Value) {
+        self.raw(format!("{message}\n").as_bytes());
+        self.sent.push(message.clone());
+    }
+
+    /// Asks, and gives the id of the question.
+    pub fn ask(&mut self, method: &str, params: Value) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    pub fn notify(&mut self, method: &str, params: Value) {
+        self.say(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+
+    /// Asks and waits for the answer; everything that came before it stays to be looked at.
+    pub fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
+        let id = self.ask(method, params);
+        self.answer(id)
+    }
+
+    /// The answer to a question.
+    #[track_caller]
+    pub fn answer(&mut self, id: u64) -> Result<Value, Value> {
+        let message = self.wait(&format!("the answer to {id}"), |message| {
+            message.get("method").is_none() && message["id"] == id
+        });
+        match message.get("error") {
+            Some(error) => Err(error.clone()),
+            None => Ok(message["result"].clone()),
+        }
+    }
+
+    /// The next request of the agent for a method.
+    #[track_caller]
+    pub fn request(&mut self, method: &str) -> Value {
+        self.wait(method, |message| message["method"] == method && message.get("id").is_some())
+    }
+
+    /// The next notification of a kind of update.
+    #[track_caller]
+    pub fn update(&mut self, kind: &str) -> Value {
+        let found = self.wait(kind, |message| {
+            message["method"] == "session/update"
+                && message["params"]["update"]["sessionUpdate"] == kind
+        });
+        found["params"]["update"].clone()
+    }
+
+    /// The first message that is wished for; it is taken out, what came around it stays.
+    #[track_caller]
+    pub fn wait(&mut self, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
+        let mut looked_at = 0;
+        let end = Instant::now() + DEADLINE;
+        loop {
+            while let Some(message) = self.unread.get(looked_at) {
+                if wished(message) {
+                    return self.unread.remove(looked_at).unwrap();
+                }
+                looked_at += 1;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.take(&line),
+                Err(RecvTimeoutError::Timeout) => panic!("no {what} in {:#?}", self.unread),
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("it ended before {what}; unread: {:#?}", self.unread)
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, line: &str) {
+        leaks::check_stream(line);
+        match serde_json::from_str::<Value>(line) {
+            Ok(message) => {
+                self.received.push(message.clone());
+                self.unread.push_back(message);
+            }
+            Err(_) => self.junk.push(line.to_owned()),
+        }
+    }
+
+    /// Everything that came so far, without waiting.
+    pub fn drain(&mut self) -> Vec<Value> {
+        while let Ok(line) = self.lines.try_recv() {
+            self.take(&line);
+        }
+        self.unread.drain(..).collect()
+    }
+
+    /// All updates that came so far, of all Sessions.
+    pub fn updates(&mut self) -> Vec<Value> {
+        let all = self.drain().into_iter();
+        all.filter(|message| message["method"] == "session/update")
+            .map(|message| message["params"]["update"].clone())
+            .collect()
+    }
+
+    /// A new Session in a directory.
+    #[track_caller]
+    pub fn session(&mut self, cwd: &Path) -> String {
+        let made = self.call("session/new", json!({"cwd": cwd, "mcpServers": []})).unwrap();
+        made["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends a prompt of text; gives the id of the question.
+    pub fn prompt(&mut self, session: &str, text: &str) -> u64 {
+        let prompt = json!([{"type": "text", "text": text}]);
+        self.ask("session/prompt", json!({"sessionId": session, "prompt": prompt}))
+    }
+
+    /// One prompt to its end.
+    #[track_caller]
+    pub fn turn(&mut self, session: &str, text: &str) -> Result<Value, Value> {
+        let id = self.prompt(session, text);
+        self.answer(id)
+    }
+
+    /// Answers a question of the agent.
+    pub fn reply(&mut self, request: &Value, result: Value) {
+        self.say(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}));
+    }
+
+    /// Chooses an option of a permission request.
+    pub fn choose(&mut self, request: &Value, option: &str) {
+        self.reply(request, json!({"outcome": {"outcome": "selected", "optionId": option}}));
+    }
+
+    /// Closes stdin.
+    pub fn hang_up(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Closes stdin and waits for the end; everything that was said has been JSON.
+    #[track_caller]
+    pub fn end(mut self) -> (ExitStatus, Vec<Value>) {
+        self.hang_up();
+        let status = wait_for(DEADLINE, || self.child.try_wait().unwrap(), Option::is_some);
+        let status = status.expect("it ends in time");
+        // The pipe is closed with the process, so this reads to the end.
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(10)) {
+            self.take(&line);
+        }
+        assert_eq!(self.junk, Vec::<String>::new(), "stdout is clean");
+        (status, std::mem::take(&mut self.received))
+    }
+}
+
+impl Drop for Editor {
+    fn drop(&mut self) {
+        // Only a test that failed leaves it running.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The text of all chunks of a kind, joined.
+pub fn text_of(updates: &[Value], kind: &str) -> String {
+    let of_kind = updates.iter().filter(|update| update["sessionUpdate"] == kind);
+    of_kind.filter_map(|update| update["content"]["text"].as_str()).collect()
+}
