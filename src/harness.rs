@@ -1,16 +1,18 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
 mod change;
+mod grant;
 mod posture;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::config::models::Model;
 use crate::config::{Config, SandboxLevel, Sight};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
@@ -31,6 +33,7 @@ use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackgrou
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
 pub use change::Change;
+use grant::Grants;
 use posture::{Posture, Resumed};
 
 /// When the first request has long left, and things that can wait are done.
@@ -81,6 +84,9 @@ pub struct Harness {
     shell: String,
     budget: Arc<Budget>,
     approvals: Approvals,
+    grants: Grants,
+    /// Looked up when somebody chooses.
+    models: OnceLock<Vec<Model>>,
 }
 
 impl Harness {
@@ -105,6 +111,7 @@ impl Harness {
         let sessions = Sessions::default();
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
         let approvals = Approvals::new(&config.home);
+        let grants = Grants::new(&config.home);
         Self {
             config,
             provider,
@@ -116,6 +123,8 @@ impl Harness {
             shell,
             budget,
             approvals,
+            grants,
+            models: OnceLock::new(),
         }
     }
 
@@ -152,7 +161,9 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
-        let Resumed { posture, change } = Posture::of(&history).resumed(&self.config);
+        let granted = self.grants.find(id, workspace.root());
+        let before = Posture::of(&history);
+        let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         if let Some(change) = change {
             session.record(change.into()).await?;

@@ -47,6 +47,10 @@ impl Home {
     pub fn permissions(&self) -> PathBuf {
         self.0.join("permissions.json")
     }
+    /// Modes that the user chose for single Sessions.
+    pub fn grants(&self) -> PathBuf {
+        self.0.join("grants.json")
+    }
     /// What the user said about the files of Workspaces that want trust.
     pub fn trust(&self) -> PathBuf {
         self.0.join("trust.json")

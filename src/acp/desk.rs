@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_client_protocol_schema::v1::{self, SessionNotification, SessionUpdate};
@@ -21,6 +22,8 @@ pub struct Desk {
     pub flights: Flights,
     /// One Harness per Workspace, because a Workspace has settings of its own. A leaf.
     harnesses: Mutex<HashMap<PathBuf, Arc<Harness>>>,
+    /// How often who pays has changed.
+    generation: AtomicU64,
     /// The Sessions that the client has open. A leaf.
     sessions: Mutex<HashMap<SessionId, Handle>>,
 }
@@ -28,8 +31,14 @@ pub struct Desk {
 impl Desk {
     /// A desk without anything on it.
     pub fn new(peer: Peer, doors: Doors) -> Self {
-        let flights = Flights::default();
-        Self { peer, doors, flights, harnesses: Mutex::default(), sessions: Mutex::default() }
+        Self {
+            peer,
+            doors,
+            flights: Flights::default(),
+            harnesses: Mutex::default(),
+            generation: AtomicU64::new(0),
+            sessions: Mutex::default(),
+        }
     }
 
     /// The Harness of a Workspace, opened when it is first needed.
@@ -47,6 +56,12 @@ impl Desk {
     /// Forgets every Harness: who signs in or out changes who pays.
     pub fn forget_harnesses(&self) {
         self.harnesses().clear();
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Changes whenever somebody signs in or out.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// The Workspaces that were used here.

@@ -36,8 +36,8 @@ pub fn of_session(report: &Report, id: &str) -> Fault {
             Fault::new(NOT_FOUND, told(report)).with(json!({ "sessionId": id }))
         }
         Some(Kind::SessionBusy) => {
-            let holder = report.details.get("holder").cloned().unwrap_or_default();
-            let data = json!({ "sessionId": id, "kind": report.kind, "holder": holder });
+            let holder = report.details.get("pid").cloned().unwrap_or_default();
+            let data = json!({ "sessionId": id, "kind": report.kind, "pid": holder });
             Fault::internal(told(report)).with(data)
         }
         _ => of(report),

@@ -11,7 +11,7 @@ use crate::id::CallId;
 /// A live notice.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ephemeral {
-    /// A piece of the model's text.
+    /// A piece of the model's text; an empty one parts two messages of one response.
     TextDelta(String),
     /// A piece of the model's reasoning summary.
     ReasoningDelta(String),

@@ -164,7 +164,9 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
 
 fn meaning(notice: &Ephemeral) -> &'static str {
     match notice {
-        Ephemeral::TextDelta(_) => "A piece of the model's text.",
+        Ephemeral::TextDelta(_) => {
+            "A piece of the model's text; an empty one parts two messages of one response."
+        }
         Ephemeral::ReasoningDelta(_) => "A piece of the model's reasoning summary.",
         Ephemeral::ToolOutputDelta { .. } => "A piece of a running tool's output.",
         Ephemeral::Status(_) => {

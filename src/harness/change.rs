@@ -1,5 +1,7 @@
 //! Change: another mode, role, model or effort for a Session that goes on.
 
+use std::sync::Arc;
+
 use super::posture::Posture;
 use super::{Harness, HarnessError};
 use crate::config::models::{self, Model};
@@ -7,8 +9,9 @@ use crate::conversation::Conversation;
 use crate::credential::FieldPolicy;
 use crate::event::PermissionMode;
 use crate::prompt;
+use crate::role::strictest;
 use crate::sandbox::Profile;
-use crate::turn::{Prompt, Settings};
+use crate::turn::{Budget, Prompt, Settings};
 
 /// What is to be different from now on; what is not named stays.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,10 +36,11 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
         let before = Posture::of(&session.history().await?);
-        let after = before.changed(&change, &self.models());
+        let after = before.changed(&change, self.models());
         if let Some(fact) = after.news(&before) {
             session.record(fact.into()).await?;
         }
+        self.keep_choice(conversation, &after.mode).await;
         let old = conversation.settings();
         let confinement = Profile::of(self.config.sandbox.level, &after.mode);
         old.stance.set(after.mode.clone(), confinement);
@@ -56,19 +60,54 @@ impl Harness {
         Ok(conversation.with(settings))
     }
 
+    /// Goes on with a Session that another Harness of this process opened: who signed in or out in
+    /// the meantime has changed who pays.
+    pub fn adopt(&self, conversation: &Conversation) -> Conversation {
+        self.sessions.remember(conversation.session());
+        let old = conversation.settings();
+        conversation.with(Settings {
+            provider: Arc::clone(&self.provider),
+            secrets: Arc::clone(&self.secrets),
+            sight: self.sight(&old.model),
+            ..old.clone()
+        })
+    }
+
+    /// The same Session at the beginning of a run of its own: what a run may use up is counted from
+    /// here. A front-end that lives for days calls this for each prompt.
+    pub fn afresh(&self, conversation: &Conversation) -> Conversation {
+        let budget = Budget::new(self.config.budget, self.config.prices.clone());
+        let old = conversation.settings();
+        conversation.with(Settings { budget: Arc::new(budget), ..old.clone() })
+    }
+
+    /// Remembers a mode that is laxer than the settings, so that the Session has it again when it
+    /// is resumed.
+    async fn keep_choice(&self, conversation: &Conversation, mode: &PermissionMode) {
+        let usual = &self.config.permission_mode;
+        let is_laxer = strictest(mode, usual) == *usual && mode != usual;
+        let mode = is_laxer.then(|| mode.clone());
+        let (grants, id) = (self.grants.clone(), conversation.id().clone());
+        let workspace = conversation.workspace().to_owned();
+        let keeping = move || grants.keep(&id, &workspace, mode);
+        tokio::task::spawn_blocking(keeping).await.ok();
+    }
+
     /// The models that can be chosen: what the endpoint has listed, or what is known of it, and in
-    /// any case the one of the settings.
-    pub fn models(&self) -> Vec<Model> {
-        let listed = models::remembered(&self.config.home, self.credential.base_url());
-        let mut models = match listed {
-            Some(listing) if !listing.models.is_empty() => listing.models,
-            // A server that is not OpenAI's has models of its own.
-            _ if self.credential.policy() == FieldPolicy::Portable => Vec::new(),
-            _ => models::built_in().collect(),
-        };
-        if !models.iter().any(|model| model.name == self.config.model) {
-            models.insert(0, Model::named(&self.config.model));
-        }
-        models
+    /// any case the one of the settings. Looked up once.
+    pub fn models(&self) -> &[Model] {
+        self.models.get_or_init(|| {
+            let listed = models::remembered(&self.config.home, self.credential.base_url());
+            let mut models = match listed {
+                Some(listing) if !listing.models.is_empty() => listing.models,
+                // A server that is not OpenAI's has models of its own.
+                _ if self.credential.policy() == FieldPolicy::Portable => Vec::new(),
+                _ => models::built_in().collect(),
+            };
+            if !models.iter().any(|model| model.name == self.config.model) {
+                models.insert(0, Model::named(&self.config.model));
+            }
+            models
+        })
     }
 }

@@ -104,13 +104,16 @@ impl Posture {
     /// This posture, gone on with by a run.
     ///
     /// The Session keeps what it has unless the run names another. Without a name, its mode is
-    /// never laxer than the user's settings: a Log can be planted. Write bounds only narrow.
-    pub fn resumed(&self, config: &Config) -> Resumed {
+    /// never laxer than the user's settings, or than what they chose for this very Session: a Log
+    /// can be planted. Write bounds only narrow.
+    pub fn resumed(&self, config: &Config, granted: Option<&PermissionMode>) -> Resumed {
         let role = config.role.unwrap_or(self.role);
         // A mode that the old role forced does not outlive it.
         let own = if role == self.role { &self.mode } else { &config.permission_mode };
         let wanted = if config.mode_named {
             config.permission_mode.clone()
+        } else if granted == Some(own) {
+            own.clone()
         } else {
             strictest(own, &config.permission_mode)
         };
@@ -217,31 +220,40 @@ mod tests {
     fn a_session_keeps_its_mode_unless_a_run_names_another() {
         let auto = PermissionMode::Auto;
         let asking = stored(PermissionMode::Ask, "build");
-        let kept = asking.resumed(&config());
+        let kept = asking.resumed(&config(), None);
         assert_eq!((kept.posture.mode, kept.change), (PermissionMode::Ask, None));
         let mut named = config();
         named.mode_named = true;
-        let change = asking.resumed(&named).change.unwrap();
+        let change = asking.resumed(&named, None).change.unwrap();
         assert_eq!(change.permission_mode, Some(auto.clone()));
         let mut strict = config();
         strict.permission_mode = PermissionMode::ReadOnly;
-        let lax = stored(auto, "build").resumed(&strict);
+        let lax = stored(auto, "build").resumed(&strict, None);
         assert_eq!(lax.posture.mode, PermissionMode::ReadOnly, "a planted Log does not widen");
+        let session = stored(PermissionMode::Auto, "build");
+        let chosen = session.resumed(&strict, Some(&PermissionMode::Auto));
+        assert_eq!((chosen.posture.mode, chosen.change), (PermissionMode::Auto, None));
+        let other = session.resumed(&strict, Some(&PermissionMode::Ask));
+        assert_eq!(
+            other.posture.mode,
+            PermissionMode::ReadOnly,
+            "what was chosen is something else"
+        );
     }
 
     #[test]
     fn a_role_takes_its_mode_along_and_leaves_with_it() {
         let planning = stored(PermissionMode::Auto, "plan");
         assert_eq!(planning.mode, PermissionMode::ReadOnly);
-        assert!(planning.resumed(&config()).change.is_none());
+        assert!(planning.resumed(&config(), None).change.is_none());
         let mut building = config();
         building.role = Role::find("build");
-        let change = planning.resumed(&building).change.unwrap();
+        let change = planning.resumed(&building, None).change.unwrap();
         assert_eq!(change.role.as_deref(), Some("build"));
         assert_eq!(change.permission_mode, Some(PermissionMode::Auto));
         let mut lax = config();
         lax.mode_named = true;
-        assert_eq!(planning.resumed(&lax).posture.mode, PermissionMode::ReadOnly);
+        assert_eq!(planning.resumed(&lax, None).posture.mode, PermissionMode::ReadOnly);
     }
 
     #[test]
@@ -277,9 +289,9 @@ mod tests {
         let mut config = config();
         config.writes = WriteGlobs { allow: vec!["src/**".into()], deny: Vec::new() };
         let first = Posture::new(&config);
-        assert!(first.resumed(&config).change.is_none(), "what holds already is no news");
+        assert!(first.resumed(&config, None).change.is_none(), "what holds already is no news");
         config.writes = WriteGlobs { allow: vec!["**".into()], deny: vec!["src/x".into()] };
-        let second = first.resumed(&config);
+        let second = first.resumed(&config, None);
         let change = second.change.unwrap();
         assert_eq!(
             (change.allow_write, change.deny_write),

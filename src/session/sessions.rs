@@ -87,7 +87,8 @@ impl Sessions {
         live.get(path).and_then(Weak::upgrade)
     }
 
-    fn remember(&self, session: &Session) {
+    /// Notes a Session that is alive, so that a second start finds it.
+    pub fn remember(&self, session: &Session) {
         let weak = Weak {
             id: session.id.clone(),
             path: session.path.clone(),

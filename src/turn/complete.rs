@@ -167,6 +167,7 @@ impl Turn {
             resends: self.resends(progress.attempts),
         });
         let mut items = Vec::new();
+        let mut is_parted = false;
         loop {
             let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
             let Some(heard) = heard else { return Err(Stop::Interrupted) };
@@ -177,6 +178,10 @@ impl Turn {
                 }
                 Some(Ok(ModelEvent::TextDelta(delta))) => {
                     if let Some(news) = progress.shown.text(delta) {
+                        if std::mem::take(&mut is_parted) {
+                            // An empty piece parts two messages of one response.
+                            self.context.emit(Ephemeral::TextDelta(String::new()));
+                        }
                         self.show(news, &mut progress.screen.text, Ephemeral::TextDelta);
                     }
                 }
@@ -192,6 +197,7 @@ impl Turn {
                 }
                 Some(Ok(ModelEvent::Item(item))) => {
                     self.show_held(&mut progress.screen);
+                    is_parted |= matches!(item, Item::Message { .. });
                     items.push(item);
                 }
                 Some(Ok(ModelEvent::Completed(end))) => {

@@ -5,16 +5,13 @@
 
 mod opening;
 mod running;
+mod setting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol_schema::v1::{
-    LoadSessionResponse, NewSessionResponse, NoticeSeverity, PromptResponse, ResumeSessionResponse,
-    SessionUpdate, SetSessionConfigOptionResponse, SetSessionModeResponse, StopReason,
-};
-use serde_json::json;
+use agent_client_protocol_schema::v1::{PromptResponse, SessionUpdate, StopReason};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -23,28 +20,28 @@ pub use opening::{Which, open};
 
 use super::ask::{self, Replied};
 use super::client::Client;
-use super::commands::{self, Order};
+use super::commands;
 use super::content::Prompt;
-use super::desk::{Desk, wire_id};
+use super::desk::Desk;
+use super::fault;
 use super::inbox::Inbox;
-use super::options::{self, Wish};
+use super::options::model_of;
 use super::ticket::Ticket;
 use super::to_acp::{self, Renderer};
-use super::{fault, options::model_of};
-use crate::config::models::Model;
-use crate::conversation::{Conversation, Input};
+use crate::conversation::{Attachment, Conversation, Input};
 use crate::error::Report;
-use crate::event::{Answer, Heard, PermissionRequest, Said};
-use crate::harness::{Change, Harness};
+use crate::event::{Answer, Heard, PermissionRequest, Said, Status};
+use crate::harness::Harness;
 use crate::id::{CallId, EventId, SessionId};
 use crate::rpc::Fault;
 use running::Running;
+use setting::Obeyed;
 
 /// How many prompts may wait behind a Turn.
 const MOST_WAITING: usize = 64;
 
-/// Clients need a moment after the answer before they know the Session that it names.
-const SETTLING: Duration = Duration::from_millis(150);
+/// How long a Turn may take to end when its Session is closed.
+const WINDING_UP: Duration = Duration::from_secs(2);
 
 /// What can wake the task.
 enum Wake {
@@ -69,6 +66,8 @@ pub struct Actor {
     client: Client,
     id: SessionId,
     harness: Arc<Harness>,
+    /// When that was: who pays may have changed since.
+    generation: u64,
     conversation: Conversation,
     renderer: Renderer,
     running: Option<Running>,
@@ -94,9 +93,10 @@ impl Actor {
         mut notes: Vec<String>,
     ) -> Self {
         notes.extend(conversation.notices().iter().cloned());
-        let window = model_of(conversation.model(), &harness.models()).window();
+        let window = model_of(conversation.model(), harness.models()).window();
         let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
         Self {
+            generation: desk.generation(),
             desk,
             client,
             id: conversation.id().clone(),
@@ -118,16 +118,6 @@ impl Actor {
         &self.id
     }
 
-    /// Answers `session/new`.
-    pub async fn introduce(&mut self, ticket: Ticket) {
-        let models = self.harness.models();
-        let response = NewSessionResponse::new(wire_id(&self.id))
-            .modes(options::modes(&self.conversation))
-            .config_options(options::options(&self.conversation, &models));
-        ticket.answer(Ok(response)).await;
-        self.announce_soon();
-    }
-
     /// Lives until the Session is closed or nobody is left who could close it.
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Inbox>) {
         let closed = loop {
@@ -141,6 +131,7 @@ impl Actor {
                 Wake::Announce => self.announce().await,
             }
         };
+        self.wind_up().await;
         self.end(inbox).await;
         if let Some(closed) = closed {
             closed.send(()).ok();
@@ -184,6 +175,18 @@ impl Actor {
         }
     }
 
+    /// Ends what runs as a cancel does, so that the client sees how it ended.
+    async fn wind_up(&mut self) {
+        self.cancel().await;
+        let winding_up = async {
+            while let Some(running) = &mut self.running {
+                let heard = running.listener.next().await;
+                self.hear(heard).await;
+            }
+        };
+        tokio::time::timeout(WINDING_UP, winding_up).await.ok();
+    }
+
     /// Ends everything: what runs, what waits, and the Session's hold on its Log.
     async fn end(mut self, mut inbox: mpsc::Receiver<Inbox>) {
         self.desk.dismiss(&self.id);
@@ -209,103 +212,6 @@ impl Actor {
 
     async fn tell(&self, update: SessionUpdate) {
         self.desk.tell(&self.id, update).await;
-    }
-
-    fn announce_soon(&mut self) {
-        self.announce_at = Some(Instant::now() + SETTLING);
-    }
-
-    /// Tells what belongs to the Session and is no answer to anything.
-    async fn announce(&mut self) {
-        self.announce_at = None;
-        self.tell(commands::update()).await;
-        if let Ok(history) = self.conversation.history().await {
-            for update in self.renderer.standing(&history) {
-                self.tell(update).await;
-            }
-        }
-        if self.client.takes_notices {
-            self.tell_notes().await;
-        }
-    }
-
-    /// Tells the user what they should know: as notices, or as words before the first answer.
-    async fn tell_notes(&mut self) {
-        for note in std::mem::take(&mut self.notes) {
-            let update = if self.client.takes_notices {
-                to_acp::notice_update(NoticeSeverity::Warning, "Pixir", &note)
-            } else {
-                let id = EventId::mint().to_string();
-                SessionUpdate::AgentMessageChunk(to_acp::chunk(&id, &format!("\u{26a0} {note}\n")))
-            };
-            self.tell(update).await;
-        }
-    }
-
-    async fn load(&mut self, ticket: Ticket) {
-        let history = match self.conversation.history().await {
-            Ok(history) => history,
-            Err(error) => {
-                return ticket.answer(Err::<(), _>(fault::of(&Report::from(&error)))).await;
-            }
-        };
-        let mut renderer = Renderer::new(
-            self.conversation.workspace().to_owned(),
-            self.client,
-            self.renderer.window,
-        );
-        for update in renderer.replay(&history) {
-            self.tell(update).await;
-        }
-        self.renderer = renderer;
-        self.tell(commands::update()).await;
-        let models = self.harness.models();
-        let response = LoadSessionResponse::new()
-            .modes(options::modes(&self.conversation))
-            .config_options(options::options(&self.conversation, &models));
-        ticket.answer(Ok(response)).await;
-        self.announce_soon();
-    }
-
-    async fn resume(&mut self, ticket: Ticket) {
-        if let Ok(history) = self.conversation.history().await {
-            self.renderer.catch_up(&history);
-        }
-        let models = self.harness.models();
-        let response = ResumeSessionResponse::new()
-            .modes(options::modes(&self.conversation))
-            .config_options(options::options(&self.conversation, &models));
-        ticket.answer(Ok(response)).await;
-        self.announce_soon();
-    }
-
-    async fn set(&mut self, ticket: Ticket, wish: Wish) {
-        let models = self.harness.models();
-        let changed = match wish.change(&self.conversation, &models) {
-            Ok(change) => self.change(change, &models).await,
-            Err(fault) => Err(fault),
-        };
-        if let Err(fault) = changed {
-            return ticket.answer(Err::<(), _>(fault)).await;
-        }
-        match wish {
-            Wish::Mode(_) => ticket.answer(Ok(SetSessionModeResponse::new())).await,
-            Wish::Model(_) => ticket.answer(Ok(json!({}))).await,
-            Wish::Option { .. } => {
-                let options = options::options(&self.conversation, &models);
-                ticket.answer(Ok(SetSessionConfigOptionResponse::new(options))).await;
-            }
-        }
-        for update in options::updates(&self.conversation, &models) {
-            self.tell(update).await;
-        }
-    }
-
-    async fn change(&mut self, change: Change, models: &[Model]) -> Result<(), Fault> {
-        let changed = self.harness.change(&self.conversation, change).await;
-        self.conversation = changed.map_err(|error| fault::of(&Report::from(&error)))?;
-        self.renderer.window = model_of(self.conversation.model(), models).window();
-        Ok(())
     }
 
     /// Runs a prompt, or puts it behind the one that runs.
@@ -340,8 +246,20 @@ impl Actor {
                 return ticket.answer(Ok(PromptResponse::new(StopReason::EndTurn))).await;
             }
         }
+        if let Err(fault) = self.renew().await {
+            let id = EventId::mint().to_string();
+            self.tell(to_acp::failure(&id, &fault.message)).await;
+            return ticket.answer(Err::<(), _>(fault)).await;
+        }
+        self.conversation = self.harness.afresh(&self.conversation);
         let context = prompt.context.take();
         let composed = prompt.compose(self.conversation.workspace());
+        if composed.attachments.iter().any(Attachment::is_image) && !self.conversation.sees_images()
+        {
+            let model = self.conversation.model();
+            self.notes.push(format!("{model} takes no images: they will only be described to it"));
+            self.tell_notes().await;
+        }
         let running = Running::new(ticket, &self.conversation);
         let input = Input { text: composed.text };
         let sent = self.conversation.send_in(input, composed.attachments, context).await;
@@ -353,35 +271,6 @@ impl Actor {
                 self.tell(to_acp::failure(&id, &fault::told(&report))).await;
                 running.ticket.answer(Err::<(), _>(fault::of(&report))).await;
             }
-        }
-    }
-
-    /// Does what a command asks for.
-    async fn obey(&mut self, order: Order) -> Obeyed {
-        let models = self.harness.models();
-        let (wish, rest) = match order {
-            Order::Plan { rest } => (Wish::Mode("plan".to_owned()), Some(rest)),
-            Order::Model { name } if name.is_empty() => {
-                let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-                let (current, names) = (self.conversation.model(), names.join(", "));
-                return Obeyed::Answer(format!("The model is {current}. There are: {names}."));
-            }
-            Order::Model { name } => (Wish::Model(name), None),
-        };
-        let changed = match wish.change(&self.conversation, &models) {
-            Ok(change) => self.change(change, &models).await,
-            Err(fault) => Err(fault),
-        };
-        if let Err(fault) = changed {
-            return Obeyed::Answer(format!("\u{26a0} {}", fault.message));
-        }
-        for update in options::updates(&self.conversation, &models) {
-            self.tell(update).await;
-        }
-        match rest {
-            Some(rest) if !rest.is_empty() => Obeyed::Prompt(rest),
-            Some(_) => Obeyed::Answer("From now on I plan, and change nothing.".to_owned()),
-            None => Obeyed::Answer(format!("The model is {} now.", self.conversation.model())),
         }
     }
 
@@ -430,7 +319,7 @@ impl Actor {
     }
 
     /// Answers the prompt, after everything that was said about it, and turns to the next.
-    async fn finish(&mut self, status: &crate::event::Status) {
+    async fn finish(&mut self, status: &Status) {
         let Some(running) = self.running.take() else { return };
         self.take_back_questions();
         let outcome = running.outcome(status);
@@ -488,12 +377,4 @@ impl Actor {
         self.open.clear();
         self.questions.abort_all();
     }
-}
-
-/// What became of a command.
-enum Obeyed {
-    /// It is done, and this is what there is to say.
-    Answer(String),
-    /// The rest of it is a prompt.
-    Prompt(String),
 }

@@ -176,11 +176,15 @@ impl Renderer {
         match notice {
             Ephemeral::TextDelta(text) => {
                 let id = self.words.piece(text);
-                vec![SessionUpdate::AgentMessageChunk(chunk(&id, text))]
+                id.map(|id| SessionUpdate::AgentMessageChunk(chunk(&id, text)))
+                    .into_iter()
+                    .collect()
             }
             Ephemeral::ReasoningDelta(text) => {
                 let id = self.thoughts.piece(text);
-                vec![SessionUpdate::AgentThoughtChunk(chunk(&id, text))]
+                id.map(|id| SessionUpdate::AgentThoughtChunk(chunk(&id, text)))
+                    .into_iter()
+                    .collect()
             }
             Ephemeral::ToolOutputDelta { call_id, chunk } => {
                 let card = self.cards.get_mut(call_id);

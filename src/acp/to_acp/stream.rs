@@ -1,33 +1,51 @@
 //! Streams of text: which message a piece belongs to, and what of a message was not told yet.
 
+use std::collections::VecDeque;
+
 use crate::id::EventId;
 
-/// A message that is being told in pieces.
+/// Messages that are being told in pieces, before their Events exist.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// The message that the pieces belong to; made up, because its Event does not exist yet.
-    id: Option<String>,
+    /// In the order in which they were begun; the last one may go on.
+    open: VecDeque<Open>,
+    /// The next piece begins another message.
+    is_parted: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// Made up, because its Event does not exist yet.
+    id: String,
     told: String,
 }
 
 impl Stream {
-    /// Takes a piece and says which message it belongs to.
-    pub fn piece(&mut self, text: &str) -> String {
-        self.told.push_str(text);
-        self.id.get_or_insert_with(|| EventId::mint().to_string()).clone()
+    /// Takes a piece and says which message it belongs to. An empty one parts two messages.
+    pub fn piece(&mut self, text: &str) -> Option<String> {
+        if text.is_empty() {
+            self.is_parted = true;
+            return None;
+        }
+        if std::mem::take(&mut self.is_parted) || self.open.is_empty() {
+            self.open.push_back(Open { id: EventId::mint().to_string(), told: String::new() });
+        }
+        let open = self.open.back_mut()?;
+        open.told.push_str(text);
+        Some(open.id.clone())
     }
 
     /// Takes the whole message, and gives what of it has not been told, with its id.
     pub fn whole(&mut self, text: &str, event: &EventId) -> Option<(String, String)> {
-        let told = std::mem::take(&mut self.told);
-        let Some(id) = self.id.take() else { return Some((event.to_string(), text.to_owned())) };
+        let Some(Open { id, told }) = self.open.pop_front() else {
+            return Some((event.to_string(), text.to_owned()));
+        };
         if let Some(rest) = text.strip_prefix(told.as_str()) {
             return (!rest.is_empty()).then(|| (id, rest.to_owned()));
         }
         if let Some(rest) = told.strip_prefix(text) {
             // The beginning of the next message was told already.
-            rest.clone_into(&mut self.told);
-            self.id = Some(id);
+            self.open.push_front(Open { id, told: rest.to_owned() });
             return None;
         }
         // Pieces were lost. The whole message says everything again, as one of its own.
@@ -36,7 +54,8 @@ impl Stream {
 
     /// Ends it, and says whether anything had been told.
     pub fn close(&mut self) -> bool {
-        self.told.clear();
-        self.id.take().is_some()
+        let was_open = !self.open.is_empty();
+        *self = Self::default();
+        was_open
     }
 }

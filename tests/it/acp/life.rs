@@ -7,14 +7,11 @@ use pixir::scripted::{Reply, Script};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::stage;
 use crate::support::Stage;
 use crate::support::editor::Editor;
 use crate::support::house::DEADLINE;
 use crate::support::stage::wait_for;
-
-async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
-    Stage::new(Stage::mark(), Script::new(replies)).await
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_version_is_greeted_with_the_one_that_is_spoken() {
@@ -164,5 +161,44 @@ async fn a_line_of_64_megabytes_is_a_line_like_any_other() {
     let long = "x".repeat(64 << 20);
     let answer = editor.call("session/list", json!({"_meta": {"long": long}})).unwrap();
     assert_eq!(answer["sessions"], json!([]));
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_closed_while_it_works_ends_its_call_and_its_prompt() {
+    let mark = Stage::mark();
+    let command = format!("echo begun; sleep 600; echo {mark}");
+    let script = Script::new([Reply::calls("bash", json!({ "command": command }))]);
+    let stage = Stage::new(mark, script).await;
+    let mut editor = Editor::start(&stage, &["--auto"]);
+    editor.initialize(json!({}));
+    let id = editor.session(&stage.workspace());
+    let running = editor.prompt(&id, "go");
+    let waiting = editor.prompt(&id, "and then");
+    editor.wait("its output", |message| message.to_string().contains("begun\\n"));
+    let close = editor.ask("session/close", json!({ "sessionId": id }));
+    assert_eq!(editor.answer(running).unwrap()["stopReason"], "cancelled");
+    assert_eq!(editor.answer(waiting).unwrap()["stopReason"], "cancelled");
+    assert_eq!(editor.answer(close).unwrap(), json!({}));
+    let ended = editor.updates().iter().filter(|update| update["status"] == "failed").count();
+    assert_eq!(ended, 1, "no card is left hanging");
+    assert_eq!(editor.turn(&id, "anybody?").unwrap_err()["code"], -32_002);
+    let left = wait_for(DEADLINE, || stage.survivors(), |left| left.len() == 1);
+    assert_eq!(left.len(), 1, "nothing but the agent itself: {left:?}");
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_may_use_up_is_counted_for_each_prompt() {
+    let stage =
+        stage([Reply::says("one"), Reply::says("two"), Reply::calls("list", json!({}))]).await;
+    let mut editor = Editor::start(&stage, &["--max-requests", "1"]);
+    editor.initialize(json!({}));
+    let id = editor.session(&stage.workspace());
+    for prompt in ["first", "second"] {
+        assert_eq!(editor.turn(&id, prompt).unwrap()["stopReason"], "end_turn");
+    }
+    let spent = editor.turn(&id, "third, with a call").unwrap_err();
+    assert!(spent["message"].as_str().unwrap().contains("request"), "{spent}");
     assert!(editor.end().0.success());
 }

@@ -1,5 +1,36 @@
 //! Stories of an editor and its agent, told by the lines between them and by the Log.
 
+mod asking;
 mod conformance;
+mod content;
 mod life;
+mod listing;
+mod options;
+mod replay;
+mod signing;
 mod turns;
+
+use pixir::scripted::{Reply, Script};
+use serde_json::Value;
+
+use crate::support::Stage;
+use crate::support::editor::Editor;
+
+/// A stage whose model gives these replies.
+async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
+    Stage::new(Stage::mark(), Script::new(replies)).await
+}
+
+/// An editor with one Session.
+fn editor(stage: &Stage, args: &[&str], capabilities: Value) -> (Editor, String) {
+    let mut editor = Editor::start(stage, args);
+    editor.initialize(capabilities);
+    let id = editor.session(&stage.workspace());
+    (editor, id)
+}
+
+/// The facts of one type in the stage's Log.
+fn facts(stage: &Stage, type_name: &str) -> Vec<Value> {
+    let events = stage.events().into_iter().filter(|event| event["type"] == type_name);
+    events.map(|event| event["data"].clone()).collect()
+}

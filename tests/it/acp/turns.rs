@@ -5,20 +5,9 @@ use std::time::{Duration, Instant};
 use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
+use super::{editor, stage};
 use crate::support::Stage;
-use crate::support::editor::{Editor, text_of};
-
-async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
-    Stage::new(Stage::mark(), Script::new(replies)).await
-}
-
-/// An editor with one Session.
-fn editor(stage: &Stage, args: &[&str], capabilities: Value) -> (Editor, String) {
-    let mut editor = Editor::start(stage, args);
-    editor.initialize(capabilities);
-    let id = editor.session(&stage.workspace());
-    (editor, id)
-}
+use crate::support::editor::text_of;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_is_told_in_pieces_and_then_the_prompt_is_answered() {

@@ -1,0 +1,191 @@
+//! How a Session is set: what the client is told when it opens one, and what it changes later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol_schema::v1::{
+    LoadSessionResponse, NewSessionResponse, NoticeSeverity, ResumeSessionResponse, SessionUpdate,
+    SetSessionConfigOptionResponse, SetSessionModeResponse,
+};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Actor;
+use crate::acp::commands::{self, Order};
+use crate::acp::desk::wire_id;
+use crate::acp::fault;
+use crate::acp::options::{self, Wish, model_of};
+use crate::acp::ticket::Ticket;
+use crate::acp::to_acp::{self, Renderer};
+use crate::config::models::Model;
+use crate::error::Report;
+use crate::harness::Change;
+use crate::id::EventId;
+use crate::rpc::Fault;
+
+/// Clients need a moment after the answer before they know the Session that it names.
+const SETTLING: Duration = Duration::from_millis(150);
+
+/// What became of a command.
+pub(super) enum Obeyed {
+    /// It is done, and this is what there is to say.
+    Answer(String),
+    /// The rest of it is a prompt.
+    Prompt(String),
+}
+
+impl Actor {
+    /// Answers `session/new`.
+    pub async fn introduce(&mut self, ticket: Ticket) {
+        let harness = Arc::clone(&self.harness);
+        let models = harness.models();
+        let response = NewSessionResponse::new(wire_id(&self.id))
+            .modes(options::modes(&self.conversation))
+            .config_options(options::options(&self.conversation, models));
+        ticket.answer(Ok(response)).await;
+        self.announce_soon();
+    }
+
+    pub(super) fn announce_soon(&mut self) {
+        self.announce_at = Some(Instant::now() + SETTLING);
+    }
+
+    /// Tells what belongs to the Session and is no answer to anything.
+    pub(super) async fn announce(&mut self) {
+        self.announce_at = None;
+        self.tell(commands::update()).await;
+        if let Ok(history) = self.conversation.history().await {
+            for update in self.renderer.standing(&history) {
+                self.tell(update).await;
+            }
+        }
+        if self.client.takes_notices {
+            self.tell_notes().await;
+        }
+    }
+
+    /// Tells the user what they should know: as notices, or as words before the first answer.
+    pub(super) async fn tell_notes(&mut self) {
+        for note in std::mem::take(&mut self.notes) {
+            let update = if self.client.takes_notices {
+                to_acp::notice_update(NoticeSeverity::Warning, "Pixir", &note)
+            } else {
+                let id = EventId::mint().to_string();
+                SessionUpdate::AgentMessageChunk(to_acp::chunk(&id, &format!("\u{26a0} {note}\n")))
+            };
+            self.tell(update).await;
+        }
+    }
+
+    pub(super) async fn load(&mut self, ticket: Ticket) {
+        let history = match self.conversation.history().await {
+            Ok(history) => history,
+            Err(error) => {
+                return ticket.answer(Err::<(), _>(fault::of(&Report::from(&error)))).await;
+            }
+        };
+        let mut renderer = Renderer::new(
+            self.conversation.workspace().to_owned(),
+            self.client,
+            self.renderer.window,
+        );
+        for update in renderer.replay(&history) {
+            self.tell(update).await;
+        }
+        self.renderer = renderer;
+        self.tell(commands::update()).await;
+        let harness = Arc::clone(&self.harness);
+        let models = harness.models();
+        let response = LoadSessionResponse::new()
+            .modes(options::modes(&self.conversation))
+            .config_options(options::options(&self.conversation, models));
+        ticket.answer(Ok(response)).await;
+        self.announce_soon();
+    }
+
+    pub(super) async fn resume(&mut self, ticket: Ticket) {
+        if let Ok(history) = self.conversation.history().await {
+            self.renderer.catch_up(&history);
+        }
+        let harness = Arc::clone(&self.harness);
+        let models = harness.models();
+        let response = ResumeSessionResponse::new()
+            .modes(options::modes(&self.conversation))
+            .config_options(options::options(&self.conversation, models));
+        ticket.answer(Ok(response)).await;
+        self.announce_soon();
+    }
+
+    pub(super) async fn set(&mut self, ticket: Ticket, wish: Wish) {
+        let harness = Arc::clone(&self.harness);
+        let models = harness.models();
+        let changed = match wish.change(&self.conversation, models) {
+            Ok(change) => self.change(change, models).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = changed {
+            return ticket.answer(Err::<(), _>(fault)).await;
+        }
+        match wish {
+            Wish::Mode(_) => ticket.answer(Ok(SetSessionModeResponse::new())).await,
+            Wish::Model(_) => ticket.answer(Ok(json!({}))).await,
+            Wish::Option { .. } => {
+                let options = options::options(&self.conversation, models);
+                ticket.answer(Ok(SetSessionConfigOptionResponse::new(options))).await;
+            }
+        }
+        for update in options::updates(&self.conversation, models) {
+            self.tell(update).await;
+        }
+    }
+
+    async fn change(&mut self, change: Change, models: &[Model]) -> Result<(), Fault> {
+        let changed = self.harness.change(&self.conversation, change).await;
+        self.conversation = changed.map_err(|error| fault::of(&Report::from(&error)))?;
+        self.renderer.window = model_of(self.conversation.model(), models).window();
+        Ok(())
+    }
+
+    /// Does what a command asks for.
+    pub(super) async fn obey(&mut self, order: Order) -> Obeyed {
+        let harness = Arc::clone(&self.harness);
+        let models = harness.models();
+        let (wish, rest) = match order {
+            Order::Plan { rest } => (Wish::Mode("plan".to_owned()), Some(rest)),
+            Order::Model { name } if name.is_empty() => {
+                let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+                let (current, names) = (self.conversation.model(), names.join(", "));
+                return Obeyed::Answer(format!("The model is {current}. There are: {names}."));
+            }
+            Order::Model { name } => (Wish::Model(name), None),
+        };
+        let changed = match wish.change(&self.conversation, models) {
+            Ok(change) => self.change(change, models).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = changed {
+            return Obeyed::Answer(format!("\u{26a0} {}", fault.message));
+        }
+        for update in options::updates(&self.conversation, models) {
+            self.tell(update).await;
+        }
+        match rest {
+            Some(rest) if !rest.is_empty() => Obeyed::Prompt(rest),
+            Some(_) => Obeyed::Answer("From now on I plan, and change nothing.".to_owned()),
+            None => Obeyed::Answer(format!("The model is {} now.", self.conversation.model())),
+        }
+    }
+
+    /// Takes up the Harness of whoever is signed in now.
+    pub(super) async fn renew(&mut self) -> Result<(), Fault> {
+        let generation = self.desk.generation();
+        if generation == self.generation {
+            return Ok(());
+        }
+        let harness = self.desk.harness(self.conversation.workspace()).await;
+        self.harness = harness.map_err(|report| fault::of(&report))?;
+        self.conversation = self.harness.adopt(&self.conversation);
+        self.generation = generation;
+        Ok(())
+    }
+}

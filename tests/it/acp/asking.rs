@@ -1,0 +1,117 @@
+//! Permissions: what an editor is asked, what its answer does, and what happens to a question that
+//! nobody needs any more.
+
+use pixir::scripted::Reply;
+use serde_json::json;
+
+use super::{editor, facts, stage};
+
+fn touch(name: &str) -> Reply {
+    Reply::calls("bash", json!({ "command": format!("touch {name}") }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_asked_and_a_no_with_words_reaches_the_model() {
+    let stage = stage([touch("a"), Reply::says("understood")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let prompt = editor.prompt(&id, "go");
+    let asked = editor.request("session/request_permission");
+    let call = &asked["params"]["toolCall"];
+    assert_eq!(asked["params"]["sessionId"], id);
+    assert_eq!((&call["title"], &call["kind"]), (&json!("touch a"), &json!("execute")));
+    assert_eq!(call["rawInput"]["command"], "touch a");
+    let words = call["content"][0]["content"]["text"].as_str().unwrap();
+    let place = stage.workspace().canonicalize().unwrap();
+    assert!(words.contains("touch a") && words.contains(place.to_str().unwrap()), "{words}");
+    let outcome = json!({"outcome": "selected", "optionId": "reject", "_meta": {"feedback": "make b instead"}});
+    editor.reply(&asked, json!({ "outcome": outcome }));
+    assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
+    assert!(!stage.workspace().join("a").exists());
+    let seen = stage.server.requests().last().unwrap().body_text.clone();
+    assert!(seen.contains("make b instead"), "the model is told");
+    let decision = &facts(&stage, "permission_decision")[0];
+    assert_eq!(
+        (&decision["decision"], &decision["words"]),
+        (&json!("deny"), &json!("make b instead"))
+    );
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_allowed_for_the_session_or_the_project_is_not_asked_again() {
+    let stage = stage([
+        touch("a"),
+        touch("a"),
+        Reply::says("one"),
+        touch("b"),
+        Reply::says("two"),
+        touch("b"),
+        Reply::says("three"),
+    ])
+    .await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let prompt = editor.prompt(&id, "twice a");
+    let asked = editor.request("session/request_permission");
+    editor.choose(&asked, "session");
+    editor.answer(prompt).unwrap();
+    let prompt = editor.prompt(&id, "b");
+    let asked = editor.request("session/request_permission");
+    editor.choose(&asked, "project");
+    editor.answer(prompt).unwrap();
+    // Another Session of the project.
+    let other = editor.session(&stage.workspace());
+    assert_eq!(editor.turn(&other, "b again").unwrap()["stopReason"], "end_turn");
+    let (_, all) = editor.end();
+    let questions = all.iter().filter(|line| line["method"] == "session/request_permission");
+    assert_eq!(questions.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_turn_takes_its_question_back() {
+    let stage = stage([touch("a"), Reply::says("fine")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let prompt = editor.prompt(&id, "go");
+    let asked = editor.request("session/request_permission");
+    editor.notify("session/cancel", json!({"sessionId": id}));
+    assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "cancelled");
+    let withdrawn = editor.wait("a withdrawal", |line| line["method"] == "$/cancel_request");
+    assert_eq!(withdrawn["params"]["requestId"], asked["id"]);
+    // Clients answer it anyway.
+    editor.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
+    assert_eq!(editor.turn(&id, "next").unwrap()["stopReason"], "end_turn");
+    assert!(!stage.workspace().join("a").exists());
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_the_client_cancels_ends_the_turn() {
+    let stage = stage([touch("a"), Reply::says("never said")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let prompt = editor.prompt(&id, "go");
+    let asked = editor.request("session/request_permission");
+    editor.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
+    assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "cancelled");
+    assert!(!stage.workspace().join("a").exists());
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_mode_holds_from_the_next_call_on() {
+    let stage = stage([touch("a"), touch("b"), Reply::says("done")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let prompt = editor.prompt(&id, "go");
+    let asked = editor.request("session/request_permission");
+    let set = json!({"sessionId": id, "modeId": "auto"});
+    assert_eq!(editor.call("session/set_mode", set).unwrap(), json!({}));
+    assert_eq!(editor.update("current_mode_update")["currentModeId"], "auto");
+    let options = editor.update("config_option_update");
+    assert_eq!(options["configOptions"][0]["currentValue"], "auto");
+    editor.choose(&asked, "once");
+    assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
+    assert!(stage.workspace().join("b").exists(), "b was not asked");
+    let decisions = facts(&stage, "permission_decision");
+    assert_eq!(decisions[0]["mode"], "ask");
+    let changed = &facts(&stage, "posture_changed")[0];
+    assert_eq!(changed["permission_mode"], "auto");
+    assert!(editor.end().0.success());
+}
