@@ -188,7 +188,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    async fn new(topic: &Topic) -> Self {
+    pub async fn new(topic: &Topic) -> Self {
         let stage = Stage::new(Stage::mark(), actor::script()).await;
         let probe = Probe::greeted(&stage, topic.args, (topic.capabilities)());
         Self { stage, probe, args: topic.args, capabilities: topic.capabilities }

@@ -110,6 +110,11 @@ impl Record<'_> {
     }
 }
 
+/// What is wrong with lines of the agent alone, when the methods of our requests are known.
+pub fn agent_problems(received: &[Value], asked: &HashMap<String, String>) -> Vec<String> {
+    received.iter().flat_map(|message| agent_line(message, asked)).collect()
+}
+
 /// The requests among messages: the method of each id.
 fn methods(messages: &[Value]) -> HashMap<String, String> {
     let requests = messages.iter().filter(|message| message.get("id").is_some());
