@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::client::Client;
+use super::connection::Connection;
 use super::content::Prompt;
-use super::desk::Desk;
 use super::inbox::{Inbox, channel};
 use super::listing::{self, Wanted};
 use super::options::Wish;
@@ -32,7 +32,7 @@ const CLOSING: Duration = Duration::from_secs(3);
 
 /// The agent's side of a connection.
 pub struct Agent {
-    desk: Arc<Desk>,
+    connection: Arc<Connection>,
     client: Client,
     is_greeted: bool,
     tasks: TaskTracker,
@@ -40,9 +40,9 @@ pub struct Agent {
 
 impl Agent {
     /// An agent that has not been greeted.
-    pub fn new(desk: Arc<Desk>) -> Self {
+    pub fn new(connection: Arc<Connection>) -> Self {
         let (client, tasks) = (Client::default(), TaskTracker::new());
-        Self { desk, client, is_greeted: false, tasks }
+        Self { connection, client, is_greeted: false, tasks }
     }
 
     /// Hands a message to whom it is for.
@@ -52,19 +52,19 @@ impl Agent {
                 self.notice(&method, params).await;
                 // Some clients put an empty id on what wants no answer.
                 if !id.is_blank() {
-                    self.desk.peer.answer(&id, Ok(json!({}))).await;
+                    self.connection.peer.answer(&id, Ok(json!({}))).await;
                 }
             }
             Message::Request { id, method, params } => {
-                let ticket = Ticket::new(&self.desk.peer, id, &self.desk.flights);
+                let ticket = Ticket::new(&self.connection.peer, id, &self.connection.flights);
                 if let Err((ticket, fault)) = self.request(ticket, &method, params).await {
                     ticket.answer(Err::<(), _>(fault)).await;
                 }
             }
             Message::Notification { method, params } => self.notice(&method, params).await,
-            Message::Response { id, outcome } => self.desk.peer.take(&id, outcome),
+            Message::Response { id, outcome } => self.connection.peer.take(&id, outcome),
             Message::Refused { id, fault } => {
-                self.desk.peer.answer(&id, Err::<(), _>(fault)).await;
+                self.connection.peer.answer(&id, Err::<(), _>(fault)).await;
             }
         }
     }
@@ -72,19 +72,19 @@ impl Agent {
     /// A line that was too long to be kept.
     pub async fn refuse_long_line(&self) {
         let fault = Fault::invalid_request("the line is too long");
-        self.desk.peer.answer(&Id::null(), Err::<(), _>(fault)).await;
+        self.connection.peer.answer(&Id::null(), Err::<(), _>(fault)).await;
     }
 
     /// Ends everything that runs, and waits for it a little.
     pub async fn close(self) {
         let closing = async {
-            for handle in self.desk.all() {
+            for handle in self.connection.all() {
                 let (closed, _) = oneshot::channel();
                 handle.send(Inbox::Close { closed }).await.ok();
             }
             self.tasks.close();
             self.tasks.wait().await;
-            for harness in self.desk.open_harnesses() {
+            for harness in self.connection.open_harnesses() {
                 harness.settle().await;
             }
         };
@@ -96,17 +96,17 @@ impl Agent {
         match method {
             "session/cancel" => {
                 let Ok((id, _)) = session_id(&params) else { return };
-                if let Some(handle) = self.desk.session(&id) {
+                if let Some(handle) = self.connection.session(&id) {
                     handle.send(Inbox::Cancel).await.ok();
                 }
             }
             CANCEL_REQUEST => {
                 let Some(named) = params.get("requestId") else { return };
                 let key = Id::key_of(named);
-                match self.desk.flights.find(&key) {
+                match self.connection.flights.find(&key) {
                     Some(Flight::Task(token)) => token.cancel(),
                     Some(Flight::Session(id)) => {
-                        if let Some(handle) = self.desk.session(&id) {
+                        if let Some(handle) = self.connection.session(&id) {
                             handle.send(Inbox::Withdraw { key }).await.ok();
                         }
                     }
@@ -173,11 +173,11 @@ impl Agent {
     async fn greet(&mut self, ticket: Ticket, params: &Value) {
         self.client = Client::read(params);
         self.is_greeted = true;
-        ticket.answer(Ok(greeting::answer(self.client, self.desk.doors.sees_images))).await;
+        ticket.answer(Ok(greeting::answer(self.client, self.connection.doors.sees_images))).await;
     }
 
     async fn to_session(&self, id: &SessionId, ticket: Ticket, message: ForSession) {
-        let Some(handle) = self.desk.session(id) else {
+        let Some(handle) = self.connection.session(id) else {
             return ticket.answer(Err::<(), _>(fault::unknown_session(&id.to_string()))).await;
         };
         ticket.at(Flight::Session(id.clone()));
@@ -191,15 +191,15 @@ impl Agent {
     }
 
     fn open_new(&self, ticket: Ticket, setup: Setup) {
-        let (desk, client) = (Arc::clone(&self.desk), self.client);
+        let (connection, client) = (Arc::clone(&self.connection), self.client);
         self.tasks.spawn(async move {
-            let mut actor = match session::open(Arc::clone(&desk), client, setup, Which::New).await
-            {
-                Ok(actor) => actor,
-                Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
-            };
+            let mut actor =
+                match session::open(Arc::clone(&connection), client, &setup, Which::New).await {
+                    Ok(actor) => actor,
+                    Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
+                };
             let (handle, inbox) = channel();
-            desk.admit(actor.id(), handle);
+            connection.admit(actor.id(), handle);
             actor.introduce(ticket).await;
             actor.run(inbox).await;
         });
@@ -207,28 +207,28 @@ impl Agent {
 
     /// The Session counts as open from now on, so that what comes next waits for it.
     async fn open_known(&self, ticket: Ticket, id: SessionId, setup: Setup, open: Open) {
-        let message = move |ticket| match open {
-            Open::Load => Inbox::Load { ticket },
-            Open::Resume => Inbox::Resume { ticket },
+        let message = move |ticket, setup| match open {
+            Open::Load => Inbox::Load { ticket, setup },
+            Open::Resume => Inbox::Resume { ticket, setup },
         };
-        if let Some(handle) = self.desk.session(&id) {
-            if let Err(lost) = handle.send(message(ticket)).await {
+        if let Some(handle) = self.connection.session(&id) {
+            if let Err(lost) = handle.send(message(ticket, setup)).await {
                 lost.0.refuse(fault::unknown_session(&id.to_string())).await;
             }
             return;
         }
         let (handle, mut inbox) = channel();
-        self.desk.admit(&id, handle);
-        let (desk, client) = (Arc::clone(&self.desk), self.client);
+        self.connection.admit(&id, handle);
+        let (connection, client) = (Arc::clone(&self.connection), self.client);
         self.tasks.spawn(async move {
             let which = Which::Known(id.clone());
-            match session::open(Arc::clone(&desk), client, setup, which).await {
+            match session::open(Arc::clone(&connection), client, &setup, which).await {
                 Ok(mut actor) => {
-                    actor.handle(message(ticket)).await;
+                    actor.handle(message(ticket, setup)).await;
                     actor.run(inbox).await;
                 }
                 Err(fault) => {
-                    desk.dismiss(&id);
+                    connection.dismiss(&id);
                     inbox.close();
                     ticket.answer(Err::<(), _>(fault)).await;
                     while let Some(message) = inbox.recv().await {
@@ -258,32 +258,32 @@ impl Agent {
         let method = method.ok_or_else(|| Fault::invalid_params("`methodId` must be a text"))?;
         let way = greeting::sign_in(method)
             .ok_or_else(|| Fault::invalid_params("there is no such way to sign in"))?;
-        let desk = Arc::clone(&self.desk);
+        let connection = Arc::clone(&self.connection);
         Ok(Box::pin(async move {
-            (desk.doors.sign_in)(way).await.map_err(|report| fault::of(&report))?;
-            desk.forget_harnesses();
+            (connection.doors.sign_in)(way).await.map_err(|report| fault::of(&report))?;
+            connection.forget_harnesses();
             value(AuthenticateResponse::new())
         }))
     }
 
     fn logout(&self) -> Work {
-        let desk = Arc::clone(&self.desk);
+        let connection = Arc::clone(&self.connection);
         Box::pin(async move {
-            (desk.doors.sign_out)().await.map_err(|report| fault::of(&report))?;
-            desk.forget_harnesses();
+            (connection.doors.sign_out)().await.map_err(|report| fault::of(&report))?;
+            connection.forget_harnesses();
             value(LogoutResponse::new())
         })
     }
 
     fn list(&self, wanted: Wanted) -> Work {
-        let desk = Arc::clone(&self.desk);
-        Box::pin(async move { value(on_disk(move || wanted.page(&desk)).await?) })
+        let connection = Arc::clone(&self.connection);
+        Box::pin(async move { value(on_disk(move || wanted.page(&connection)).await?) })
     }
 
     fn close_one(&self, id: SessionId) -> Work {
-        let desk = Arc::clone(&self.desk);
+        let connection = Arc::clone(&self.connection);
         Box::pin(async move {
-            if !closed(&desk, &id).await {
+            if !closed(&connection, &id).await {
                 return Err(fault::unknown_session(&id.to_string()));
             }
             value(CloseSessionResponse::new())
@@ -295,12 +295,12 @@ impl Agent {
         let named = params.get("sessionId").and_then(Value::as_str);
         let named = named.ok_or_else(|| Fault::invalid_params("`sessionId` must be a text"))?;
         let id = SessionId::parse(named).ok();
-        let desk = Arc::clone(&self.desk);
+        let connection = Arc::clone(&self.connection);
         Ok(Box::pin(async move {
             let Some(id) = id else { return value(DeleteSessionResponse::new()) };
-            closed(&desk, &id).await;
+            closed(&connection, &id).await;
             let deleted = on_disk(move || {
-                let Some(workspace) = listing::find(&desk, &id) else { return Ok(()) };
+                let Some(workspace) = listing::find(&connection, &id) else { return Ok(()) };
                 match projection::delete(&workspace, &id) {
                     Ok(_) => Ok(()),
                     Err(error) => match Report::from(&error) {
@@ -364,8 +364,8 @@ fn is_notification(method: &str) -> bool {
 }
 
 /// Closes a Session that the client has open; whether it had.
-async fn closed(desk: &Desk, id: &SessionId) -> bool {
-    let Some(handle) = desk.session(id) else { return false };
+async fn closed(connection: &Connection, id: &SessionId) -> bool {
+    let Some(handle) = connection.session(id) else { return false };
     let (closed, done) = oneshot::channel();
     let is_sent = handle.send(Inbox::Close { closed }).await.is_ok();
     done.await.ok();

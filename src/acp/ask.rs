@@ -8,7 +8,7 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::Value;
 
-use super::desk::wire_id;
+use super::connection::wire_id;
 use super::to_acp::diff::Before;
 use super::to_acp::{self, call};
 use crate::event::{Answer, PermissionRequest, Said};

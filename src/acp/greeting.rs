@@ -6,8 +6,8 @@ use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
     AgentAuthCapabilities, AgentCapabilities, AuthMethod, AuthMethodAgent, AuthMethodTerminal,
     Implementation, InitializeResponse, LogoutCapabilities, Meta, PromptCapabilities,
-    SessionCapabilities, SessionCloseCapabilities, SessionDeleteCapabilities,
-    SessionListCapabilities, SessionResumeCapabilities,
+    SessionAdditionalDirectoriesCapabilities, SessionCapabilities, SessionCloseCapabilities,
+    SessionDeleteCapabilities, SessionListCapabilities, SessionResumeCapabilities,
 };
 use serde_json::json;
 
@@ -29,7 +29,8 @@ pub fn answer(client: Client, sees_images: bool) -> InitializeResponse {
         .list(SessionListCapabilities::new())
         .resume(SessionResumeCapabilities::new())
         .close(SessionCloseCapabilities::new())
-        .delete(SessionDeleteCapabilities::new());
+        .delete(SessionDeleteCapabilities::new())
+        .additional_directories(SessionAdditionalDirectoriesCapabilities::new());
     let capabilities = AgentCapabilities::new()
         .load_session(true)
         .prompt_capabilities(PromptCapabilities::new().image(sees_images).embedded_context(true))

@@ -4,6 +4,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::content::Prompt;
 use super::options::Wish;
+use super::setup::Setup;
 use super::ticket::Ticket;
 use crate::rpc::Fault;
 
@@ -21,9 +22,9 @@ pub enum Inbox {
     /// Change a setting.
     Set { ticket: Ticket, wish: Wish },
     /// Tell what was said so far, and how the Session is set.
-    Load { ticket: Ticket },
+    Load { ticket: Ticket, setup: Setup },
     /// Tell how the Session is set.
-    Resume { ticket: Ticket },
+    Resume { ticket: Ticket, setup: Setup },
     /// End everything, let go of the Session and say so.
     Close { closed: oneshot::Sender<()> },
 }
@@ -34,8 +35,8 @@ impl Inbox {
         match self {
             Inbox::Prompt { ticket, .. }
             | Inbox::Set { ticket, .. }
-            | Inbox::Load { ticket }
-            | Inbox::Resume { ticket } => ticket.answer(Err::<(), _>(fault)).await,
+            | Inbox::Load { ticket, .. }
+            | Inbox::Resume { ticket, .. } => ticket.answer(Err::<(), _>(fault)).await,
             // Who waits for a close sees that the Session is gone.
             Inbox::Cancel | Inbox::Withdraw { .. } | Inbox::Close { .. } => {}
         }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::Value;
 
-use super::desk::{Desk, wire_id};
+use super::connection::{Connection, wire_id};
 use super::setup::absolute;
 use super::to_acp::title;
 use crate::id::SessionId;
@@ -43,10 +43,10 @@ impl Wanted {
     }
 
     /// The page, read from the disk.
-    pub fn page(self, desk: &Desk) -> ListSessionsResponse {
+    pub fn page(self, connection: &Connection) -> ListSessionsResponse {
         let workspaces = match self.cwd {
             Some(cwd) => vec![cwd.canonicalize().unwrap_or(cwd)],
-            None => workspaces(desk),
+            None => workspaces(connection),
         };
         // One more than fits tells whether there is another page.
         let mut found = projection::page(&workspaces, self.after.as_ref(), PAGE + 1);
@@ -59,9 +59,9 @@ impl Wanted {
 }
 
 /// Every Workspace that has Sessions: those of the user's cache, and those of this connection.
-pub fn workspaces(desk: &Desk) -> Vec<PathBuf> {
-    let mut all = projection::known(&desk.doors.config.home);
-    for own in desk.workspaces() {
+pub fn workspaces(connection: &Connection) -> Vec<PathBuf> {
+    let mut all = projection::known(&connection.doors.config.home);
+    for own in connection.workspaces() {
         if !all.contains(&own) {
             all.push(own);
         }
@@ -70,8 +70,8 @@ pub fn workspaces(desk: &Desk) -> Vec<PathBuf> {
 }
 
 /// Where a Session is.
-pub fn find(desk: &Desk, id: &SessionId) -> Option<PathBuf> {
-    workspaces(desk).into_iter().find(|workspace| projection::find(workspace, id))
+pub fn find(connection: &Connection, id: &SessionId) -> Option<PathBuf> {
+    workspaces(connection).into_iter().find(|workspace| projection::find(workspace, id))
 }
 
 fn info(summary: &Summary) -> SessionInfo {

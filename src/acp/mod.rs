@@ -9,8 +9,8 @@ mod agent;
 mod ask;
 mod client;
 mod commands;
+mod connection;
 mod content;
-mod desk;
 mod doors;
 mod ending;
 mod fault;
@@ -33,7 +33,7 @@ pub use doors::{Doors, SignIn};
 
 use crate::rpc::{Line, Message, Peer, read_lines, write_lines};
 use agent::Agent;
-use desk::Desk;
+use connection::Connection;
 
 /// How long the last words may take when nobody seems to read them.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -47,8 +47,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     let mut lines = read_lines(input)?;
     let writer = write_lines(output)?;
-    let desk = Arc::new(Desk::new(Peer::new(&writer), doors));
-    let mut agent = Agent::new(desk);
+    let connection = Arc::new(Connection::new(Peer::new(&writer), doors));
+    let mut agent = Agent::new(connection);
     let mut stop = std::pin::pin!(stop);
     loop {
         let line = tokio::select! {

@@ -41,13 +41,6 @@ impl Setup {
             }
         }
         let (mut servers, mut notes) = (Vec::new(), Vec::new());
-        if !directories.is_empty() {
-            let shown: Vec<String> =
-                directories.iter().map(|path| path.display().to_string()).collect();
-            let shown = shown.join(", ");
-            notes
-                .push(format!("Pixir works in one directory per Session; it does not use {shown}"));
-        }
         for server in list("mcpServers", params.get("mcpServers"))? {
             match Server::read(server) {
                 Ok(server) => servers.push(server),

@@ -69,9 +69,8 @@ fn servers_are_taken_as_they_come_and_odd_ones_leave_a_note() {
         if args == &["1"] && env == &[("K".to_owned(), "V".to_owned())]));
     assert!(matches!(&setup.servers[2], Server::Http { headers, .. }
         if headers == &[("H".to_owned(), "1".to_owned())]));
-    assert_eq!(setup.notes.len(), 5, "{:?}", setup.notes);
-    assert!(setup.notes[0].contains("/x"));
-    assert!(setup.notes[1].contains("old") && setup.notes[1].contains("sse"));
+    assert_eq!(setup.notes.len(), 4, "{:?}", setup.notes);
+    assert!(setup.notes[0].contains("old") && setup.notes[0].contains("sse"));
     assert!(Setup::read(&json!({"cwd": "/w", "mcpServers": null})).is_ok());
     for odd in
         [json!({"cwd": "w"}), json!({}), json!({"cwd": "/w", "additionalDirectories": ["x"]})]

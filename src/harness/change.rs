@@ -1,5 +1,6 @@
 //! Change: another mode, role, model or effort for a Session that goes on.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::posture::Posture;
@@ -12,6 +13,7 @@ use crate::prompt;
 use crate::role::strictest;
 use crate::sandbox::Profile;
 use crate::turn::{Budget, Prompt, Settings};
+use crate::workspace::Workspace;
 
 /// What is to be different from now on; what is not named stays.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -79,6 +81,29 @@ impl Harness {
         let budget = Budget::new(self.config.budget, self.config.prices.clone());
         let old = conversation.settings();
         conversation.with(Settings { budget: Arc::new(budget), ..old.clone() })
+    }
+
+    /// The same Session with further directories beside its Workspace, in place of those it had;
+    /// and what is to be said of those that cannot be used.
+    pub fn widen(
+        &self,
+        conversation: &Conversation,
+        directories: &[PathBuf],
+    ) -> (Conversation, Vec<String>) {
+        let old = conversation.settings();
+        let (mut spaces, mut notes) = (Vec::new(), Vec::new());
+        for directory in directories {
+            let refuse = |reason: String| format!("a further directory is not used: {reason}");
+            match Workspace::open(directory) {
+                Err(error) => notes.push(refuse(error.to_string())),
+                Ok(space) => match self.commands.sandbox().objection(space.root()) {
+                    Some(reason) => notes.push(refuse(reason)),
+                    None => spaces.push(space.hiding(self.config.home.folder())),
+                },
+            }
+        }
+        let workspace = old.workspace.clone().beside(spaces);
+        (conversation.with(Settings { workspace, ..old.clone() }), notes)
     }
 
     /// Remembers a mode that is laxer than the settings, so that the Session has it again when it

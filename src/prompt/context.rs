@@ -28,6 +28,8 @@ pub struct Context {
     pub role: &'static Role,
     /// Where tools may write, when that is not everywhere.
     pub bounds: Vec<WriteGlobs>,
+    /// Directories beside the Workspace that belong to the work.
+    pub further: Vec<PathBuf>,
 }
 
 impl Context {
@@ -47,6 +49,7 @@ impl Context {
             mode: mode.clone(),
             role,
             bounds: workspace.bounds().sets().cloned().collect(),
+            further: workspace.further().to_vec(),
         }
     }
 
@@ -70,6 +73,9 @@ impl Context {
             self.shell,
             self.role.name,
         );
+        for further in &self.further {
+            text.extend(["\nAlso, by absolute path: ", &one_line(&further.to_string_lossy())]);
+        }
         for WriteGlobs { allow, deny } in &self.bounds {
             if !allow.is_empty() {
                 text.extend(["\nWrite only to: ", &one_line(&allow.join(" "))]);
@@ -147,6 +153,7 @@ mod tests {
             mode: PermissionMode::Auto,
             role: Role::build(),
             bounds: Vec::new(),
+            further: Vec::new(),
         }
     }
 

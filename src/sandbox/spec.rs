@@ -66,6 +66,8 @@ pub struct Wish<'a> {
     /// Whether the call declared that it needs the network.
     pub network: bool,
     pub workspace: &'a Path,
+    /// Directories beside it that may be written as well.
+    pub further: &'a [PathBuf],
     pub scratch: &'a Path,
 }
 
@@ -121,6 +123,11 @@ impl Sandbox {
         }
     }
 
+    /// Why a directory cannot be one that commands write to, if it cannot.
+    pub fn objection(&self, root: &Path) -> Option<String> {
+        hidden::objection(root, self.user_home.as_deref(), &self.state)
+    }
+
     /// Where scratch folders are made.
     pub fn temp(&self) -> &Path {
         &self.temp
@@ -150,13 +157,18 @@ impl Sandbox {
             Profile::Off => return None,
             Profile::ReadOnly => {}
             Profile::Workspace => {
-                let repository = git::repository(wish.workspace);
-                let roots = self.roots.iter().filter_map(|root| root.canonicalize().ok());
+                let configured = self.roots.iter().filter_map(|root| root.canonicalize().ok());
                 writable.push(wish.workspace.to_owned());
-                writable.extend(roots.chain(repository.writable));
-                kept.push(paths::state(wish.workspace));
-                kept.extend(repository.kept);
-                absent.extend(repository.absent);
+                writable.extend(configured);
+                writable.extend(wish.further.iter().cloned());
+                let further = wish.further.iter().map(PathBuf::as_path);
+                for root in [wish.workspace].into_iter().chain(further) {
+                    let repository = git::repository(root);
+                    writable.extend(repository.writable);
+                    kept.push(paths::state(root));
+                    kept.extend(repository.kept);
+                    absent.extend(repository.absent);
+                }
             }
         }
         kept.retain(|path| path.symlink_metadata().is_ok());

@@ -45,10 +45,40 @@ impl Place {
     }
 
     fn spec(&self, sandbox: &Sandbox, profile: Profile, network: bool) -> Option<Spec> {
-        let (workspace, scratch) = (self.path("work"), self.path("scratch"));
-        let wish = Wish { profile, network, workspace: &workspace, scratch: &scratch };
-        sandbox.spec(&wish)
+        self.spec_beside(sandbox, profile, network, &[])
     }
+
+    fn spec_beside(
+        &self,
+        sandbox: &Sandbox,
+        profile: Profile,
+        network: bool,
+        further: &[PathBuf],
+    ) -> Option<Spec> {
+        let (workspace, scratch) = (&*self.path("work"), &*self.path("scratch"));
+        sandbox.spec(&Wish { profile, network, workspace, further, scratch })
+    }
+}
+
+#[test]
+fn a_further_directory_is_written_and_protected_like_the_workspace() {
+    let place = Place::new();
+    place.write("further/.git/config", "");
+    place.write("further/.git/HEAD", "ref: refs/heads/main");
+    place.write("further/.pixir/config.json", "{}");
+    let sandbox = place.sandbox(|_| {});
+    let further = [place.path("further")];
+    let spec = place.spec_beside(&sandbox, Profile::Workspace, false, &further).unwrap();
+    assert!(spec.writable.contains(&place.path("further")), "{:?}", spec.writable);
+    for kept in ["further/.pixir", "further/.git/config"] {
+        assert!(spec.kept.contains(&place.path(kept)), "{kept}: {:?}", spec.kept);
+    }
+    let looking = place.spec_beside(&sandbox, Profile::ReadOnly, false, &further).unwrap();
+    assert_eq!(looking.writable, Vec::<PathBuf>::new());
+    for root in ["/", "/etc", &place.path("home").to_string_lossy()] {
+        assert!(sandbox.objection(Path::new(root)).is_some(), "{root}");
+    }
+    assert_eq!(sandbox.objection(&place.path("further")), None);
 }
 
 #[test]

@@ -196,6 +196,7 @@ async fn attend(errand: Errand, context: ToolContext, stdin: Stdin, handle: Arc<
     let job = Job {
         command: &errand.command,
         directory: context.workspace.root(),
+        further: context.workspace.further(),
         timeout: errand.timeout,
         cancel: &handle.cancel,
         stdin: Some(&stdin),

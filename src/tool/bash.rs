@@ -136,6 +136,7 @@ impl Tool for Bash {
         let job = Job {
             command: &args.command,
             directory: context.workspace.root(),
+            further: context.workspace.further(),
             timeout: Some(timeout),
             cancel: &context.cancel,
             stdin: None,

@@ -80,6 +80,8 @@ const MOST_SPARES: usize = 3;
 pub struct Job<'a> {
     pub command: &'a str,
     pub directory: &'a Path,
+    /// Directories beside it that belong to the work.
+    pub further: &'a [PathBuf],
     /// `None` when it may run as long as it likes.
     pub timeout: Option<Duration>,
     pub cancel: &'a CancellationToken,

@@ -83,6 +83,8 @@ impl Confined {
                 profile: needs.profile,
                 network: needs.network,
                 workspace: job.directory,
+                // Bounds name places of the Workspace, and nothing beside it.
+                further: if job.bounds.is_empty() { job.further } else { &[] },
                 scratch: scratch.folder(),
             })
         });

@@ -2,6 +2,7 @@
 
 mod desk;
 mod exact;
+mod further;
 mod patch;
 mod search;
 

@@ -19,7 +19,7 @@ use super::{RENAME_RETRIES, Workspace, WorkspaceError, irregular};
 pub struct Place {
     /// Relative to the root, links resolved; empty for the root itself.
     pub path: PathBuf,
-    stat: Stat,
+    pub(super) stat: Stat,
 }
 
 impl Place {
@@ -45,6 +45,9 @@ pub enum Wanted {
 impl Workspace {
     /// Says where a path leads, links that stay inside included; opens nothing for reading.
     pub fn locate(&self, path: &Path) -> Result<Place, WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            return Ok(other.locate(path)?.beneath(other));
+        }
         let descriptor = self.open_beneath(self.relative(path)?, OFlags::PATH)?;
         let stat = rustix::fs::fstat(&descriptor)
             .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
@@ -53,6 +56,10 @@ impl Workspace {
 
     /// Opens what stands at this place, relative to the root, for reading.
     pub fn open_exact(&self, path: &[u8], wanted: Wanted) -> Result<OwnedFd, Errno> {
+        if let Some((other, root)) = self.told(path) {
+            let inside = path.get(root + 1..).unwrap_or_default();
+            return other.open_exact(inside, wanted);
+        }
         let path = if path.is_empty() { b"." } else { path };
         if wanted == Wanted::File && self.is_hidden(Path::new(OsStr::from_bytes(path))) {
             return Err(Errno::ACCESS);

@@ -7,6 +7,7 @@
 mod batch;
 mod carry;
 mod exact;
+mod further;
 mod links;
 mod target;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use target::Target;
 use crate::bounds::Bounds;
 use crate::error::{Explain, Kind};
 use crate::paths::STATE_FOLDER;
+use further::Further;
 
 /// How often an open is tried again when the kernel saw a rename in the middle of it.
 const RENAME_RETRIES: usize = 128;
@@ -39,7 +41,7 @@ const NAMES_LIMIT: usize = 2000;
 
 /// An open Workspace, cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Workspace(Arc<Root>, Arc<Bounds>, Option<Arc<Path>>);
+pub struct Workspace(Arc<Root>, Arc<Bounds>, Option<Arc<Path>>, Arc<Further>);
 
 #[derive(Debug)]
 struct Root {
@@ -79,13 +81,14 @@ impl Workspace {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(&canonical, flags, Mode::empty())
             .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
-        Ok(Self(Arc::new(Root { given, canonical, folder }), Arc::default(), None))
+        let root = Arc::new(Root { given, canonical, folder });
+        Ok(Self(root, Arc::default(), None, Arc::default()))
     }
 
     /// The same Workspace, with bounds for whatever is written.
     #[must_use]
     pub fn bounded(self, bounds: Bounds) -> Self {
-        Self(self.0, Arc::new(bounds), self.2)
+        Self(self.0, Arc::new(bounds), self.2, self.3)
     }
 
     /// The same Workspace, in which the files of this folder are shown to nobody: a Workspace may
@@ -93,7 +96,7 @@ impl Workspace {
     #[must_use]
     pub fn hiding(self, folder: &Path) -> Self {
         let hidden = folder.canonicalize().ok().filter(|real| real.starts_with(self.root()));
-        Self(self.0, self.1, hidden.map(Into::into))
+        Self(self.0, self.1, hidden.map(Into::into), self.3)
     }
 
     /// Whether a file is one that is shown to nobody; `real` is relative, links resolved.
@@ -133,6 +136,9 @@ impl Workspace {
 
     /// Opens a regular file for reading; everything else is refused and never blocks.
     pub fn open_file(&self, path: &Path) -> Result<OpenFile, WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            return Ok(other.open_file(path)?.beneath(other));
+        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let descriptor = self.open_beneath(self.relative(path)?, flags)?;
         self.opened(descriptor, path)
@@ -154,12 +160,18 @@ impl Workspace {
 
     /// Looks at what a path leads to, without opening it.
     pub fn metadata(&self, path: &Path) -> Result<Stat, WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            return other.metadata(path);
+        }
         let descriptor = self.open_beneath(self.relative(path)?, OFlags::PATH)?;
         rustix::fs::fstat(&descriptor).map_err(|errno| WorkspaceError::from_errno(errno, path))
     }
 
     /// The names in the folder that should hold `path`, for suggestions.
     pub fn names_beside(&self, path: &Path) -> Vec<OsString> {
+        if let Some(other) = self.elsewhere(path) {
+            return other.names_beside(path);
+        }
         let folder = || {
             let parent = or_root(self.relative(path).ok()?.parent()?);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -172,6 +184,10 @@ impl Workspace {
 
     /// Says whether tools may write here, without changing anything; `.pixir` is never writable.
     pub fn check_writable(&self, path: &Path) -> Result<(), WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            self.refuse_beside(path)?;
+            return other.check_writable(path);
+        }
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
         target::refuse_folder_name(path)?;
@@ -196,6 +212,9 @@ impl Workspace {
 
     /// Where a file of that path would really be, relative to the root, though it is missing.
     pub fn place_of(&self, path: &Path) -> PathBuf {
+        if let Some(other) = self.elsewhere(path) {
+            return other.absolute(&other.place_of(path));
+        }
         let Ok(relative) = self.relative(path) else { return path.to_owned() };
         let (Some(parent), Some(name)) = (relative.parent(), relative.file_name()) else {
             return relative.to_owned();
@@ -207,6 +226,9 @@ impl Workspace {
 
     /// Where a path leads, relative to the root, links resolved as far as it exists.
     pub fn resolve(&self, path: &Path) -> PathBuf {
+        if let Some(other) = self.elsewhere(path) {
+            return other.absolute(&other.resolve(path));
+        }
         let existing = self
             .relative(path)
             .and_then(|relative| self.open_beneath(relative, OFlags::PATH))
@@ -217,6 +239,14 @@ impl Workspace {
     /// Refuses a place, links resolved, that the bounds leave out.
     fn refuse_unbounded(&self, real: &Path, path: &Path) -> Result<(), WorkspaceError> {
         if self.1.allow(real) {
+            return Ok(());
+        }
+        Err(WorkspaceError::Bounded { path: path.to_owned() })
+    }
+
+    /// Bounds name places of the Workspace: where there are any, nothing beside it is written.
+    fn refuse_beside(&self, path: &Path) -> Result<(), WorkspaceError> {
+        if self.1.is_empty() {
             return Ok(());
         }
         Err(WorkspaceError::Bounded { path: path.to_owned() })

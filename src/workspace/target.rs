@@ -58,6 +58,10 @@ pub struct Replaced {
 impl Workspace {
     /// Opens what a write to `path` would replace, making missing folders.
     pub fn target(&self, path: &Path) -> Result<Target, WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            self.refuse_beside(path)?;
+            return Ok(other.target(path)?.beneath(other));
+        }
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
         refuse_folder_name(path)?;
@@ -72,6 +76,10 @@ impl Workspace {
 
     /// Opens a file that is to lose this name; a link is refused, because the name is the link's.
     pub fn target_itself(&self, path: &Path) -> Result<Target, WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            self.refuse_beside(path)?;
+            return Ok(other.target_itself(path)?.beneath(other));
+        }
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
         refuse_folder_name(path)?;
@@ -91,6 +99,9 @@ impl Workspace {
 
     /// Whether a path's last part is a link.
     pub fn is_link(&self, path: &Path) -> bool {
+        if let Some(other) = self.elsewhere(path) {
+            return other.is_link(path);
+        }
         let look = || {
             let relative = self.relative(path).ok()?;
             let parent = or_root(relative.parent()?);
@@ -181,6 +192,11 @@ impl Target {
     /// Where it really is, relative to the root.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Tells it by another path; what is written does not depend on it.
+    pub(super) fn name_as(&mut self, path: PathBuf) {
+        self.path = path;
     }
 
     /// The file that would be replaced.

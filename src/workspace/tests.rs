@@ -377,3 +377,46 @@ fn a_temporary_that_cannot_be_removed_is_told() {
     assert!(error.to_string().contains(&left), "{error}");
     assert_eq!(fs::read_to_string(place.path("a")).unwrap(), "old");
 }
+
+#[test]
+fn a_further_root_is_reached_by_absolute_path_and_confined_like_the_workspace() {
+    let mut place = Place::new();
+    let beside = place.outer.path().canonicalize().unwrap().join("beside");
+    fs::create_dir_all(beside.join("sub/.pixir")).unwrap();
+    fs::write(beside.join("sub/a.txt"), "a").unwrap();
+    fs::write(place.path("a.txt"), "workspace").unwrap();
+    symlink("/etc", beside.join("away")).unwrap();
+    symlink(place.outside(), beside.join("out.txt")).unwrap();
+    symlink(beside.join("sub"), place.path("in")).unwrap();
+    let file = beside.join("sub/a.txt");
+    assert_eq!(place.read(&file), Err(Kind::OutsideWorkspace));
+    let further =
+        || vec![Workspace::open(&beside).unwrap(), Workspace::open(&beside.join("sub")).unwrap()];
+    place.workspace = place.workspace.beside(further());
+    assert_eq!(place.workspace.further(), std::slice::from_ref(&beside));
+    assert_eq!(place.read(&file).as_deref(), Ok("a"));
+    assert_eq!(place.read("a.txt").as_deref(), Ok("workspace"));
+    // Told by its absolute path, so that it is nobody else's file.
+    assert_eq!(place.workspace.open_file(&file).unwrap().path, file);
+    assert_eq!(place.workspace.resolve(&file), file);
+    assert_eq!(place.workspace.place_of(&beside.join("new")), beside.join("new"));
+    assert_eq!(place.write(&file, "b"), Ok(()));
+    assert_eq!(place.write(beside.join("new/deep.txt"), "c"), Ok(()));
+    assert_eq!(fs::read_to_string(beside.join("new/deep.txt")).unwrap(), "c");
+    for odd in ["../outside.txt", "sub/../../outside.txt", "away/passwd", "out.txt"] {
+        let path = beside.join(odd);
+        assert_eq!(place.read(&path), Err(Kind::OutsideWorkspace), "{odd}");
+        assert!(place.write(&path, "x").is_err(), "{odd}");
+    }
+    assert_eq!(place.write(beside.join(".pixir/x"), "x"), Err(Kind::ProtectedPath));
+    assert_eq!(place.write(beside.join("sub/.pixir/x"), "x"), Err(Kind::ProtectedPath));
+    // A link of the Workspace still does not lead out of it.
+    assert_eq!(place.read("in/a.txt"), Err(Kind::OutsideWorkspace));
+    // Bounds are about the Workspace: where there are some, nothing beside it is written.
+    let mut bounds = Bounds::none();
+    let globs = crate::bounds::WriteGlobs { allow: vec!["**".into()], deny: Vec::new() };
+    bounds.narrow(&globs).unwrap();
+    place.workspace = place.workspace.bounded(bounds);
+    assert_eq!(place.write(&file, "x"), Err(Kind::PermissionDenied));
+    assert_eq!(place.read(&file).as_deref(), Ok("b"));
+}

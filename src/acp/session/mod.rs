@@ -21,8 +21,8 @@ pub use opening::{Which, open};
 use super::ask::{self, Replied};
 use super::client::Client;
 use super::commands;
+use super::connection::Connection;
 use super::content::Prompt;
-use super::desk::Desk;
 use super::fault;
 use super::inbox::Inbox;
 use super::options::model_of;
@@ -62,7 +62,7 @@ struct Reply {
 
 /// A Session that the client has open.
 pub struct Actor {
-    desk: Arc<Desk>,
+    connection: Arc<Connection>,
     client: Client,
     id: SessionId,
     harness: Arc<Harness>,
@@ -86,18 +86,17 @@ pub struct Actor {
 impl Actor {
     /// The task of a Session that is open.
     pub fn new(
-        desk: Arc<Desk>,
+        connection: Arc<Connection>,
         client: Client,
         harness: Arc<Harness>,
         conversation: Conversation,
-        mut notes: Vec<String>,
     ) -> Self {
-        notes.extend(conversation.notices().iter().cloned());
+        let notes = conversation.notices().to_vec();
         let window = model_of(conversation.model(), harness.models()).window();
         let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
         Self {
-            generation: desk.generation(),
-            desk,
+            generation: connection.generation(),
+            connection,
             client,
             id: conversation.id().clone(),
             harness,
@@ -168,8 +167,14 @@ impl Actor {
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw(&key).await,
             Inbox::Set { ticket, wish } => self.set(ticket, wish).await,
-            Inbox::Load { ticket } => self.load(ticket).await,
-            Inbox::Resume { ticket } => self.resume(ticket).await,
+            Inbox::Load { ticket, setup } => {
+                self.set_up(&setup);
+                self.load(ticket).await;
+            }
+            Inbox::Resume { ticket, setup } => {
+                self.set_up(&setup);
+                self.resume(ticket).await;
+            }
             // The loop has taken it out.
             Inbox::Close { .. } => {}
         }
@@ -189,7 +194,7 @@ impl Actor {
 
     /// Ends everything: what runs, what waits, and the Session's hold on its Log.
     async fn end(mut self, mut inbox: mpsc::Receiver<Inbox>) {
-        self.desk.dismiss(&self.id);
+        self.connection.dismiss(&self.id);
         inbox.close();
         self.take_back_questions();
         for (ticket, _) in self.waiting.drain(..) {
@@ -211,7 +216,7 @@ impl Actor {
     }
 
     async fn tell(&self, update: SessionUpdate) {
-        self.desk.tell(&self.id, update).await;
+        self.connection.tell(&self.id, update).await;
     }
 
     /// Runs a prompt, or puts it behind the one that runs.
@@ -340,7 +345,7 @@ impl Actor {
             return;
         }
         let question = ask::question(&self.id, &asked, self.conversation.workspace());
-        let answer = self.desk.peer.ask("session/request_permission", &question).await;
+        let answer = self.connection.peer.ask("session/request_permission", &question).await;
         let call_id = asked.call_id.clone();
         // A question that is taken back is a task that is aborted: it drops the answer to come.
         let task = self.questions.spawn(async move {

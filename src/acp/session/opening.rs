@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Actor;
 use crate::acp::client::Client;
-use crate::acp::desk::Desk;
+use crate::acp::connection::Connection;
 use crate::acp::fault;
 use crate::acp::setup::Setup;
 use crate::error::Report;
@@ -20,12 +20,10 @@ pub enum Which {
 }
 
 /// Opens a Session and gives the task that will serve it.
-///
-/// This is the place where the client's MCP servers (`setup.servers`) go into the Harness.
 pub async fn open(
-    desk: Arc<Desk>,
+    connection: Arc<Connection>,
     client: Client,
-    setup: Setup,
+    setup: &Setup,
     which: Which,
 ) -> Result<Actor, Fault> {
     let explain = |report: &Report| match &which {
@@ -36,13 +34,15 @@ pub async fn open(
         let shown = setup.cwd.display();
         return Err(Fault::invalid_params(format!("`cwd` {shown} is not a directory")));
     }
-    let harness = desk.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
+    let harness = connection.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
     let session = match &which {
         Which::New => harness::Which::New,
         Which::Known(id) => harness::Which::Resume(id.clone()),
     };
-    let start = Start { workspace: setup.cwd, session, can_ask: true };
+    let start = Start { workspace: setup.cwd.clone(), session, can_ask: true };
     let started = harness.start(start).await;
     let conversation = started.map_err(|error| explain(&Report::from(&error)))?;
-    Ok(Actor::new(desk, client, harness, conversation, setup.notes))
+    let mut actor = Actor::new(connection, client, harness, conversation);
+    actor.set_up(setup);
+    Ok(actor)
 }

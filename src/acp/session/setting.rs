@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::Actor;
 use crate::acp::commands::{self, Order};
-use crate::acp::desk::wire_id;
+use crate::acp::connection::wire_id;
 use crate::acp::fault;
 use crate::acp::options::{self, Wish, model_of};
+use crate::acp::setup::Setup;
 use crate::acp::ticket::Ticket;
 use crate::acp::to_acp::{self, Renderer};
 use crate::config::models::Model;
@@ -35,6 +36,20 @@ pub(super) enum Obeyed {
 }
 
 impl Actor {
+    /// Takes in what the client says when it opens the Session, now or once more: further
+    /// directories replace those of before.
+    ///
+    /// This is the place where the client's MCP servers (`setup.servers`) go into the Harness.
+    pub(super) fn set_up(&mut self, setup: &Setup) {
+        let (conversation, notes) = self.harness.widen(&self.conversation, &setup.directories);
+        self.conversation = conversation;
+        for note in setup.notes.iter().chain(&notes) {
+            if !self.notes.contains(note) {
+                self.notes.push(note.clone());
+            }
+        }
+    }
+
     /// Answers `session/new`.
     pub async fn introduce(&mut self, ticket: Ticket) {
         let harness = Arc::clone(&self.harness);
@@ -178,11 +193,11 @@ impl Actor {
 
     /// Takes up the Harness of whoever is signed in now.
     pub(super) async fn renew(&mut self) -> Result<(), Fault> {
-        let generation = self.desk.generation();
+        let generation = self.connection.generation();
         if generation == self.generation {
             return Ok(());
         }
-        let harness = self.desk.harness(self.conversation.workspace()).await;
+        let harness = self.connection.harness(self.conversation.workspace()).await;
         self.harness = harness.map_err(|report| fault::of(&report))?;
         self.conversation = self.harness.adopt(&self.conversation);
         self.generation = generation;

@@ -156,14 +156,20 @@ struct Shared<'w> {
 
 impl<'w> Shared<'w> {
     fn begin(walk: &'w Walk<'w>) -> Self {
-        let (mut rules, mut path) =
-            if walk.all { (Rules::default(), Vec::new()) } else { Rules::above(walk.workspace) };
+        // In a further root, paths are absolute and begin with it.
+        let top = walk.workspace.root_length(walk.start);
+        let (mut rules, mut path) = if walk.all || top > 0 {
+            (Rules::default(), Vec::new())
+        } else {
+            Rules::above(walk.workspace)
+        };
         let before = path.len();
         if !walk.all {
             // The folders between the root and the one to begin with have rules too.
             let start = walk.start.as_os_str().as_bytes();
             let ends = memchr::memchr_iter(b'/', start).map(|slash| (slash, slash + 1));
-            let root = (!start.is_empty()).then_some((0, 0));
+            let ends = ends.filter(|(end, _)| *end > top || top == 0);
+            let root = (start.len() > top).then_some((top, if top == 0 { 0 } else { top + 1 }));
             for (end, next) in root.into_iter().chain(ends) {
                 let folder = &start[..end];
                 rules = rules.inside(walk.workspace, folder, Present::UNKNOWN, before + next);

@@ -3,6 +3,7 @@
 mod asking;
 mod conformance;
 mod content;
+mod directories;
 mod life;
 mod listing;
 mod options;

@@ -1,4 +1,4 @@
-//! The desk: what all Sessions of a connection share.
+//! The connection: what all Sessions of one client share.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use crate::harness::Harness;
 use crate::id::SessionId;
 use crate::rpc::Peer;
 
-/// What all Sessions of a connection share.
-pub struct Desk {
+/// What all Sessions of one client share.
+pub struct Connection {
     pub peer: Peer,
     pub doors: Doors,
     pub flights: Flights,
@@ -28,8 +28,8 @@ pub struct Desk {
     sessions: Mutex<HashMap<SessionId, Handle>>,
 }
 
-impl Desk {
-    /// A desk without anything on it.
+impl Connection {
+    /// A connection without any Session.
     pub fn new(peer: Peer, doors: Doors) -> Self {
         Self {
             peer,

@@ -1,0 +1,52 @@
+//! Further directories: the work of a Session that spans several.
+
+use pixir::scripted::Reply;
+use serde_json::json;
+
+use super::{facts, stage};
+use crate::support::editor::Editor;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() {
+    let [beside, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (near, far) = (beside.path().canonicalize().unwrap(), other.path().canonicalize().unwrap());
+    let write = |folder: &std::path::Path, name: &str| {
+        let path = folder.join(name);
+        Reply::new().call("write", json!({"path": path, "content": "written\n"})).call(
+            "bash",
+            json!({"command": format!("echo hello > {}", folder.join("by-bash").display())}),
+        )
+    };
+    let stage = stage([
+        write(&near, "by-tool"),
+        Reply::says("one"),
+        write(&far, "by-tool"),
+        Reply::says("two"),
+        write(&near, "again"),
+        Reply::says("three"),
+    ])
+    .await;
+    let mut editor = Editor::start(&stage, &["--auto"]);
+    let hello = editor.initialize(json!({}));
+    let advertised = &hello["agentCapabilities"]["sessionCapabilities"]["additionalDirectories"];
+    assert_eq!(advertised, &json!({}));
+    let params = json!({"cwd": stage.workspace(), "mcpServers": [], "additionalDirectories": [near, "/etc"]});
+    let made = editor.call("session/new", params).unwrap();
+    let id = made["sessionId"].as_str().unwrap().to_owned();
+    editor.turn(&id, "near").unwrap();
+    let told = crate::support::editor::text_of(&editor.updates(), "agent_message_chunk");
+    assert!(told.contains("/etc cannot be writable"), "what is not used is told: {told}");
+    assert_eq!(std::fs::read_to_string(near.join("by-tool")).unwrap(), "written\n");
+    assert_eq!(std::fs::read_to_string(near.join("by-bash")).unwrap(), "hello\n");
+    let context = facts(&stage, "user_message")[0]["context"].as_str().unwrap().to_owned();
+    assert!(context.contains(near.to_str().unwrap()) && !context.contains("/etc"), "{context}");
+    editor.turn(&id, "far").unwrap();
+    assert!(std::fs::read_dir(&far).unwrap().next().is_none(), "nobody gave it that one");
+    let failed = editor.updates().iter().filter(|update| update["status"] == "failed").count();
+    assert_eq!(failed, 2);
+    // Who opens the Session again says again what belongs to it.
+    editor.call("session/resume", json!({"sessionId": id, "cwd": stage.workspace()})).unwrap();
+    editor.turn(&id, "near again").unwrap();
+    assert!(!near.join("again").exists());
+    assert!(editor.end().0.success());
+}
