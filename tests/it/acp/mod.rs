@@ -1,5 +1,6 @@
 //! Stories of an editor and its agent, told by the lines between them and by the Log.
 
+mod acpx;
 mod asking;
 mod conformance;
 mod content;
@@ -8,6 +9,7 @@ mod life;
 mod listing;
 mod options;
 mod replay;
+mod sdk;
 mod signing;
 mod turns;
 

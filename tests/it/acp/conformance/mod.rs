@@ -1,6 +1,6 @@
 //! What the protocol asks of an agent, in tables of cases, each against the real `pixir acp`.
 
-mod actor;
+pub mod actor;
 mod auth;
 mod cancel;
 mod capabilities;
