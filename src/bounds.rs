@@ -67,8 +67,9 @@ impl Bounds {
             for glob in globs {
                 set.add(compiled(glob)?);
                 // Who forbids a folder means what is in it as well.
-                if reaches_beneath && !glob.ends_with("**") {
-                    set.add(compiled(&format!("{}/**", trimmed(glob)))?);
+                let pattern = trimmed(glob);
+                if reaches_beneath && !pattern.ends_with("**") {
+                    set.add(compiled(&format!("{pattern}/**"))?);
                 }
             }
             set.build().map_err(|error| error.to_string())
@@ -138,9 +139,12 @@ impl Bounds {
     }
 }
 
-/// A glob as it is matched: `./` in front and `/` behind mean nothing.
-fn trimmed(glob: &str) -> &str {
-    glob.trim_start_matches("./").trim_end_matches('/')
+/// A glob as it is matched: a `.` between slashes, and a slash too many, mean nothing. A bound that
+/// matches nothing because of one would not be what anybody meant.
+fn trimmed(glob: &str) -> String {
+    let parts: Vec<&str> =
+        glob.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    parts.join("/")
 }
 
 fn compiled(glob: &str) -> Result<globset::Glob, String> {
@@ -150,13 +154,13 @@ fn compiled(glob: &str) -> Result<globset::Glob, String> {
         return refuse("matches nothing");
     }
     let has_parent = |part: Component<'_>| part == Component::ParentDir;
-    if pattern.starts_with('/') || pattern.starts_with('~') {
+    if glob.starts_with('/') || pattern.starts_with('~') {
         return refuse("must be relative to the Workspace");
     }
-    if Path::new(pattern).components().any(has_parent) {
+    if Path::new(&pattern).components().any(has_parent) {
         return refuse("must not contain `..`");
     }
-    let built = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+    let built = GlobBuilder::new(&pattern).literal_separator(true).backslash_escape(true).build();
     built.map_err(|error| format!("the glob {glob:?} cannot be used: {}", error.kind()))
 }
 
@@ -167,9 +171,9 @@ fn is_pattern(part: &str) -> bool {
 /// The folder that a glob covers completely, as `src/**` does.
 fn whole_folder(glob: &str) -> Option<PathBuf> {
     let pattern = trimmed(glob);
-    let folder = match pattern {
+    let folder = match pattern.as_str() {
         "**" | "**/*" => "",
-        _ => pattern.strip_suffix("/**/*").or_else(|| pattern.strip_suffix("/**"))?,
+        pattern => pattern.strip_suffix("/**/*").or_else(|| pattern.strip_suffix("/**"))?,
     };
     (!is_pattern(folder)).then(|| plain(folder))
 }
@@ -177,7 +181,7 @@ fn whole_folder(glob: &str) -> Option<PathBuf> {
 /// The one place that a forbidding glob means, if it is one.
 fn literal(glob: &str) -> Option<PathBuf> {
     let pattern = trimmed(glob);
-    whole_folder(pattern).or_else(|| (!is_pattern(pattern)).then(|| plain(pattern)))
+    whole_folder(&pattern).or_else(|| (!is_pattern(&pattern)).then(|| plain(&pattern)))
 }
 
 /// The folders of a glob before its first pattern.
@@ -243,6 +247,9 @@ mod tests {
         check(&both, &["src/a.rs"], &["src/gen", "src/gen/deep/x", "src/a.lock", "README.md"]);
         check(&bounds(&[(&[], &["vendor"])]), &["a", "vendor2/a"], &["vendor", "vendor/a"]);
         check(&bounds(&[]), &["anything"], &[]);
+        for odd in ["src//gen", "./src/./gen/", ".//src/gen", "src/gen/."] {
+            check(&bounds(&[(&[], &[odd])]), &["src/a"], &["src/gen", "src/gen/x"]);
+        }
     }
 
     #[test]
@@ -254,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_glob_that_leaves_the_workspace_is_refused() {
-        for glob in ["/etc/*", "~/x", "../x", "a/../../x", "", "/", "[", "a/{b"] {
+        for glob in ["/etc/*", "~/x", "../x", "a/../../x", "", "/", ".", "./.", "[", "a/{b"] {
             assert!(Bounds::none().narrow(&globs(&[glob], &[])).is_err(), "{glob}");
             assert!(Bounds::none().narrow(&globs(&[], &[glob])).is_err(), "{glob}");
         }

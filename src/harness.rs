@@ -29,6 +29,7 @@ use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
@@ -128,9 +129,10 @@ impl Harness {
         }
     }
 
-    /// Waits for what must not be lost when the process ends, such as a token that is being renewed.
+    /// Ends what runs in the background, and waits for what must not be lost when the process ends,
+    /// such as a token that is being renewed.
     pub async fn settle(&self) {
-        self.credential.settle().await;
+        tokio::join!(self.credential.settle(), self.commands.close());
     }
 
     /// Starts a Conversation: a new Session, or one that exists.
@@ -146,7 +148,7 @@ impl Harness {
         let id = SessionId::mint();
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
-        let first = posture.first_event(&workspace, self.config.sandbox.level);
+        let first = posture.first_event(&workspace);
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
@@ -206,6 +208,9 @@ impl Harness {
             shelf: resources,
             sight: self.sight(&posture.model),
             editor: None,
+            tracker: self.config.undo.enabled.then(|| {
+                Tracker::new(workspace.clone(), folder.clone(), Limits::of(self.config.undo))
+            }),
             secrets: Arc::clone(&self.secrets),
             stance: Stance::new(posture.mode, confinement),
             can_ask,

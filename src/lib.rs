@@ -3,10 +3,10 @@
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
-//!   `bounds`, `ledger`, `trust`, `workspace`.
-//! - Evidence: `history`, `resource`, `log`, `projection`.
+//!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
+//! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
-//! - Agency: `prompt`, `session`, `turn`, `conversation`, `harness`.
+//! - Agency: `prompt`, `session`, `rewind`, `turn`, `conversation`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
@@ -25,6 +25,7 @@ mod event;
 mod ledger;
 mod role;
 mod trust;
+mod walk;
 mod workspace;
 
 // First floor: evidence.
@@ -32,6 +33,7 @@ mod history;
 mod log;
 mod projection;
 mod resource;
+mod snapshot;
 
 // Second floor: the world.
 mod credential;
@@ -44,6 +46,7 @@ mod tool;
 mod conversation;
 mod harness;
 mod prompt;
+mod rewind;
 mod session;
 mod turn;
 

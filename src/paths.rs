@@ -71,6 +71,11 @@ pub fn sessions(workspace: &Path) -> PathBuf {
     state(workspace).join("sessions")
 }
 
+/// The contents of files as they were, for all Sessions of a Workspace.
+pub fn snapshots(workspace: &Path) -> PathBuf {
+    state(workspace).join("snapshots")
+}
+
 /// The Log of a Session.
 pub fn log(workspace: &Path, id: &SessionId) -> PathBuf {
     sessions(workspace).join(format!("{id}.ndjson"))

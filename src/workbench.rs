@@ -98,6 +98,7 @@ impl Workbench {
             output_limit: 16 * 1024,
             confinement: self.confinement,
             desk: Desk::default(),
+            tracker: None,
         };
         let output = tool.run(args, context).await.map_err(report)?;
         Ok(Answer { ok: output.ok, text: output.text, details: output.details })

@@ -39,7 +39,7 @@ pub fn question(
         let paths = asked.paths.iter().map(|path| directory.join(path));
         paths.map(|path| call::location(path, first)).collect()
     };
-    let content = match (&asked.diff, &asked.command) {
+    let mut content = match (&asked.diff, &asked.command) {
         (Some(diff), _) => {
             let is_change = asked.summary.starts_with("change ");
             let before = if is_change { Before::There } else { Before::Unknown };
@@ -50,6 +50,10 @@ pub fn question(
         }
         (None, None) => vec![call::text(&asked.summary)],
     };
+    if asked.diff_is_cut {
+        content
+            .push(call::text("The diff is too long to be shown whole; the input has all of it."));
+    }
     let fields = ToolCallUpdateFields::new()
         .title(look.title)
         .kind(look.kind)
@@ -73,6 +77,9 @@ fn command_text(asked: &PermissionRequest, text: &str, parts: &[String]) -> Stri
     told.extend(["\n\nIn ", &asked.directory]);
     if asked.network {
         told.push_str(", with the network");
+    }
+    if asked.is_unsandboxed {
+        told.push_str("\n\n**The sandbox is off: this command can do whatever you can do.**");
     }
     told
 }

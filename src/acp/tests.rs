@@ -203,6 +203,8 @@ fn question() -> PermissionRequest {
         paths: Vec::new(),
         directory: "/w".into(),
         diff: None,
+        diff_is_cut: false,
+        is_unsandboxed: false,
         command: None,
         network: false,
         answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::No],

@@ -294,6 +294,7 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
         output_limit: config.output_limit,
         confinement: Profile::of(config.sandbox.level, &PermissionMode::Auto),
         desk: Desk::default(),
+        tracker: None,
     };
     let output =
         bash.run(json!({"command": "true"}), cx).await.map_err(|error| Report::from(&error))?;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -109,6 +109,8 @@ pub struct Driver<'a> {
     keyboard: Keyboard,
     /// Questions that wait for an answer; the first one is on the screen.
     questions: VecDeque<PermissionRequest>,
+    /// When the first one was shown; what was typed before is no answer to it.
+    asked_at: Instant,
     can_ask: bool,
     /// A signal asked not only the Turn but Pixir to end.
     leaving: bool,
@@ -190,6 +192,7 @@ impl<'a> Driver<'a> {
             signals,
             keyboard: Keyboard::default(),
             questions: VecDeque::new(),
+            asked_at: Instant::now(),
             can_ask,
             leaving: false,
             attachments: Vec::new(),
@@ -309,7 +312,7 @@ impl<'a> Driver<'a> {
             biased;
             asked = self.signals.next() => Wake::Signal(asked),
             heard = self.relay.next() => Wake::Heard(heard),
-            line = self.keyboard.line(), if is_asking => Wake::Typed(line),
+            line = self.keyboard.line_after(self.asked_at), if is_asking => Wake::Typed(line),
             _ = ticker.tick() => Wake::Tick,
         }
     }
@@ -343,6 +346,7 @@ impl<'a> Driver<'a> {
         if let Some(request) = self.questions.front() {
             // Before it is shown: whatever comes afterwards may be its answer.
             forget_typed();
+            self.asked_at = Instant::now();
             self.view.question(request);
         }
     }

@@ -20,6 +20,8 @@ const HERE: &[&str] = &[
     "logout",
     "doctor",
     "demo",
+    "undo",
+    "redo",
     "completions",
     "help",
 ];
@@ -34,8 +36,6 @@ const LATER: &[&str] = &[
     "skills",
     "agents",
     "workflow",
-    "undo",
-    "redo",
     "export",
     "config",
     "mcp",

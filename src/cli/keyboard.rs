@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::task::JoinHandle;
@@ -12,14 +13,36 @@ use tokio::task::JoinHandle;
 /// The reader of stdin.
 #[derive(Default)]
 pub struct Keyboard {
-    reading: Option<JoinHandle<Option<String>>>,
+    reading: Option<JoinHandle<Option<Line>>>,
+}
+
+/// A line, and when it came.
+struct Line {
+    text: String,
+    at: Instant,
 }
 
 impl Keyboard {
     /// The next line without its end; `None` when there are no more. Nothing is lost when the
     /// future is dropped.
     pub async fn line(&mut self) -> Option<String> {
-        let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read_line));
+        self.next().await.map(|line| line.text)
+    }
+
+    /// The next line that came after `moment`: what came before cannot be an answer to what was
+    /// asked then, also when a reading that was under way has taken it.
+    pub async fn line_after(&mut self, moment: Instant) -> Option<String> {
+        loop {
+            let line = self.next().await?;
+            if line.at > moment {
+                return Some(line.text);
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<Line> {
+        let read = || read_line().map(|text| Line { text, at: Instant::now() });
+        let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read));
         let line = reading.await.ok().flatten();
         self.reading = None;
         line

@@ -31,6 +31,7 @@ mod stdin;
 mod tests;
 mod trace;
 mod trust;
+mod undo;
 mod usage;
 mod verify;
 
@@ -211,6 +212,8 @@ pub enum Command {
     Permissions(permissions::PermissionsArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
+    Undo(undo::UndoArgs),
+    Redo(undo::RedoArgs),
     Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
@@ -232,6 +235,8 @@ impl Command {
             Command::Permissions(_) => "permissions",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
+            Command::Undo(_) => "undo",
+            Command::Redo(_) => "redo",
             Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
@@ -292,6 +297,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Permissions(args) => permissions::permissions(args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
+        Command::Undo(args) => undo::undo(&args, context),
+        Command::Redo(args) => undo::redo(&args, context),
         Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),

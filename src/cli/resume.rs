@@ -60,7 +60,8 @@ fn named(words: &mut Vec<String>) -> Result<SessionId, Report> {
     SessionId::parse(&id).map_err(|error| Report::from(&error))
 }
 
-fn last(context: &Context) -> Result<SessionId, Report> {
+/// The Session of this Workspace that was used last.
+pub fn last(context: &Context) -> Result<SessionId, Report> {
     let here = context.folder()?;
     let newest = projection::list(&here, 1).pop();
     newest.map(|summary| summary.session_id).ok_or_else(|| {
@@ -69,7 +70,7 @@ fn last(context: &Context) -> Result<SessionId, Report> {
     })
 }
 
-fn unknown(id: &SessionId) -> Report {
+pub fn unknown(id: &SessionId) -> Report {
     Report::new(Kind::NotFound, format!("there is no Session {id} in this Workspace"))
         .with_details(serde_json::json!({ "session_id": id }))
         .with_next_actions(vec!["list the Sessions with `pixir sessions --all`".into()])

@@ -11,7 +11,7 @@ use super::{Context, say};
 use crate::config::{self, Wanted};
 use crate::error::{Kind, Report};
 use crate::paths;
-use crate::render::{Envelope, Paper, Signalled, clean};
+use crate::render::{Envelope, Paper, Signalled, clean, on_one_line};
 use crate::trust::Trust;
 
 /// Let the settings of this Workspace do more than a stranger's may
@@ -109,10 +109,10 @@ impl Context {
 fn asked(wanted: &Wanted) -> bool {
     let mut text = format!(
         "\n? {} wants settings that only you may allow:\n",
-        clean(&wanted.file.to_string_lossy())
+        on_one_line(&wanted.file.to_string_lossy())
     );
     for (name, value) in &wanted.settings {
-        text.extend(["  ", &clean(name), " = ", &clean(value), "\n"]);
+        text.extend(["  ", &on_one_line(name), " = ", &on_one_line(value), "\n"]);
     }
     text.push_str("  Trust this file as it is now? [y] yes  [n] no\n  › ");
     forget_typed();

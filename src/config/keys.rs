@@ -177,6 +177,15 @@ pub const KEYS: &[Key] = &[
     workspace("output_limit", Shape::Number, |config, value| {
         put(&mut config.output_limit, count(value, 1_024..=1_048_576)?)
     }),
+    user("undo.enabled", Shape::Switch, |config, value| {
+        put(&mut config.undo.enabled, switch(value)?)
+    }),
+    user("undo.max_file_bytes", Shape::Number, |config, value| {
+        put(&mut config.undo.largest_file, count(value, 0..=1_073_741_824)?)
+    }),
+    user("undo.max_total_bytes", Shape::Number, |config, value| {
+        put(&mut config.undo.largest_sum, count(value, 0..=1_099_511_627_776)?)
+    }),
     user("instructions_limit", Shape::Number, |config, value| {
         put(&mut config.instructions_limit, count(value, 0..=1_048_576)?)
     }),

@@ -85,6 +85,8 @@ pub struct Config {
     pub output_limit: usize,
     /// How much of the AGENTS.md chain is injected, in bytes.
     pub instructions_limit: usize,
+    /// What is kept so that a Turn can be taken back.
+    pub undo: Undo,
     /// What the run may use up.
     pub budget: Budget,
     /// What tokens cost, where that is known.
@@ -125,6 +127,7 @@ impl Config {
             grace: Grace::default(),
             output_limit: 16 * 1024,
             instructions_limit: 32 * 1024,
+            undo: Undo::default(),
             budget: Budget::default(),
             prices: Prices::default(),
             web_search: false,
@@ -272,5 +275,21 @@ pub struct Grace {
 impl Default for Grace {
     fn default() -> Self {
         Self { turn: Duration::from_millis(500), process: Duration::from_millis(300) }
+    }
+}
+
+/// What is kept so that a Turn can be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Undo {
+    pub enabled: bool,
+    /// The largest file that is kept for what commands do, in bytes.
+    pub largest_file: u64,
+    /// All of them together; beyond that only the changes of file tools are covered.
+    pub largest_sum: u64,
+}
+
+impl Default for Undo {
+    fn default() -> Self {
+        Self { enabled: true, largest_file: 10 << 20, largest_sum: 1 << 30 }
     }
 }

@@ -131,11 +131,17 @@ pub struct PermissionRequest {
     /// The change it would make, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
+    /// Whether the diff is not all of it; the arguments are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub diff_is_cut: bool,
     /// The command it would run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<ShownCommand>,
     /// Whether it asks for the network.
     pub network: bool,
+    /// Whether it is a command that no sandbox would hold.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_unsandboxed: bool,
     /// The answers that make sense here.
     pub answers: Vec<Answer>,
     /// What `prefix` would allow: every simple command that begins with these words.

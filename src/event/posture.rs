@@ -95,6 +95,9 @@ pub struct PostureChanged {
     pub effort: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
+    /// What commands are confined to from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_mode: Option<String>,
     /// One more set of globs that what tools write must fit; earlier sets stay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_write: Vec<String>,
@@ -125,6 +128,9 @@ pub struct PermissionDecision {
     /// What an answer is bound to: tool, arguments, resolved paths and directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// What the user should know about it, such as an answer that could not be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

@@ -130,6 +130,8 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
         directory: "/home/ada/app".into(),
         diff: None,
         command: Some(ShownCommand { text: "rm x".into(), parts: vec!["rm x".into()] }),
+        diff_is_cut: false,
+        is_unsandboxed: false,
         network: false,
         answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::Prefix, Answer::No],
         prefix: Some("rm".into()),

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{Change, HarnessError};
 use crate::bounds::{Bounds, WriteGlobs};
+use crate::config::Config;
 use crate::config::models::Model;
-use crate::config::{Config, SandboxLevel};
 use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::role::{Role, strictest};
@@ -18,6 +18,8 @@ pub struct Posture {
     pub effort: Option<String>,
     pub mode: PermissionMode,
     pub role: &'static Role,
+    /// What commands are confined to, by its name; empty when a Log does not say.
+    sandbox: String,
     /// Each run may add a set; all of them hold.
     writes: Vec<WriteGlobs>,
 }
@@ -37,6 +39,7 @@ impl Posture {
             effort: config.effort.clone(),
             mode: role.limit(&config.permission_mode),
             role,
+            sandbox: config.sandbox.level.name().to_owned(),
             writes: Some(config.writes.clone())
                 .filter(|globs| !globs.is_empty())
                 .into_iter()
@@ -51,6 +54,7 @@ impl Posture {
             effort: None,
             mode: PermissionMode::Auto,
             role: Role::build(),
+            sandbox: String::new(),
             writes: Vec::new(),
         };
         for fact in history.facts() {
@@ -60,11 +64,13 @@ impl Posture {
                     posture.effort.clone_from(&started.effort);
                     posture.mode = started.permission_mode.clone();
                     posture.role = Role::recorded(&started.role);
+                    posture.sandbox.clone_from(&started.sandbox_mode);
                     posture.narrow(&started.allow_write, &started.deny_write);
                 }
                 Canonical::SessionFork(fork) => {
                     posture.mode = fork.permission_mode.clone();
                     posture.role = Role::recorded(&fork.role);
+                    posture.sandbox.clone_from(&fork.sandbox_mode);
                 }
                 Canonical::PostureChanged(changed) => posture.apply(changed),
                 Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
@@ -90,6 +96,9 @@ impl Posture {
         }
         if let Some(role) = &changed.role {
             self.role = Role::recorded(role);
+        }
+        if let Some(sandbox) = &changed.sandbox_mode {
+            self.sandbox.clone_from(sandbox);
         }
         self.narrow(&changed.allow_write, &changed.deny_write);
     }
@@ -123,6 +132,8 @@ impl Posture {
             effort: config.effort.clone().or_else(|| self.effort.clone()),
             mode: role.limit(&wanted),
             role,
+            // Never what a Log says: that can be planted.
+            sandbox: config.sandbox.level.name().to_owned(),
             writes: self.writes.clone(),
         };
         posture.narrow(&config.writes.allow, &config.writes.deny);
@@ -147,7 +158,8 @@ impl Posture {
             fallback.unwrap_or(effort)
         });
         let (model, mode) = (name.clone(), role.limit(wanted));
-        Self { model, effort, mode, role, writes: self.writes.clone() }
+        let (sandbox, writes) = (self.sandbox.clone(), self.writes.clone());
+        Self { model, effort, mode, role, sandbox, writes }
     }
 
     /// What has to be recorded of it, if anything.
@@ -163,6 +175,7 @@ impl Posture {
             model: (self.model != before.model).then(|| self.model.clone()),
             effort: if self.effort == before.effort { None } else { self.effort.clone() },
             role: (self.role != before.role).then(|| self.role.name.to_owned()),
+            sandbox_mode: (self.sandbox != before.sandbox).then(|| self.sandbox.clone()),
             allow_write: added.allow,
             deny_write: added.deny,
             extra: Extra::new(),
@@ -180,7 +193,7 @@ impl Posture {
     }
 
     /// Seq 0 of a new Log.
-    pub fn first_event(&self, workspace: &Workspace, level: SandboxLevel) -> SessionStarted {
+    pub fn first_event(&self, workspace: &Workspace) -> SessionStarted {
         let globs = self.writes.first().cloned().unwrap_or_default();
         SessionStarted {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -188,7 +201,7 @@ impl Posture {
             workspace: workspace.root().to_string_lossy().into_owned(),
             role: self.role.name.to_owned(),
             permission_mode: self.mode.clone(),
-            sandbox_mode: level.name().to_owned(),
+            sandbox_mode: self.sandbox.clone(),
             model: Some(self.model.clone()),
             effort: self.effort.clone(),
             allow_write: globs.allow,
@@ -239,6 +252,19 @@ mod tests {
             PermissionMode::ReadOnly,
             "what was chosen is something else"
         );
+    }
+
+    #[test]
+    fn another_sandbox_is_recorded_and_never_taken_from_a_log() {
+        let held = stored(PermissionMode::Auto, "build");
+        let mut open = config();
+        open.sandbox.level = crate::config::SandboxLevel::Off;
+        let loosened = held.resumed(&open, None);
+        assert_eq!(loosened.change.unwrap().sandbox_mode.as_deref(), Some("off"));
+        let again = loosened.posture.resumed(&open, None);
+        assert!(again.change.is_none(), "what holds already is no news");
+        let back = loosened.posture.resumed(&config(), None);
+        assert_eq!(back.change.unwrap().sandbox_mode.as_deref(), Some("workspace"));
     }
 
     #[test]

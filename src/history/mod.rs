@@ -5,6 +5,7 @@
 //! it copies the list, a reference count for every chunk.
 
 mod closing;
+mod rewind;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -114,7 +115,7 @@ impl History {
 
     /// The model's plan as it is now, if it made one.
     pub fn current_plan(&self) -> Option<&Plan> {
-        self.facts().rev().find_map(|fact| match fact {
+        self.live_backwards().find_map(|(_, fact)| match fact {
             Canonical::Plan(plan) => Some(plan),
             _ => None,
         })
@@ -122,7 +123,7 @@ impl History {
 
     /// The late developer context that the model knows, if any.
     pub fn latest_context(&self) -> Option<&str> {
-        self.facts().rev().find_map(|fact| match fact {
+        self.live_backwards().find_map(|(_, fact)| match fact {
             Canonical::UserMessage(message) => message.context.as_deref(),
             _ => None,
         })

@@ -89,3 +89,46 @@ fn a_copy_shares_what_came_before_and_does_not_see_what_comes_after() {
     history.push(event(Some(1000), "plan", "{}"));
     assert_eq!((copy.len(), history.len()), (1000, 1001));
 }
+
+mod rewinding {
+    use super::*;
+    use crate::event::{HistoryRewound, UserMessage};
+    use crate::history::rewind::Undone;
+
+    fn said(text: &str) -> Canonical {
+        UserMessage { text: text.to_owned(), ..UserMessage::default() }.into()
+    }
+
+    fn back(to_seq: u64) -> Canonical {
+        HistoryRewound { to_seq, ..HistoryRewound::default() }.into()
+    }
+
+    #[test]
+    fn turns_are_taken_back_and_brought_back() {
+        let undone = |marker, turns: &[u64]| Some(Undone { marker, turns: turns.to_vec() });
+        for (facts, live, expected) in [
+            (vec![said("a"), said("b")], vec![0, 1], None),
+            (vec![said("a"), said("b"), back(1)], vec![0], undone(2, &[1])),
+            (vec![said("a"), said("b"), back(0)], vec![], undone(2, &[0, 1])),
+            (vec![said("a"), said("b"), back(1), back(0)], vec![], undone(3, &[0])),
+            // Brought back: the last of the two, then both.
+            (vec![said("a"), said("b"), back(1), back(0), back(3)], vec![0], undone(2, &[1])),
+            (vec![said("a"), said("b"), back(1), back(2)], vec![0, 1], None),
+            (vec![said("a"), said("b"), back(1), back(0), back(3), back(2)], vec![0, 1], None),
+            // Whoever goes on cannot bring it back.
+            (vec![said("a"), said("b"), back(1), said("c")], vec![0, 3], None),
+            (vec![said("a"), back(0), said("c"), back(2)], vec![], undone(3, &[2])),
+        ] {
+            let events = facts.iter().zip(0..).map(|(fact, seq)| {
+                let data = match fact {
+                    Canonical::HistoryRewound(back) => format!(r#"{{"to_seq":{}}}"#, back.to_seq),
+                    _ => r#"{"text":"x"}"#.to_owned(),
+                };
+                event(Some(seq), fact.type_name(), &data)
+            });
+            let history = History::from_events(events.collect());
+            assert_eq!(history.live_turns(), live, "{facts:?}");
+            assert_eq!(history.undone(), expected, "{facts:?}");
+        }
+    }
+}

@@ -12,6 +12,8 @@ use super::line::broken;
 /// The longest head of an answer, in bytes; and how many headers it may have.
 pub const LONGEST_HEAD: usize = 64 * 1024;
 const MOST_HEADERS: usize = 200;
+/// How many heads a server may say in advance of its answer.
+pub const MOST_IN_ADVANCE: usize = 100;
 
 /// What an answer says before its body.
 #[derive(Debug)]
@@ -42,8 +44,13 @@ pub fn write(method: &Method, target: &str, headers: &HeaderMap, length: usize) 
 }
 
 /// Reads the head of an answer and takes it off the buffer; `None` while it is not all there.
-/// What a server says in advance, such as "100 Continue", is skipped.
-pub fn read(method: &Method, buffer: &mut BytesMut) -> Result<Option<Head>, NetworkError> {
+/// What a server says in advance, such as "100 Continue", is skipped and counted: one that says
+/// nothing else would never be done.
+pub fn read(
+    method: &Method,
+    buffer: &mut BytesMut,
+    in_advance: &mut usize,
+) -> Result<Option<Head>, NetworkError> {
     loop {
         let mut space = [httparse::EMPTY_HEADER; MOST_HEADERS];
         let mut answer = httparse::Response::new(&mut space);
@@ -59,6 +66,12 @@ pub fn read(method: &Method, buffer: &mut BytesMut) -> Result<Option<Head>, Netw
         let status = status.ok_or_else(|| broken("the answer has no status"))?;
         if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
             drop(buffer.split_to(length));
+            *in_advance += 1;
+            if *in_advance > MOST_IN_ADVANCE {
+                return Err(broken(
+                    "the server announces an answer again and again, and gives none",
+                ));
+            }
             continue;
         }
         let is_1_1 = answer.version == Some(1);
@@ -129,7 +142,7 @@ mod tests {
     use super::*;
 
     fn read_all(text: &str) -> Result<Option<(u16, Framing, bool)>, NetworkError> {
-        let head = read(&Method::POST, &mut BytesMut::from(text))?;
+        let head = read(&Method::POST, &mut BytesMut::from(text), &mut 0)?;
         Ok(head.map(|head| (head.status.as_u16(), head.framing, head.may_stay)))
     }
 

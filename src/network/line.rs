@@ -58,10 +58,11 @@ impl Line {
         let Request { method, target, headers, body } = request;
         let head = head::write(method, target, headers, body.len());
         let mut letter = Letter::new(head.freeze().chain(body.clone()));
+        let mut in_advance = 0;
         poll_fn(|cx| {
             letter.poll_send(&mut self.wire, cx);
             // A server may answer before it has heard everything, and then hear no more.
-            let answer = self.poll_head(method, cx);
+            let answer = self.poll_head(method, &mut in_advance, cx);
             let Poll::Ready(answer) = answer else { return Poll::Pending };
             let is_sent = letter.is_sent();
             Poll::Ready(match (answer, letter.failure.take()) {
@@ -78,11 +79,12 @@ impl Line {
     fn poll_head(
         &mut self,
         method: &Method,
+        in_advance: &mut usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Head, NetworkError>> {
         loop {
             if !self.buffer.is_empty()
-                && let Some(head) = head::read(method, &mut self.buffer)?
+                && let Some(head) = head::read(method, &mut self.buffer, in_advance)?
             {
                 return Poll::Ready(Ok(head));
             }

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::head::LONGEST_HEAD;
+use super::head::{LONGEST_HEAD, MOST_IN_ADVANCE};
 use super::{Client, Endpoint, Network, NetworkError, Response};
 
 /// Longer than any machine is busy.
@@ -310,6 +310,37 @@ async fn a_head_without_end_is_refused() {
         assert!(matches!(end, Err(NetworkError::Broken(_))), "{end:?}");
     }
 }
+
+#[tokio::test]
+async fn a_server_that_only_announces_is_hung_up_on() {
+    let announced = |times: usize| {
+        let answer =
+            format!("{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", ANNOUNCED.repeat(times));
+        vec![answer.into_bytes()]
+    };
+    let server =
+        Counter::start(vec![announced(MOST_IN_ADVANCE), announced(MOST_IN_ADVANCE + 1)]).await;
+    assert_eq!(server.ask().await.unwrap(), "ok");
+    until_closed(&server).await;
+    let error = server.ask().await.unwrap_err();
+    assert!(error.to_string().contains("again and again"), "{error}");
+    // One that never stops is not listened to until somebody loses patience.
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let base_url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        while socket.write_all(ANNOUNCED.as_bytes()).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    });
+    let endpoint = Endpoint { base_url, is_loopback: true, connect: PATIENCE };
+    let client = Network::default().client(endpoint);
+    let asked = tokio::time::timeout(PATIENCE, client.get("/", HeaderMap::new())).await;
+    assert!(matches!(asked.unwrap(), Err(NetworkError::Broken(_))));
+}
+
+/// What a server may say before its answer.
+const ANNOUNCED: &str = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n";
 
 #[tokio::test]
 async fn a_burst_is_taken_without_waiting_for_each_piece() {

@@ -226,6 +226,57 @@ const START_OTHERS: &[&str] = &[
     "x",
 ];
 
+/// Options that name a program to start, or settings that could, by program and its command; an
+/// empty command means every one. Nobody who allows `git fetch …` has such a program in mind.
+const STARTING_OPTIONS: &[(&str, &str, &[&str])] = &[
+    ("apt", "", &["-o", "--option", "-c", "--config-file"]),
+    ("cargo", "", &["--config", "-Z"]),
+    ("cc", "", &["-wrapper", "-fplugin", "-specs", "-B"]),
+    ("clang", "", &["-fplugin", "-B", "-Xclang"]),
+    ("composer", "", &["-d", "--working-dir"]),
+    ("curl", "", &["-K", "--config"]),
+    ("g++", "", &["-wrapper", "-fplugin", "-specs", "-B"]),
+    ("gcc", "", &["-wrapper", "-fplugin", "-specs", "-B"]),
+    (
+        "git",
+        "",
+        &[
+            "--config",
+            "--config-env",
+            "--exec",
+            "--ext-diff",
+            "--open-files-in-pager",
+            "--receive-pack",
+            "--template",
+            "--textconv",
+            "--upload-pack",
+        ],
+    ),
+    ("git", "clone", &["-c", "-u"]),
+    ("git", "fetch", &["-c", "-u"]),
+    ("git", "grep", &["-O"]),
+    ("git", "ls-remote", &["-c", "-u"]),
+    ("git", "pull", &["-c", "-u"]),
+    ("go", "", &["-exec", "-toolexec", "-overlay", "--exec", "--toolexec", "--overlay"]),
+    ("gradle", "", &["-I", "--init-script", "-c", "-b"]),
+    ("helm", "", &["--post-renderer"]),
+    (
+        "npm",
+        "",
+        &["--script-shell", "--node-options", "--userconfig", "--globalconfig", "--prefix"],
+    ),
+    ("pip", "", &["--config-settings", "--python"]),
+    ("pip3", "", &["--config-settings", "--python"]),
+    ("pnpm", "", &["--script-shell", "--shell-mode", "-c", "--dir"]),
+    ("rg", "", &["--pre", "--hostname-bin"]),
+    ("rustc", "", &["-C", "--codegen", "-Z"]),
+    ("sort", "", &["--compress-program"]),
+    ("split", "", &["--filter"]),
+    ("wget", "", &["--use-askpass", "-e", "--execute", "--config"]),
+    ("yarn", "", &["--script-shell", "--cwd"]),
+    ("zip", "", &["-TT", "--unzip-command", "--test-command"]),
+];
+
 /// The prefix that could be allowed for good, for a command like this one.
 pub fn offered(command: &str) -> Option<Vec<String>> {
     let words = Script::parse(command)?.simple_words()?;
@@ -237,11 +288,15 @@ pub fn offered(command: &str) -> Option<Vec<String>> {
     if !is_name(program) || program.starts_with('-') || runs_anything(program) {
         return None;
     }
+    if starts_others(program, rest) {
+        return None;
+    }
     if !WITH_COMMANDS.contains(&program.as_str()) {
         return Some(vec![program.clone()]);
     }
     let task = rest.first().filter(|word| is_name(word) && !word.starts_with('-'))?;
-    if START_OTHERS.contains(&task.as_str()) {
+    let goal = task.split(':').next().unwrap_or_default();
+    if START_OTHERS.contains(&task.as_str()) || START_OTHERS.contains(&goal) {
         return None;
     }
     // What `npm run` and its like start is named by the third word.
@@ -251,6 +306,26 @@ pub fn offered(command: &str) -> Option<Vec<String>> {
         return names_a_script.then(|| vec![program.clone(), task.clone(), third.clone()]);
     }
     Some(vec![program.clone(), task.clone()])
+}
+
+/// Whether one of the words is an option that names a program.
+fn starts_others(program: &str, words: &[String]) -> bool {
+    let task = words.first().map(String::as_str).unwrap_or_default();
+    let of_this = STARTING_OPTIONS
+        .iter()
+        .filter(|(own, of, _)| *own == program && (of.is_empty() || *of == task));
+    let mut options = of_this.flat_map(|(_, _, options)| options.iter());
+    options.any(|option| words.iter().any(|word| is_option(word, option)))
+}
+
+/// Whether a word is that option, with its value or without; long ones may be cut short.
+fn is_option(word: &str, option: &str) -> bool {
+    let name = word.split('=').next().unwrap_or(word);
+    let is_letter = option.len() == 2;
+    let is_long = name.starts_with("--") && name.len() > 2;
+    name == option
+        || (is_letter && name.starts_with(option))
+        || (is_long && option.starts_with(name))
 }
 
 /// Whether a command is simple and begins with these words.
@@ -287,6 +362,10 @@ mod tests {
         check("npm run build", Some("npm run build"));
         check("pytest -q", Some("pytest"));
         check("mkdir -p a/b", Some("mkdir"));
+        check("git push -u origin main", Some("git push"));
+        check("git commit -c HEAD", Some("git commit"));
+        check("go test -run X ./...", Some("go test"));
+        check("rg --pretty x", Some("rg"));
     }
 
     #[test]
@@ -335,6 +414,27 @@ mod tests {
             "git submodule foreach x",
             "uv tool run x",
             "cp\u{b}/x -c y",
+            "git clone -c core.fsmonitor=x u",
+            "git clone -ccore.fsmonitor=x u",
+            "git clone --config=core.fsmonitor=x u",
+            "git fetch --upload-pack=x u",
+            "git fetch --upload-pa x u",
+            "git push --receive-pack x u",
+            "git grep -Ox y",
+            "git log --ext-diff",
+            "git archive --remote=u --exec=x HEAD",
+            "cargo test --config 'build.rustc-wrapper=\"x\"'",
+            "go test -exec x ./...",
+            "go build -toolexec=x",
+            "npm test --script-shell=x",
+            "npm test --script-shel x",
+            "apt install -o DPkg::Pre-Invoke::=x y",
+            "sort --compress-program=x y",
+            "rg --pre x y",
+            "split --filter=x y",
+            "wget -e use_proxy=on u",
+            "gcc -wrapper x a.c",
+            "mvn exec:exec",
         ] {
             check(command, None);
         }
@@ -352,6 +452,7 @@ mod tests {
             "cargo test > x",
             "cargo",
             "cargo test `x`",
+            "cargo test --config x",
         ] {
             assert!(!covers(&prefix, command), "{command}");
         }

@@ -121,20 +121,12 @@ impl<'a> Visible<'a> {
     fn of(history: &'a History, unreadable_to: Option<Seq>) -> Self {
         let mut facts = Vec::new();
         let mut checkpoint: Option<&HistoryCompaction> = None;
-        let mut rewound_to = Seq::MAX;
-        let mut seq = Seq::MAX;
-        for event in history.iter().rev() {
-            // An Event without a seq shares the fate of its later neighbour.
-            seq = event.seq().unwrap_or(seq);
+        for (seq, fact) in history.live_backwards() {
             if checkpoint.is_some_and(|checkpoint| seq <= checkpoint.to_seq) {
                 break;
             }
-            let Some(fact) = event.fact().filter(|_| seq < rewound_to || rewound_to == Seq::MAX)
-            else {
-                continue;
-            };
             match fact {
-                Canonical::HistoryRewound(rewound) => rewound_to = rewound.to_seq,
+                Canonical::HistoryRewound(_) => {}
                 Canonical::HistoryCompaction(compaction) => {
                     checkpoint = checkpoint.or(Some(compaction));
                 }

@@ -1,14 +1,12 @@
 //! A question on a terminal: everything that would run, and the answers that there are.
 //!
-//! Nothing of it is cut silently, because what is not shown cannot be allowed; and everything in
-//! it was written by a model, so it passes the sanitiser, and what the sanitiser takes out is told.
+//! Nothing of it is cut, because what is not shown cannot be allowed. Everything in it was written by
+//! a model: characters that a terminal would obey or hide stand there by their numbers, so that they
+//! neither act nor take what is behind them along, and the question says that they are there.
 
 use super::diff;
 use super::sanitise::clean;
 use crate::event::{Answer, PermissionRequest, Said};
-
-/// How many lines of a diff or a command a person can be asked to read.
-const LINES: usize = 2000;
 
 /// The column behind the labels.
 const LABEL: usize = 11;
@@ -31,47 +29,55 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     let paint = |text: &str| {
         if colour { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
     };
-    line(&paint(&format!("? {} asks: {}", plain(&request.tool), plain(&request.summary))));
+    line(&paint(&format!(
+        "? {} asks: {}",
+        on_one_line(&request.tool),
+        on_one_line(&request.summary)
+    )));
     let mut field = |label: &str, value: &str| {
-        for (place, part) in value.lines().take(LINES).enumerate() {
+        for (place, part) in value.split('\n').enumerate() {
             let label = if place == 0 { label } else { "" };
-            line(format!("  {label:<LABEL$}{}", clean(part)).trim_end());
-        }
-        let more = value.lines().count().saturating_sub(LINES);
-        if more > 0 {
-            line(&format!("  … {more} more lines are not shown"));
+            line(format!("  {label:<LABEL$}{}", visible(part)).trim_end());
         }
     };
     if let Some(command) = &request.command {
-        field("command", &command.text);
+        field("command", command.text.trim_end_matches('\n'));
         match command.parts.as_slice() {
             [] => field("parts", "it could not be taken apart"),
             [only] if *only == command.text.trim() => {}
             parts => {
-                let each: Vec<String> = parts.iter().map(|part| plain(part)).collect();
+                let each: Vec<String> = parts.iter().map(|part| on_one_line(part)).collect();
                 field("parts", &each.join("\n"));
             }
         }
     }
     if !request.paths.is_empty() {
-        let paths: Vec<String> = request.paths.iter().map(|path| plain(path)).collect();
+        let paths: Vec<String> = request.paths.iter().map(|path| on_one_line(path)).collect();
         field("files", &paths.join("\n"));
     }
-    field("in", &plain(&request.directory));
+    field("in", &on_one_line(&request.directory));
     if request.network {
         field("network", "yes, it asks for the internet");
     }
-    let hidden = hidden_characters(request);
+    if request.is_unsandboxed {
+        field("sandbox", "off: nothing holds this command");
+    }
+    // A diff that was cut is no full account; the arguments are.
+    let arguments = (request.command.is_none() && (request.diff.is_none() || request.diff_is_cut))
+        .then(|| request.args.to_string());
+    let hidden = hidden_characters(request, arguments.as_deref());
     if !hidden.is_empty() {
-        field(
-            "beware",
-            &format!("it contains characters that are not shown: {}", hidden.join(" ")),
-        );
+        field("beware", &format!("it contains characters that hide: {}", hidden.join(" ")));
     }
     if let Some(diff) = &request.diff {
-        diff::show(diff, colour, LINES, line);
-    } else if request.command.is_none() {
-        field("arguments", &plain(&request.args.to_string()));
+        let shown: Vec<String> = diff.lines().map(visible_text).collect();
+        diff::show(&shown.join("\n"), colour, usize::MAX, &mut line);
+    }
+    if request.diff_is_cut {
+        line("  the change is too large to be shown line by line; these are all of its arguments:");
+    }
+    if let Some(arguments) = arguments {
+        line(&format!("  {:<LABEL$}{}", "arguments", on_one_line(&arguments)));
     }
     text.push_str(&choices(request));
     text
@@ -87,7 +93,7 @@ pub fn choices(request: &PermissionRequest) -> String {
             Answer::Session => "[s] always in this Session".to_owned(),
             Answer::Project => "[p] always in this project".to_owned(),
             Answer::Prefix => {
-                let prefix = plain(request.prefix.as_deref().unwrap_or_default());
+                let prefix = on_one_line(request.prefix.as_deref().unwrap_or_default());
                 format!("[c] always `{prefix} …` in this project")
             }
             Answer::No => "[n] no, or: n and what the model should do instead".to_owned(),
@@ -118,20 +124,69 @@ pub fn understand(line: &str, request: &PermissionRequest) -> Reply {
 }
 
 /// On one line, blanks kept: padding must not push the end of a name out of sight.
-fn plain(text: &str) -> String {
+pub fn on_one_line(text: &str) -> String {
     let marked: String = text.chars().map(|c| if c == '\n' { '⏎' } else { c }).collect();
-    clean(&marked)
+    visible(&marked)
 }
 
-/// Code points of the question that the sanitiser takes out.
-fn hidden_characters(request: &PermissionRequest) -> Vec<String> {
+/// A line of a command or a name, with everything in it that a reader would not see.
+fn visible(text: &str) -> String {
+    spelled(text, |c| acts(c) || is_blank_to_a_reader(c))
+}
+
+/// A line of a text, in which emoji and scripts need their joiners.
+fn visible_text(text: &str) -> String {
+    spelled(text, acts)
+}
+
+fn spelled(text: &str, is_meant: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_meant(c) {
+            shown.push_str(&code_point(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    clean(&shown)
+}
+
+fn code_point(c: char) -> String {
+    format!("<U+{:04X}>", u32::from(c))
+}
+
+/// Whether the sanitiser would take it out; a terminal must not see it.
+fn acts(c: char) -> bool {
+    c != '\n' && clean(c.encode_utf8(&mut [0; 4])).is_empty()
+}
+
+/// Characters without a shape, with which one word passes for another.
+fn is_blank_to_a_reader(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{115f}'
+            | '\u{1160}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2060}'..='\u{2064}'
+            | '\u{3164}'
+            | '\u{ffa0}'
+    )
+}
+
+/// Code points of the question that would not be seen as they are.
+fn hidden_characters(request: &PermissionRequest, arguments: Option<&str>) -> Vec<String> {
     let command = request.command.as_ref().map(|command| command.text.as_str());
-    let texts =
-        request.paths.iter().map(String::as_str).chain(command).chain(request.diff.as_deref());
+    let names = request.paths.iter().map(String::as_str).chain(command).chain(arguments);
+    let in_names = names.flat_map(str::chars).filter(|c| acts(*c) || is_blank_to_a_reader(*c));
+    // The line endings of a file are no news.
+    let in_diff = request.diff.as_deref().into_iter().flat_map(str::lines).flat_map(str::chars);
     let mut found: Vec<String> = Vec::new();
-    for c in texts.flat_map(str::chars).filter(|c| !matches!(c, '\n' | '\t' | '\r')) {
-        let code = format!("U+{:04X}", u32::from(c));
-        if clean(c.encode_utf8(&mut [0; 4])).is_empty() && !found.contains(&code) {
+    for c in in_names.chain(in_diff.filter(|c| acts(*c))) {
+        let code = code_point(c);
+        if !found.contains(&code) {
             found.push(code);
         }
         if found.len() == 5 {
@@ -166,6 +221,8 @@ mod tests {
             answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::No],
             prefix: None,
             digest: "d".into(),
+            diff_is_cut: false,
+            is_unsandboxed: false,
         }
     }
 
@@ -218,12 +275,56 @@ mod tests {
         let evil = "echo ok\x1b[2K\x1b[1A\u{202e} \u{9b}31m; rm -rf x";
         let shown = text(&request(evil, &[evil]), false);
         assert!(!shown.contains(['\x1b', '\u{202e}', '\u{9b}']), "{shown:?}");
-        assert!(shown.contains("rm -rf x"), "{shown}");
-        assert!(shown.contains("not shown: U+001B U+202E U+009B"), "{shown}");
+        assert!(shown.contains("<U+001B>[2K") && shown.contains("rm -rf x"), "{shown}");
+        assert!(shown.contains("hide: <U+001B> <U+202E> <U+009B>"), "{shown}");
         let padded = format!("ls{}; rm x", " ".repeat(500));
         assert!(text(&request(&padded, &["ls", "rm x"]), false).contains("             rm x\n"));
-        let many = "x\n".repeat(3000);
-        assert!(text(&request(&many, &[]), false).contains("1000 more lines are not shown"));
+    }
+
+    #[test]
+    fn what_a_terminal_would_swallow_is_read_all_the_same() {
+        for (evil, mark) in [
+            ("echo \x1b]0;\nrm -rf x", "<U+001B>"),
+            ("echo \x1b]0;; rm -rf x", "<U+001B>"),
+            ("echo \u{9d}0; rm -rf x", "<U+009D>"),
+            ("rm -rf x\recho all good", "<U+000D>"),
+            ("echo a\r\nrm -rf x", "<U+000D>"),
+            ("rm\u{200b} -rf x", "<U+200B>"),
+        ] {
+            let shown = text(&request(evil, &[]), false);
+            assert!(shown.contains("-rf x") && shown.contains(mark), "{evil:?}: {shown}");
+            assert!(shown.contains("beware"), "{shown}");
+        }
+        let mut change = request("", &[]);
+        change.command = None;
+        change.diff = Some("-a\r\n+b\r\n".into());
+        assert!(!text(&change, false).contains("beware"), "a file may end its lines as it likes");
+        change.diff = Some("+a\rb \x1b]0;evil\n".into());
+        let shown = text(&change, false);
+        assert!(shown.contains("+a<U+000D>b <U+001B>]0;evil"), "{shown}");
+    }
+
+    #[test]
+    fn however_long_it_is_nothing_is_left_out() {
+        let lines = |word: &str| (0..5000).map(|line| format!("{word} {line}")).collect::<Vec<_>>();
+        let shown = text(&request(&lines("echo").join("\n"), &[]), false);
+        assert!(lines("echo").iter().all(|line| shown.contains(&format!("{line}\n"))));
+        let mut change = request("", &[]);
+        change.command = None;
+        change.diff = Some(lines("+line").join("\n"));
+        assert!(text(&change, false).contains("+line 4999\n"));
+        change.diff_is_cut = true;
+        change.args = json!({"content": "all of it"});
+        let shown = text(&change, false);
+        assert!(shown.contains(r#"arguments  {"content":"all of it"}"#), "{shown}");
+    }
+
+    #[test]
+    fn a_command_that_nothing_holds_says_so() {
+        let mut asked = request("touch x", &["touch x"]);
+        assert!(!text(&asked, false).contains("sandbox"));
+        asked.is_unsandboxed = true;
+        assert!(text(&asked, false).contains("  sandbox    off: nothing holds this command\n"));
     }
 
     #[test]

@@ -110,6 +110,11 @@ impl Line {
             Canonical::ToolResult(result) => self.result(result, sheet),
             Canonical::TurnFailed(failed) => self.failure(failed, sheet),
             Canonical::Plan(plan) => self.plan(plan, sheet),
+            Canonical::PermissionDecision(decision) => {
+                if let Some(notice) = &decision.notice {
+                    self.activity(&one_line(notice, NOTICE_WIDTH), sheet);
+                }
+            }
             Canonical::LogRepaired(repaired) if !repaired.kept => self.activity(
                 &format!("the Log had a torn line of {} bytes; it is skipped", repaired.length),
                 sheet,

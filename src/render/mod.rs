@@ -18,7 +18,7 @@ mod title;
 
 use std::time::{Duration, Instant};
 
-pub use ask::{Reply, understand};
+pub use ask::{Reply, on_one_line, understand};
 pub use json::Envelope;
 pub use line::{Look, Surface};
 pub use paper::{Gone, Paper, Signalled};

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use super::git::on_the_way;
 use super::spec::Spec;
 use crate::bounds::{Bounds, Reach};
 
@@ -35,6 +36,13 @@ impl Spec {
             };
             if !is_itself(&folder) || inside.iter().any(|place| leads_away(place)) {
                 continue;
+            }
+            for place in &inside {
+                for between in on_the_way(&folder, place) {
+                    if !self.writable.contains(&between) {
+                        self.writable.push(between);
+                    }
+                }
             }
             self.writable.push(folder);
             for place in inside {
@@ -95,8 +103,11 @@ mod tests {
         let bounded = spec().bounded(&root, &bounds(&["src/**", "*.md", "link/**"], &["src/gen"]));
         assert_eq!(bounded.writable, [cache.clone(), root.join("src")]);
         assert_eq!(bounded.kept, [root.join(".pixir"), root.join("src/gen")]);
+        std::fs::create_dir_all(root.join("src/a/b")).unwrap();
+        let deep = spec().bounded(&root, &bounds(&["src/**"], &["src/a/b"]));
+        assert_eq!(deep.writable, [cache.clone(), root.join("src/a"), root.join("src")]);
         let missing = spec().bounded(&root, &bounds(&[], &["src/new", "docs"]));
-        assert_eq!(missing.writable, [cache.clone(), root.clone()]);
+        assert_eq!(missing.writable, [cache.clone(), root.join("src"), root.clone()]);
         assert_eq!(missing.absent, [root.join("src/new")]);
         assert!(missing.kept.contains(&root.join("docs")));
         for closed in

@@ -21,7 +21,7 @@ pub struct Freedom {
     pub internet: bool,
     /// Sockets with names.
     pub local: bool,
-    /// Memory, queues and semaphores of System V.
+    /// Memory, queues and semaphores of System V, and the queues of POSIX.
     pub system_v: bool,
     /// Modes, owners, times and attributes of files.
     pub attributes: bool,
@@ -102,8 +102,23 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// Shared by everybody on the machine.
-const SYSTEM_V: &[i64] = &[libc::SYS_msgget, libc::SYS_shmget, libc::SYS_semget];
+/// Shared by everybody on the machine. What is there already has a number that `/proc` tells, so
+/// making new ones is not all that must be forbidden.
+const SYSTEM_V: &[i64] = &[
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
 
 /// Landlock looks at none of these.
 const ATTRIBUTES: &[i64] = &[
@@ -160,6 +175,15 @@ const NAMESPACES: &[i32] = &[
     libc::CLONE_NEWCGROUP,
 ];
 
+/// Flags and attributes of a file that is open, also to read.
+const FILE_FLAGS: &[u64] = &[
+    0x4008_6602, // FS_IOC_SETFLAGS
+    0x4004_6602, // FS_IOC32_SETFLAGS
+    0x4008_7602, // FS_IOC_SETVERSION
+    0x4004_7602, // FS_IOC32_SETVERSION
+    0x401c_5820, // FS_IOC_FSSETXATTR
+];
+
 /// Puts words into a terminal as if they had been typed.
 const TERMINAL_INPUT: &[u64] = &[libc::TIOCSTI, libc::TIOCLINUX];
 
@@ -192,8 +216,10 @@ pub fn programs(freedom: Freedom) -> Outcome<Vec<BpfProgram>> {
     }
     // Limits of other processes; one's own go by number 0.
     forbidden.insert(libc::SYS_prlimit64, vec![rule([is(0, SeccompCmpOp::Ne, 0)])?]);
-    let typing = TERMINAL_INPUT.iter().map(|request| rule([is(1, SeccompCmpOp::Eq, *request)]));
-    forbidden.insert(libc::SYS_ioctl, typing.collect::<Outcome<_>>()?);
+    let flags = FILE_FLAGS.iter().filter(|_| !freedom.attributes);
+    let requests = TERMINAL_INPUT.iter().chain(flags);
+    let requests = requests.map(|request| rule([is(1, SeccompCmpOp::Eq, *request)]));
+    forbidden.insert(libc::SYS_ioctl, requests.collect::<Outcome<_>>()?);
     let missing: Rules = MISSING.iter().map(|call| (*call, Vec::new())).collect();
     let sockets: Rules = [(libc::SYS_socket, socket_rules(freedom)?)].into();
     Ok(vec![

@@ -27,9 +27,23 @@ pub struct Repository {
 /// Looks at the repository whose top is the Workspace.
 pub fn repository(workspace: &Path) -> Repository {
     let dot_git = workspace.join(".git");
-    let Ok(found) = fs::symlink_metadata(&dot_git) else { return Repository::default() };
     let mut repository = Repository::default();
-    if found.is_dir() {
+    let Ok(found) = fs::symlink_metadata(&dot_git) else {
+        if is_repository(workspace) {
+            // Without a `.git`, git takes the folder itself for the repository.
+            repository.keep(workspace, workspace);
+        }
+        return repository;
+    };
+    if found.is_symlink() {
+        // Git follows it. Outside of the Workspace nothing is writable because of it.
+        let led_to = dot_git.canonicalize().ok();
+        if let Some(own) = led_to.filter(|own| own.starts_with(workspace) && own.is_dir()) {
+            repository.writable.extend(on_the_way(workspace, &own));
+            repository.writable.push(own.clone());
+            repository.keep(&own, &own);
+        }
+    } else if found.is_dir() {
         // Its own place in the list of mounts, so that it cannot be moved aside.
         repository.writable.push(dot_git.clone());
         repository.keep(&dot_git, &dot_git);
@@ -44,6 +58,24 @@ pub fn repository(workspace: &Path) -> Repository {
         }
     }
     repository
+}
+
+/// The folders between two others, the outermost first. Who must not be moved aside needs each of
+/// them in the list of mounts: a folder that holds a mount can be renamed, a mount cannot.
+pub fn on_the_way(from: &Path, to: &Path) -> Vec<PathBuf> {
+    let is_between = |path: &&Path| *path != from && path.starts_with(from);
+    let is_folder = |path: &&Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let between = to.ancestors().skip(1).filter(is_between).filter(is_folder);
+    let mut folders: Vec<PathBuf> = between.map(Path::to_owned).collect();
+    folders.reverse();
+    folders
+}
+
+/// Whether git would take a folder for a repository.
+pub fn is_repository(folder: &Path) -> bool {
+    folder.join("HEAD").symlink_metadata().is_ok()
+        && folder.join("objects").is_dir()
+        && folder.join("refs").is_dir()
 }
 
 impl Repository {

@@ -1,21 +1,26 @@
 //! The guard: looks after a command at what the kernel could not keep it from changing, puts it
 //! back, and tells.
 //!
-//! A file whose identity, size and times are the same has not changed: the kernel sets the change
-//! time itself. Only the others are read.
+//! A Session has one. What it learns when no command runs is how things should be; commands that run
+//! side by side are all held to that, so that none can pass its change off as the state that another
+//! one found. A file whose identity, size and times are the same has not changed: the kernel sets
+//! the change time itself. Only the others are read.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File, Permissions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Stat};
+
+use super::pinned::Pinned;
 use super::spec::Spec;
 
 /// Where copies are kept, beside what commands may write.
 const COPIES: &str = "guard";
-/// More entries than this are not looked at.
-const MOST_ENTRIES: usize = 100_000;
+/// More entries than this cannot be guarded, and no command runs.
+const MOST_ENTRIES: usize = 1_000_000;
 /// What Pixir itself adds to while commands run; there, only what was said before must stay.
 const GROWING: &str = "sessions";
 
@@ -23,8 +28,12 @@ const GROWING: &str = "sessions";
 #[derive(Debug)]
 pub struct Guard {
     copies: PathBuf,
+    /// What is guarded with everything beneath.
+    roots: BTreeSet<PathBuf>,
     known: BTreeMap<PathBuf, Known>,
     next: u64,
+    /// How many commands run.
+    running: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,25 +56,33 @@ enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
-    size: u64,
+    size: i64,
     mode: u32,
-    modified: (i64, i64),
-    changed: (i64, i64),
+    modified: (i64, u64),
+    changed: (i64, u64),
 }
 
 impl Stamp {
-    fn of(found: &fs::Metadata) -> Self {
+    fn of(found: &Stat) -> Self {
         // The size and times of a folder say only that something in it changed.
-        let is_folder = found.is_dir();
-        let unless_folder = |pair: (i64, i64)| if is_folder { (0, 0) } else { pair };
+        let is_folder = kind(found) == FileType::Directory;
+        let unless_folder = |pair: (i64, u64)| if is_folder { (0, 0) } else { pair };
         Self {
-            inode: found.ino(),
-            size: if is_folder { 0 } else { found.size() },
-            mode: found.mode(),
-            modified: unless_folder((found.mtime(), found.mtime_nsec())),
-            changed: unless_folder((found.ctime(), found.ctime_nsec())),
+            inode: found.st_ino,
+            size: if is_folder { 0 } else { found.st_size },
+            mode: found.st_mode,
+            modified: unless_folder((found.st_mtime, found.st_mtime_nsec)),
+            changed: unless_folder((found.st_ctime, found.st_ctime_nsec)),
         }
     }
+}
+
+fn kind(found: &Stat) -> FileType {
+    FileType::from_raw_mode(found.st_mode)
+}
+
+fn stat(path: &Path) -> Option<Stat> {
+    Pinned::at(path).ok()?.stat()
 }
 
 impl Guard {
@@ -73,41 +90,54 @@ impl Guard {
     pub fn new(scratch: &Path) -> io::Result<Self> {
         let copies = scratch.join(format!("{COPIES}-{:08x}", fastrand::u32(..)));
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&copies)?;
-        Ok(Self { copies, known: BTreeMap::new(), next: 0 })
+        let (roots, known) = (BTreeSet::new(), BTreeMap::new());
+        Ok(Self { copies, roots, known, next: 0, running: 0 })
     }
 
-    /// Learns how things are before a command; copies only what is new since the last time.
+    /// Learns how things are before a command; copies only what is new since the last time. While
+    /// others run, it learns only of what nobody guarded yet.
     pub fn look(&mut self, spec: &Spec) -> io::Result<()> {
+        let is_quiet = self.running == 0;
+        let roots: BTreeSet<PathBuf> = spec.kept.iter().cloned().collect();
+        let is_news = |root: &&PathBuf| is_quiet || !self.roots.contains(*root);
+        let news: Vec<PathBuf> = roots.iter().filter(is_news).cloned().collect();
         let mut seen = BTreeMap::new();
-        for path in spec.kept.iter().flat_map(|path| beneath(path)) {
-            let Ok(found) = fs::symlink_metadata(&path) else { continue };
-            let stamp = Stamp::of(&found);
-            let known = match self.known.remove(&path).filter(|known| known.stamp == stamp) {
-                Some(known) => known,
-                None => Known { stamp, what: self.learn(&path, &found)? },
-            };
-            seen.insert(path, known);
-        }
-        for forgotten in std::mem::replace(&mut self.known, seen).into_values() {
-            if let What::File(copy) = forgotten.what {
-                fs::remove_file(self.copy(copy)).ok();
+        for root in news {
+            for (path, found) in beneath(&root)? {
+                let stamp = Stamp::of(&found);
+                let known = match self.known.remove(&path).filter(|known| known.stamp == stamp) {
+                    Some(known) => known,
+                    None => Known { stamp, what: self.learn(&path, &found)? },
+                };
+                seen.insert(path, known);
             }
         }
+        if is_quiet {
+            for forgotten in std::mem::replace(&mut self.known, seen).into_values() {
+                if let What::File(copy) = forgotten.what {
+                    fs::remove_file(self.copy(copy)).ok();
+                }
+            }
+            self.roots = roots;
+        } else {
+            self.known.extend(seen);
+            self.roots.extend(roots);
+        }
+        self.running += 1;
         Ok(())
     }
 
-    fn learn(&mut self, path: &Path, found: &fs::Metadata) -> io::Result<What> {
-        let kind = found.file_type();
-        Ok(if kind.is_dir() {
-            What::Folder
-        } else if kind.is_symlink() {
-            What::Link(fs::read_link(path)?)
-        } else if kind.is_file() {
-            self.next += 1;
-            fs::copy(path, self.copy(self.next))?;
-            What::File(self.next)
-        } else {
-            What::Odd
+    fn learn(&mut self, path: &Path, found: &Stat) -> io::Result<What> {
+        Ok(match kind(found) {
+            FileType::Directory => What::Folder,
+            FileType::Symlink => What::Link(fs::read_link(path)?),
+            FileType::RegularFile => {
+                self.next += 1;
+                let mut copy = File::create_new(self.copy(self.next))?;
+                io::copy(&mut Pinned::at(path)?.open()?, &mut copy)?;
+                What::File(self.next)
+            }
+            _ => What::Odd,
         })
     }
 
@@ -115,45 +145,92 @@ impl Guard {
         self.copies.join(number.to_string())
     }
 
-    /// Puts back what a command changed; says what that was.
-    pub fn check(&mut self, spec: &Spec) -> Vec<PathBuf> {
-        let mut mended: Vec<PathBuf> =
-            spec.kept.iter().filter_map(|path| clear_way(path)).collect();
+    /// Puts back what commands changed, when one of them has ended; says what that was.
+    pub fn check(&mut self) -> Vec<PathBuf> {
+        self.running = self.running.saturating_sub(1);
+        let ways = self.roots.iter().filter_map(|root| Pinned::making_way(root).ok()?.1);
+        let mut mended: Vec<PathBuf> = ways.collect();
         mended.dedup();
-        for path in spec.kept.iter().flat_map(|path| beneath(path)) {
+        // Folders come before what is in them, so that a closed one is open when it is looked into.
+        let mut renewed = Vec::new();
+        for (path, known) in &self.known {
+            let found = stat(path);
+            if found.as_ref().is_none_or(|found| Stamp::of(found) != known.stamp) {
+                match self.amend(path, known, found.as_ref()) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        mended.push(path.clone());
+                        renewed.push(path.clone());
+                    }
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "cannot be put back");
+                        mended.push(path.clone());
+                    }
+                }
+            }
+            if known.what == What::Folder {
+                self.remove_strangers(path, &mut mended);
+            }
+        }
+        // What was put back is as it should be, whatever its times are now.
+        for path in renewed {
+            let found = stat(&path);
+            if let (Some(known), Some(found)) = (self.known.get_mut(&path), found) {
+                known.stamp = Stamp { mode: known.stamp.mode, ..Stamp::of(&found) };
+            }
+        }
+        mended
+    }
+
+    /// Puts one thing back; false when it is as it should be after all.
+    fn amend(&self, path: &Path, known: &Known, found: Option<&Stat>) -> io::Result<bool> {
+        let mode = known.stamp.mode & 0o7777;
+        let put_back = || -> io::Result<()> {
+            let (place, _) = Pinned::making_way(path)?;
+            match &known.what {
+                What::Folder => place.make_folder(mode),
+                What::Link(target) => place.make_link(target),
+                What::File(copy) => {
+                    let content = File::open(self.copy(*copy))?;
+                    // Pixir has its Log open, and must not write into a file without a name.
+                    let is_same =
+                        |found: &Stat| found.st_ino == known.stamp.inode && found.st_nlink == 1;
+                    if is_growing(path) && found.is_some_and(is_same) {
+                        place.refill(content, mode)
+                    } else {
+                        place.make_file(content, mode)
+                    }
+                }
+                What::Odd => Ok(()),
+            }
+        };
+        let has_grown = is_growing(path) && self.has_only_grown(path, known);
+        if has_grown && found.is_some_and(|found| found.st_mode == known.stamp.mode) {
+            return Ok(false);
+        }
+        if has_grown { set_mode(path, mode) } else { put_back() }.map(|()| true)
+    }
+
+    /// Takes away what came to be in a guarded folder.
+    fn remove_strangers(&self, folder: &Path, mended: &mut Vec<PathBuf>) {
+        let Ok(place) = Pinned::at(folder) else { return };
+        for path in place.names().into_iter().map(|name| folder.join(name)) {
             if !self.known.contains_key(&path) && !is_growing(&path) {
                 remove(&path);
                 mended.push(path);
             }
         }
-        // Folders come before what is in them.
-        for (path, known) in &self.known {
-            let found = fs::symlink_metadata(path).ok();
-            if found.as_ref().is_some_and(|found| Stamp::of(found) == known.stamp) {
-                continue;
-            }
-            if is_growing(path) && self.has_only_grown(path, known) {
-                let mode = known.stamp.mode;
-                if found.is_none_or(|found| found.mode() == mode) {
-                    continue;
-                }
-                fs::set_permissions(path, Permissions::from_mode(mode & 0o7777)).ok();
-                mended.push(path.clone());
-                continue;
-            }
-            if let Err(error) = self.put_back(path, known) {
-                tracing::warn!(path = %path.display(), %error, "cannot be put back");
-            }
-            mended.push(path.clone());
-        }
-        mended
     }
 
     /// Whether everything that was there is still there, at the beginning.
     fn has_only_grown(&self, path: &Path, known: &Known) -> bool {
-        let What::File(copy) = known.what else { return path.is_dir() };
+        let What::File(copy) = known.what else {
+            return known.what == What::Folder
+                && stat(path).is_some_and(|found| kind(&found) == FileType::Directory);
+        };
         let same = || -> io::Result<bool> {
-            let (old, mut new) = (File::open(self.copy(copy))?, File::open(path)?);
+            // A link in its place is not the file.
+            let (old, mut new) = (File::open(self.copy(copy))?, Pinned::at(path)?.open()?);
             let mut old = io::BufReader::new(old);
             let mut buffers = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
             loop {
@@ -167,60 +244,23 @@ impl Guard {
                 }
             }
         };
-        // A link in its place is not the file.
-        fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) && same().unwrap_or(false)
-    }
-
-    fn put_back(&self, path: &Path, known: &Known) -> io::Result<()> {
-        let mode = Permissions::from_mode(known.stamp.mode & 0o7777);
-        let now = fs::symlink_metadata(path).ok();
-        match &known.what {
-            What::Folder => {
-                if !now.is_some_and(|found| found.is_dir()) {
-                    remove(path);
-                    fs::create_dir(path)?;
-                }
-                fs::set_permissions(path, mode)
-            }
-            What::Link(target) => {
-                remove(path);
-                symlink(target, path)
-            }
-            What::File(copy) => {
-                if !now.is_some_and(|found| found.is_file() && found.nlink() == 1) {
-                    remove(path);
-                }
-                fs::copy(self.copy(*copy), path)?;
-                fs::set_permissions(path, mode)
-            }
-            What::Odd => Ok(()),
-        }
+        same().unwrap_or(false)
     }
 }
 
-/// A command may have put a link or a file where a folder was on the way to a path; what is mended
-/// must not go through it to somewhere else. Gives what stood in the way.
-fn clear_way(path: &Path) -> Option<PathBuf> {
-    let parent = path.parent()?;
-    let mut removed = None;
-    for part in parent.ancestors().collect::<Vec<_>>().into_iter().rev() {
-        let is_folder = |found: &fs::Metadata| found.is_dir();
-        if fs::symlink_metadata(part).is_ok_and(|found| !is_folder(&found)) {
-            fs::remove_file(part).ok();
-            removed.get_or_insert_with(|| part.to_owned());
-        }
+/// The mode of what only grew.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let place = Pinned::at(path)?;
+    if place.kind() == Some(FileType::Directory) {
+        return place.make_folder(mode);
     }
-    fs::create_dir_all(parent).ok();
-    removed
+    Ok(rustix::fs::fchmod(place.open()?, rustix::fs::Mode::from_raw_mode(mode))?)
 }
 
 /// Takes away what would change where git looks and was not there; says what it was.
 pub fn expel(spec: &Spec) -> Vec<PathBuf> {
     // Only where it is meant, not where a link leads now.
-    let is_there = |path: &&PathBuf| {
-        let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-        parent.as_deref() == path.parent() && fs::symlink_metadata(path).is_ok()
-    };
+    let is_there = |path: &&PathBuf| stat(path).is_some();
     let found: Vec<PathBuf> = spec.absent.iter().filter(is_there).cloned().collect();
     for path in &found {
         remove(path);
@@ -234,24 +274,26 @@ fn is_growing(path: &Path) -> bool {
 }
 
 fn remove(path: &Path) {
-    let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
-    if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) }.ok();
+    if let Err(error) = Pinned::at(path).and_then(|place| place.remove()) {
+        tracing::warn!(path = %path.display(), %error, "cannot be taken away");
+    }
 }
 
 /// A path and everything beneath it; links are not followed.
-fn beneath(path: &Path) -> Vec<PathBuf> {
+fn beneath(path: &Path) -> io::Result<Vec<(PathBuf, Stat)>> {
     let mut found = Vec::new();
     let mut waiting = vec![path.to_owned()];
     while let Some(path) = waiting.pop() {
-        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-        if metadata.is_dir() {
-            let entries = fs::read_dir(&path).into_iter().flatten().filter_map(Result::ok);
-            waiting.extend(entries.map(|entry| entry.path()));
+        let Ok(place) = Pinned::at(&path) else { continue };
+        let Some(stat) = place.stat() else { continue };
+        if kind(&stat) == FileType::Directory {
+            waiting.extend(place.names().into_iter().map(|name| path.join(name)));
         }
-        found.push(path);
-        if found.len() >= MOST_ENTRIES {
-            break;
+        found.push((path, stat));
+        if found.len() > MOST_ENTRIES {
+            let message = "there is too much in .pixir or .git/hooks to be guarded";
+            return Err(io::Error::other(message));
         }
     }
-    found
+    Ok(found)
 }

@@ -13,6 +13,8 @@ mod git;
 mod guard;
 mod hidden;
 mod loopback;
+mod newborn;
+mod pinned;
 mod rules;
 mod scratch;
 mod sockets;
@@ -23,6 +25,7 @@ mod world;
 
 pub use confine::{Confined, confine};
 pub use guard::{Guard, expel};
+pub use newborn::Top;
 pub use scratch::Scratch;
 pub use spec::{NAMING, Network, Sandbox, Spec, Wish};
 pub use world::{build, name_spaces};

@@ -13,17 +13,12 @@ use super::spec::{Network, Spec};
 
 /// The newest rights that are asked for; an older kernel gives what it has.
 const NEWEST: ABI = ABI::V6;
-/// Devices that hold nothing, and the terminals that a command makes for itself.
-const DEVICES: &[&str] = &[
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
-];
+/// Devices that hold nothing.
+const DEVICES: &[&str] =
+    &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// The terminals that a command makes for itself. Only in its own world there are no others: on the
+/// machine's, a command could read what the user types.
+const TERMINALS: &[&str] = &["/dev/ptmx", "/dev/pts"];
 /// What a command in its own world may write beside what its Spec names.
 const OWN_FOLDERS: &[&str] = &["/tmp", "/var/tmp", "/dev/shm"];
 
@@ -49,7 +44,10 @@ pub fn apply(spec: &Spec, sight: Sight) -> Result<RulesetStatus, RulesetError> {
     ruleset = allow(ruleset, DEVICES, device_rights())?;
     ruleset = allow(ruleset, &spec.writable, writing())?;
     ruleset = match sight {
-        Sight::OwnWorld => allow(ruleset, OWN_FOLDERS, writing())?,
+        Sight::OwnWorld => {
+            let ruleset = allow(ruleset, TERMINALS, device_rights())?;
+            allow(ruleset, OWN_FOLDERS, writing())?
+        }
         Sight::Machine => allow(ruleset, [scratch::temp(&spec.scratch)], writing())?,
     };
     Ok(ruleset.restrict_self()?.ruleset)

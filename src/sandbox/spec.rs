@@ -165,7 +165,12 @@ impl Sandbox {
                 for root in [wish.workspace].into_iter().chain(further) {
                     let repository = git::repository(root);
                     writable.extend(repository.writable);
-                    kept.push(paths::state(root));
+                    let state = paths::state(root);
+                    // Without a Session nobody has made it; a command must not.
+                    if state.symlink_metadata().is_err() {
+                        absent.push(state.clone());
+                    }
+                    kept.push(state);
                     kept.extend(repository.kept);
                     absent.extend(repository.absent);
                 }
@@ -200,6 +205,7 @@ impl Sandbox {
             .named
             .iter()
             .filter_map(|path| path.canonicalize().ok())
+            .map(whole_environment)
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .collect();
         if wish.profile == Profile::ReadOnly {
@@ -258,6 +264,12 @@ fn expanded(
         }
     }
     tilde(root, home)
+}
+
+/// The programs of a virtual environment of Python need what lies beside them.
+fn whole_environment(path: PathBuf) -> PathBuf {
+    let around = path.parent().filter(|around| around.join("pyvenv.cfg").is_file());
+    around.map(Path::to_owned).unwrap_or(path)
 }
 
 fn tilde(path: &Path, home: Option<&Path>) -> Option<PathBuf> {

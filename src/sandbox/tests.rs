@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::git::repository;
+use super::git::{Repository, repository};
 use super::spec::Floor;
 use super::*;
 use crate::config::{Config, NetworkRule};
@@ -117,6 +117,25 @@ fn profiles_differ_in_what_can_be_written_and_reached() {
 }
 
 #[test]
+fn a_virtual_environment_of_the_path_is_seen_whole() {
+    let place = Place::new();
+    place.write("venv/pyvenv.cfg", "");
+    place.write("venv/bin/pytest", "");
+    place.write("tools/bin/x", "");
+    let path =
+        format!("{}:{}", place.path("venv/bin").display(), place.path("tools/bin").display());
+    let environment = [("PATH".into(), path.into()), ("HOME".into(), place.path("home").into())];
+    let sandbox = Sandbox::new(&Config::new(Home::new(place.path("home/.pixir"))), &environment);
+    let spec = place.spec(&sandbox, Profile::Workspace, false).unwrap();
+    let is_own = |path: &&PathBuf| path.starts_with(&place.root) && !path.ends_with("home");
+    let shown: Vec<&PathBuf> = spec.shown.iter().filter(is_own).collect();
+    let expected = [place.path("tools/bin"), place.path("venv")];
+    // Only where commands see another temp folder.
+    let is_replaced = super::world::is_replaced(&place.root);
+    assert_eq!(shown, expected.iter().filter(|_| is_replaced).collect::<Vec<_>>());
+}
+
+#[test]
 fn folders_of_programs_and_settings_are_never_writable() {
     let place = Place::new();
     let roots = ["~/.config/x", "~/.cargo", "~/bin", "~", "/", "/usr/local", "~/.pixir/x", "~/ok"];
@@ -193,7 +212,7 @@ fn what_a_command_changed_is_put_back() {
     let spec = place.spec(&place.sandbox(|_| {}), Profile::Workspace, false).unwrap();
     let mut guard = Guard::new(&place.path("scratch")).unwrap();
     guard.look(&spec).unwrap();
-    assert_eq!(guard.check(&spec), Vec::<PathBuf>::new());
+    assert_eq!(guard.check(), Vec::<PathBuf>::new());
     place.write("work/.git/config", "two");
     place.write("work/.git/hooks/post-commit", "evil");
     fs::remove_file(place.path("work/.git/hooks/pre-commit")).unwrap();
@@ -201,7 +220,7 @@ fn what_a_command_changed_is_put_back() {
     fs::remove_dir_all(place.path("work/.pixir/config.json").parent().unwrap()).unwrap();
     place.write("work/.pixir/sessions/a.ndjson", "line 1\nline 2\n");
     place.write("work/.pixir/sessions/b.ndjson", "forged\n");
-    let mended = guard.check(&spec);
+    let mended = guard.check();
     let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
     assert_eq!(read("work/.git/config"), "one");
     assert_eq!(read("work/.git/hooks/pre-commit"), "true");
@@ -211,8 +230,77 @@ fn what_a_command_changed_is_put_back() {
     assert_eq!(read("work/.pixir/sessions/b.ndjson"), "line 1\n");
     assert!(mended.contains(&place.path("work/.git/hooks/post-commit")), "{mended:?}");
     guard.look(&spec).unwrap();
-    assert_eq!(guard.check(&spec), Vec::<PathBuf>::new());
+    assert_eq!(guard.check(), Vec::<PathBuf>::new());
     drop(place.folder);
+}
+
+#[test]
+fn a_link_for_a_repository_and_a_bare_one_are_kept_as_well() {
+    let place = Place::new();
+    place.write("work/repo/config", "");
+    place.write("work/repo/hooks/x", "");
+    symlink("repo", place.path("work/.git")).unwrap();
+    let found = repository(&place.path("work"));
+    let repo = place.path("work/repo");
+    assert_eq!(found.writable, std::slice::from_ref(&repo));
+    assert_eq!(found.kept, [repo.join("config"), repo.join("hooks")]);
+    assert!(found.absent.contains(&repo.join("commondir")));
+    place.write("elsewhere/config", "");
+    fs::remove_file(place.path("work/.git")).unwrap();
+    symlink("../elsewhere", place.path("work/.git")).unwrap();
+    assert_eq!(repository(&place.path("work")), Repository::default(), "not writable at all");
+    fs::remove_file(place.path("work/.git")).unwrap();
+    for name in ["HEAD", "objects/x", "refs/x", "config"] {
+        place.write(&format!("work/{name}"), "");
+    }
+    let bare = repository(&place.path("work"));
+    assert_eq!(bare.kept, [place.path("work/config")]);
+    assert!(bare.absent.contains(&place.path("work/hooks")));
+}
+
+#[test]
+fn what_one_command_changed_is_not_what_another_one_found() {
+    let place = Place::new();
+    place.write("work/.git/config", "one");
+    let spec = place.spec(&place.sandbox(|_| {}), Profile::Workspace, false).unwrap();
+    let mut guard = Guard::new(&place.path("scratch")).unwrap();
+    guard.look(&spec).unwrap();
+    // The first, in the background, changes it; the second begins, and both end.
+    place.write("work/.git/config", "evil");
+    guard.look(&spec).unwrap();
+    assert_eq!(guard.check(), [place.path("work/.git/config")]);
+    assert_eq!(guard.check(), Vec::<PathBuf>::new());
+    let read = || fs::read_to_string(place.path("work/.git/config")).unwrap();
+    assert_eq!(read(), "one");
+    // When nobody runs, it is the user who changes things.
+    place.write("work/.git/config", "two");
+    guard.look(&spec).unwrap();
+    assert_eq!((guard.check(), read().as_str()), (Vec::new(), "two"));
+}
+
+#[test]
+fn a_closed_folder_hides_nothing_and_a_crowd_covers_nothing() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let place = Place::new();
+    place.write("work/.git/hooks/x", "true");
+    place.write("work/.pixir/sessions/a.ndjson", "line 1\n");
+    let log = fs::metadata(place.path("work/.pixir/sessions/a.ndjson")).unwrap();
+    let spec = place.spec(&place.sandbox(|_| {}), Profile::Workspace, false).unwrap();
+    let mut guard = Guard::new(&place.path("scratch")).unwrap();
+    guard.look(&spec).unwrap();
+    for number in 0..200 {
+        place.write(&format!("work/.git/hooks/crowd/{number}"), "evil");
+    }
+    place.write("work/.git/hooks/pre-commit", "evil");
+    place.write("work/.pixir/sessions/a.ndjson", "forged\n");
+    for name in ["work/.git/hooks/crowd", "work/.git/hooks", "work/.git"] {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(0o0)).unwrap();
+    }
+    guard.check();
+    let left: Vec<_> = fs::read_dir(place.path("work/.git/hooks")).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let mended = fs::metadata(place.path("work/.pixir/sessions/a.ndjson")).unwrap();
+    assert_eq!((mended.ino(), mended.len()), (log.ino(), 7), "whoever has it open goes on");
 }
 
 #[test]

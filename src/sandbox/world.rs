@@ -26,6 +26,10 @@ const TEMP_FOLDERS: &[&str] = &[PRIVATE_TEMP, "/var/tmp"];
 /// Folders of which a command sees its own, empty at first.
 const EMPTY_FOLDERS: &[&str] = &["/run", "/dev/shm"];
 
+/// Where terminals are. A command sees those that it makes itself: what is typed on the user's, and
+/// what is shown there, is none of its business.
+const TERMINALS: &str = "/dev/pts";
+
 /// What a world needs besides its processes.
 pub fn name_spaces(spec: &Spec) -> CloneFlags {
     let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
@@ -122,7 +126,7 @@ fn named(errno: Errno, what: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }
 
-/// Covers temp folders and the places of sockets.
+/// Covers temp folders, the places of sockets, and terminals.
 fn replace(temp: &OwnedFd) -> io::Result<()> {
     let none: Option<&str> = None;
     for folder in TEMP_FOLDERS.iter().map(Path::new).filter(|folder| is_own_folder(folder)) {
@@ -139,6 +143,11 @@ fn replace(temp: &OwnedFd) -> io::Result<()> {
     for folder in EMPTY_FOLDERS.iter().map(Path::new).filter(|folder| is_own_folder(folder)) {
         nix::mount::mount(Some("tmpfs"), folder, Some("tmpfs"), strict, Some("mode=0755"))
             .or_else(|_| nix::mount::mount(Some("tmpfs"), folder, Some("tmpfs"), strict, none))?;
+    }
+    if is_own_folder(Path::new(TERMINALS)) {
+        let (own, strict) = (Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC);
+        let options = Some("newinstance,ptmxmode=0666,mode=0620");
+        nix::mount::mount(own, TERMINALS, own, strict, options)?;
     }
     Ok(())
 }

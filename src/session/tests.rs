@@ -226,6 +226,8 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
             directory: String::new(),
             diff: None,
             command: None,
+            diff_is_cut: false,
+            is_unsandboxed: false,
             network: false,
             answers: Vec::new(),
             prefix: None,

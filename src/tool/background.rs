@@ -4,6 +4,7 @@
 //! same cleaning of its output. The tasks end with the Session, and so do the commands.
 
 use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ impl Background {
             Stdin::piped().map_err(|error| ToolError::from(&CommandError::Start(error)))?;
         known.last += 1;
         let (number, id) = (known.last, format!("b{}", known.last));
-        let handle = Arc::new(Handle::new(id, errand.needs, context.cancel.child_token(), sender));
+        let handle = Arc::new(Handle::new(id, &errand, context.cancel.child_token(), sender));
         let task = tokio::spawn(attend(errand, context, stdin, Arc::clone(&handle)));
         let attended =
             Attended { handle: Arc::clone(&handle), _task: AbortOnDropHandle::new(task) };
@@ -202,8 +203,18 @@ async fn attend(errand: Errand, context: ToolContext, stdin: Stdin, handle: Arc<
         stdin: Some(&stdin),
         bounds: context.workspace.bounds(),
         spec: None,
+        witness: None,
     };
-    let ran = errand.commands.run(job, errand.needs, &mut output).await;
+    let ran = {
+        let mut running = pin!(errand.commands.run(job, errand.needs, &mut output));
+        tokio::select! {
+            ran = &mut running => ran,
+            () = errand.commands.closing() => {
+                handle.cancel.cancel();
+                running.await
+            }
+        }
+    };
     let collected = output.finish().await;
     handle.close_stdin().await;
     handle.ring.end(match ran {

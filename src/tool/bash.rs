@@ -142,6 +142,7 @@ impl Tool for Bash {
             stdin: None,
             bounds: context.workspace.bounds(),
             spec: None,
+            witness: None,
         };
         let needs = needs(&args, &context);
         let ran = self.commands.run(job, needs, &mut output).await;

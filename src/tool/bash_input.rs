@@ -45,15 +45,20 @@ impl Tool for BashInput {
         }
         let text = args.text.as_deref().unwrap_or_default();
         let id = super::first_chars(&args.id, 40);
-        let summary = format!("type into {id}: {}", super::first_chars(text.trim_end(), 200));
-        // What it may do is what the command may do.
-        let needs = match self.background.find(&args.id) {
-            Ok(Found::Here(handle)) => Some(handle.needs),
+        let handle = match self.background.find(&args.id) {
+            Ok(Found::Here(handle)) => Some(handle),
             Ok(Found::Past(_)) | Err(_) => None,
         };
+        let about = handle.as_ref().map(|handle| handle.command.clone());
+        let command = about.as_deref().map(|command| super::first_chars(command.trim(), 100));
+        let command = command.map(|command| format!(" ({command})")).unwrap_or_default();
+        let typed = super::first_chars(text.trim_end(), 200);
+        let summary = format!("type into {id}{command}: {typed}");
+        // What it may do is what the command may do.
+        let needs = handle.map(|handle| handle.needs);
         let is_held = needs.is_none_or(|needs| needs.profile == Profile::ReadOnly);
         let network = needs.is_some_and(|needs| needs.network);
-        Ok(Plan { network, is_held, ..Plan::new(Effect::Execute, summary) })
+        Ok(Plan { network, is_held, about, ..Plan::new(Effect::Execute, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

@@ -15,6 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
+use super::aftermath::{Pending, Witness};
 use super::environment;
 use super::lifeline::{Lifeline, Stdin};
 use super::order::Order;
@@ -64,6 +65,10 @@ struct Shared {
     spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
     sandbox: Sandbox,
     slots: Slots,
+    /// What is still to be looked at after commands.
+    pending: Pending,
+    /// Cancelled when the run ends.
+    closing: CancellationToken,
 }
 
 impl Shared {
@@ -91,6 +96,8 @@ pub struct Job<'a> {
     pub bounds: &'a Bounds,
     /// What holds it; `None` when the user wants nothing to.
     pub spec: Option<&'a Spec>,
+    /// Learns of the process with which everything of it ends.
+    pub witness: Option<&'a Witness>,
 }
 
 /// How a command went.
@@ -148,6 +155,8 @@ impl Commands {
             spares: Mutex::new(Vec::new()),
             sandbox,
             slots: Slots::new(config.bash.max_commands),
+            pending: Pending::default(),
+            closing: CancellationToken::new(),
         }))
     }
 
@@ -159,6 +168,22 @@ impl Commands {
     /// How many commands may run at once.
     pub fn slots(&self) -> &Slots {
         &self.0.slots
+    }
+
+    /// What is still to be looked at after commands.
+    pub fn pending(&self) -> &Pending {
+        &self.0.pending
+    }
+
+    /// Ends the commands in the background, and waits until everything was looked at.
+    pub async fn close(&self) {
+        self.0.closing.cancel();
+        self.0.pending.none().await;
+    }
+
+    /// Waits for the end of the run.
+    pub async fn closing(&self) {
+        self.0.closing.cancelled().await;
     }
 
     /// Whether namespaces are out of the question, as far as is known by now.
@@ -209,6 +234,9 @@ impl Commands {
             supervisor = self.start(job.spec)?;
             // One that refuses at once says why on its way out.
             supervisor.lifeline.send(frame, job.stdin).await.ok();
+        }
+        if let Some(witness) = job.witness {
+            witness.watches(supervisor.descriptor());
         }
         let running = Running::new(supervisor, job, self.0.grace);
         let (outcome, free) = running.watch(output).await?;

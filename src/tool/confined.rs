@@ -1,14 +1,15 @@
 //! Confined commands of one Session: its scratch folder, a Spec for each call, and a look
 //! afterwards at what the kernel could not protect.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::aftermath::{Before, SharedGuard, Witness};
 use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
 use super::slot::Slots;
-use crate::sandbox::{Guard, Level, Profile, Scratch, Spec, Wish, expel};
+use crate::sandbox::{Level, Profile, Scratch, Wish};
 
 /// The commands of one Session; cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,8 +22,8 @@ pub struct Confined {
 struct Shared {
     /// Made with the first command, removed with the Session.
     scratch: Mutex<Option<Arc<Scratch>>>,
-    /// Guards that nobody uses right now; side by side, each command has its own.
-    guards: Mutex<Vec<Guard>>,
+    /// What all commands that run without namespaces are held to.
+    guard: SharedGuard,
     /// The person has been told that the sandbox is not what it could be.
     is_told: AtomicBool,
 }
@@ -62,6 +63,11 @@ impl Confined {
     /// How many commands may run at once, in all Sessions together.
     pub fn slots(&self) -> &Slots {
         self.commands.slots()
+    }
+
+    /// The end of everything is near: background commands are to end.
+    pub async fn closing(&self) {
+        self.commands.closing().await;
     }
 
     /// What the person must be told about this command's sandbox, once per Session.
@@ -106,50 +112,25 @@ impl Confined {
         output: &mut Output<'_>,
     ) -> Result<Ran, CommandError> {
         let needs_guard = self.commands.is_without_namespaces();
-        let guard = match (job.spec, scratch) {
-            (Some(spec), Some(scratch)) if needs_guard => {
-                Some(self.look(spec, scratch.folder()).await?)
-            }
-            _ => None,
+        let (Some(spec), Some(scratch)) = (job.spec, scratch) else {
+            let outcome = self.commands.run(job, output).await?;
+            return Ok(Ran { outcome, mended: Vec::new(), hidden: Vec::new() });
         };
-        let outcome = self.commands.run(job, output).await?;
-        let mut mended = Vec::new();
-        if let Some(spec) = job.spec {
-            mended = expel(spec);
-            if let Some(guard) = guard.filter(|_| outcome.level == Level::Partial) {
-                mended.extend(self.check(spec, guard).await);
-            }
-        }
-        let hidden = job.spec.map(|spec| spec.hidden.clone()).unwrap_or_default();
-        Ok(Ran { outcome, mended, hidden })
-    }
-
-    async fn look(&self, spec: &Spec, scratch: &Path) -> Result<Guard, CommandError> {
-        let known = self.guards().pop();
-        let (spec, scratch) = (spec.clone(), scratch.to_owned());
-        let work = move || {
-            let mut guard = known.map_or_else(|| Guard::new(&scratch), Ok)?;
-            guard.look(&spec).map(|()| guard)
+        let witness = Arc::new(Witness::default());
+        let before = Before {
+            spec: spec.clone(),
+            workspace: job.directory.to_owned(),
+            witness: Arc::clone(&witness),
+            pending: self.commands.pending().clone(),
         };
-        let looked = tokio::task::spawn_blocking(work).await;
-        looked.map_err(|_| CommandError::Lost)?.map_err(CommandError::Start)
-    }
-
-    async fn check(&self, spec: &Spec, mut guard: Guard) -> Vec<PathBuf> {
-        let spec = spec.clone();
-        let work = move || {
-            let mended = guard.check(&spec);
-            (guard, mended)
+        let aftermath = if needs_guard {
+            before.guarded(&self.shared.guard, scratch.folder()).await?
+        } else {
+            before.unguarded()
         };
-        let Ok((guard, mended)) = tokio::task::spawn_blocking(work).await else {
-            return Vec::new();
-        };
-        self.guards().push(guard);
-        mended
-    }
-
-    fn guards(&self) -> std::sync::MutexGuard<'_, Vec<Guard>> {
-        self.shared.guards.lock().unwrap_or_else(PoisonError::into_inner)
+        let ran = self.commands.run(&Job { witness: Some(&witness), ..*job }, output).await;
+        let mended = aftermath.mend().await;
+        Ok(Ran { outcome: ran?, mended, hidden: spec.hidden.clone() })
     }
 
     fn scratch(&self) -> Result<Arc<Scratch>, CommandError> {

@@ -19,6 +19,8 @@ pub struct Difference {
     pub text: String,
     pub added: usize,
     pub removed: usize,
+    /// Whether the text does not tell everything.
+    pub is_cut: bool,
     is_counted: bool,
 }
 
@@ -37,8 +39,13 @@ impl Difference {
     /// the marks of a diff would take one with several lines apart.
     pub fn between(versions: Versions<'_>, secrets: &Secrets, time: Duration) -> Self {
         let Versions { path, old_path, old, new } = versions;
-        let uncounted =
-            |text: &str| Self { text: text.to_owned(), added: 0, removed: 0, is_counted: false };
+        let uncounted = |text: &str| Self {
+            text: text.to_owned(),
+            added: 0,
+            removed: 0,
+            is_cut: true,
+            is_counted: false,
+        };
         if old.len().max(new.len()) > LARGEST_COMPARED {
             return uncounted("(too large to compare)\n");
         }
@@ -62,7 +69,9 @@ impl Difference {
                 ChangeTag::Equal => {}
             }
         }
-        Self { text: cut(&unified, DIFF_LIMIT).into_owned(), added, removed, is_counted: true }
+        let is_cut = unified.len() > DIFF_LIMIT;
+        let text = cut(&unified, DIFF_LIMIT).into_owned();
+        Self { text, added, removed, is_cut, is_counted: true }
     }
 
     /// Counts for a summary, such as ` (+3 -1)`.

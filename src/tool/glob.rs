@@ -63,6 +63,7 @@ fn find(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, T
         stop,
         start: &place.path,
         all: args.all,
+        hidden: false,
         globs: &globs,
         depth: usize::MAX,
         shares_files: false,

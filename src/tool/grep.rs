@@ -205,6 +205,7 @@ impl<'c> Search<'c> {
             stop,
             start: &self.place.path,
             all: self.all,
+            hidden: false,
             globs: &self.globs,
             depth: usize::MAX,
             shares_files: true,

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::background::Errand;
 use super::bound::cut;
 use super::confined::Needs;
 use super::ring::{Glance, Part, Ring};
@@ -33,6 +34,8 @@ const CLOSING_ROOM: usize = 1024;
 pub struct Handle {
     /// What the model calls it.
     pub id: String,
+    /// What it runs.
+    pub command: String,
     pub needs: Needs,
     pub ring: Ring,
     /// Cancelled to stop it; also by the interrupt of the Turn that started it.
@@ -43,9 +46,21 @@ pub struct Handle {
 
 impl Handle {
     /// Of a command that is about to start.
-    pub fn new(id: String, needs: Needs, cancel: CancellationToken, stdin: pipe::Sender) -> Self {
-        let (ring, is_stopped_by_call) = (Ring::default(), AtomicBool::new(false));
-        Self { id, needs, ring, cancel, is_stopped_by_call, stdin: Mutex::new(Some(stdin)) }
+    pub fn new(
+        id: String,
+        errand: &Errand,
+        cancel: CancellationToken,
+        stdin: pipe::Sender,
+    ) -> Self {
+        Self {
+            id,
+            command: errand.command.clone(),
+            needs: errand.needs,
+            ring: Ring::default(),
+            cancel,
+            is_stopped_by_call: AtomicBool::new(false),
+            stdin: Mutex::new(Some(stdin)),
+        }
     }
 
     /// Waits a moment for what it has to say.

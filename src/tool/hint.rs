@@ -6,6 +6,8 @@ use super::first_chars;
 const COMPARED_LENGTH: usize = 200;
 /// How many pairs of letters are compared, so that a hint takes no time that somebody would feel.
 const COMPARED_PAIRS: usize = 4_000_000;
+/// How many of the wanted lines are looked for.
+const LOOKED_FOR: usize = 100;
 /// How alike a line must be to be worth a hint.
 const ALIKE: f64 = 0.6;
 
@@ -13,7 +15,8 @@ const ALIKE: f64 = 0.6;
 pub fn hint<'t>(text: &'t str, old: &str) -> Option<(usize, String, &'t str)> {
     let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     // Of several lines, the first that is nowhere in the file is the one that is wrong.
-    let wanted = old.lines().find(|line| !line.trim().is_empty() && !text.contains(*line))?;
+    let is_missing = |line: &&str| !line.trim().is_empty() && !text.contains(*line);
+    let wanted = old.lines().take(LOOKED_FOR).find(is_missing)?;
     let wanted_squeezed = squeezed(wanted);
     let lines = || text.lines().enumerate().map(|(index, line)| (index + 1, line));
     if let Some((number, line)) = lines().find(|(_, line)| squeezed(line) == wanted_squeezed) {

@@ -63,6 +63,7 @@ fn list(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, T
         stop,
         start: &place.path,
         all: args.all,
+        hidden: false,
         globs: &Override::empty(),
         depth: usize::try_from(args.depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX),
         shares_files: false,

@@ -4,6 +4,7 @@
 //! the permission question and the title a presenter shows. A failing tool is an answer the model
 //! reads, never a dead Turn.
 
+mod aftermath;
 mod background;
 mod bash;
 mod bash_input;
@@ -72,6 +73,7 @@ use crate::event::{Bus, Canonical, Ephemeral, Status};
 use crate::id::CallId;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
+use crate::snapshot::Tracker;
 use crate::workspace::Workspace;
 
 /// One tool, as its author writes it.
@@ -119,6 +121,8 @@ pub struct ToolContext {
     pub confinement: Profile,
     /// Where an editor may hold the files of the Workspace.
     pub desk: Desk,
+    /// Who keeps what files were, so that it can be taken back.
+    pub tracker: Option<Tracker>,
 }
 
 /// Where a running tool says what happens: live notices, and facts of its own that are recorded
@@ -176,6 +180,7 @@ impl std::fmt::Debug for Signals {
 
 /// What a call would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Plan {
     pub effect: Effect,
     /// One line for a person: what runs.
@@ -184,6 +189,8 @@ pub struct Plan {
     pub paths: Vec<PathBuf>,
     /// The diff it would make, where that is known beforehand.
     pub diff: Option<String>,
+    /// Whether that diff is not all of it.
+    pub diff_is_cut: bool,
     /// Whether it needs the network of the machine.
     pub network: bool,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
@@ -192,6 +199,9 @@ pub struct Plan {
     pub is_alone: bool,
     /// The shell text it would run, word for word.
     pub command: Option<String>,
+    /// What the call is about without naming it: the command behind a handle. An answer is bound
+    /// to it as well, because another Session gives the same handle to another command.
+    pub about: Option<String>,
 }
 
 impl Plan {
@@ -202,10 +212,12 @@ impl Plan {
             summary,
             paths: Vec::new(),
             diff: None,
+            diff_is_cut: false,
             network: false,
             is_held: false,
             is_alone: false,
             command: None,
+            about: None,
         }
     }
 

@@ -304,6 +304,7 @@ mod tests {
             session_folder: folder.join("session"),
             output_limit: 16 * 1024,
             desk: crate::tool::Desk::default(),
+            tracker: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

@@ -12,6 +12,7 @@ use super::editor::Handed;
 use super::seen::{Print, Seen};
 use super::{Effect, Plan, ToolContext, ToolError};
 use crate::error::Kind;
+use crate::snapshot::Tracker;
 use crate::workspace::{OpenFile, WorkspaceError};
 
 /// The largest file that is rewritten; it is held in memory twice.
@@ -82,8 +83,9 @@ impl Rewriter {
         let others = current.and_then(|current| other_names(&current.stat));
         let others = others.map(|note| format!("; {note}")).unwrap_or_default();
         let summary = format!("{verb} {name}{counts}{others}");
+        let diff_is_cut = difference.is_cut;
         let diff = Some(difference.text);
-        Ok(Plan { paths: vec![shown], diff, ..Plan::new(Effect::Write, summary) })
+        Ok(Plan { paths: vec![shown], diff, diff_is_cut, ..Plan::new(Effect::Write, summary) })
     }
 
     /// Makes the change, all of it or nothing.
@@ -100,6 +102,13 @@ impl Rewriter {
         let old = current.as_ref().map(|current| current.bytes.as_slice());
         let new = change(old)?;
         refuse_large(path, new.len() as u64)?;
+        let place = match &current {
+            Some(current) => current.path.clone(),
+            None => workspace.place_of(path),
+        };
+        if old != Some(new.as_slice()) {
+            keep_before(context, &place, current.as_ref());
+        }
         // Only now that the change is known to work are folders made.
         let mut target = workspace.target(path).map_err(explain)?;
         let found = target.existing().map(|existing| existing.stat);
@@ -123,6 +132,7 @@ impl Rewriter {
                 }
             }
         };
+        keep_after(context, &real, Some(&new));
         self.seen.note(&real, print.clone());
         let versions =
             Versions { path: &real, old_path: None, old: old.unwrap_or_default(), new: &new };
@@ -171,6 +181,30 @@ pub struct Current {
     pub path: PathBuf,
     /// The bytes are those of an editor, and the disk has others.
     pub is_unsaved: bool,
+}
+
+/// Who follows a file. What is told by its absolute path lies beside the Workspace, and is not
+/// taken back with it.
+fn tracker<'c>(context: &'c ToolContext, real: &Path) -> Option<&'c Tracker> {
+    context.tracker.as_ref().filter(|_| real.is_relative())
+}
+
+/// Keeps what a file was. That it cannot be taken back later stops nobody from changing it now.
+pub fn keep_before(context: &ToolContext, real: &Path, current: Option<&Current>) {
+    let Some(tracker) = tracker(context, real) else { return };
+    let found = current.map(|current| (current.bytes.as_slice(), current.stat.st_mode));
+    if let Err(error) = tracker.before_write(real, found) {
+        tracing::warn!(path = %real.display(), %error, "what a file was is not kept");
+    }
+}
+
+/// Keeps what a file is now, or that it is gone.
+pub fn keep_after(context: &ToolContext, real: &Path, new: Option<&[u8]>) {
+    let Some(tracker) = tracker(context, real) else { return };
+    let mode = context.workspace.metadata(real).map_or(0o644, |stat| stat.st_mode);
+    if let Err(error) = tracker.after_write(real, new.map(|new| (new, mode))) {
+        tracing::warn!(path = %real.display(), %error, "what a file became is not kept");
+    }
 }
 
 /// Hands a changed file to the editor. Gives what is to be known about it when the editor took it,

@@ -1,11 +1,12 @@
 //! A running command, seen from Pixir: its output, its status lines, its deadline and its end.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::io::{AsyncReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout};
 use tokio::time::{Instant, timeout};
@@ -50,6 +51,11 @@ impl Drop for Supervisor {
 }
 
 impl Supervisor {
+    /// A descriptor of the process; its end can be waited for.
+    pub fn descriptor(&self) -> Option<OwnedFd> {
+        pidfd_open(self.pid()?, PidfdFlags::empty()).ok()
+    }
+
     /// Its number, as long as it has not been reaped.
     fn pid(&self) -> Option<Pid> {
         self.process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()))

@@ -69,7 +69,9 @@ impl Seen {
     /// What the results in a History say about files: the knowledge of a resumed Session.
     pub fn from_history(history: &History) -> Self {
         let seen = Self::default();
-        for fact in history.facts() {
+        // What was taken back is not there any more.
+        let live: Vec<&Canonical> = history.live_backwards().map(|(_, fact)| fact).collect();
+        for fact in live.into_iter().rev() {
             let Canonical::ToolResult(result) = fact else { continue };
             seen.learn(&result.details);
             let files = result.details.get("files").and_then(Value::as_array);

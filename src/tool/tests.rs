@@ -40,6 +40,7 @@ impl Bench {
             output_limit: 16 * 1024,
             confinement: crate::sandbox::Profile::Workspace,
             desk: Desk::default(),
+            tracker: None,
         };
         Self { folder, toolbox, context }
     }

@@ -19,7 +19,7 @@ use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
 use crate::tool::{
-    AnyTool, Desk, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
+    AnyTool, Desk, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
 };
 
 /// How many calls that only look may run at once.
@@ -154,6 +154,9 @@ impl Turn {
             summary: self.settings.secrets.clean(&plan.summary).into_owned(),
             waiting: None,
         }));
+        if plan.effect == Effect::Execute && context.confinement != Profile::ReadOnly {
+            self.look_around().await;
+        }
         let started = std::time::Instant::now();
         let running = tool.run(args, context);
         let patience = async {
@@ -171,6 +174,16 @@ impl Turn {
         };
         tracing::info!(tool = %fact.name, ms = started.elapsed().as_millis(), "ran");
         Ok((fact, outcome))
+    }
+
+    /// Keeps what all files are before the first command of the Turn.
+    async fn look_around(&self) {
+        let Some(tracker) = self.settings.tracker.clone() else { return };
+        match tokio::task::spawn_blocking(move || tracker.before_command()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "what files were is not kept"),
+            Err(error) => tracing::warn!(%error, "what files were is not kept"),
+        }
     }
 
     async fn finish(
@@ -237,6 +250,7 @@ impl Turn {
             call_id: fact.call_id.clone(),
             workspace: self.settings.workspace.clone(),
             desk: Desk::new(self.settings.editor.clone(), cancel.clone()),
+            tracker: self.settings.tracker.clone(),
             cancel,
             signals: Signals::to(self.context.bus().clone()).recording(self.recorder()),
             secrets: self.settings.secrets.clone(),

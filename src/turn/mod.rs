@@ -39,6 +39,7 @@ use crate::resource::Shelf;
 use crate::role::Role;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
+use crate::snapshot::Tracker;
 use crate::tool::{Editor, Toolbox};
 use crate::workspace::Workspace;
 use budget::Spent;
@@ -83,6 +84,8 @@ pub struct Settings {
     pub sight: Sight,
     /// A front-end that holds files open.
     pub editor: Option<Arc<dyn Editor>>,
+    /// Who keeps what files were, so that a Turn can be taken back.
+    pub tracker: Option<Tracker>,
 }
 
 /// What the model is told beside the History.
@@ -114,6 +117,7 @@ pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) ->
         Ok(()) => Status::Done,
         Err(end) => {
             turn.settle().await;
+            turn.look_back().await;
             turn.fail(end).await
         }
     }
@@ -226,8 +230,22 @@ impl Turn {
             resources: input.resources.iter().map(|resource| json!(resource)).collect(),
             ..UserMessage::default()
         };
-        self.context.record(message).await?;
+        let said = self.context.record(message).await?;
+        if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
+            tracker.begin(seq);
+        }
         Ok(())
+    }
+
+    /// Keeps what the commands of this Turn left, so that it can be taken back.
+    async fn look_back(&self) {
+        let Some(tracker) = self.settings.tracker.clone() else { return };
+        match tokio::task::spawn_blocking(move || tracker.end()).await {
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some(reason))) => tracing::info!(reason, "undo covers file tools only"),
+            Ok(Err(error)) => tracing::warn!(%error, "what commands left is not kept"),
+            Err(error) => tracing::warn!(%error, "what commands left is not kept"),
+        }
     }
 
     fn check_cap(&self, iteration: u32) -> Result<(), End> {
@@ -297,6 +315,7 @@ impl Turn {
                 {
                     return self.miss(text, &misses, truncated.as_deref()).await;
                 }
+                self.look_back().await;
                 self.say(text, Phase::Final, truncated.as_deref(), &citations).await?;
                 return Ok(Next::Answered);
             }

@@ -5,9 +5,11 @@
 
 use std::path::PathBuf;
 
+use serde_json::json;
+
 use super::execute::Prepared;
 use super::{End, Turn};
-use crate::error::Kind;
+use crate::error::{Kind, Report};
 use crate::event::{
     Answer, Extra, PermissionDecision, PermissionMode, PermissionRequest, Said, ShownCommand,
     ToolCall,
@@ -31,11 +33,12 @@ struct Verdict {
     answered_by: &'static str,
     said: Option<Said>,
     digest: Option<String>,
+    notice: Option<String>,
 }
 
 impl Verdict {
     fn by(answered_by: &'static str, rule: &'static str, is_allowed: bool) -> Self {
-        Self { is_allowed, rule, answered_by, said: None, digest: None }
+        Self { is_allowed, rule, answered_by, said: None, digest: None, notice: None }
     }
 }
 
@@ -99,26 +102,29 @@ impl Turn {
             None => return Err(End::Interrupted),
         };
         let is_allowed = said.answer != Answer::No;
+        let mut notice = None;
         if is_allowed {
             let shown = Some(prepared.plan.clone());
             prepared.allowed = Some(Allowed { digest: digest.clone(), shown });
-            self.remember(subject, said.answer).await;
+            notice = self.remember(subject, said.answer).await;
         }
-        Ok(Verdict { said: Some(said), ..verdict("user", is_allowed) })
+        Ok(Verdict { said: Some(said), notice, ..verdict("user", is_allowed) })
     }
 
     /// Keeps an answer that lasts. A file that cannot be written is told, and stops nobody: the
     /// user said yes.
-    async fn remember(&self, subject: Subject, answer: Answer) {
+    async fn remember(&self, subject: Subject, answer: Answer) -> Option<String> {
         let approvals = self.settings.approvals.clone();
         let session = self.context.session_id().clone();
         let project = self.settings.workspace.root().to_owned();
         let keep = move || approvals.remember(&session, &project, &subject, answer);
-        match tokio::task::spawn_blocking(keep).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "an answer lasts for this Session only"),
-            Err(error) => tracing::warn!(%error, "an answer was not kept"),
-        }
+        let failure = match tokio::task::spawn_blocking(keep).await {
+            Ok(Ok(())) => return None,
+            Ok(Err(error)) => Report::from(&error).message,
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(failure, "an answer was not kept");
+        Some(format!("this answer lasts for this Session only: {failure}"))
     }
 
     /// Whether what was allowed is still what would happen.
@@ -142,7 +148,11 @@ impl Turn {
         let paths: Vec<String> = resolved.map(|path| path.to_string_lossy().into_owned()).collect();
         let directory = workspace.root().to_string_lossy();
         let tool = &prepared.fact.name;
-        (permission::digest(tool, &prepared.args, &paths, &directory), paths)
+        let bound = match &plan.about {
+            None => prepared.args.clone(),
+            Some(about) => json!({ "about": about, "args": prepared.args }),
+        };
+        (permission::digest(tool, &bound, &paths, &directory), paths)
     }
 
     fn subject(&self, prepared: &Prepared) -> (Subject, Vec<String>) {
@@ -185,8 +195,10 @@ impl Turn {
             paths: paths.into_iter().map(|path| self.cleaned(path)).collect(),
             directory: self.settings.workspace.root().to_string_lossy().into_owned(),
             diff: plan.diff.clone(),
+            diff_is_cut: plan.diff_is_cut,
             command,
             network: plan.network,
+            is_unsandboxed: subject.is_unheld,
             answers,
             prefix,
             digest: subject.digest.clone(),
@@ -241,6 +253,7 @@ impl Turn {
                 answer: said.map(|said| said.answer),
                 words: words.map(|words| self.cleaned(words)),
                 digest: verdict.digest.clone(),
+                notice: verdict.notice.clone(),
                 extra: Extra::new(),
             })
             .await?;

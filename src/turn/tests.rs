@@ -167,6 +167,7 @@ mod fakes {
                 stance: turn::Stance::new(PermissionMode::Auto, crate::sandbox::Profile::Workspace),
                 can_ask: false,
                 editor: None,
+                tracker: None,
                 approvals: Approvals::new(&Home::new(self.folder.path())),
                 role: Role::build(),
                 dry_run: false,

@@ -4,7 +4,7 @@
 //! every single open, that the whole path is beneath the root and that no part of it has become a
 //! link since its name was seen.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::{RENAME_RETRIES, Workspace, WorkspaceError, irregular};
+use super::{
+    RENAME_RETRIES, Workspace, WorkspaceError, irregular, or_root, os_string, refuse_protected,
+};
 
 /// Where a path leads.
 #[derive(Debug)]
@@ -32,6 +34,14 @@ impl Place {
     pub fn irregular(&self) -> Option<&'static str> {
         irregular(&self.stat)
     }
+}
+
+/// A name as it is, without following it.
+#[derive(Debug)]
+pub struct Seen {
+    pub stat: Stat,
+    /// Where it leads, if it is a link.
+    pub link: Option<PathBuf>,
 }
 
 /// What is to be opened for reading.
@@ -54,6 +64,47 @@ impl Workspace {
         Ok(Place { path: self.real_path(&descriptor, path)?, stat })
     }
 
+    /// Looks at what stands at this place, relative to the root; a link is seen itself.
+    pub fn look_exact(&self, path: &Path) -> Result<Seen, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = self.resolve_exact(or_root(path), flags)?;
+        let stat = rustix::fs::fstat(&descriptor)?;
+        let link = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&descriptor, "", Vec::new())?;
+                Some(PathBuf::from(os_string(target.to_bytes())))
+            }
+            _ => None,
+        };
+        Ok(Seen { stat, link })
+    }
+
+    /// Opens the folder of a place, through no link, and gives the name in it. Neither Pixir's own
+    /// state nor git's is such a place.
+    pub fn folder_of_exact(&self, path: &Path) -> Result<(OwnedFd, OsString), WorkspaceError> {
+        refuse_protected(path, path)?;
+        let name = path.file_name().ok_or(WorkspaceError::NoPath { reason: "it has no name" })?;
+        let parent = or_root(path.parent().unwrap_or(Path::new("")));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = self.resolve_exact(parent, flags);
+        let folder = folder.map_err(|errno| WorkspaceError::from_errno(errno, path))?;
+        Ok((folder, name.to_owned()))
+    }
+
+    /// Resolves through no link at all.
+    fn resolve_exact(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let mut last = Errno::AGAIN;
+        for _ in 0..RENAME_RETRIES {
+            match rustix::fs::openat2(&self.0.folder, path, flags, Mode::empty(), resolve) {
+                Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
     /// Opens what stands at this place, relative to the root, for reading.
     pub fn open_exact(&self, path: &[u8], wanted: Wanted) -> Result<OwnedFd, Errno> {
         if let Some((other, root)) = self.told(path) {
@@ -66,21 +117,13 @@ impl Workspace {
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let flags = if wanted == Wanted::Folder { flags | OFlags::DIRECTORY } else { flags };
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let mut last = Errno::AGAIN;
-        for _ in 0..RENAME_RETRIES {
-            let opened = rustix::fs::openat2(&self.0.folder, path, flags, Mode::empty(), resolve);
-            match opened {
-                Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
-                Ok(descriptor) if wanted == Wanted::File => {
-                    let mode = rustix::fs::fstat(&descriptor)?.st_mode;
-                    let is_regular = FileType::from_raw_mode(mode) == FileType::RegularFile;
-                    return if is_regular { Ok(descriptor) } else { Err(Errno::INVAL) };
-                }
-                other => return other,
+        let descriptor = self.resolve_exact(Path::new(OsStr::from_bytes(path)), flags)?;
+        if wanted == Wanted::File {
+            let mode = rustix::fs::fstat(&descriptor)?.st_mode;
+            if FileType::from_raw_mode(mode) != FileType::RegularFile {
+                return Err(Errno::INVAL);
             }
         }
-        Err(last)
+        Ok(descriptor)
     }
 }

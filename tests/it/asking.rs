@@ -4,7 +4,7 @@ use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
 use crate::support::House;
-use crate::support::house::newest_log;
+use crate::support::house::{DEADLINE, newest_log};
 use crate::support::terminal::Terminal;
 
 /// A model that makes one call in every Turn, and then answers.
@@ -58,15 +58,77 @@ async fn a_no_with_words_reaches_the_model() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_typed_before_the_question_is_no_answer() {
-    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    let (is_asked, asked) = std::sync::mpsc::sync_channel(8);
+    let (go_on, may_go_on) = std::sync::mpsc::sync_channel(8);
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let house = House::scripted(Script::answering(move |request| {
+        if !request.outputs().is_empty() {
+            return Reply::says("all done");
+        }
+        is_asked.send(()).unwrap();
+        may_go_on.lock().unwrap().recv_timeout(DEADLINE).unwrap();
+        Reply::calls("bash", json!({"command": "touch x"}))
+    }))
+    .await;
     let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
-    terminal.types("y\n");
+    asked.recv_timeout(DEADLINE).unwrap();
+    // The model still thinks. The echo says that the kernel has the keys: two lines and a half.
+    terminal.types("y\ny\nyes");
+    terminal.shows("y\r\ny\r\nyes");
+    go_on.send(()).unwrap();
     terminal.shows("  › ");
     terminal.types("n\n");
     terminal.shows("all done");
     assert_eq!(terminal.ends(), Some(0));
-    // The line may have been typed before or after; either way one answer was given to one question.
-    assert_eq!(log(&house).matches("permission_decision").count(), 1);
+    assert!(!house.workspace().join("x").exists());
+    let log = log(&house);
+    assert_eq!(log.matches("permission_decision").count(), 1);
+    assert!(log.contains(r#""answered_by":"user","answer":"no""#), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_yes_in_one_breath_does_not_answer_the_next_question() {
+    let two = Reply::new()
+        .call("bash", json!({"command": "touch x"}))
+        .call("bash", json!({"command": "touch y"}));
+    let house = House::with([two, Reply::says("all done")]).await;
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.shows("  › ");
+    terminal.types("y\ny\n");
+    terminal.shows("asks: run touch y");
+    terminal.shows_times("  › ", 2);
+    terminal.types("n\n");
+    terminal.shows("all done");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(house.workspace().join("x").exists() && !house.workspace().join("y").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_says_when_nothing_would_hold_the_command() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    let args = ["--ask", "--sandbox", "off", "make it"];
+    let mut terminal = Terminal::run(&house, &args, &[]);
+    terminal.shows("sandbox    off: nothing holds this command");
+    terminal.shows("  › ");
+    terminal.types("n\n");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_kept_is_told() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    let ledger = house.home().join(".pixir/permissions.json");
+    std::fs::create_dir_all(ledger.parent().unwrap()).unwrap();
+    std::fs::write(&ledger, "{").unwrap();
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.shows("  › ");
+    terminal.types("p\n");
+    terminal.shows("this answer lasts for this Session only");
+    terminal.shows("cannot be understood");
+    terminal.shows("all done");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(house.workspace().join("x").exists(), "the user said yes");
+    assert!(log(&house).contains(r#""notice":"this answer lasts for this Session only"#));
 }
 
 #[tokio::test(flavor = "multi_thread")]

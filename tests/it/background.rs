@@ -369,9 +369,9 @@ async fn typing_is_asked_for_while_looking_and_stopping_are_not() {
         conversation.answer(&request.call_id, answer).await.unwrap();
     }
     assert_eq!(finish(&conversation).await, Status::Done);
-    assert_eq!(asked[1], "type into b1: rm -rf");
+    assert_eq!(asked[1], "type into b1 (touch begun; read -r line; echo \"got $line\"): rm -rf");
     let all = texts(&results(&conversation));
-    assert!(!all.contains("got"), "{all}");
+    assert!(!all.contains("got rm"), "{all}");
 }
 
 #[tokio::test]

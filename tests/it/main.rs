@@ -86,5 +86,7 @@ mod transport;
 mod trust;
 /// Stories of a Turn, each ending in the Log.
 mod turn;
+/// Turns taken back and brought back.
+mod undo;
 /// Commands of every shape, ended in every way.
 mod zoo;

@@ -241,6 +241,63 @@ async fn whoever_comes_back_is_asked_again_and_the_first_answer_counts() {
     assert!(house.workspace().join("x").exists());
 }
 
+/// The proof that the kernel holds it: a program of a harmless name that writes all the same.
+#[tokio::test]
+async fn a_plain_look_runs_where_nothing_can_be_written() {
+    let house = House::scripted(running(&["ls", "cat x | ls", "ls > /dev/null", "touch x; ls"]))
+        .await
+        .ask_mode();
+    house.plant("ls", "echo x > written && echo wrote; echo x > /tmp/y && echo scratch");
+    let conversation = house.start().await;
+    let mut seen = Vec::new();
+    let written = house.workspace().join("written");
+    let questions = turn_with(&conversation, "go", |_| {
+        seen.push(written.exists());
+        Answer::Once.into()
+    })
+    .await;
+    assert_eq!(questions.len(), 1, "three looks are not asked about");
+    assert_eq!(seen, [false], "and wrote nothing");
+    assert!(written.exists(), "what was asked about may write");
+    let request = house.requests().last().unwrap().clone();
+    let outputs = request.outputs();
+    for look in &outputs[..2] {
+        assert!(!look.contains("wrote") && look.contains("scratch"), "{look}");
+        assert!(look.contains("written: "), "the refusal is told: {look}");
+    }
+    assert!(outputs[3].contains("wrote"), "{}", outputs[3]);
+    assert_eq!(decisions(&house, &conversation)[0], "allow plainly_read_only by parser");
+}
+
+/// The same words typed into another command are another call.
+#[tokio::test]
+async fn what_may_be_typed_for_good_is_bound_to_the_command() {
+    let asking = async |command: &'static str, house: Option<House>| {
+        let script = Script::answering(move |request| match request.outputs().len() {
+            0 => Reply::calls("bash", json!({"command": command, "background": true})),
+            1 => Reply::calls("bash_input", json!({"id": "b1", "text": "touch typed\n"})),
+            _ => Reply::says("done"),
+        });
+        let mut next = House::scripted(script).await.ask_mode();
+        if let Some(before) = &house {
+            next.config.home = before.config.home.clone();
+        }
+        let workspace = house.as_ref().map_or_else(|| next.workspace(), House::workspace);
+        let start = pixir::Start { workspace, session: Which::New, can_ask: true };
+        let conversation = next.harness().start(start).await.unwrap();
+        let questions = turn_with(&conversation, "go", |_| Answer::Project.into()).await;
+        let tools: Vec<String> = questions.iter().map(|asked| asked.summary.clone()).collect();
+        (tools, house.unwrap_or(next))
+    };
+    let (first, house) = asking("sh -s one", None).await;
+    let typed = "type into b1 (sh -s one): touch typed";
+    assert_eq!(first, ["run in the background sh -s one", typed]);
+    let (again, house) = asking("sh -s one", Some(house)).await;
+    assert!(again.is_empty(), "the identical call is not asked twice: {again:?}");
+    let (other, _) = asking("sh -s two", Some(house)).await;
+    assert_eq!(other.len(), 2, "{other:?}");
+}
+
 #[tokio::test]
 async fn read_only_records_what_it_allows_and_what_it_refuses() {
     let mut house = House::with([
@@ -443,6 +500,21 @@ async fn without_a_sandbox_every_command_is_asked_and_bounds_refuse_commands() {
     house.config.writes = globs(&["src/**"], &[]);
     let (conversation, _) = house.turn("go").await;
     assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"]);
+}
+
+/// What lies in a folder is not kept by moving the folder away.
+#[tokio::test]
+async fn a_forbidden_place_is_not_moved_aside() {
+    let command = "mv src moved; mv src/gen other; mkdir -p src/gen/deep; \
+        echo 1 > src/gen/deep/x; echo 1 > src/gen/deep/old; echo 1 > src/gen/fine";
+    let mut house = House::scripted(running(&[command])).await;
+    std::fs::create_dir_all(house.workspace().join("src/gen/deep")).unwrap();
+    house.write("src/gen/deep/old", "precious");
+    house.config.writes = globs(&[], &["src//gen/./deep"]);
+    house.turn("go").await;
+    assert_eq!(house.read("src/gen/deep/old"), "precious");
+    assert!(!house.workspace().join("src/gen/deep/x").exists());
+    assert_eq!(house.read("src/gen/fine"), "1\n");
 }
 
 #[tokio::test]

@@ -8,5 +8,7 @@ mod attempts;
 mod escape;
 /// Ordinary commands.
 mod everyday;
+/// What git would run for the user.
+mod repositories;
 /// What a denial, a setting or a mode does, as the Log tells it.
 mod stories;

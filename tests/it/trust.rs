@@ -76,3 +76,16 @@ async fn trust_is_given_on_a_terminal_and_taken_back_anywhere() {
     assert_eq!(back["output"]["was_trusted"], true);
     house.pixir(&["trust"]).exits(3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_hides_in_what_is_to_be_trusted() {
+    let house = house().await;
+    let value = "https://good.example\u{9d}0;.evil.example";
+    let settings = json!({"permission_mode": value, "x\u{9b}y": 1});
+    house.write(".pixir/config.json", settings.to_string());
+    let mut terminal = Terminal::run(&house, &["hi"], &[]);
+    terminal.shows("https://good.example<U+009D>0;.evil.example");
+    terminal.shows("Trust this file as it is now?");
+    terminal.types("n\n");
+    assert_eq!(terminal.ends(), Some(0));
+}

@@ -9,7 +9,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use agent_client_protocol_schema::v1::{
@@ -22,8 +22,8 @@ use serde_json::Value;
 use super::client::Client;
 use super::{ending, fault};
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Status,
-    TerminalStatus, TurnFailed, UserMessage,
+    AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Seq,
+    Status, TerminalStatus, TurnFailed, UserMessage,
 };
 use crate::history::History;
 use crate::id::{CallId, EventId};
@@ -79,15 +79,20 @@ impl Renderer {
         }
     }
 
-    /// Shows everything that happened so far; calls that still run are left open.
+    /// Shows everything that happened so far and was not taken back; calls that still run are left
+    /// open.
     pub fn replay(&mut self, history: &History) -> Vec<SessionUpdate> {
         let mut updates = Vec::new();
+        let live: HashSet<Seq> = history.live_backwards().map(|(seq, _)| seq).collect();
         for event in history.iter() {
+            let is_live = event.seq().is_none_or(|seq| live.contains(&seq));
             let Some(fact) = event.fact() else { continue };
             match fact {
+                // What was spent on it is spent.
+                Canonical::ProviderUsage(usage) => self.spend(usage),
+                _ if !is_live => {}
                 // Only what it came to is of interest.
                 Canonical::Plan(_) => {}
-                Canonical::ProviderUsage(usage) => self.spend(usage),
                 Canonical::UserMessage(message) => {
                     updates.extend(user(event.id(), message));
                     self.is_titled = true;

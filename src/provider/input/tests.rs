@@ -338,6 +338,7 @@ fn audit() -> impl Strategy<Value = Canonical> {
             answer: None,
             words: None,
             digest: None,
+            notice: None,
             extra: Extra::new(),
         })),
     ]

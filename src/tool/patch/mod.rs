@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::editor::Handed;
 use super::rewrite::{
     COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, file_changed, hand_over, identity,
-    on_disk, unsaved,
+    keep_after, keep_before, on_disk, unsaved,
 };
 use super::seen::Print;
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
@@ -84,8 +84,9 @@ each names a line above, and the first match below counts. `*** Move to` is opti
         let draft = report::sound(Draft::of(&sections, &self.0, context))?;
         let changes = report::changes(&draft, context, PLAN_COMPARE_TIME);
         let summary = report::summary("patch", &changes);
-        let diff = Some(report::diff(&changes));
-        Ok(Plan { paths, diff, ..Plan::new(Effect::Write, summary) })
+        let (diff, diff_is_cut) = report::diff(&changes);
+        let diff = Some(diff);
+        Ok(Plan { paths, diff, diff_is_cut, ..Plan::new(Effect::Write, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -126,7 +127,9 @@ fn paths(sections: &[Section], context: &ToolContext) -> Vec<std::path::PathBuf>
 /// How often the content of a file is gone through.
 fn steps(sections: &[Section]) -> u64 {
     let chunks = sections.iter().map(|section| match &section.deed {
-        Deed::Update { chunks, .. } => chunks.len() as u64,
+        Deed::Update { chunks, .. } => {
+            chunks.iter().map(|chunk| 1 + chunk.anchors.len() as u64).sum()
+        }
         Deed::Add { .. } | Deed::Delete => 1,
     });
     chunks.sum::<u64>().div_ceil(16).max(1)
@@ -134,6 +137,8 @@ fn steps(sections: &[Section]) -> u64 {
 
 /// Writes the draft: through the editor what it takes, the others as one batch.
 fn write(draft: &mut Draft, context: &ToolContext) -> Result<(), ToolError> {
+    let changed = || draft.files.iter().filter(|file| file.is_changed());
+    changed().for_each(|file| keep_before(context, &file.real, file.before.as_ref()));
     let mut handed = Vec::new();
     let written =
         to_editor(draft, context, &mut handed).and_then(|()| to_disk(draft, context, &handed));
@@ -148,6 +153,8 @@ fn write(draft: &mut Draft, context: &ToolContext) -> Result<(), ToolError> {
             }
         }
     }
+    let changed = draft.files.iter().filter(|file| written.is_ok() && file.is_changed());
+    changed.for_each(|file| keep_after(context, &file.real, file.after.as_deref()));
     written
 }
 

@@ -16,6 +16,8 @@ use crate::error::Kind;
 
 /// How many places are named.
 const TOLD_PLACES: usize = 20;
+/// How many anchors tell a place from others; each is looked for in the whole file.
+const MOST_ANCHORS: usize = 64;
 /// How much of an anchor is repeated.
 const SHOWN_ANCHOR: usize = 80;
 
@@ -40,14 +42,14 @@ enum Sight {
 impl Sight {
     const ALL: [Self; 3] = [Self::Exact, Self::NoTrailingBlanks, Self::PlainPunctuation];
 
-    fn same(self, found: &[u8], wanted: &[u8]) -> bool {
+    /// What two lines have in common when they count as the same.
+    fn key(self, line: &[u8]) -> Cow<'_, [u8]> {
         match self {
-            Self::Exact => found == wanted,
-            Self::NoTrailingBlanks => found.trim_ascii_end() == wanted.trim_ascii_end(),
+            Self::Exact => line.into(),
+            Self::NoTrailingBlanks => line.trim_ascii_end().into(),
             Self::PlainPunctuation => {
-                Self::NoTrailingBlanks.same(found, wanted)
-                    || (!(found.is_ascii() && wanted.is_ascii())
-                        && plain(found).is_some_and(|found| plain(wanted) == Some(found)))
+                let plain = plain(line).map(String::into_bytes);
+                plain.map_or_else(|| line.trim_ascii_end().into(), Cow::Owned)
             }
         }
     }
@@ -61,20 +63,19 @@ impl Sight {
     }
 }
 
-/// A line with plain quotes, dashes and blanks; `None` when it is not UTF-8.
-fn plain(line: &[u8]) -> Option<Cow<'_, str>> {
-    let text = std::str::from_utf8(line).ok()?;
-    if text.is_ascii() {
-        return Some(text.trim_end().into());
+/// A line with plain quotes, dashes and blanks; `None` when it has no others, or is not UTF-8.
+fn plain(line: &[u8]) -> Option<String> {
+    if line.is_ascii() {
+        return None;
     }
-    let plain = text.chars().map(|c| match c {
+    let plain = std::str::from_utf8(line).ok()?.chars().map(|c| match c {
         '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
         '\u{2018}'..='\u{201b}' => '\'',
         '\u{201c}'..='\u{201f}' => '"',
         '\u{a0}' | '\u{2002}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
         c => c,
     });
-    Some(plain.collect::<String>().trim_end().to_owned().into())
+    Some(plain.collect::<String>().trim_end().to_owned())
 }
 
 /// Finds the one place that a chunk means.
@@ -89,6 +90,11 @@ pub fn locate<'c>(lines: &[&[u8]], chunk: &'c Chunk) -> Result<Place<'c>, ToolEr
     }
     if head > 0 && head < whole.len() {
         readings.push(&whole[head..whole.len() - tail]);
+    }
+    if chunk.anchors.len() > MOST_ANCHORS {
+        let message =
+            format!("the chunk at line {} of the patch has too many anchors", chunk.number);
+        return Err(ToolError::invalid(message).next("name the one or two lines above the change"));
     }
     let anchors = anchored(lines, chunk)?;
     for reading in readings {
@@ -146,15 +152,38 @@ fn read_as<'c>(
     Ok(None)
 }
 
-/// Where all wanted lines stand one after the other; none stand nowhere.
+/// Where all wanted lines stand one after the other; none stand nowhere. Each line is looked at
+/// once, however often the wanted ones repeat themselves: the search goes on where it would have
+/// to be anyway (Knuth, Morris, Pratt).
 fn matches(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
-    if wanted.is_empty() {
-        return Vec::new();
+    let wanted: Vec<Cow<'_, [u8]>> = wanted.iter().map(|line| sight.key(line)).collect();
+    let Some(most) = wanted.len().checked_sub(1) else { return Vec::new() };
+    // How many lines fit already behind each one, should the next not fit.
+    let mut behind: Vec<usize> = vec![0];
+    for line in &wanted[1..] {
+        let fits = fitting(&wanted, &behind, behind.last().copied().unwrap_or(0), line);
+        behind.push(fits);
     }
-    let windows = lines.windows(wanted.len()).enumerate();
-    let is_match =
-        |window: &[&[u8]]| window.iter().zip(wanted).all(|(one, other)| sight.same(one, other));
-    windows.filter(|(_, window)| is_match(window)).map(|(at, _)| at).collect()
+    let mut found = Vec::new();
+    let mut fits = 0;
+    for (at, line) in lines.iter().enumerate() {
+        if fits == wanted.len() {
+            fits = behind[most];
+        }
+        fits = fitting(&wanted, &behind, fits, &sight.key(line));
+        if fits == wanted.len() {
+            found.push(at - most);
+        }
+    }
+    found
+}
+
+/// How many wanted lines fit up to this one, where so many fitted before it.
+fn fitting(wanted: &[Cow<'_, [u8]>], behind: &[usize], mut fits: usize, line: &[u8]) -> usize {
+    while fits > 0 && *wanted[fits] != *line {
+        fits = behind[fits - 1];
+    }
+    fits + usize::from(*wanted[fits] == *line)
 }
 
 /// Where the innermost anchor may stand: for each place of the outermost, the first below it.
@@ -243,5 +272,47 @@ fn with_hint(error: ToolError, lines: &[&[u8]], wanted: &str) -> ToolError {
             error.next(format!("line {line} {reason}: {found:?}; copy it exactly"))
         }
         None => error.next("read the file and copy its lines exactly, without line numbers"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn naive(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
+        let same = |(one, other): (&&[u8], &&[u8])| sight.key(one) == sight.key(other);
+        let windows = lines.windows(wanted.len()).enumerate();
+        let fits = windows.filter(|(_, window)| window.iter().zip(wanted).all(same));
+        fits.map(|(at, _)| at).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_place_is_found_and_no_other(
+            lines in proptest::collection::vec("[ab]( |\u{2013}|-)?", 0..40),
+            wanted in proptest::collection::vec("[ab]( |\u{2013}|-)?", 1..5),
+        ) {
+            let bytes = |texts: &[String]| -> Vec<Vec<u8>> {
+                texts.iter().map(|text| text.clone().into_bytes()).collect()
+            };
+            let (lines, wanted) = (bytes(&lines), bytes(&wanted));
+            let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
+            let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+            for sight in Sight::ALL {
+                prop_assert_eq!(matches(&lines, &wanted, sight), naive(&lines, &wanted, sight));
+            }
+        }
+    }
+
+    #[test]
+    fn lines_that_repeat_themselves_cost_no_more_than_others() {
+        let same: Vec<&[u8]> = vec!["“a”".as_bytes(); 200_000];
+        let mut wanted = same[..20_000].to_vec();
+        assert_eq!(matches(&same, &wanted, Sight::PlainPunctuation).len(), 180_001);
+        wanted.push(b"b");
+        // Line by line this would be some thousand million comparisons.
+        assert!(matches(&same, &wanted, Sight::PlainPunctuation).is_empty());
     }
 }

@@ -70,10 +70,11 @@ pub fn summary(verb: &str, changes: &[Change]) -> String {
     format!("{verb} {count} {files} (+{added} -{removed})")
 }
 
-/// All diffs, one after the other.
-pub fn diff(changes: &[Change]) -> String {
+/// All diffs, one after the other, and whether something of them is missing.
+pub fn diff(changes: &[Change]) -> (String, bool) {
     let all: String = changes.iter().map(|change| change.difference.text.as_str()).collect();
-    cut(&all, DIFF_LIMIT).into_owned()
+    let is_cut = all.len() > DIFF_LIMIT || changes.iter().any(|change| change.difference.is_cut);
+    (cut(&all, DIFF_LIMIT).into_owned(), is_cut)
 }
 
 /// The answer after everything was written.
@@ -123,7 +124,7 @@ pub fn told(draft: &Draft, changes: &[Change], prints: &[Option<Print>]) -> Tool
         }
         files.push(facts);
     }
-    let details = json!({ "files": files, "diff": diff(changes) });
+    let details = json!({ "files": files, "diff": diff(changes).0 });
     ToolOutput { ok: true, text, details }
 }
 

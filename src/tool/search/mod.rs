@@ -6,10 +6,8 @@
 mod firsts;
 mod hits;
 mod names;
-mod rules;
 mod shown;
-mod stop;
-mod walk;
+mod wanted;
 
 use std::path::{Path, PathBuf};
 
@@ -20,12 +18,12 @@ pub use firsts::{First, Firsts};
 pub use hits::{Hits, InFile, Interest, Page};
 pub use names::{Names, Telling};
 pub use shown::{line_of, visible};
-pub use stop::{Stop, Stopped, while_wanted};
-pub use walk::{Sort, Tally, Walk, walk};
+pub use wanted::while_wanted;
 
 use super::read::near_names;
 use super::{ToolContext, ToolError};
 use crate::error::Kind;
+pub use crate::walk::{Sort, Stop, Stopped, Tally, Walk, walk};
 use crate::workspace::{Place, Workspace, WorkspaceError};
 
 /// What the notes after the results may take of the bound.

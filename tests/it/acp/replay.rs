@@ -121,3 +121,19 @@ async fn a_resumed_session_says_nothing_of_the_past() {
     assert_eq!(text_of(&updates, "user_message_chunk"), "");
     assert!(editor.end().0.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_back_is_not_told_again() {
+    let stage = stage([Reply::says("one"), Reply::says("two"), Reply::says("three")]).await;
+    stage.run(&["--json", "first"]).expect_code(0);
+    let (id, _) = stage.session().unwrap();
+    let id = id.to_string();
+    stage.run(&["resume", &id, "--json", "second"]).expect_code(0);
+    stage.run(&["undo", &id]).expect_code(0);
+    let mut editor = Editor::greeted(&stage, json!({}));
+    editor.call("session/load", json!({"sessionId": id, "cwd": stage.workspace()})).unwrap();
+    let told = editor.updates();
+    assert_eq!(text_of(&told, "user_message_chunk"), "first");
+    assert_eq!(text_of(&told, "agent_message_chunk"), "one");
+    assert!(editor.end().0.success());
+}

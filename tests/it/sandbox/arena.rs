@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use pixir::SandboxLevel;
 use pixir::workbench::{Setup, Workbench};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// What must never be read; it stands in files, in another process and in the environment.
 pub const SECRET: &str = "s3cr3t-of-the-arena";
@@ -28,6 +30,8 @@ pub struct Arena {
     udp: UdpSocket,
     listeners: Vec<UnixListener>,
     datagrams: UnixDatagram,
+    /// The other end of a terminal that the user has open, and its name.
+    terminal: (OwnedFd, String),
     before: Sight,
     profile: SandboxLevel,
 }
@@ -72,6 +76,7 @@ impl Arena {
             victim,
             listeners,
             datagrams,
+            terminal: terminal(),
             before: Sight::new(),
             profile,
         };
@@ -124,6 +129,7 @@ impl Arena {
             ("@SOCK", place("outside/s.sock")),
             ("@DGRAM", place("outside/d.sock")),
             ("@ABS", format!("esc-{}", self.id)),
+            ("@TERM", self.terminal.1.clone()),
             ("@TCP", tcp.to_string()),
             ("@UDP", udp.to_string()),
             ("@PID", self.victim.id().to_string()),
@@ -304,6 +310,14 @@ const CONNECT: &str = "py3() { python3 -c 'import socket,sys; s=socket.socket(1)
 
 fn read(path: &str) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+fn terminal() -> (OwnedFd, String) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    (master, name)
 }
 
 fn furnish(root: &Path) {

@@ -1,7 +1,7 @@
 //! The table of attempts: what each tries, and how.
 //!
 //! `@OUT` is a folder outside, `@HOME` the user's home, `@PID` a process of the user, `@SOCK` and
-//! `@DGRAM` sockets with names, `@ABS` an abstract one, `@TCP` and `@UDP` ports on the loopback, `@ID` a
+//! `@DGRAM` sockets with names, `@ABS` an abstract one, `@TERM` a terminal of the user, `@TCP` and `@UDP` ports on the loopback, `@ID` a
 //! mark of this run. A command that reads what it must not prints it, or says `LEAK-@ID`. A line that begins
 //! with `py:` is a program.
 
@@ -24,7 +24,7 @@ pub const ONLY_FULL: &[&str] = &[
     "owner by chown",
     "group by chgrp",
     "attribute by setfattr",
-    "mode of the state folder",
+    "flags of a file",
     "append to a Log",
     "nice of another process",
     "affinity of another process",
@@ -284,6 +284,15 @@ const GIT: &[Attempt] = &[
     ("hooks of a module", "echo evil > .git/modules/sub/hooks/pre-commit"),
     ("unmount the hooks", "umount -l .git/hooks .git/config; echo evil > .git/hooks/pre-commit"),
     ("remove all of it", "rm -rf .git"),
+    ("a hook behind a closed door", "echo evil > .git/hooks/pre-commit; chmod 000 .git/hooks"),
+    (
+        "everything behind a closed door",
+        "echo evil > .git/hooks/pre-commit; echo nc > .git/commondir; chmod 000 .git",
+    ),
+    (
+        "a crowd before a hook",
+        "mkdir -p .git/hooks/a; (cd .git/hooks/a && seq 1 3000 | xargs touch); echo evil > .git/hooks/pre-commit",
+    ),
 ];
 
 const MODES: &[Attempt] = &[
@@ -312,6 +321,7 @@ const MODES: &[Attempt] = &[
         "py:import os\nos.utime(os.open('@OUT/v.txt',os.O_RDONLY),(1,1))",
     ),
     ("attribute by setfattr", "py:import os\nos.setxattr('@OUT/v.txt','user.x',b'1')"),
+    ("flags of a file", "chattr +d @OUT/v.txt && echo LEAK-@ID"),
     ("immutable", "chattr +i @OUT/v.txt && sleep 0.1 && chattr -i @OUT/v.txt && echo LEAK-@ID"),
 ];
 
@@ -376,6 +386,8 @@ const DESCRIPTORS: &[Attempt] = &[
     ("the lifeline", "cat < /proc/$PPID/fd/0 && echo LEAK-@ID"),
     ("orders", "printf K > /proc/$PPID/fd/0 && echo LEAK-@ID"),
     ("a terminal", "echo x > /dev/tty && echo LEAK-@ID"),
+    ("a terminal of the user", "echo x > @TERM && echo LEAK-@ID"),
+    ("what the user types", "exec 3<>@TERM && echo LEAK-@ID"),
     ("typing", "py:import fcntl,termios\nfcntl.ioctl(1,termios.TIOCSTI,b'x')\nprint('LEAK-@ID')"),
 ];
 

@@ -244,3 +244,65 @@ fn without_landlock_commands_are_refused_until_somebody_says_otherwise() {
 fn without_namespaces_the_sandbox_is_partial_told_once_and_mends() {
     drive("namespaces");
 }
+
+/// Tools that do without namespaces, or with.
+fn plain_bench(folder: &Path, subreaper: bool) -> Workbench {
+    let setup = Setup {
+        own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+        folder,
+        environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+        subreaper,
+        drain: Duration::from_millis(100),
+        grace: Duration::from_millis(300),
+    };
+    Workbench::new(setup).unwrap()
+}
+
+/// Terminals of the user are devices, too: what is typed there is theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn terminals_of_the_user_are_out_of_reach_and_own_ones_work() {
+    let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::grantpt(&master).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    for subreaper in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let bench = plain_bench(folder.path(), subreaper);
+        let write = format!("echo x > {name} && echo wrote; exec 3<>{name} && echo wrote");
+        let answer = bench.call("bash", json!({ "command": write })).await.unwrap();
+        assert!(!answer.text.contains("wrote"), "{}", answer.text);
+        let own = "python3 -c 'import pty; pty.spawn([\"echo\", \"on a terminal\"])'";
+        let answer = bench.call("bash", json!({ "command": own })).await.unwrap();
+        // On the machine's own there is no telling whose is whose.
+        let is_full = answer.details["sandbox"] == "full";
+        assert_eq!(answer.text.contains("on a terminal"), is_full, "{}", answer.text);
+    }
+}
+
+/// Makes an object of the machine that holds a word, and says what it is called.
+const SHARE: &str = "import ctypes\nc=ctypes.CDLL(None)\nc.shmat.restype=ctypes.c_void_p\n\
+    i=c.shmget(0,4096,0o1666)\na=c.shmat(i,None,0)\nctypes.memmove(a,b'planted-word',12)\nprint(i)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_and_queues_of_the_machine_are_out_of_reach() {
+    let made = Command::new("python3").args(["-c", SHARE]).output();
+    let Ok(made) = made else { return super::escape::skip("there is no python3") };
+    let id = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let queue = format!("/story-{:08x}", fastrand::u32(..));
+    let attach = format!(
+        "python3 -c \"import ctypes\nc=ctypes.CDLL(None)\nc.shmat.restype=ctypes.c_void_p\n\
+         a=c.shmat({id},None,0)\nprint(ctypes.string_at(a,12) if a!=2**64-1 else 'nothing')\n\
+         print('queue', c.mq_open(b'{queue}',0o102,0o600,None))\""
+    );
+    for subreaper in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let bench = plain_bench(folder.path(), subreaper);
+        let answer = bench.call("bash", json!({ "command": attach })).await.unwrap();
+        assert!(answer.text.contains("nothing"), "{}", answer.text);
+        // In its own world a command may have queues of its own.
+        let has_none = answer.text.contains("queue -1");
+        assert!(has_none || answer.details["sandbox"] == "full", "{}", answer.text);
+    }
+    Command::new("ipcrm").args(["-m", &id]).status().ok();
+}

@@ -97,8 +97,24 @@ impl House {
         String::from_utf8(std::fs::read(self.workspace().join(path)).unwrap()).unwrap()
     }
 
+    /// Puts a program in front of all others that commands find.
+    pub fn plant(&self, name: &str, script: &str) {
+        let folder = self.planted();
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.join(name), mode).unwrap();
+    }
+
+    fn planted(&self) -> PathBuf {
+        self.folder.path().join("planted")
+    }
+
     pub fn harness(&self) -> Harness {
-        let path = std::env::var_os("PATH").unwrap();
+        let mut path = std::env::var_os("PATH").unwrap();
+        if self.planted().exists() {
+            path = [self.planted().as_os_str(), &path].join(std::ffi::OsStr::new(":"));
+        }
         Harness::open(Door {
             config: self.config.clone(),
             credential: Credential::new(Some("sk-test-of-the-house"), &self.server.base_url())

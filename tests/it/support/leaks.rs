@@ -98,7 +98,8 @@ fn search(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) -> Vec<String
     let mut found = Vec::new();
     let mut files = Vec::new();
     files_below(folder, &mut files);
-    for path in files.iter().filter(|path| !is_store(path) && !may_hold.contains(path)) {
+    let is_spared = |path: &PathBuf| is_store(path) || is_content(path) || may_hold.contains(path);
+    for path in files.iter().filter(|path| !is_spared(path)) {
         let bytes = fs::read(path).unwrap_or_default();
         if let Some(secret) = first(&bytes, secrets) {
             found.push(format!("{secret} in {}", path.display()));
@@ -126,6 +127,13 @@ fn is_store(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_ours = path.parent().and_then(Path::file_name) == Some(OsStr::new(".pixir"));
     is_ours && (name.starts_with("auth.json") || name.starts_with(".auth."))
+}
+
+/// The content of a file of the Workspace, kept to be restored as it was.
+fn is_content(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let above = path.ancestors().nth(2).is_some_and(|folder| folder.ends_with(".pixir/snapshots"));
+    above && name.len() == 64
 }
 
 fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -44,6 +44,9 @@ enum Way {
     SessionEnd,
 }
 
+/// What the cells are called that do without.
+const WITHOUT_NAMESPACES: &str = "without namespaces";
+
 const FOREGROUND: [Way; 5] = [Way::Normal, Way::Timeout, Way::Interrupt, Way::Term, Way::Kill];
 const BACKGROUND: [Way; 6] =
     [Way::Normal, Way::Stop, Way::Interrupt, Way::SessionEnd, Way::Term, Way::Kill];
@@ -108,14 +111,16 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Every shape that this machine can make, in every way; a seeded sample unless all are wanted.
-fn cells(ways: &[Way], size: Size, seed: u64) -> (Vec<Cell>, usize) {
+fn cells(what: &str, ways: &[Way], size: Size, seed: u64) -> (Vec<Cell>, usize) {
     let python: Arc<str> = python().unwrap_or_default().into();
     let is_possible = |shape: &&Shape| {
         let is_there = |program: &&str| match *program {
             "python3" => !python.is_empty(),
             program => is_installed(program),
         };
-        shape.needs.iter().all(is_there)
+        // On the machine's own terminals a command could read what the user types, so it gets none.
+        let has_terminals = what != WITHOUT_NAMESPACES || shape.name != "terminal of its own";
+        shape.needs.iter().all(is_there) && has_terminals
     };
     let mut all: Vec<Cell> = SHAPES
         .iter()
@@ -134,7 +139,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
-    let (cells, all) = cells(ways, size, seed);
+    let (cells, all) = cells(what, ways, size, seed);
     for several in cells.chunks(AT_ONCE) {
         let tasks: Vec<_> = several.iter().map(|cell| tokio::spawn(run(cell.clone()))).collect();
         for task in tasks {
@@ -316,7 +321,7 @@ async fn in_a_session(cell: &Cell, order: Value) {
 async fn nobody_survives_without_namespaces() {
     // Only root can be told to do without them here; for others, signals go to the first test.
     let ways = if World::is_possible() { &FOREGROUND[..] } else { &FOREGROUND[..3] };
-    run_all("without namespaces", ways, |cell| async move {
+    run_all(WITHOUT_NAMESPACES, ways, |cell| async move {
         match cell.way {
             Way::Term | Way::Kill => {
                 signalled(&cell, json!({"command": cell.command()}), World::Subreaper).await;

@@ -1,24 +1,17 @@
-//! When a search ends early: somebody asked, or it takes too long.
+//! When a walk ends early: somebody asked, or it takes too long.
 
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::tool::rewrite::on_disk;
-use crate::tool::{ToolContext, ToolError};
-
-/// How long one search may take.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
-
-/// Why a search ended before everything was seen.
+/// Why a walk ended before everything was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
     Asked,
     Late(Duration),
 }
 
-/// The wish to stop, seen by all threads of a search.
+/// The wish to stop, seen by all threads of a walk.
 #[derive(Debug)]
 pub struct Stop {
     asked: AtomicBool,
@@ -82,27 +75,4 @@ impl<R: Read> Read for Watched<'_, R> {
         }
         self.inner.read(buffer)
     }
-}
-
-/// Runs a search where it may block, until it ends, is interrupted, or nobody waits for it.
-pub async fn while_wanted<T: Send + 'static>(
-    context: &ToolContext,
-    work: impl FnOnce(&Stop) -> Result<T, ToolError> + Send + 'static,
-) -> Result<T, ToolError> {
-    /// Dropping the future is a way to stop as well.
-    struct Asking(Arc<Stop>);
-    impl Drop for Asking {
-        fn drop(&mut self) {
-            self.0.ask();
-        }
-    }
-    let asking = Asking(Arc::new(Stop::after(TIME_LIMIT)));
-    let stop = Arc::clone(&asking.0);
-    let mut running = std::pin::pin!(on_disk(move || work(&stop)));
-    tokio::select! {
-        biased;
-        done = &mut running => return done,
-        () = context.cancel.cancelled() => asking.0.ask(),
-    }
-    running.await
 }

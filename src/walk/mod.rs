@@ -4,6 +4,9 @@
 //! its names are read from that descriptor. A folder that was swapped for a link meanwhile is not
 //! entered, and links are never followed, so there are no loops either.
 
+mod rules;
+mod stop;
+
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,10 +16,11 @@ use ignore::overrides::Override;
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Errno;
 
-use super::rules::{GIT, Judgement, Present, Rules};
-use super::stop::{Stop, Stopped};
+pub use stop::{Stop, Stopped};
+
 use crate::paths::STATE_FOLDER;
 use crate::workspace::{Wanted, Workspace};
+use rules::{GIT, Judgement, Present, Rules};
 
 /// Threads beyond this help nobody; ripgrep stops there too.
 const MOST_THREADS: usize = 12;
@@ -37,6 +41,8 @@ pub struct Walk<'w> {
     pub start: &'w Path,
     /// Hidden and ignored names as well.
     pub all: bool,
+    /// Hidden names as well, unless they are ignored.
+    pub hidden: bool,
     /// Only files that these want; matched below the folder to begin with.
     pub globs: &'w Override,
     /// How many floors of folders; one is the folder alone.
@@ -255,7 +261,8 @@ impl<'w, S> Hands<'w, S> {
             let is_folder = kind == FileType::Directory;
             if !walk.all {
                 let judgement = rules.judge(&path, is_folder);
-                let is_hidden = name.starts_with(b".") && judgement == Judgement::Unsaid;
+                let is_hidden =
+                    !walk.hidden && name.starts_with(b".") && judgement == Judgement::Unsaid;
                 if is_hidden || judgement == Judgement::Ignored {
                     self.tally.left_out += 1;
                     continue;

@@ -1,0 +1,218 @@
+//! `pixir undo` and `pixir redo`: Turns taken back and brought back, with their files.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::keyboard::{forget_typed, read_line};
+use super::resume::{last, unknown};
+use super::{Context, say};
+use crate::config::Config;
+use crate::error::{Kind, Report};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::log::Log;
+use crate::paths;
+use crate::projection;
+use crate::render::{Envelope, Paper, Signalled, clean, one_line};
+use crate::rewind::{Rewind, Site};
+use crate::session::{Manners, Session};
+use crate::snapshot::{Change, Direction, Limits};
+use crate::workspace::Workspace;
+
+/// How many files a person is shown.
+const SHOWN: usize = 50;
+
+/// Take back the last Turn of a Session, conversation and files
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Take back the last Turn of a Session, conversation and files together.\n\n\
+        Files become what they were before the Turn: what Tools wrote, and what commands changed, made or \
+        removed, with modes and links. git's own state, ignored files that only commands touched, and files over \
+        10 MB are left alone, which is said. What somebody else changed since is named and nothing happens, unless \
+        --force is given. The Log keeps everything, and `pixir redo` brings it back.",
+    after_long_help = "Examples:\n  pixir undo --dry-run\n  pixir undo --turns 3\n  \
+        pixir undo 20260721T101112-abcdef"
+)]
+pub struct UndoArgs {
+    /// The Session; without it, the one of this Workspace that was used last
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// Take back this many Turns
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    turns: u32,
+    /// Overwrite what somebody else changed since
+    #[arg(long)]
+    force: bool,
+}
+
+/// Bring back what `undo` took back
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Bring back what the last `pixir undo` of a Session took back, conversation and files, as long as \
+        nothing was said since.",
+    after_long_help = "Example:\n  pixir redo"
+)]
+pub struct RedoArgs {
+    /// The Session; without it, the one of this Workspace that was used last
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// Overwrite what somebody else changed since
+    #[arg(long)]
+    force: bool,
+}
+
+pub fn undo(args: &UndoArgs, context: &Context) -> Result<Exit, Report> {
+    let count = args.turns as usize;
+    let look = |history: &History, site: &Site| Rewind::back(history, count, site);
+    rewind(args.id.as_deref(), args.force, context, "undo", &look)
+}
+
+pub fn redo(args: &RedoArgs, context: &Context) -> Result<Exit, Report> {
+    rewind(args.id.as_deref(), args.force, context, "redo", &Rewind::forward)
+}
+
+type Look<'a> = &'a dyn Fn(&History, &Site) -> Result<Rewind, crate::rewind::RewindError>;
+
+fn rewind(
+    id: Option<&str>,
+    force: bool,
+    context: &Context,
+    kind: &'static str,
+    look: Look<'_>,
+) -> Result<Exit, Report> {
+    let id = match id {
+        Some(id) => SessionId::parse(id).map_err(|error| Report::from(&error))?,
+        None => last(context)?,
+    };
+    let folder = context.workspace_of(&id)?;
+    if !projection::find(&folder, &id) {
+        return Err(unknown(&id));
+    }
+    let config = context.settings(Some(&folder))?.config;
+    let workspace = Workspace::open(&folder).map_err(|error| Report::from(&error))?;
+    let session_folder = paths::session_folder(workspace.root(), &id);
+    let site = Site { workspace, session_folder, limits: Limits::of(config.undo) };
+    if context.flags.dry_run {
+        let reading =
+            Log::read(site.workspace.root(), &id).map_err(|error| Report::from(&error))?;
+        let history = History::from_events(reading.events);
+        let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
+        return Ok(told(&rewind, None, &id, kind, context));
+    }
+    in_runtime(async {
+        let (session, _) = Session::open(site.workspace.root(), &id, manners(&config))
+            .map_err(|error| Report::from(&error))?;
+        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
+        rewind.check(force, &site).map_err(|error| Report::from(&error))?;
+        if context.can_ask() && !context.flags.json && !agreed(&rewind, &id) {
+            return Err(Report::new(Kind::PermissionDenied, "nothing was changed"));
+        }
+        let restored = rewind.restore(&site);
+        if let Some((path, reason)) = restored.failed.first() {
+            let count = restored.failed.len();
+            let message = format!(
+                "{count} of {} files could not be changed, such as {}: {reason}; the conversation was left as it is",
+                rewind.plan.changes.len() + rewind.plan.conflicts.len(),
+                path.display()
+            );
+            return Err(Report::new(Kind::WriteFailed, message)
+                .with_next_actions(vec![format!("mend that, then run `pixir {kind}` again")]));
+        }
+        let recorded = session.record(rewind.fact(&restored)).await;
+        recorded.map_err(|error| Report::from(&error))?;
+        Ok(told(&rewind, Some(restored.files), &id, kind, context))
+    })
+}
+
+fn manners(config: &Config) -> Manners {
+    Manners {
+        secrets: std::sync::Arc::default(),
+        durability: config.durability,
+        grace: config.grace.turn,
+    }
+}
+
+/// Shows what would happen, and asks; anything but a yes is a no.
+fn agreed(rewind: &Rewind, id: &SessionId) -> bool {
+    let verb = match rewind.direction {
+        Direction::Back => "Take this back?",
+        Direction::Forward => "Bring this back?",
+    };
+    let text = format!("{}  {verb} [y] yes  [n] no\n  › ", preview(rewind, id));
+    forget_typed();
+    Paper::standard(Signalled::default()).activity(clean(&text).as_bytes());
+    matches!(read_line().unwrap_or_default().to_lowercase().as_str(), "y" | "yes")
+}
+
+/// What happens, as a person reads it.
+fn preview(rewind: &Rewind, id: &SessionId) -> String {
+    let what = match rewind.direction {
+        Direction::Back => "takes back",
+        Direction::Forward => "brings back",
+    };
+    let count = rewind.turns.len();
+    let mut text = format!("{what} {count} Turn{} of {id}\n", if count == 1 { "" } else { "s" });
+    for (seq, words) in &rewind.turns {
+        writeln!(text, "  #{seq} {}", one_line(words, 70)).ok();
+    }
+    let conflicts = rewind.plan.conflicts.iter().map(|conflict| (&conflict.change, "!"));
+    let changes = rewind.plan.changes.iter().map(|change| (change, " "));
+    let all: Vec<(&Change, &str)> = conflicts.chain(changes).collect();
+    for (change, mark) in all.iter().take(SHOWN) {
+        let verb = match (&change.from, &change.to) {
+            (_, None) => "remove ",
+            (None, Some(_)) => "make   ",
+            (Some(_), Some(_)) => "restore",
+        };
+        writeln!(text, " {mark}{verb} {}", change.path.display()).ok();
+    }
+    if all.len() > SHOWN {
+        writeln!(text, "  and {} more files", all.len() - SHOWN).ok();
+    }
+    if all.is_empty() {
+        text.push_str("  no file changes\n");
+    }
+    if !rewind.plan.conflicts.is_empty() {
+        text.push_str("  ! was changed by somebody else; --force overwrites it\n");
+    }
+    for note in &rewind.plan.notes {
+        writeln!(text, "  note: {note}").ok();
+    }
+    text
+}
+
+fn told(
+    rewind: &Rewind,
+    done: Option<usize>,
+    id: &SessionId,
+    kind: &'static str,
+    context: &Context,
+) -> Exit {
+    if context.flags.json {
+        let change = |change: &Change| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
+        let output = json!({
+            "direction": kind,
+            "dry_run": done.is_none(),
+            "turns": rewind.turns.iter().map(|(seq, text)| json!({ "seq": seq, "text": text })).collect::<Vec<Value>>(),
+            "changes": rewind.plan.changes.iter().map(change).collect::<Vec<Value>>(),
+            "conflicts": rewind.plan.conflicts.iter().map(|conflict| change(&conflict.change)).collect::<Vec<Value>>(),
+            "notes": rewind.plan.notes,
+            "files": done,
+        });
+        let envelope = Envelope::success(kind, output, context.started.elapsed());
+        say(&envelope.line());
+        return Exit::Answered;
+    }
+    let mut text = preview(rewind, id);
+    match done {
+        None => text.push_str("nothing was changed (dry run)\n"),
+        Some(files) => drop(writeln!(text, "{files} files changed")),
+    }
+    say(&clean(&text));
+    Exit::Answered
+}

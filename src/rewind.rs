@@ -1,0 +1,184 @@
+//! Rewind: Turns are taken back, or brought back, conversation and files together.
+//!
+//! Files first, then the `history_rewound`: whoever is interrupted in between does it again, and
+//! finds what is already done. The Log keeps everything; only what counts is less.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::error::{Explain, Kind};
+use crate::event::{Canonical, Extra, HistoryRewound, Seq};
+use crate::history::History;
+use crate::snapshot::{
+    Direction, Here, Limits, Plan, Reason, Record, Restored, State, Store, missing, restore,
+};
+use crate::workspace::Workspace;
+
+/// How many paths an error names.
+const NAMED: usize = 20;
+
+/// Where the files of a Session are.
+#[derive(Debug, Clone)]
+pub struct Site {
+    pub workspace: Workspace,
+    pub session_folder: PathBuf,
+    pub limits: Limits,
+}
+
+/// What would happen, or has.
+#[derive(Debug)]
+pub struct Rewind {
+    pub direction: Direction,
+    /// What the user had said in each Turn, the oldest first.
+    pub turns: Vec<(Seq, String)>,
+    pub plan: Plan,
+    to_seq: Seq,
+}
+
+impl Rewind {
+    /// Looks what it takes to take back the last `count` Turns.
+    pub fn back(history: &History, count: usize, site: &Site) -> Result<Self, RewindError> {
+        let live = history.live_turns();
+        let first = live
+            .len()
+            .checked_sub(count.max(1))
+            .ok_or(RewindError::NothingToUndo { wanted: count, turns: live.len() })?;
+        let turns = &live[first..];
+        let to_seq = turns.first().copied().unwrap_or_default();
+        Self::look(history, Direction::Back, turns, to_seq, site)
+    }
+
+    /// Looks what it takes to bring back what was last taken back.
+    pub fn forward(history: &History, site: &Site) -> Result<Self, RewindError> {
+        let undone = history.undone().ok_or(RewindError::NothingToRedo)?;
+        Self::look(history, Direction::Forward, &undone.turns, undone.marker, site)
+    }
+
+    fn look(
+        history: &History,
+        direction: Direction,
+        turns: &[Seq],
+        to_seq: Seq,
+        site: &Site,
+    ) -> Result<Self, RewindError> {
+        let read = |turn: &Seq| Record::read(&site.session_folder, *turn);
+        let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
+        let store = Store::of(&site.workspace);
+        let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
+        let plan = Plan::of(&records, direction, &here)?;
+        let words = |turn: &Seq| {
+            let said = history.iter().find(|event| event.seq() == Some(*turn));
+            let text = said.and_then(|event| match event.fact() {
+                Some(Canonical::UserMessage(message)) => Some(message.text.clone()),
+                _ => None,
+            });
+            (*turn, text.unwrap_or_default())
+        };
+        Ok(Self { direction, turns: turns.iter().map(words).collect(), plan, to_seq })
+    }
+
+    /// Refuses what is not ours to change, unless the user said so, and what is lost in any case.
+    pub fn check(&self, force: bool, site: &Site) -> Result<(), RewindError> {
+        if !self.plan.conflicts.is_empty() && !force {
+            let conflicts = self.plan.conflicts.iter();
+            let named = conflicts.map(|conflict| (conflict.change.path.clone(), conflict.reason));
+            return Err(RewindError::Changed(named.collect()));
+        }
+        let all = if force { self.plan.clone().forced() } else { self.plan.clone() };
+        let lost = missing(&all, &Store::of(&site.workspace));
+        if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
+    }
+
+    /// Changes the files; what follows is the fact for the Log.
+    pub fn restore(&self, site: &Site) -> Restored {
+        let all = self.plan.clone().forced();
+        restore(&all, &site.workspace, &Store::of(&site.workspace))
+    }
+
+    /// The fact that makes the conversation follow.
+    pub fn fact(&self, restored: &Restored) -> Canonical {
+        let overwritten = self.plan.conflicts.iter().filter_map(|conflict| {
+            let Some(State::File { sha256, .. }) = &conflict.change.from else { return None };
+            Some(json!({ "path": conflict.change.path.to_string_lossy(), "sha256": sha256 }))
+        });
+        let turns: Vec<Seq> = self.turns.iter().map(|(seq, _)| *seq).collect();
+        let facts = json!({
+            "direction": match self.direction {
+                Direction::Back => "undo",
+                Direction::Forward => "redo",
+            },
+            "turns": turns,
+            "files": restored.files,
+            "overwritten": overwritten.collect::<Vec<Value>>(),
+        });
+        let extra: Extra = match facts {
+            Value::Object(facts) => facts.into_iter().collect(),
+            _ => Extra::new(),
+        };
+        HistoryRewound { to_seq: self.to_seq, extra }.into()
+    }
+}
+
+/// Why it is not done.
+#[derive(Debug, thiserror::Error)]
+pub enum RewindError {
+    #[error("there are {turns} Turns to take back, not {wanted}")]
+    NothingToUndo { wanted: usize, turns: usize },
+    #[error("nothing was taken back, or the conversation went on since")]
+    NothingToRedo,
+    #[error("somebody else changed {}", told(.0.iter().map(|(path, _)| path.as_path())))]
+    Changed(Vec<(PathBuf, Reason)>),
+    #[error("what these files were is not kept any more: {}", told(.0.iter().map(PathBuf::as_path)))]
+    Lost(Vec<PathBuf>),
+    #[error("what files were could not be read: {0}")]
+    Read(#[from] std::io::Error),
+}
+
+fn told<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
+    let count = paths.len();
+    let mut named: Vec<String> = paths.take(NAMED).map(|path| path.display().to_string()).collect();
+    if count > NAMED {
+        named.push(format!("and {} more", count - NAMED));
+    }
+    named.join(", ")
+}
+
+impl Explain for RewindError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NothingToUndo { .. } | Self::NothingToRedo => Kind::NoTurn,
+            Self::Changed(_) => Kind::FileChanged,
+            Self::Lost(_) | Self::Read(_) => Kind::ReadFailed,
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            Self::Changed(paths) => {
+                let path = |(path, reason): &(PathBuf, Reason)| {
+                    let when = match reason {
+                        Reason::ChangedSince => "since",
+                        Reason::ChangedBetween => "between",
+                    };
+                    json!({ "path": path.to_string_lossy(), "changed": when })
+                };
+                json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
+            }
+            Self::Lost(paths) => json!({ "files": paths }),
+            Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
+            Self::NothingToRedo | Self::Read(_) => Value::Null,
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        let action = match self {
+            Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
+            Self::NothingToRedo => "take Turns back with `pixir undo`",
+            Self::Changed(_) => "look with --dry-run, then overwrite their changes with --force",
+            Self::Lost(_) => "take back fewer Turns with --turns",
+            Self::Read(_) => "check the permissions of .pixir in the Workspace",
+        };
+        vec![action.to_owned()]
+    }
+}

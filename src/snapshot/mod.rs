@@ -1,0 +1,111 @@
+//! Snapshots: what the files of a Workspace were, so that a Turn can be taken back.
+//!
+//! Contents lie by their hash in `.pixir/snapshots` of the Workspace, shared by all Sessions. What
+//! belongs to a Turn is a Record beside the Log: the state of each file before a Tool wrote it,
+//! and a Manifest of everything before the first command and after the last. None of it is
+//! needed to read a Log; without it, less can be taken back, and that is said.
+
+mod manifest;
+mod plan;
+mod record;
+mod restore;
+mod store;
+mod survey;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use manifest::Manifest;
+pub use plan::{Change, Direction, Plan, Reason};
+pub use record::{Record, Tracker};
+pub use restore::{Here, Restored, missing, restore};
+pub use store::Store;
+pub use survey::Limits;
+
+/// What a path of the Workspace is; one that is not there has no state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    File { sha256: Hash, mode: u32 },
+    Link { target: RawPath },
+}
+
+/// The SHA-256 of some content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// The hash of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        use sha2::Digest;
+        Self(sha2::Sha256::digest(bytes).into())
+    }
+}
+
+impl std::fmt::Display for Hash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom("no SHA-256");
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(wrong());
+        }
+        let mut hash = [0; 32];
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+/// A path as the kernel knows it: bytes. Written as text where it is text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RawPath(pub PathBuf);
+
+impl AsRef<Path> for RawPath {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Serialize for RawPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.to_str() {
+            Some(text) => serializer.serialize_str(text),
+            None => serializer.collect_seq(self.0.as_os_str().as_bytes()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RawPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Text(String),
+            Bytes(Vec<u8>),
+        }
+        Ok(Self(match Written::deserialize(deserializer)? {
+            Written::Text(text) => PathBuf::from(text),
+            Written::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
+        }))
+    }
+}

@@ -1,0 +1,192 @@
+//! Carrying out a plan: every file as it was, by descriptor, beneath the Workspace.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Plan, State, Store, survey};
+use crate::workspace::Workspace;
+
+/// How it went.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub files: usize,
+    /// What did not work, and why; everything else did.
+    pub failed: Vec<(PathBuf, String)>,
+}
+
+/// Names the contents that a plan needs and the store does not have.
+pub fn missing(plan: &Plan, store: &Store) -> Vec<PathBuf> {
+    let needs = plan.changes.iter().filter(|change| match &change.to {
+        Some(State::File { sha256, .. }) => !store.has(sha256),
+        Some(State::Link { .. }) | None => false,
+    });
+    needs.map(|change| change.path.clone()).collect()
+}
+
+/// Makes everything what the plan says, in an order in which nothing is in the way.
+pub fn restore(plan: &Plan, workspace: &Workspace, store: &Store) -> Restored {
+    let mut restored = Restored::default();
+    let mut note = |path: &Path, done: io::Result<()>| match done {
+        Ok(()) => true,
+        Err(error) => {
+            restored.failed.push((path.to_owned(), error.to_string()));
+            false
+        }
+    };
+    let mut files = 0;
+    let (gone, changed): (Vec<_>, Vec<_>) =
+        plan.changes.iter().partition(|change| change.to.is_none());
+    for change in gone {
+        files += usize::from(note(&change.path, remove(workspace, &change.path)));
+    }
+    for folder in &plan.remove {
+        // One that somebody put something into stays.
+        remove_folder(workspace, folder).ok();
+    }
+    for (folder, mode) in &plan.make {
+        let made = make_folders_above(workspace, folder)
+            .and_then(|()| make_folder(workspace, folder, *mode));
+        note(folder, made);
+    }
+    for change in changed {
+        let Some(state) = &change.to else { continue };
+        let put = store_content(state, store)
+            .and_then(|content| put(workspace, &change.path, state, content.as_deref()));
+        files += usize::from(note(&change.path, put));
+    }
+    for (folder, mode) in &plan.modes {
+        note(folder, set_folder_mode(workspace, folder, *mode));
+    }
+    restored.files = files;
+    restored
+}
+
+fn store_content(state: &State, store: &Store) -> io::Result<Option<Vec<u8>>> {
+    match state {
+        State::File { sha256, .. } => store.get(sha256).map(Some),
+        State::Link { .. } => Ok(None),
+    }
+}
+
+fn folder_of(workspace: &Workspace, path: &Path) -> io::Result<(OwnedFd, std::ffi::OsString)> {
+    workspace.folder_of_exact(path).map_err(|error| io::Error::other(error.to_string()))
+}
+
+fn remove(workspace: &Workspace, path: &Path) -> io::Result<()> {
+    let (folder, name) = folder_of(workspace, path)?;
+    match rustix::fs::unlinkat(&folder, &name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn remove_folder(workspace: &Workspace, path: &Path) -> io::Result<()> {
+    let (folder, name) = folder_of(workspace, path)?;
+    Ok(rustix::fs::unlinkat(&folder, &name, AtFlags::REMOVEDIR)?)
+}
+
+fn make_folder(workspace: &Workspace, path: &Path, mode: Option<u32>) -> io::Result<()> {
+    let (folder, name) = folder_of(workspace, path)?;
+    match (rustix::fs::mkdirat(&folder, &name, Mode::from_raw_mode(0o777)), mode) {
+        (Ok(()) | Err(Errno::EXIST), Some(mode)) => set_folder_mode(workspace, path, mode),
+        (Ok(()) | Err(Errno::EXIST), None) => Ok(()),
+        (Err(errno), _) => Err(errno.into()),
+    }
+}
+
+fn set_folder_mode(workspace: &Workspace, path: &Path, mode: u32) -> io::Result<()> {
+    let (folder, name) = folder_of(workspace, path)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(&folder, &name, flags, Mode::empty())?;
+    Ok(rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?)
+}
+
+/// Puts a file or a link in its place. It is there as it was, or what stood there still is.
+fn put(
+    workspace: &Workspace,
+    path: &Path,
+    state: &State,
+    content: Option<&[u8]>,
+) -> io::Result<()> {
+    make_folders_above(workspace, path)?;
+    let (folder, name) = folder_of(workspace, path)?;
+    if let (State::File { mode, .. }, Some(content)) = (state, content)
+        && has_other_names(&folder, &name)
+    {
+        return overwrite(&folder, &name, content, *mode);
+    }
+    let draft = format!(".{:016x}.pixir-undo", fastrand::u64(..));
+    let draft = OsStr::new(&draft);
+    let made = match (state, content) {
+        (State::File { mode, .. }, Some(content)) => fill(&folder, draft, content, *mode),
+        (State::Link { target }, _) => {
+            rustix::fs::symlinkat(target.as_ref(), &folder, draft).map_err(Into::into)
+        }
+        (State::File { .. }, None) => Err(io::Error::other("its content is not known")),
+    };
+    let placed = made.and_then(|()| Ok(rustix::fs::renameat(&folder, draft, &folder, &name)?));
+    if placed.is_err() {
+        rustix::fs::unlinkat(&folder, draft, AtFlags::empty()).ok();
+    }
+    placed
+}
+
+fn fill(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o600))?);
+    file.write_all(content)?;
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+    file.sync_data()
+}
+
+/// A file with several names keeps them.
+fn has_other_names(folder: &impl AsFd, name: &OsStr) -> bool {
+    rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1
+    })
+}
+
+fn overwrite(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::empty())?);
+    file.write_all(content)?;
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+    file.sync_data()
+}
+
+/// Folders that nobody noted are made as a Tool would make them.
+fn make_folders_above(workspace: &Workspace, path: &Path) -> io::Result<()> {
+    let above: Vec<&Path> =
+        path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).collect();
+    for folder in above.into_iter().rev() {
+        make_folder(workspace, folder, None)?;
+    }
+    Ok(())
+}
+
+/// The Workspace as it is, for a plan.
+#[derive(Debug)]
+pub struct Here<'a> {
+    pub workspace: &'a Workspace,
+    pub store: &'a Store,
+    pub limits: survey::Limits,
+}
+
+impl super::plan::World for Here<'_> {
+    fn manifest(&self, hash: &super::Hash) -> io::Result<super::Manifest> {
+        super::Manifest::read(self.store.get(hash)?.as_slice())
+    }
+    fn state(&self, path: &Path) -> io::Result<Option<State>> {
+        survey::state_of(self.workspace, path, Some(self.store))
+    }
+    fn survey(&self) -> Option<super::Manifest> {
+        let (workspace, store, limits) = (self.workspace, self.store, self.limits);
+        survey::Survey { workspace, store, limits }.take(None).ok()
+    }
+}

@@ -1,0 +1,74 @@
+//! The store: contents by their hash.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::Hash;
+use crate::workspace::Workspace;
+
+/// Contents of files, written once and never changed.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// The store in this folder, which is made when something is kept.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// The store of a Workspace.
+    pub fn of(workspace: &Workspace) -> Self {
+        Self::new(crate::paths::snapshots(workspace.root()))
+    }
+
+    /// Where everything is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Keeps these bytes. They are whole under their name, or not there.
+    pub fn put(&self, bytes: &[u8]) -> io::Result<Hash> {
+        let hash = Hash::of(bytes);
+        let place = self.place(&hash);
+        if place.exists() {
+            return Ok(hash);
+        }
+        let drawer = place.parent().unwrap_or(&self.folder);
+        DirBuilder::new().recursive(true).mode(0o700).create(drawer)?;
+        let draft = drawer.join(format!("draft-{:016x}", fastrand::u64(..)));
+        let written = (|| {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+            file.write_all(bytes)?;
+            fs::rename(&draft, &place)
+        })();
+        if written.is_err() {
+            fs::remove_file(&draft).ok();
+        }
+        written.map(|()| hash)
+    }
+
+    /// The bytes of that hash; an error when they are gone, or are not these any more.
+    pub fn get(&self, hash: &Hash) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(self.place(hash))?.read_to_end(&mut bytes)?;
+        if Hash::of(&bytes) != *hash {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was changed"));
+        }
+        Ok(bytes)
+    }
+
+    /// Whether there is something of that hash.
+    pub fn has(&self, hash: &Hash) -> bool {
+        self.place(hash).exists()
+    }
+
+    fn place(&self, hash: &Hash) -> PathBuf {
+        let name = hash.to_string();
+        self.folder.join(&name[..2]).join(name)
+    }
+}

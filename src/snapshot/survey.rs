@@ -1,0 +1,252 @@
+//! A survey: one walk over the Workspace that notes what every file is, and keeps the contents
+//! that are new since the last one.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ignore::overrides::Override;
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use super::manifest::{Entry, Look};
+use super::{Manifest, RawPath, State, Store};
+use crate::config::Undo;
+use crate::walk::{Sort, Stop, Walk, walk};
+use crate::workspace::{Wanted, Workspace};
+
+/// A file that was touched this shortly before may be touched again without looking different.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long a look at one folder may take.
+const SEE_TIME: Duration = Duration::from_secs(2);
+
+/// The bits of a mode that are kept.
+const MODE: u32 = 0o7777;
+
+/// How much a survey may keep, and how long it may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest file.
+    pub file: u64,
+    /// All files together.
+    pub total: u64,
+    pub time: Duration,
+}
+
+impl Limits {
+    /// As the settings say.
+    pub fn of(settings: Undo) -> Self {
+        let Undo { largest_file: file, largest_sum: total, .. } = settings;
+        Self { file, total, time: Duration::from_secs(30) }
+    }
+}
+
+/// Why there is no Manifest.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("the files that are not ignored are too many: {bytes} bytes of {limit}")]
+    TooMuch { bytes: u64, limit: u64 },
+    #[error("looking at all files took longer than {} s", limit.as_secs())]
+    TooSlow { limit: Duration },
+    #[error("{} could not be kept: {source}", path.display())]
+    Keep { path: PathBuf, source: io::Error },
+}
+
+/// What to survey, and where contents are kept.
+#[derive(Debug)]
+pub struct Survey<'a> {
+    pub workspace: &'a Workspace,
+    pub store: &'a Store,
+    pub limits: Limits,
+}
+
+/// A name that the walk found.
+struct Found {
+    path: PathBuf,
+    stat: Stat,
+    link: Option<PathBuf>,
+    sort: Sort,
+}
+
+impl Survey<'_> {
+    /// Looks at everything that is not ignored. What looks as it did in `known` is not read again.
+    pub fn take(&self, known: Option<&Manifest>) -> Result<Manifest, Refused> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let fresh = i128::try_from(now.saturating_sub(TICK).as_nanos()).unwrap_or(i128::MAX);
+        let found = self.names()?;
+        self.check_total(&found)?;
+        let mut manifest = Manifest::default();
+        for Found { path, stat, link, sort } in found {
+            let look = look(&stat);
+            match (sort, link) {
+                (Sort::Folder, _) => {
+                    manifest.folders.insert(path, look.mode);
+                }
+                (_, Some(target)) => {
+                    let state = State::Link { target: RawPath(target) };
+                    manifest.entries.insert(path, Entry { state, look });
+                }
+                (Sort::File, None) if look.size > self.limits.file => {
+                    manifest.left_out.insert(path, look);
+                }
+                (Sort::File, None) => {
+                    let before = known.and_then(|known| known.entries.get(&path));
+                    let entry = match before.filter(|before| before.look == look) {
+                        Some(before) => before.clone(),
+                        None => match self.keep(&path)? {
+                            Some((state, look)) => Entry { state, look: settled(look, fresh) },
+                            None => continue,
+                        },
+                    };
+                    manifest.entries.insert(path, entry);
+                }
+                (Sort::Link | Sort::Other, None) => {}
+            }
+        }
+        Ok(manifest)
+    }
+
+    fn names(&self) -> Result<Vec<Found>, Refused> {
+        let stop = Stop::after(self.limits.time);
+        let everything = Walk {
+            workspace: self.workspace,
+            stop: &stop,
+            start: Path::new(""),
+            all: false,
+            hidden: true,
+            globs: &Override::empty(),
+            depth: usize::MAX,
+            shares_files: true,
+        };
+        let (found, tally) = walk(&everything, Vec::new, |found: &mut Vec<Found>, _, name| {
+            let path = PathBuf::from(OsStr::from_bytes(name.path));
+            if let Ok(seen) = self.workspace.look_exact(&path) {
+                found.push(Found { path, stat: seen.stat, link: seen.link, sort: name.sort });
+            }
+            true
+        });
+        if tally.stopped.is_some() {
+            return Err(Refused::TooSlow { limit: self.limits.time });
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    fn check_total(&self, found: &[Found]) -> Result<(), Refused> {
+        let sizes = found.iter().filter(|found| found.sort == Sort::File);
+        let sizes =
+            sizes.map(|found| look(&found.stat).size).filter(|size| *size <= self.limits.file);
+        let (bytes, limit) = (sizes.sum(), self.limits.total);
+        if bytes > limit { Err(Refused::TooMuch { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// Keeps the content of a file; one that is gone or cannot be read is passed over.
+    fn keep(&self, path: &Path) -> Result<Option<(State, Look)>, Refused> {
+        let Ok(Some((bytes, look))) = read(self.workspace, path, self.limits.file) else {
+            return Ok(None);
+        };
+        let kept = self.store.put(&bytes);
+        let sha256 = kept.map_err(|source| Refused::Keep { path: path.to_owned(), source })?;
+        Ok(Some((State::File { sha256, mode: look.mode }, look)))
+    }
+}
+
+/// Whether a survey would see this path, that is, whether it is not ignored.
+pub fn sees(workspace: &Workspace, path: &Path) -> bool {
+    let stop = Stop::after(SEE_TIME);
+    let globs = Override::empty();
+    let start = path.parent().unwrap_or(Path::new(""));
+    let beside = Walk {
+        workspace,
+        stop: &stop,
+        start,
+        all: false,
+        hidden: true,
+        globs: &globs,
+        depth: 1,
+        shares_files: false,
+    };
+    let (found, _) = walk(
+        &beside,
+        || false,
+        |found, _, name| {
+            *found |= name.path == path.as_os_str().as_bytes();
+            false
+        },
+    );
+    found.contains(&true)
+}
+
+/// The content of the regular file at this place, unless it is larger than the limit.
+pub fn read(
+    workspace: &Workspace,
+    path: &Path,
+    limit: u64,
+) -> Result<Option<(Vec<u8>, Look)>, Errno> {
+    let file = workspace.open_exact(path.as_os_str().as_bytes(), Wanted::File)?;
+    let before = look(&rustix::fs::fstat(&file)?);
+    let mut bytes = Vec::new();
+    let mut file = File::from(file);
+    let read = file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes);
+    if read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? as u64 > limit {
+        return Ok(None);
+    }
+    Ok(Some((bytes, before)))
+}
+
+/// What stands at a place now; the content of a file is hashed, and kept when there is a store.
+pub fn state_of(
+    workspace: &Workspace,
+    path: &Path,
+    store: Option<&Store>,
+) -> io::Result<Option<State>> {
+    let seen = match workspace.look_exact(path) {
+        Ok(seen) => seen,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    if let Some(target) = seen.link {
+        return Ok(Some(State::Link { target: RawPath(target) }));
+    }
+    match read(workspace, path, u64::MAX - 1) {
+        Ok(Some((bytes, look))) => {
+            let sha256 = match store {
+                Some(store) => store.put(&bytes)?,
+                None => super::Hash::of(&bytes),
+            };
+            Ok(Some(State::File { sha256, mode: look.mode }))
+        }
+        Ok(None) | Err(Errno::INVAL | Errno::NOENT | Errno::ISDIR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn look(stat: &Stat) -> Look {
+    let moment = |seconds: i64, nanoseconds: u64| {
+        i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
+    };
+    Look {
+        size: u64::try_from(stat.st_size).unwrap_or_default(),
+        mode: stat.st_mode & MODE,
+        inode: stat.st_ino,
+        modified: moment(stat.st_mtime, stat.st_mtime_nsec),
+        changed: moment(stat.st_ctime, stat.st_ctime_nsec),
+    }
+}
+
+/// A look that counts next time; what changed a moment ago is read again.
+fn settled(look: Look, fresh: i128) -> Look {
+    if look.changed < fresh { look } else { Look { changed: i128::MIN, ..look } }
+}
+
+/// What changed between two surveys although it was not kept.
+pub fn unkept(before: &Manifest, after: &Manifest) -> Vec<PathBuf> {
+    let looks: BTreeMap<&PathBuf, &Look> = before.left_out.iter().collect();
+    let changed = after.left_out.iter().filter(|(path, look)| looks.get(path) != Some(look));
+    let gone = before.left_out.keys().filter(|path| !after.left_out.contains_key(*path));
+    changed.map(|(path, _)| path.clone()).chain(gone.cloned()).collect()
+}

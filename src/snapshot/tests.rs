@@ -1,0 +1,228 @@
+//! Random Workspaces, random deeds, and back again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::record::Record;
+use super::restore::Here;
+use super::*;
+use crate::workspace::Workspace;
+
+struct Yard {
+    folder: TempDir,
+    workspace: Workspace,
+    tracker: Tracker,
+    random: fastrand::Rng,
+}
+
+/// Everything that must be as it was: kind, mode, bytes or target.
+type Picture = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+
+impl Yard {
+    fn new(seed: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(".gitignore"), "ignored*\n").unwrap();
+        let workspace = Workspace::open(folder.path()).unwrap();
+        let tracker =
+            Tracker::new(workspace.clone(), folder.path().join(".pixir/sessions/s"), limits());
+        Self { folder, workspace, tracker, random: fastrand::Rng::with_seed(seed) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn picture(&self) -> Picture {
+        let mut picture = Picture::new();
+        let mut waiting = vec![self.folder.path().to_owned()];
+        while let Some(folder) = waiting.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.ends_with(".pixir") {
+                    continue;
+                }
+                let stat = fs::symlink_metadata(&path).unwrap();
+                let content = if stat.is_symlink() {
+                    fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
+                } else if stat.is_dir() {
+                    waiting.push(path.clone());
+                    Vec::new()
+                } else {
+                    fs::read(&path).unwrap()
+                };
+                let mode = if stat.is_symlink() { 0 } else { stat.mode() };
+                picture.insert(path, (mode, content));
+            }
+        }
+        picture
+    }
+
+    fn name(&mut self) -> PathBuf {
+        let folders = ["", "a/", "a/b/", "c/"];
+        let names = ["one", "two", "three.txt", ".hidden", "w\u{e4}re"];
+        let folder = folders[self.random.usize(..folders.len())];
+        PathBuf::from(format!("{folder}{}", names[self.random.usize(..names.len())]))
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let length = self.random.usize(..200);
+        (0..length).map(|_| self.random.u8(..)).collect()
+    }
+
+    /// What a command may do, behind everybody's back.
+    fn command(&mut self) {
+        let name = self.name();
+        let path = self.path(name.to_str().unwrap());
+        let exists = fs::symlink_metadata(&path).is_ok();
+        match self.random.u8(..8) {
+            0 if exists => drop(fs::remove_file(&path)),
+            1 => {
+                fs::create_dir_all(path.parent().unwrap()).ok();
+                fs::remove_file(&path).ok();
+                symlink("somewhere/else", &path).ok();
+            }
+            2 if exists => {
+                let mode = [0o600, 0o755, 0o640][self.random.usize(..3)];
+                if !path.is_symlink() {
+                    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                }
+            }
+            3 => drop(fs::remove_dir_all(self.path("a"))),
+            4 => drop(fs::create_dir_all(self.path("made/by/command"))),
+            5 if exists && !path.is_symlink() => {
+                // The same size and the same time, as a tool that means it well leaves it.
+                let old = fs::read(&path).unwrap();
+                let new: Vec<u8> = old.iter().rev().copied().collect();
+                let times = fs::metadata(&path).unwrap().modified().unwrap();
+                fs::write(&path, new).unwrap();
+                fs::File::options().write(true).open(&path).unwrap().set_modified(times).unwrap();
+            }
+            _ => {
+                fs::create_dir_all(path.parent().unwrap()).ok();
+                if !path.is_symlink() {
+                    let bytes = self.bytes();
+                    fs::write(&path, bytes).ok();
+                }
+            }
+        }
+    }
+
+    /// What a file tool does.
+    fn tool(&mut self) {
+        let name = if self.random.u8(..5) == 0 { "ignored.txt".into() } else { self.name() };
+        let path = self.path(name.to_str().unwrap());
+        if path.is_symlink() || path.parent().is_some_and(Path::is_file) {
+            return;
+        }
+        let old = fs::read(&path).ok();
+        let mode = |path: &Path| fs::metadata(path).map_or(0, |stat| stat.mode());
+        let found = old.as_deref().map(|old| (old, mode(&path)));
+        self.tracker.before_write(&name, found).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let new = self.bytes();
+        fs::write(&path, &new).unwrap();
+        self.tracker.after_write(&name, Some((&new, mode(&path)))).unwrap();
+    }
+
+    /// A Turn of tools and commands.
+    fn turn(&mut self, seq: u64) {
+        self.tracker.begin(seq);
+        for _ in 0..self.random.usize(1..8) {
+            if self.random.bool() {
+                self.tool();
+            } else {
+                self.tracker.before_command().unwrap();
+                for _ in 0..self.random.usize(1..4) {
+                    self.command();
+                }
+            }
+        }
+        self.tracker.end().unwrap();
+    }
+
+    fn plan(&self, turns: &[u64], direction: Direction) -> Plan {
+        let folder = self.path(".pixir/sessions/s");
+        let records: Vec<Record> =
+            turns.iter().map(|turn| Record::read(&folder, *turn).unwrap()).collect();
+        let store = self.store();
+        let here = Here { workspace: &self.workspace, store: &store, limits: limits() };
+        Plan::of(&records, direction, &here).unwrap()
+    }
+
+    fn store(&self) -> Store {
+        Store::of(&self.workspace)
+    }
+
+    fn carry_out(&self, plan: &Plan) {
+        assert_eq!(plan.conflicts, [], "nobody else was here");
+        let restored = restore(plan, &self.workspace, &self.store());
+        assert_eq!(restored.failed, []);
+    }
+}
+
+fn limits() -> Limits {
+    Limits { time: Duration::from_mins(10), ..Limits::of(crate::config::Undo::default()) }
+}
+
+#[test]
+fn random_workspaces_come_back_exactly_and_go_forward_again() {
+    for seed in 4711..4711 + 24 {
+        let mut yard = Yard::new(seed);
+        for _ in 0..yard.random.usize(..12) {
+            yard.command();
+        }
+        let turns: Vec<u64> = (0..yard.random.u64(1..4)).map(|turn| turn * 10 + 1).collect();
+        let mut pictures = vec![yard.picture()];
+        for turn in &turns {
+            yard.turn(*turn);
+            pictures.push(yard.picture());
+        }
+        let undone = yard.random.usize(1..=turns.len());
+        let back = &turns[turns.len() - undone..];
+        yard.carry_out(&yard.plan(back, Direction::Back));
+        assert_eq!(yard.picture(), pictures[turns.len() - undone], "seed {seed}, back {back:?}");
+        yard.carry_out(&yard.plan(back, Direction::Forward));
+        assert_eq!(yard.picture(), pictures[turns.len()], "seed {seed}, forward {back:?}");
+    }
+}
+
+#[test]
+fn what_somebody_else_changed_is_named_and_kept() {
+    let yard = Yard::new(1);
+    fs::write(yard.path("mine"), "one\n").unwrap();
+    fs::write(yard.path("theirs"), "one\n").unwrap();
+    yard.tracker.begin(1);
+    yard.tracker.before_command().unwrap();
+    fs::write(yard.path("mine"), "two\n").unwrap();
+    fs::write(yard.path("theirs"), "two\n").unwrap();
+    yard.tracker.end().unwrap();
+    fs::write(yard.path("theirs"), "three\n").unwrap();
+    let plan = yard.plan(&[1], Direction::Back);
+    let named: Vec<_> = plan.conflicts.iter().map(|conflict| &conflict.change.path).collect();
+    assert_eq!(named, [Path::new("theirs")]);
+    assert_eq!(plan.changes.len(), 1);
+    let restored = restore(&plan.forced(), &yard.workspace, &yard.store());
+    assert_eq!(restored, Restored { files: 2, failed: Vec::new() });
+    assert_eq!(fs::read_to_string(yard.path("theirs")).unwrap(), "one\n");
+}
+
+#[test]
+fn what_is_too_much_is_said() {
+    let yard = Yard::new(1);
+    let small = Limits { total: 10, ..limits() };
+    let folder = yard.path(".pixir/sessions/s");
+    let tracker = Tracker::new(yard.workspace.clone(), folder, small);
+    fs::write(yard.path("large"), "more than ten bytes").unwrap();
+    tracker.begin(1);
+    tracker.before_command().unwrap();
+    fs::write(yard.path("large"), "changed, and not covered").unwrap();
+    assert!(tracker.end().unwrap().is_some());
+    let plan = yard.plan(&[1], Direction::Back);
+    assert_eq!(plan.changes, []);
+    assert!(plan.notes.iter().any(|note| note.contains("not covered")), "{:?}", plan.notes);
+}
