@@ -15,6 +15,7 @@ use crate::id::{CallId, SessionId};
 use crate::log::LogError;
 pub use crate::resource::Attachment;
 use crate::session::{Session, SessionError};
+use crate::tool::Editor;
 use crate::turn::{self, Settings};
 
 /// How long a Session that is let go of is waited for.
@@ -90,6 +91,12 @@ impl Conversation {
     #[must_use]
     pub fn with(&self, settings: Settings) -> Self {
         Self { settings: Arc::new(settings), ..self.clone() }
+    }
+
+    /// The same Session, whose front-end holds files open.
+    #[must_use]
+    pub fn edited_in(&self, editor: Arc<dyn Editor>) -> Self {
+        self.with(Settings { editor: Some(editor), ..Settings::clone(&self.settings) })
     }
 
     /// What the user should know from opening it: damage that was skipped, odd instructions.

@@ -34,6 +34,8 @@ use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackgrou
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
 pub use change::Change;
+
+pub use crate::tool::Editor;
 use grant::Grants;
 use posture::{Posture, Resumed};
 

@@ -12,6 +12,7 @@ mod commands;
 mod connection;
 mod content;
 mod doors;
+mod editor;
 mod ending;
 mod fault;
 mod greeting;

@@ -257,6 +257,11 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(place.open()?, rustix::fs::Mode::from_raw_mode(mode))?)
 }
 
+/// Whether nothing is where nothing may be.
+pub fn is_expelled(spec: &Spec) -> bool {
+    spec.absent.iter().all(|path| stat(path).is_none())
+}
+
 /// Takes away what would change where git looks and was not there; says what it was.
 pub fn expel(spec: &Spec) -> Vec<PathBuf> {
     // Only where it is meant, not where a link leads now.

@@ -24,7 +24,7 @@ mod tests;
 mod world;
 
 pub use confine::{Confined, confine};
-pub use guard::{Guard, expel};
+pub use guard::{Guard, expel, is_expelled};
 pub use newborn::Top;
 pub use scratch::Scratch;
 pub use spec::{NAMING, Network, Sandbox, Spec, Wish};

@@ -92,6 +92,19 @@ impl Top {
         Self { workspace: workspace.to_owned(), was }
     }
 
+    /// Whether there is plainly nothing to mend; a glance, where `mend` may read and write.
+    pub fn is_calm(&self) -> bool {
+        match &self.was {
+            Was::There => true,
+            Was::Missing { is_bare } => {
+                let place = Pinned::at(&self.workspace.join(".git"));
+                let is_missing = place.is_ok_and(|place| place.kind().is_none());
+                is_missing && (*is_bare || !is_repository(&self.workspace))
+            }
+            Was::Link { .. } => false,
+        }
+    }
+
     /// Looks after it, and takes away what would start a program; says what that was.
     pub fn mend(&self) -> Vec<PathBuf> {
         let mut mended = Vec::new();

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::sync::watch;
 
 use super::command::CommandError;
-use crate::sandbox::{Guard, Spec, Top, expel};
+use crate::sandbox::{Guard, Spec, Top, expel, is_expelled};
 
 /// How long a thread waits for the end of a supervisor that was let go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -133,6 +133,10 @@ impl Aftermath {
     /// Looks at what a command has left, and mends it.
     pub async fn mend(mut self) -> Vec<PathBuf> {
         let Some(looks) = self.0.take() else { return Vec::new() };
+        // A thread for nothing would cost more than most looks.
+        if looks.is_calm() {
+            return Vec::new();
+        }
         // Nobody is dropped here any more: the thread ends what it began.
         let work = move || looks.mend();
         tokio::task::spawn_blocking(work).await.unwrap_or_default()
@@ -156,6 +160,12 @@ impl Drop for Aftermath {
 }
 
 impl Looks {
+    /// Whether a glance tells that there is nothing to mend.
+    fn is_calm(&self) -> bool {
+        let can_write = !self.spec.writable.is_empty();
+        self.guard.is_none() && (!can_write || (self.top.is_calm() && is_expelled(&self.spec)))
+    }
+
     fn mend(&self) -> Vec<PathBuf> {
         let mut mended = Vec::new();
         if let Some(guard) = &self.guard {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Actor;
 use crate::acp::client::Client;
 use crate::acp::connection::Connection;
+use crate::acp::editor::ClientFiles;
 use crate::acp::fault;
 use crate::acp::setup::Setup;
 use crate::error::Report;
@@ -41,7 +42,10 @@ pub async fn open(
     };
     let start = Start { workspace: setup.cwd.clone(), session, can_ask: true };
     let started = harness.start(start).await;
-    let conversation = started.map_err(|error| explain(&Report::from(&error)))?;
+    let mut conversation = started.map_err(|error| explain(&Report::from(&error)))?;
+    if let Some(files) = ClientFiles::of(&connection.peer, conversation.id(), client) {
+        conversation = conversation.edited_in(Arc::new(files));
+    }
     let mut actor = Actor::new(connection, client, harness, conversation);
     actor.set_up(setup);
     Ok(actor)

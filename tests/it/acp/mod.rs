@@ -5,6 +5,7 @@ mod asking;
 mod conformance;
 mod content;
 mod directories;
+mod files;
 mod life;
 mod listing;
 mod options;

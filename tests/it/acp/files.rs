@@ -1,0 +1,103 @@
+//! The editor's own files: what it holds is read, and what is changed goes through it.
+
+use std::path::Path;
+
+use pixir::scripted::Reply;
+use serde_json::{Value, json};
+
+use super::{editor, stage};
+use crate::support::editor::Editor;
+
+fn edit(old: &str, new: &str) -> Reply {
+    let edits = json!([{"old_string": old, "new_string": new}]);
+    Reply::calls("edit", json!({"path": "a.txt", "edits": edits}))
+}
+
+/// Answers for files until the prompt is over; gives what was written, and the updates.
+fn serve(editor: &mut Editor, prompt: u64, held: &str, may_write: bool) -> (Vec<Value>, Value) {
+    let mut held = held.to_owned();
+    let mut written = Vec::new();
+    loop {
+        let message = editor.wait("the end or a request", |message| {
+            let is_end = message.get("method").is_none() && message["id"] == prompt;
+            is_end || message.get("id").is_some() && message.get("method").is_some()
+        });
+        let params = &message["params"];
+        match message["method"].as_str() {
+            None => return (written, message["result"].clone()),
+            Some("fs/read_text_file") => editor.reply(&message, json!({ "content": held })),
+            Some("fs/write_text_file") if may_write => {
+                params["content"].as_str().unwrap().clone_into(&mut held);
+                std::fs::write(params["path"].as_str().unwrap(), &held).unwrap();
+                written.push(params.clone());
+                editor.reply(&message, json!({}));
+            }
+            Some("fs/write_text_file") => {
+                let error = json!({"code": -32603, "message": "read-only buffer"});
+                editor.say(&json!({"jsonrpc": "2.0", "id": message["id"], "error": error}));
+            }
+            Some("session/request_permission") => {
+                let diff = &params["toolCall"]["content"][0];
+                assert_eq!(diff["type"], "diff", "{params}");
+                assert!(diff["oldText"].as_str().unwrap().contains("unsaved"), "{diff}");
+                editor.choose(&message, "once");
+            }
+            Some(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn content(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+const FILES: fn() -> Value = || json!({"fs": {"readTextFile": true, "writeTextFile": true}});
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_saved_is_read_asked_about_and_changed_in_the_editor() {
+    let read = Reply::calls("read", json!({"path": "a.txt"}));
+    let stage = stage([read, edit("one, unsaved", "1"), Reply::says("done")]).await;
+    let file = stage.workspace().join("a.txt");
+    std::fs::write(&file, "one\ntwo\n").unwrap();
+    let (mut editor, id) = editor(&stage, &[], FILES());
+    let prompt = editor.prompt(&id, "change it");
+    let (written, end) = serve(&mut editor, prompt, "one, unsaved\ntwo\n", true);
+    assert_eq!(end["stopReason"], "end_turn");
+    assert_eq!(written.len(), 1);
+    assert_eq!(written[0]["sessionId"], id);
+    assert_eq!(written[0]["path"], json!(file.canonicalize().unwrap()));
+    assert_eq!(content(&file), "1\ntwo\n");
+    let seen = stage.server.requests().last().unwrap().body_text.clone();
+    assert!(seen.contains("one, unsaved"), "the model read what the person sees");
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_over_words_that_only_the_editor_has() {
+    let stage = stage([edit("one", "1"), Reply::says("they must save first")]).await;
+    let file = stage.workspace().join("a.txt");
+    std::fs::write(&file, "one\n").unwrap();
+    let (mut editor, id) = editor(&stage, &["--auto"], FILES());
+    let prompt = editor.prompt(&id, "change it");
+    let (written, end) = serve(&mut editor, prompt, "one, unsaved\n", false);
+    assert_eq!(end["stopReason"], "end_turn");
+    assert!(written.is_empty());
+    assert_eq!(content(&file), "one\n");
+    let seen = stage.server.requests().last().unwrap().body_text.clone();
+    assert!(seen.contains("unsaved changes in the editor"), "{seen}");
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_files_is_never_asked_for_any() {
+    let stage = stage([edit("one", "1"), Reply::says("done")]).await;
+    let file = stage.workspace().join("a.txt");
+    std::fs::write(&file, "one\n").unwrap();
+    let (mut editor, id) = editor(&stage, &["--auto"], json!({"fs": {"readTextFile": false}}));
+    editor.turn(&id, "change it").unwrap();
+    assert_eq!(content(&file), "1\n");
+    let all = editor.end().1;
+    assert!(
+        !all.iter().any(|message| message["method"].as_str().is_some_and(|m| m.starts_with("fs/")))
+    );
+}
