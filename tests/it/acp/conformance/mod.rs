@@ -9,6 +9,7 @@ mod commands;
 mod content;
 mod errors;
 mod exit;
+mod files;
 mod fuzz;
 mod initialize;
 mod lifecycle;
@@ -34,6 +35,7 @@ const TOPICS: &[&Topic] = &[
     &content::TOPIC,
     &updates::TOPIC,
     &tools::TOPIC,
+    &files::TOPIC,
     &permission::TOPIC,
     &options::TOPIC,
     &commands::TOPIC,
@@ -62,8 +64,8 @@ macro_rules! played {
 }
 
 played!(
-    lines, initialize, auth, lifecycle, content, updates, tools, permission, options, commands,
-    cancel, replay, listing, errors, exit
+    lines, initialize, auth, lifecycle, content, updates, tools, files, permission, options,
+    commands, cancel, replay, listing, errors, exit
 );
 
 #[test]
