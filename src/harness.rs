@@ -232,7 +232,11 @@ impl Harness {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
                 project: project.text,
-                cache_key: prompt::cache_key(prompt::VERSION, &posture.model, session.id()),
+                cache_key: prompt::cache_key(
+                    prompt::VERSION,
+                    &posture.model,
+                    &history.family(session.id()),
+                ),
                 shell: self.shell.clone(),
             },
             model: posture.model,

@@ -6,7 +6,7 @@
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
 //! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `provider`, `permission`.
-//! - Agency: `prompt`, `session`, `rewind`, `turn`, `conversation`, `harness`.
+//! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
@@ -44,6 +44,7 @@ mod tool;
 
 // Third floor: agency.
 mod conversation;
+mod fork;
 mod harness;
 mod prompt;
 mod rewind;

@@ -58,7 +58,9 @@ pub fn acp(args: &AcpArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 fn doors(context: &Arc<Context>) -> Result<Doors, Report> {
-    let config = context.user_settings()?;
+    // Settings that cannot be read are told when a Session is asked for: an agent that does not even
+    // start tells nobody anything.
+    let config = context.user_settings().or_else(|_| context.home().map(Config::new))?;
     let sees_images = sees_images(context, &config);
     let demo = Arc::new(OnceCell::new());
     let opener = Arc::clone(context);

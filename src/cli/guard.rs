@@ -22,14 +22,14 @@ const HERE: &[&str] = &[
     "demo",
     "undo",
     "redo",
+    "fork",
+    "tree",
     "completions",
     "help",
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
-    "tree",
-    "fork",
     "compact",
     "inspect-replay",
     "diagnose",

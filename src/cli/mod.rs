@@ -11,6 +11,7 @@ mod doctor;
 mod door;
 mod drive;
 mod exit;
+mod fork;
 mod guard;
 mod keyboard;
 mod login;
@@ -30,6 +31,7 @@ mod stdin;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod tree;
 mod trust;
 mod undo;
 mod usage;
@@ -214,6 +216,8 @@ pub enum Command {
     Untrust(trust::UntrustArgs),
     Undo(undo::UndoArgs),
     Redo(undo::RedoArgs),
+    Fork(fork::ForkArgs),
+    Tree(tree::TreeArgs),
     Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
@@ -237,6 +241,8 @@ impl Command {
             Command::Untrust(_) => "untrust",
             Command::Undo(_) => "undo",
             Command::Redo(_) => "redo",
+            Command::Fork(_) => "fork",
+            Command::Tree(_) => "tree",
             Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
@@ -299,6 +305,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),
         Command::Redo(args) => undo::redo(&args, context),
+        Command::Fork(args) => fork::run(&args, context),
+        Command::Tree(args) => tree::tree(&args, context),
         Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),

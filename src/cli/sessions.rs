@@ -115,7 +115,7 @@ fn shown(workspace: &Path) -> String {
     one_line(&workspace.display().to_string(), 80)
 }
 
-fn status(standing: &Standing) -> String {
+pub fn status(standing: &Standing) -> String {
     match standing {
         Standing::New => "new".to_owned(),
         Standing::Answered => "answered".to_owned(),

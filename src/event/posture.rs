@@ -59,8 +59,15 @@ impl PermissionMode {
     }
 }
 
+/// What a Session does that was told nothing.
+impl Default for PermissionMode {
+    fn default() -> Self {
+        Self::auto()
+    }
+}
+
 /// Where a fork comes from; carries the same posture as `session_started`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SessionFork {
     #[serde(default)]
     pub parent_session_id: String,
@@ -80,6 +87,16 @@ pub struct SessionFork {
     pub permission_mode: PermissionMode,
     #[serde(default)]
     pub sandbox_mode: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    /// Globs of what tools may write; empty means everything in the Workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_write: Vec<String>,
+    /// Globs of what tools may not write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deny_write: Vec<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

@@ -37,7 +37,8 @@ impl Harness {
         change: Change,
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
-        let before = Posture::of(&session.history().await?);
+        let history = session.history().await?;
+        let before = Posture::of(&history);
         let after = before.changed(&change, self.models());
         if let Some(fact) = after.news(&before) {
             session.record(fact.into()).await?;
@@ -52,7 +53,11 @@ impl Harness {
             role: after.role,
             sight: self.sight(&after.model),
             prompt: Prompt {
-                cache_key: prompt::cache_key(prompt::VERSION, &after.model, session.id()),
+                cache_key: prompt::cache_key(
+                    prompt::VERSION,
+                    &after.model,
+                    &history.family(session.id()),
+                ),
                 ..old.prompt.clone()
             },
             model: after.model,

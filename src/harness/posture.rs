@@ -71,6 +71,9 @@ impl Posture {
                     posture.mode = fork.permission_mode.clone();
                     posture.role = Role::recorded(&fork.role);
                     posture.sandbox.clone_from(&fork.sandbox_mode);
+                    posture.model = fork.model.clone().unwrap_or(posture.model);
+                    posture.effort = fork.effort.clone().or(posture.effort);
+                    posture.narrow(&fork.allow_write, &fork.deny_write);
                 }
                 Canonical::PostureChanged(changed) => posture.apply(changed),
                 Canonical::SubagentEvent(event) if event.event == "permission_posture" => {

@@ -16,7 +16,7 @@ pub use closing::{cut_turn, orphan_result, partial};
 pub use turns::{OpenTurn, Turns};
 
 use crate::event::{Canonical, Plan, Seq, SharedEvent, ToolCall};
-use crate::id::CallId;
+use crate::id::{CallId, SessionId};
 
 /// How many Events share one chunk.
 const CHUNK: usize = 256;
@@ -119,6 +119,16 @@ impl History {
             Canonical::Plan(plan) => Some(plan),
             _ => None,
         })
+    }
+
+    /// The id of the Session from which this one branched off in the end; its own when it did not.
+    pub fn family(&self, own: &SessionId) -> String {
+        match self.facts().next() {
+            Some(Canonical::SessionFork(fork)) if !fork.fork_root_session_id.is_empty() => {
+                fork.fork_root_session_id.clone()
+            }
+            _ => own.to_string(),
+        }
     }
 
     /// The late developer context that the model knows, if any.

@@ -139,6 +139,11 @@ impl Log {
         self.append_as(EventId::mint(), Timestamp::now(), fact, Extra::new())
     }
 
+    /// Writes a fact of another Session as the next Event, with its time.
+    pub fn append_copy(&mut self, of: &Event, fact: Canonical) -> Result<SharedEvent, LogError> {
+        self.append_as(EventId::mint(), of.ts().clone(), fact, of.extra().clone())
+    }
+
     fn append_as(
         &mut self,
         id: EventId,

@@ -15,8 +15,6 @@ use sha2::{Digest, Sha256};
 pub use context::Context;
 pub use project::{Project, Sources};
 
-use crate::id::SessionId;
-
 /// The name of the instructions below and of the order of the parts; a test pins it to the bytes.
 pub const VERSION: &str = "pxr2";
 
@@ -30,13 +28,13 @@ const MODEL_LIMIT: usize = 24;
 ///
 /// A fork shares its prefix with its root, so `family` is the root's id; it is hashed, because ids
 /// of the first Pixir may contain anything.
-pub fn cache_key(version: &str, model: &str, family: &SessionId) -> String {
+pub fn cache_key(version: &str, model: &str, family: &str) -> String {
     let model: String = model
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '_' })
         .take(MODEL_LIMIT)
         .collect();
-    format!("{version}:{model}:{}", &sha256(family.as_str().as_bytes())[..24])
+    format!("{version}:{model}:{}", &sha256(family.as_bytes())[..24])
 }
 
 fn sha256(bytes: &[u8]) -> String {
@@ -74,14 +72,13 @@ mod tests {
 
     #[test]
     fn a_cache_key_fits_the_wire_and_stays_in_the_family() {
-        let family = SessionId::parse("20261116T101112-abcdef").unwrap();
-        let other = SessionId::parse("20261116T101112-abcdee").unwrap();
+        let (family, other) = ("20261116T101112-abcdef", "20261116T101112-abcdee");
         for model in ["gpt-5.5", "vendor/some model:70b-with-a-very-long-name-indeed", "é", ""] {
-            let key = cache_key(VERSION, model, &family);
+            let key = cache_key(VERSION, model, family);
             assert!(key.len() <= 64, "{key}");
             assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || ".:_-".contains(c)), "{key}");
-            assert_eq!(key, cache_key(VERSION, model, &family));
-            assert_ne!(key, cache_key(VERSION, model, &other));
+            assert_eq!(key, cache_key(VERSION, model, family));
+            assert_ne!(key, cache_key(VERSION, model, other));
         }
     }
 }

@@ -61,7 +61,7 @@ impl Login {
 type Row<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
 
 /// One GET, by hand, so that the host can be a lie.
-fn get(url: &str, host: Option<&str>) -> String {
+pub fn get(url: &str, host: Option<&str>) -> String {
     let rest = url.strip_prefix("http://").unwrap();
     let (address, path) = rest.split_once('/').unwrap();
     let mut socket = TcpStream::connect(address).unwrap();
@@ -75,6 +75,16 @@ fn get(url: &str, host: Option<&str>) -> String {
         answer.extend_from_slice(&chunk[..count]);
     }
     String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_editor_s_terminal_signs_in_by_the_agent_s_own_command() {
+    let desk = Desk::new().await;
+    let login = Login::start(&mut desk.pixir(&["acp", "--login"]));
+    get(&login.redirect(), None);
+    let signed_in = login.finish().exits(0);
+    assert!(signed_in.out.starts_with("Signed in with ChatGPT"), "{}", signed_in.out);
+    assert_eq!(desk.stored()["kind"], "subscription");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,6 +36,8 @@ mod ends;
 mod errors;
 /// Files that are more than their letters, changed by every tool.
 mod fidelity;
+/// Sessions that branch off.
+mod fork;
 /// Whatever a stranger plants, nothing starts.
 mod hostile;
 /// A Session killed at every append and at random.

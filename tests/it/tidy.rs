@@ -18,7 +18,7 @@ const FLOORS: &[&[&str]] = &[
     &["provider", "permission"],
     &["prompt"],
     &["session"],
-    &["turn", "rewind"],
+    &["turn", "rewind", "fork"],
     &["conversation"],
     &["harness"],
     &["acp", "render", "scripted"],

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::event::{AssistantMessage, TerminalStatus};
 use crate::id::SessionId;
@@ -31,6 +32,7 @@ const LARGEST_WINDOW: usize = 4 * 1024 * 1024;
 const USER_MESSAGE: &[u8] = br#","type":"user_message","data":"#;
 
 const SESSION_STARTED: &[u8] = br#","type":"session_started","data":"#;
+const SESSION_FORK: &[u8] = br#","type":"session_fork","data":"#;
 const POSTURE_CHANGED: &[u8] = br#","type":"posture_changed","data":"#;
 
 /// A Session as a list shows it; a promise to machines, so it serializes.
@@ -47,6 +49,17 @@ pub struct Summary {
     #[serde(flatten)]
     pub standing: Standing,
     pub bytes: u64,
+    /// Where it comes from, if it is not the first of its family.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+}
+
+/// Where a Session comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// `fork` or `child`.
+    pub kind: &'static str,
+    pub parent_session_id: String,
 }
 
 /// How a Session stands.
@@ -145,7 +158,7 @@ pub fn delete(workspace: &Path, id: &SessionId) -> Result<Vec<PathBuf>, LogError
 /// The model a Session is set to: the last one named, found without folding the Log.
 pub fn posture_model(workspace: &Path, id: &SessionId) -> Option<String> {
     let mut file = Folder::open(workspace).ok()??.read_log(id).ok()?;
-    for needle in [POSTURE_CHANGED, SESSION_STARTED] {
+    for needle in [POSTURE_CHANGED, SESSION_STARTED, SESSION_FORK] {
         let places = occurrences(&mut file, needle).ok()?;
         let model = places.into_iter().rev().find_map(|place| {
             file.seek(SeekFrom::Start(place + needle.len() as u64)).ok()?;
@@ -193,13 +206,14 @@ fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Su
             found => found,
         };
         Ok((
+            origin(&head),
             title.unwrap_or_default(),
             occurrences(&mut file, USER_MESSAGE)?.len(),
             standing(&mut file, entry.bytes)?,
         ))
     });
-    let (title, turns, standing) = read.unwrap_or_else(|error| {
-        (String::new(), 0, Standing::Unreadable { message: error.to_string() })
+    let (origin, title, turns, standing) = read.unwrap_or_else(|error| {
+        (None, String::new(), 0, Standing::Unreadable { message: error.to_string() })
     });
     let standing = locks
         .holder_of(entry.device, entry.inode)
@@ -213,7 +227,17 @@ fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Su
         turns,
         standing,
         bytes: entry.bytes,
+        origin,
     }
+}
+
+/// What the first line says about the parent.
+fn origin(head: &[u8]) -> Option<Origin> {
+    let line = head.split(|byte| *byte == b'\n').next()?;
+    let event: Value = serde_json::from_slice(line).ok()?;
+    let kind = if event["type"] == "session_fork" { "fork" } else { "child" };
+    let parent = event["data"]["parent_session_id"].as_str().filter(|parent| !parent.is_empty())?;
+    Some(Origin { kind, parent_session_id: parent.to_owned() })
 }
 
 fn window_at_start(file: &mut File, size: usize) -> io::Result<Vec<u8>> {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::stage;
 use crate::support::Stage;
-use crate::support::editor::Editor;
+use crate::support::editor::{Editor, text_of};
 use crate::support::house::DEADLINE;
 use crate::support::stage::wait_for;
 
@@ -206,5 +206,42 @@ async fn what_a_run_may_use_up_is_counted_for_each_prompt() {
     }
     let spent = editor.turn(&id, "third, with a call").unwrap_err();
     assert!(spent["message"].as_str().unwrap().contains("request"), "{spent}");
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_user_should_know_is_a_notice_or_words_before_the_answer() {
+    let stage = stage([Reply::says("one"), Reply::says("two")]).await;
+    let mut editor = Editor::start(&stage, &["--sandbox", "off"]);
+    editor.initialize(json!({"session": {"notices": {}}}));
+    let id = editor.session(&stage.workspace());
+    let notice = editor.update("notice");
+    assert_eq!(notice["severity"], "warning");
+    assert!(notice["description"].as_str().unwrap().contains("the sandbox is off"), "{notice}");
+    editor.turn(&id, "go").unwrap();
+    assert_eq!(text_of(&editor.updates(), "agent_message_chunk"), "one");
+    assert!(editor.end().0.success());
+    let mut plain = Editor::start(&stage, &["--sandbox", "off"]);
+    plain.initialize(json!({}));
+    let id = plain.session(&stage.workspace());
+    plain.turn(&id, "go").unwrap();
+    let updates = plain.updates();
+    assert!(updates.iter().all(|update| update["sessionUpdate"] != "notice"));
+    let told = text_of(&updates, "agent_message_chunk");
+    assert!(told.contains("the sandbox is off") && told.ends_with("two"), "{told}");
+    assert!(plain.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_make_no_sense_are_told_where_they_matter() {
+    let stage = stage([]).await;
+    stage.configure(&json!({"acp": {"mode": "yolo"}}));
+    let mut editor = Editor::greeted(&stage, json!({}));
+    let refused = editor.call("session/new", json!({"cwd": stage.workspace()})).unwrap_err();
+    assert!(refused["message"].as_str().unwrap().contains("acp.mode"), "{refused}");
+    assert!(editor.call("session/list", json!({})).unwrap()["sessions"].is_array());
+    // Mended meanwhile, it works without a restart.
+    stage.configure(&json!({}));
+    editor.session(&stage.workspace());
     assert!(editor.end().0.success());
 }

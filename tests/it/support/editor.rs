@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ pub struct Editor {
     pub received: Vec<Value>,
     /// Lines of stdout that are no JSON; there must be none.
     pub junk: Vec<String>,
+    /// What it said beside the protocol.
+    stderr: Arc<Mutex<String>>,
 }
 
 impl Editor {
@@ -40,9 +43,17 @@ impl Editor {
 
     /// Starts any command that speaks the protocol.
     pub fn spawn(command: &mut std::process::Command) -> Self {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
+        let (said, stderr) = (Arc::<Mutex<String>>::default(), child.stderr.take().unwrap());
+        let kept = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                leaks::check_stream(&line);
+                kept.lock().unwrap().push_str(&(line + "\n"));
+            }
+        });
         let (heard, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines() {
@@ -61,6 +72,7 @@ impl Editor {
             sent: Vec::new(),
             received: Vec::new(),
             junk: Vec::new(),
+            stderr: said,
         }
     }
 
@@ -212,6 +224,16 @@ impl Editor {
     /// Chooses an option of a permission request.
     pub fn choose(&mut self, request: &Value, option: &str) {
         self.reply(request, json!({"outcome": {"outcome": "selected", "optionId": option}}));
+    }
+
+    /// The first line on stderr that begins like this, when it is there.
+    #[track_caller]
+    pub fn heard_aside(&self, beginning: &str) -> String {
+        let look = || {
+            let said = self.stderr.lock().unwrap().clone();
+            said.lines().map(str::trim).find(|line| line.starts_with(beginning)).map(str::to_owned)
+        };
+        wait_for(DEADLINE, look, Option::is_some).expect("it was said aside")
     }
 
     /// Closes stdin.

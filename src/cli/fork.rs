@@ -1,0 +1,77 @@
+//! `pixir fork`: a Session of its own from some point of another one.
+
+use clap::Args;
+use serde_json::json;
+
+use super::exit::Exit;
+use super::resume::unknown;
+use super::{Context, say};
+use crate::error::Report;
+use crate::fork::{Cut, fork};
+use crate::id::SessionId;
+use crate::projection;
+use crate::render::{Envelope, clean};
+
+/// Branch off a new Session from another one
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pixir fork [FLAGS] <ID> [--at TURN | --to-seq N] [--summarize]",
+    long_about = "Branch off a new Session from another one, at its end or at an earlier point.\n\n\
+        The new Session knows what the other one knew there, and goes its own way from then on. The other one is \
+        not changed, and may be open meanwhile. Files stay as they are: to have those of an earlier Turn as well, \
+        take it back with `pixir undo`.",
+    after_long_help = "Examples:\n  pixir fork 20260721T101112-abcdef\n  \
+        pixir fork 20260721T101112-abcdef --at 3 --summarize\n  pixir fork 20260721T101112-abcdef --dry-run --json"
+)]
+pub struct ForkArgs {
+    /// The Session to branch off from
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Take along this many Turns
+    #[arg(long, value_name = "TURN", conflicts_with = "to_seq")]
+    at: Option<usize>,
+    /// Take along everything up to this seq of the Log
+    #[arg(long, value_name = "N")]
+    to_seq: Option<u64>,
+    /// Tell the new Session what happened after that point
+    #[arg(long)]
+    summarize: bool,
+}
+
+pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
+    let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
+    let workspace = context.workspace_of(&id)?;
+    if !projection::find(&workspace, &id) {
+        return Err(unknown(&id));
+    }
+    let cut = match (args.at, args.to_seq) {
+        (Some(turn), _) => Cut::AfterTurn(turn),
+        (None, Some(seq)) => Cut::At(seq),
+        (None, None) => Cut::End,
+    };
+    let forked = fork(&workspace, &id, cut, args.summarize, context.flags.dry_run)
+        .map_err(|error| Report::from(&error))?;
+    let resume = forked.session_id.as_ref().map(|id| context.resume_command(id, &workspace));
+    if context.flags.json {
+        let output = serde_json::to_value(&forked).unwrap_or_else(|_| json!(null));
+        let mut envelope = Envelope::success("fork", output, context.started.elapsed());
+        if let (Some(id), Some(resume)) = (&forked.session_id, resume) {
+            envelope = envelope.of_session(id, resume);
+        }
+        say(&envelope.line());
+        return Ok(Exit::Answered);
+    }
+    let plural = if forked.turns == 1 { "" } else { "s" };
+    let what = format!("{} Turn{plural} of {id}, up to #{}", forked.turns, forked.to_seq);
+    let told = match (&forked.session_id, resume) {
+        (Some(child), Some(resume)) => {
+            format!("{child} branches off with {what}\nresume: {resume}\n")
+        }
+        _ => format!("a fork would take along {what}\nnothing was made (dry run)\n"),
+    };
+    say(&clean(&told));
+    if args.summarize && !forked.is_summarized {
+        context.notice("nothing happened after that point, so there is nothing to summarize");
+    }
+    Ok(Exit::Answered)
+}

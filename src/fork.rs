@@ -1,0 +1,348 @@
+//! Fork: a Session that begins as another one was at some point, and goes its own way.
+//!
+//! The child's Log is whole by itself: it holds copies of the facts that counted, with their times.
+//! It is written aside and gets its name last, so nobody ever finds half a fork.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::error::{Explain, Kind};
+use crate::event::{
+    BranchSummary, Canonical, Event, Extra, LOG_VERSION, Seq, SessionFork, SharedEvent,
+};
+use crate::history::{self, History};
+use crate::id::SessionId;
+use crate::log::{Log, LogError};
+use crate::paths;
+
+/// How much of a text a summary keeps.
+const EXCERPT: usize = 400;
+/// How many prompts and files a summary names.
+const NAMED: usize = 30;
+
+/// Where the way parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Everything is taken along.
+    End,
+    /// The first Turns, so many of those that count.
+    AfterTurn(usize),
+    /// Everything up to this seq.
+    At(Seq),
+}
+
+/// What a fork is, or would be.
+#[derive(Debug, Serialize)]
+pub struct Forked {
+    pub parent_session_id: SessionId,
+    pub fork_root_session_id: String,
+    /// `None` when nothing was made.
+    pub session_id: Option<SessionId>,
+    pub path: Option<PathBuf>,
+    /// The last seq of the parent that was taken along.
+    #[serde(rename = "forked_to_seq")]
+    pub to_seq: Seq,
+    pub turns: usize,
+    pub events: usize,
+    /// Whether the child is told what happened on the branch that was left.
+    pub is_summarized: bool,
+}
+
+/// What becomes the child.
+struct Draft<'h> {
+    kept: Vec<(Seq, &'h SharedEvent)>,
+    left: Vec<&'h Canonical>,
+    forked_to_seq: Seq,
+    first: &'h Canonical,
+}
+
+/// Forks a Session, or says what a fork would be.
+pub fn fork(
+    workspace: &Path,
+    parent: &SessionId,
+    cut: Cut,
+    summarize: bool,
+    dry_run: bool,
+) -> Result<Forked, ForkError> {
+    let history = History::from_events(Log::read(workspace, parent)?.events);
+    let draft = Draft::of(&history, cut)?;
+    let summary = summarize.then(|| draft.summary(parent)).flatten();
+    let mut forked = Forked {
+        parent_session_id: parent.clone(),
+        fork_root_session_id: history.family(parent),
+        session_id: None,
+        path: None,
+        to_seq: draft.forked_to_seq,
+        turns: draft.kept.iter().filter(|(_, event)| is_prompt(event)).count(),
+        events: draft.kept.len(),
+        is_summarized: summary.is_some(),
+    };
+    if dry_run {
+        return Ok(forked);
+    }
+    let child = SessionId::mint();
+    let aside = paths::sessions(workspace).join(format!(".fork-{child}"));
+    let made =
+        draft.write(workspace, parent, &child, &aside, &forked.fork_root_session_id, summary);
+    let placed = made.and_then(|()| place(workspace, &child, &aside));
+    fs::remove_dir_all(&aside).ok();
+    placed?;
+    forked.path = Some(paths::log(workspace, &child));
+    forked.session_id = Some(child);
+    Ok(forked)
+}
+
+fn is_prompt(event: &Event) -> bool {
+    matches!(event.fact(), Some(Canonical::UserMessage(_)))
+}
+
+impl<'h> Draft<'h> {
+    fn of(history: &'h History, cut: Cut) -> Result<Self, ForkError> {
+        let first = history.facts().next().ok_or(ForkError::Empty)?;
+        let turns = history.live_turns();
+        let last = history.last_seq().unwrap_or_default();
+        let end = match cut {
+            Cut::End => last,
+            Cut::AfterTurn(number) if number == turns.len() => last,
+            Cut::AfterTurn(number) => {
+                let next = number.checked_sub(1).and_then(|_| turns.get(number));
+                next.ok_or(ForkError::NoSuchTurn { number, turns: turns.len() })?.saturating_sub(1)
+            }
+            Cut::At(seq) if seq <= last => seq,
+            Cut::At(seq) => return Err(ForkError::NoSuchSeq { seq, last }),
+        };
+        let live: Vec<Seq> = history.live_backwards().map(|(seq, _)| seq).collect();
+        let live: BTreeSet<Seq> = live.into_iter().collect();
+        let (mut kept, mut left) = (Vec::new(), Vec::new());
+        for event in history.iter() {
+            let (Some(seq), Some(fact)) = (event.seq(), event.fact()) else { continue };
+            if !live.contains(&seq) || !is_taken_along(fact) {
+                continue;
+            }
+            if seq <= end { kept.push((seq, event)) } else { left.push(fact) }
+        }
+        Ok(Self { kept, left, forked_to_seq: end, first })
+    }
+
+    /// Writes the child aside, with everything that belongs to it.
+    fn write(
+        &self,
+        workspace: &Path,
+        parent: &SessionId,
+        child: &SessionId,
+        aside: &Path,
+        root: &str,
+        summary: Option<String>,
+    ) -> Result<(), ForkError> {
+        fs::create_dir_all(aside)?;
+        let mut log = Log::create(aside, child)?;
+        log.append(self.beginning(workspace, parent, root))?;
+        let (from, to) =
+            (paths::session_folder(workspace, parent), paths::session_folder(aside, child));
+        copy_files(&from.join("resources"), &to.join("resources"), |name| Some(name.to_owned()))?;
+        let mut places: BTreeMap<Seq, Seq> = BTreeMap::new();
+        for (seq, event) in &self.kept {
+            let Some(fact) = event.fact() else { continue };
+            let copied = log.append_copy(event, in_place(fact, &places))?;
+            places.extend(copied.seq().map(|own| (*seq, own)));
+        }
+        // What can be taken back in the parent can be taken back in the child.
+        copy_files(&from.join("snapshots"), &to.join("snapshots"), |name| {
+            let turn: Seq = name.strip_suffix(".ndjson")?.parse().ok()?;
+            Some(format!("{}.ndjson", places.get(&turn)?))
+        })?;
+        for call in log.history().orphans() {
+            log.append(
+                history::orphan_result(&call, "the fork was made before its result").into(),
+            )?;
+        }
+        if log.history().turns().open.is_some() {
+            log.append(history::cut_turn("the fork was made inside of this Turn").into())?;
+        }
+        if let Some(summary) = summary {
+            let parent_session_id = parent.to_string();
+            log.append(BranchSummary { parent_session_id, summary, extra: Extra::new() }.into())?;
+        }
+        Ok(log.syncer().sync()?)
+    }
+
+    fn beginning(&self, workspace: &Path, parent: &SessionId, root: &str) -> Canonical {
+        let mut fork = match self.first {
+            Canonical::SessionFork(first) => first.clone(),
+            Canonical::SessionStarted(first) => SessionFork {
+                role: first.role.clone(),
+                permission_mode: first.permission_mode.clone(),
+                sandbox_mode: first.sandbox_mode.clone(),
+                model: first.model.clone(),
+                effort: first.effort.clone(),
+                allow_write: first.allow_write.clone(),
+                deny_write: first.deny_write.clone(),
+                ..SessionFork::default()
+            },
+            _ => SessionFork::default(),
+        };
+        fork.parent_session_id = parent.to_string();
+        root.clone_into(&mut fork.fork_root_session_id);
+        fork.forked_to_seq = self.forked_to_seq;
+        env!("CARGO_PKG_VERSION").clone_into(&mut fork.pixir_version);
+        fork.log_version = LOG_VERSION;
+        fork.workspace = workspace.to_string_lossy().into_owned();
+        fork.into()
+    }
+
+    /// What happened on the branch that was left, in few words; nothing when nothing did.
+    fn summary(&self, parent: &SessionId) -> Option<String> {
+        let mut lines = Vec::new();
+        let mut files = BTreeSet::new();
+        for fact in &self.left {
+            match fact {
+                Canonical::UserMessage(said) => {
+                    lines.push(format!("- the user said: {}", excerpt(&said.text)));
+                }
+                Canonical::AssistantMessage(said) if said.is_final() => {
+                    lines.push(format!("- the answer was: {}", excerpt(&said.text)));
+                }
+                Canonical::TurnFailed(failed) => {
+                    lines.push(format!(
+                        "- it ended without an answer: {}",
+                        excerpt(&failed.error_message)
+                    ));
+                }
+                Canonical::ToolResult(result) => {
+                    let several = result.details["files"].as_array().into_iter().flatten();
+                    for facts in std::iter::once(&result.details).chain(several) {
+                        let is_change =
+                            facts.get("diff").is_some() || facts.get("deleted").is_some();
+                        files.extend(
+                            facts["path"].as_str().filter(|_| is_change).map(str::to_owned),
+                        );
+                    }
+                }
+                _ => {}
+            }
+        }
+        if lines.is_empty() {
+            return None;
+        }
+        let skipped = lines.len().saturating_sub(NAMED);
+        let mut text =
+            format!("Another branch of this conversation ({parent}) went on like this:\n");
+        if skipped > 0 {
+            writeln!(text, "- {skipped} earlier steps").ok();
+        }
+        text.push_str(&lines[skipped..].join("\n"));
+        if !files.is_empty() {
+            let named: Vec<String> = files.into_iter().take(NAMED).collect();
+            write!(text, "\nIt changed: {}", named.join(", ")).ok();
+        }
+        text.push_str("\nFiles are as that branch left them, unless they were taken back.");
+        Some(text)
+    }
+}
+
+/// What a child does not inherit: how the parent began and was mended, what it cost, and what no
+/// longer counts anyway.
+fn is_taken_along(fact: &Canonical) -> bool {
+    !matches!(
+        fact,
+        Canonical::SessionStarted(_)
+            | Canonical::SessionFork(_)
+            | Canonical::LogRepaired(_)
+            | Canonical::ProviderUsage(_)
+            | Canonical::HistoryRewound(_)
+    )
+}
+
+/// A fact with the seqs that it names as the child has them.
+fn in_place(fact: &Canonical, places: &BTreeMap<Seq, Seq>) -> Canonical {
+    let Canonical::HistoryCompaction(compaction) = fact else { return fact.clone() };
+    let moved = |seq: Seq| places.range(..=seq).next_back().map_or(0, |(_, own)| *own);
+    let mut compaction = compaction.clone();
+    compaction.from_seq = moved(compaction.from_seq);
+    compaction.to_seq = moved(compaction.to_seq);
+    compaction.into()
+}
+
+fn excerpt(text: &str) -> String {
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match flat.char_indices().nth(EXCERPT) {
+        Some((end, _)) => format!("{}…", &flat[..end]),
+        None => flat,
+    }
+}
+
+/// Copies the files of a folder under the names that are given to them.
+fn copy_files(from: &Path, to: &Path, named: impl Fn(&str) -> Option<String>) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str().and_then(&named) else { continue };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(to)?;
+        fs::copy(entry.path(), to.join(name))?;
+    }
+    Ok(())
+}
+
+/// Gives the child its name: what belongs to it first, the Log last.
+fn place(workspace: &Path, child: &SessionId, aside: &Path) -> Result<(), ForkError> {
+    let belongings = paths::session_folder(aside, child);
+    if belongings.exists() {
+        fs::rename(belongings, paths::session_folder(workspace, child))?;
+    }
+    fs::rename(paths::log(aside, child), paths::log(workspace, child))?;
+    fs::File::open(paths::sessions(workspace))?.sync_all().ok();
+    Ok(())
+}
+
+/// Why there is no fork.
+#[derive(Debug, thiserror::Error)]
+pub enum ForkError {
+    #[error("the Session is empty")]
+    Empty,
+    #[error("there is no Turn {number}; the Session has {turns}")]
+    NoSuchTurn { number: usize, turns: usize },
+    #[error("there is no seq {seq}; the last one is {last}")]
+    NoSuchSeq { seq: Seq, last: Seq },
+    #[error("the fork could not be written: {0}")]
+    Write(#[from] io::Error),
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+impl Explain for ForkError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Empty => Kind::NotFound,
+            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } => Kind::InvalidArgs,
+            Self::Write(_) => Kind::LogWriteFailed,
+            Self::Log(error) => error.kind(),
+        }
+    }
+    fn details(&self) -> Value {
+        match self {
+            Self::NoSuchTurn { turns, .. } => json!({ "turns": turns }),
+            Self::NoSuchSeq { last, .. } => json!({ "last_seq": last }),
+            Self::Log(error) => error.details(),
+            Self::Empty | Self::Write(_) => Value::Null,
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } => {
+                vec!["look with `pixir fork <id> --dry-run`".to_owned()]
+            }
+            Self::Log(error) => error.next_actions(),
+            Self::Empty | Self::Write(_) => {
+                vec!["list the Sessions with `pixir sessions`".to_owned()]
+            }
+        }
+    }
+}
