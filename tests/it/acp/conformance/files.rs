@@ -8,7 +8,7 @@ use super::case::{Case, Probe, Scene, Topic, Turn, case, finished, turn_with};
 pub const TOPIC: Topic = Topic::new("client files", CASES).with_args(&["--auto"]);
 
 /// A process for a client that can do these things with files, and its Session.
-fn opened(scene: &Scene, capabilities: Value) -> (Probe, String) {
+fn opened(scene: &Scene, capabilities: &Value) -> (Probe, String) {
     let mut probe = scene.other(&["--auto"], json!({ "fs": capabilities }));
     let session = probe.session(&scene.workspace());
     (probe, session)
@@ -31,7 +31,7 @@ fn edit(name: &str) -> String {
 const CASES: &[Case] = &[
     case("what is not saved is what is read", |scene| {
         let path = scene.write("open.txt", "saved words\n");
-        let (mut probe, session) = opened(scene, both());
+        let (mut probe, session) = opened(scene, &both());
         let prompt = play("go", &[r#"call read {"path":"open.txt"}"#, "echo"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| {
             assert_eq!(
@@ -44,7 +44,7 @@ const CASES: &[Case] = &[
     }),
     case("a change goes through the client, with its true old text", |scene| {
         let path = scene.write("buffer.txt", "saved\n");
-        let (mut probe, session) = opened(scene, both());
+        let (mut probe, session) = opened(scene, &both());
         let mut buffer = "unsaved\n".to_owned();
         let prompt = play("go", &[&edit("buffer.txt"), "say done"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| {
@@ -66,7 +66,7 @@ const CASES: &[Case] = &[
     }),
     case("a client that cannot read a file does not stop Pixir", |scene| {
         scene.write("on-disk.txt", "words of the disk\n");
-        let (mut probe, session) = opened(scene, both());
+        let (mut probe, session) = opened(scene, &both());
         let prompt = play("go", &[r#"call read {"path":"on-disk.txt"}"#, "echo"]);
         let id = probe.prompt(&session, &prompt);
         let asked = probe.request("fs/read_text_file");
@@ -77,7 +77,7 @@ const CASES: &[Case] = &[
     }),
     case("a client that only reads is never asked to write", |scene| {
         let path = scene.write("reader.txt", "unsaved\n");
-        let (mut probe, session) = opened(scene, json!({"readTextFile": true}));
+        let (mut probe, session) = opened(scene, &json!({"readTextFile": true}));
         let prompt = play("go", &[&edit("reader.txt"), "say done"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| {
             assert_eq!(asked["method"], "fs/read_text_file");
@@ -93,7 +93,7 @@ const CASES: &[Case] = &[
         assert_eq!(std::fs::read_to_string(path).unwrap(), "mended\n");
     }),
     case("what is outside the Workspace is not asked of the client", |scene| {
-        let (mut probe, session) = opened(scene, both());
+        let (mut probe, session) = opened(scene, &both());
         let prompt = play("go", &[r#"call read {"path":"/etc/hostname"}"#, "say done"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| panic!("{asked}"));
         assert_eq!(told.call()["status"], "failed");
