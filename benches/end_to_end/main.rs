@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, reason = "its tables are its answer")]
 #![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
 
+mod acp;
 mod child;
 mod floor;
 mod model;
@@ -34,6 +35,12 @@ fn main() {
         Some(model::ROLE) => model::serve(arguments.next()),
         Some(floor::ROLE) => floor::run(arguments),
         Some(child::NOTHING) => {}
+        Some(acp::ANSWER) => acp::answer(),
+        Some(acp::ROLE) => {
+            let mut report = Report::default();
+            acp::measure(&mut report);
+            report.show();
+        }
         Some(child::PEAK) => child::tell_peak(arguments),
         Some(search::ROLE) => {
             let mut report = Report::default();
@@ -56,6 +63,7 @@ fn measure() {
     resume(&mut report);
     memory(&mut report);
     uploads(&mut report);
+    acp::measure(&mut report);
     search::measure(&mut report);
     report.show();
     println!(

@@ -39,3 +39,67 @@ fn the_command_reference_is_true() {
         panic!("docs/cli.md was stale and has been rewritten: commit it");
     }
 }
+
+/// The fenced pieces of a page in a language.
+fn snippets(page: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    let fences = page.split(&fence).skip(1);
+    fences.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// Everything in a value that starts a program: its command and its arguments.
+fn starts(value: &serde_json::Value, found: &mut Vec<Vec<String>>) {
+    if let Some(command) = value["command"].as_str() {
+        let args = value["args"].as_array().into_iter().flatten();
+        let args = args.map(|arg| arg.as_str().unwrap().to_owned());
+        found.push(std::iter::once(command.to_owned()).chain(args).collect());
+    }
+    if let Some(fields) = value.as_object() {
+        fields.values().for_each(|field| starts(field, found));
+    }
+}
+
+#[test]
+fn the_settings_of_editors_can_be_copied() {
+    let editors = fs::read_to_string(page("docs/editors.md")).unwrap();
+    let settings = snippets(&editors, "json");
+    assert_eq!(settings.len(), 3, "Zed, JetBrains, acpx");
+    let readme = fs::read_to_string(page("README.md")).unwrap();
+    assert!(readme.contains("docs/editors.md"));
+    for text in settings.iter().chain(&snippets(&readme, "json")) {
+        let value: serde_json::Value = serde_json::from_str(text).expect(text);
+        let mut found = Vec::new();
+        starts(&value, &mut found);
+        for command in &found {
+            assert_eq!(command, &["pixir", "acp"], "{text}");
+            pixir::command().try_get_matches_from(command).expect("Pixir takes it");
+        }
+        let is_for_editors = text.contains("agent_servers") || text.contains("\"agents\"");
+        assert_eq!(found.len(), usize::from(is_for_editors), "{text}");
+    }
+    // What stands in other languages starts the same, and its brackets close.
+    for (language, count) in [("lua", 2), ("elisp", 1)] {
+        let pieces = snippets(&editors, language);
+        assert_eq!(pieces.len(), count, "{language}");
+        for piece in pieces {
+            assert!(piece.contains("\"pixir\"") && piece.contains("\"acp\""), "{piece}");
+            for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
+                assert_eq!(piece.matches(open).count(), piece.matches(close).count(), "{piece}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_client_that_is_documented_is_the_one_that_is_driven() {
+    let script = fs::read_to_string(page(".ci/run")).unwrap();
+    let pinned = script.split("acpx@").nth(1).unwrap();
+    let pinned = pinned.split(|c: char| c != '.' && !c.is_ascii_digit()).next().unwrap();
+    let editors = fs::read_to_string(page("docs/editors.md")).unwrap();
+    let named: Vec<&str> = editors
+        .split("acpx@")
+        .skip(1)
+        .map(|rest| rest.split(|c: char| c != '.' && !c.is_ascii_digit()).next().unwrap())
+        .collect();
+    assert!(!named.is_empty() && named.iter().all(|name| *name == pinned), "{named:?}, {pinned}");
+}

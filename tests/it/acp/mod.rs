@@ -1,6 +1,8 @@
 //! Stories of an editor and its agent, told by the lines between them and by the Log.
 
+mod acpx;
 mod asking;
+mod conformance;
 mod content;
 mod directories;
 mod files;
@@ -8,6 +10,7 @@ mod life;
 mod listing;
 mod options;
 mod replay;
+mod sdk;
 mod servers;
 mod signing;
 mod turns;

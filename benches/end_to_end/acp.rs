@@ -1,0 +1,245 @@
+//! The editor's agent: how soon it answers, what a Session costs, and how fast it talks.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::model::Model;
+use super::table::{median, time};
+use super::{Report, child, megabytes};
+
+/// The argument that measures these rows alone.
+pub const ROLE: &str = "acp";
+/// The role of a process that answers one line and ends.
+pub const ANSWER: &str = "__answer";
+
+/// How much later than any process it may answer.
+const GREETING: Duration = Duration::from_millis(15);
+/// What one more idle Session may take, in bytes.
+const SESSION: u64 = 300_000;
+/// How many pieces the long answer has.
+const PIECES: usize = 20_000;
+
+/// Answers one line, as anybody could.
+pub fn answer() {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    println!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{}}}}");
+}
+
+pub fn measure(report: &mut Report) {
+    let stage = Stage::new();
+    let greeting = greeted(&stage);
+    report.times("acp: spawn to initialize answered", greeting[0], greeting[1], None);
+    let later = greeting[1].saturating_sub(greeting[0]);
+    report.promise(
+        format!("acp: initialize {} over the floor ≤ {}", time(later), time(GREETING)),
+        later <= GREETING,
+    );
+    setting_up(&stage, report);
+    memory(&stage, report);
+    talking(&stage, report);
+}
+
+/// From the moment before `exec` to the first answer, of any process and of Pixir, in turn.
+fn greeted(stage: &Stage) -> [Duration; 2] {
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..40 {
+        let mut floor = child::role(ANSWER);
+        let mut pixir = stage.pixir();
+        for (times, command) in times.iter_mut().zip([&mut floor, &mut pixir]) {
+            let began = Instant::now();
+            let mut editor = Editor::start(command);
+            editor.greet();
+            times.push(began.elapsed());
+            editor.end();
+        }
+    }
+    times.map(|mut times| median(&mut times))
+}
+
+fn setting_up(stage: &Stage, report: &mut Report) {
+    let mut editor = Editor::start(&mut stage.pixir());
+    editor.greet();
+    let mut times: Vec<Duration> = (0..60)
+        .map(|_| {
+            let began = Instant::now();
+            editor.session(stage);
+            began.elapsed()
+        })
+        .collect();
+    editor.end();
+    lone(report, "acp: session/new", time(median(&mut times)));
+}
+
+/// A row that has nothing to be compared with.
+fn lone(report: &mut Report, name: &str, value: String) {
+    report.row(name, [String::new(), value, String::new()], String::new());
+}
+
+fn memory(stage: &Stage, report: &mut Report) {
+    let mut editor = Editor::start(&mut stage.pixir());
+    editor.greet();
+    let idle = editor.resident();
+    lone(report, "acp: memory idle", megabytes(idle));
+    let (mut open, mut one, mut most) = (0, 0, 0);
+    for count in [1_u64, 20, 200] {
+        while open < count {
+            editor.session(stage);
+            open += 1;
+        }
+        most = editor.resident();
+        if count == 1 {
+            one = most;
+        }
+        let name = format!("acp: memory, {count} idle Sessions");
+        lone(report, &name, megabytes(most));
+    }
+    editor.end();
+    let each = most.saturating_sub(one) / 199;
+    lone(report, "acp: memory, one more idle Session", kilobytes(each));
+    report.promise(
+        format!("acp: one more idle Session takes {} ≤ {}", kilobytes(each), kilobytes(SESSION)),
+        each <= SESSION,
+    );
+}
+
+fn kilobytes(bytes: u64) -> String {
+    format!("{} kB", bytes / 1000)
+}
+
+fn talking(stage: &Stage, report: &mut Report) {
+    let mut editor = Editor::start(&mut stage.pixir());
+    editor.greet();
+    let session = editor.session(stage);
+    editor.prompt(&session, "answer");
+    let mut times: Vec<Duration> = (0..60)
+        .map(|_| {
+            let began = Instant::now();
+            editor.prompt(&session, "answer");
+            began.elapsed()
+        })
+        .collect();
+    lone(report, "acp: prompt round trip", time(median(&mut times)));
+    let mut rates: Vec<u64> = (0..8)
+        .map(|_| {
+            let began = Instant::now();
+            let updates = editor.prompt(&session, &format!("deltas {PIECES}"));
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a rate"
+            )]
+            let rate = (updates as f64 / began.elapsed().as_secs_f64()) as u64;
+            rate
+        })
+        .collect();
+    editor.end();
+    lone(report, "acp: updates per second", format!("{}", median(&mut rates)));
+}
+
+/// A home, a Workspace and a model.
+struct Stage {
+    folder: TempDir,
+    model: Model,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        std::fs::create_dir_all(folder.path().join("work/.git")).unwrap();
+        Self { folder, model: Model::start(None) }
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    fn pixir(&self) -> Command {
+        let mut command = child::pixir();
+        command
+            .args(["acp", "--auto"])
+            .current_dir(self.workspace())
+            .env("HOME", self.folder.path())
+            .env("OPENAI_API_KEY", "sk-of-the-benchmark")
+            .env("OPENAI_BASE_URL", &self.model.base_url)
+            .env("PIXIR_DURABILITY", "none");
+        command
+    }
+}
+
+/// The least of an editor.
+struct Editor {
+    process: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    next: u64,
+}
+
+impl Editor {
+    fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        let stdin = process.stdin.take().unwrap();
+        let stdout = BufReader::with_capacity(64 * 1024, process.stdout.take().unwrap());
+        Self { process, stdin, stdout, next: 0 }
+    }
+
+    /// Asks, and reads until the answer; gives it, and how many other lines came.
+    fn call(&mut self, method: &str, params: &Value) -> (Value, usize) {
+        self.next += 1;
+        let question =
+            json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params});
+        self.stdin.write_all(format!("{question}\n").as_bytes()).unwrap();
+        let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},", self.next);
+        let mut others = 0;
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "it ended");
+            if line.starts_with(&answer) {
+                let answer: Value = serde_json::from_str(&line).unwrap();
+                assert!(answer.get("result").is_some(), "{answer}");
+                return (answer["result"].clone(), others);
+            }
+            others += 1;
+        }
+    }
+
+    fn greet(&mut self) {
+        self.call("initialize", &json!({"protocolVersion": 1}));
+    }
+
+    fn session(&mut self, stage: &Stage) -> String {
+        let params = json!({"cwd": stage.workspace(), "mcpServers": []});
+        self.call("session/new", &params).0["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    /// One prompt to its end, and how many updates it had.
+    fn prompt(&mut self, session: &str, text: &str) -> usize {
+        let prompt = json!([{"type": "text", "text": text}]);
+        self.call("session/prompt", &json!({"sessionId": session, "prompt": prompt})).1
+    }
+
+    /// What it holds in memory, when it has come to rest.
+    fn resident(&self) -> u64 {
+        // Sessions are announced a moment after they are made.
+        std::thread::sleep(Duration::from_millis(500));
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    fn end(self) {
+        let Self { mut process, stdin, mut stdout, .. } = self;
+        drop(stdin);
+        std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
+        assert!(process.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,133 @@
+//! npm `acpx` as a client: somebody else's program, from outside, as a user would run it.
+//!
+//! `.ci/run` puts it, and the Node it needs, into a folder of the build. Without that folder the
+//! stories are skipped with a word about it, except in CI.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::conformance::actor::{self, play};
+use crate::support::desk::{Ran, ran};
+use crate::support::house::{DEADLINE, newest_log};
+use crate::support::stage::{Stage, wait_for};
+use crate::support::torture;
+
+/// Where `.ci/run` installs what comes from npm.
+fn modules() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("npm/node_modules")
+}
+
+/// A client on a stage, if there is one on this machine.
+struct Acpx {
+    stage: Stage,
+}
+
+impl Acpx {
+    async fn new(story: &str) -> Option<Self> {
+        if !modules().join("acpx").is_dir() || !modules().join("node/bin/node").is_file() {
+            let is_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
+            assert!(!is_ci, "acpx is not installed; .ci/run does that");
+            torture::say(&format!(
+                "acpx, {story}: skipped, it is not installed (.ci/run does that)"
+            ));
+            return None;
+        }
+        Some(Self { stage: Stage::new(Stage::mark(), actor::script()).await })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(modules().join("node/bin/node"));
+        command.arg(modules().join("acpx/dist/cli.js"));
+        command.arg("--agent").arg(format!("{} acp", self.stage.program().display()));
+        command.arg("--cwd").arg(self.stage.workspace()).args(["--ttl", "1"]).args(args);
+        self.stage.dress(&mut command);
+        command
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> Ran {
+        ran(&mut self.command(args)).exits(0)
+    }
+
+    /// Starts it, and lets it run.
+    fn start(&self, args: &[&str]) -> std::process::Child {
+        let mut command = self.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    fn work(&self) -> PathBuf {
+        self.stage.workspace()
+    }
+}
+
+/// Every line that it dumped of the wire is JSON; these are the stop reasons among them.
+fn reasons(out: &str) -> Vec<String> {
+    let lines = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter_map(|line| Some(line["result"]["stopReason"].as_str()?.to_owned())).collect()
+}
+
+fn write(name: &str) -> String {
+    format!(r#"call write {{"path":"{name}","content":"made\n"}}"#)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_with_tools_is_allowed_or_denied() {
+    let Some(acpx) = Acpx::new("one prompt").await else { return };
+    let prompt = play("go", &[&write("made.txt"), "bash cat made.txt", "echo"]);
+    let told = acpx.run(&["--approve-all", "--format", "json", "--json-strict", "exec", &prompt]);
+    assert_eq!(reasons(&told.out), ["end_turn"], "{}", told.out);
+    assert!(acpx.work().join("made.txt").exists());
+    let told = acpx.run(&["--approve-all", "exec", "hello » say words for acpx"]);
+    assert!(told.out.contains("words for acpx"), "{}", told.out);
+    // A denial is no failure of ours; the file is not there.
+    let prompt = play("go", &[&write("denied.txt"), "say denied then"]);
+    let denied = ran(&mut acpx.command(&["--deny-all", "exec", &prompt]));
+    assert!(!acpx.work().join("denied.txt").exists(), "{}", denied.out);
+    acpx.stage.assert_nothing_survives();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_made_resumed_listed_and_closed_by_many_processes() {
+    let Some(acpx) = Acpx::new("a Session").await else { return };
+    acpx.run(&["sessions", "new"]);
+    // The prompt comes from another process, which resumes the Session.
+    let told = acpx.run(&["--approve-all", "prompt", "the word is rhubarb » say noted"]);
+    assert!(told.out.contains("noted"), "{}", told.out);
+    let log = newest_log(&acpx.work());
+    let id = log.file_stem().unwrap().to_str().unwrap().to_owned();
+    let listed = acpx.run(&["sessions", "list"]);
+    assert!(listed.out.contains(&id), "{}", listed.out);
+    let told = acpx.run(&["--approve-all", "prompt", "which word » repeat"]);
+    assert!(told.out.contains("rhubarb"), "{}", told.out);
+    acpx.run(&["sessions", "close"]);
+    acpx.stage.assert_nothing_survives();
+    // By its id it is taken up again under another name.
+    acpx.run(&["sessions", "new", "--name", "again", "--resume-session", &id]);
+    let told = acpx.run(&["--approve-all", "prompt", "--session", "again", "which word » repeat"]);
+    assert!(told.out.contains("rhubarb"), "{}", told.out);
+    acpx.run(&["sessions", "close", "again"]);
+    acpx.stage.assert_nothing_survives();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_cancelled_while_it_runs() {
+    let Some(acpx) = Acpx::new("cancel").await else { return };
+    acpx.run(&["sessions", "new"]);
+    let command = format!("bash touch begun; sleep 600; echo {}", acpx.stage.mark);
+    let mut prompting = acpx.start(&["--approve-all", "prompt", &play("go", &[&command])]);
+    assert!(wait_for(DEADLINE, || acpx.work().join("begun").exists(), |there| *there));
+    acpx.run(&["cancel"]);
+    let ended = wait_for(DEADLINE, || prompting.try_wait().unwrap(), Option::is_some);
+    assert!(ended.is_some(), "the prompt ends when it is cancelled");
+    let last = || {
+        let text = std::fs::read_to_string(newest_log(&acpx.work())).unwrap();
+        let line = text.lines().last().unwrap().to_owned();
+        serde_json::from_str::<Value>(&line).unwrap()["data"]["terminal_status"].clone()
+    };
+    assert_eq!(wait_for(Duration::from_secs(10), last, |end| end == "interrupted"), "interrupted");
+    acpx.run(&["sessions", "close"]);
+    acpx.stage.assert_nothing_survives();
+}

@@ -1,0 +1,205 @@
+//! Cancelling: every prompt is answered, nothing runs on, and the next prompt works at once.
+
+use serde_json::json;
+
+use super::actor::play;
+use super::case::{Case, Scene, Topic, case, finished};
+
+pub const TOPIC: Topic = Topic::new("cancel", CASES).with_args(&["--auto"]);
+
+/// A prompt that has begun to answer and will not end by itself.
+#[track_caller]
+fn streaming(scene: &mut Scene) -> (String, u64) {
+    let session = scene.session();
+    let id = scene.probe.prompt(&session, "go » say begun ;; pause 600000");
+    scene.told(&session, "agent_message_chunk");
+    (session, id)
+}
+
+/// A prompt whose command runs and will not end by itself.
+#[track_caller]
+fn running(scene: &mut Scene) -> (String, u64) {
+    let session = scene.session();
+    let command = format!("bash echo begun; sleep 600; echo {}", scene.stage.mark);
+    let id = scene.probe.prompt(&session, &play("go", &[&command]));
+    scene.probe.wait("its output", |message| {
+        message["params"]["sessionId"] == session.as_str()
+            && message.to_string().contains("begun\\n")
+    });
+    (session, id)
+}
+
+fn cancel(scene: &mut Scene, session: &str) {
+    scene.probe.notify("session/cancel", json!({"sessionId": session}));
+}
+
+#[track_caller]
+fn ended(scene: &mut Scene, session: &str, id: u64) -> super::case::Turn {
+    finished(&mut scene.probe, session, id, |asked| panic!("{asked}"))
+}
+
+/// Commands of this stage that live; the agent itself does.
+fn commands(scene: &Scene) -> usize {
+    scene.stage.survivors().iter().filter(|line| line.contains("sleep 600")).count()
+}
+
+const CASES: &[Case] = &[
+    case("a cancelled answer is answered with cancelled", |scene| {
+        let (session, id) = streaming(scene);
+        cancel(scene, &session);
+        assert_eq!(ended(scene, &session, id).outcome.unwrap(), json!({"stopReason": "cancelled"}));
+    }),
+    case("a cancelled command is dead, and its call has ended", |scene| {
+        let (session, id) = running(scene);
+        cancel(scene, &session);
+        let told = ended(scene, &session, id);
+        assert_eq!(told.stop(), "cancelled");
+        let last = told.of("tool_call_update").last().unwrap()["status"].clone();
+        assert_eq!(last, "failed");
+        assert_eq!(commands(scene), 0);
+    }),
+    case("nothing is told of a Turn after its answer", |scene| {
+        let (session, id) = running(scene);
+        cancel(scene, &session);
+        ended(scene, &session, id);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let late = scene.probe.drain();
+        assert!(
+            late.iter().all(|message| message["params"]["sessionId"] != session.as_str()),
+            "{late:?}"
+        );
+    }),
+    case("the next prompt works at once", |scene| {
+        let (session, id) = running(scene);
+        cancel(scene, &session);
+        let next = scene.probe.prompt(&session, "again » say here again");
+        assert_eq!(scene.probe.answer(id).unwrap()["stopReason"], "cancelled");
+        let told = ended(scene, &session, next);
+        assert_eq!(told.stop(), "end_turn");
+    }),
+    case("a prompt that waits is cancelled too", |scene| {
+        let (session, id) = streaming(scene);
+        let waiting = scene.probe.prompt(&session, "never");
+        cancel(scene, &session);
+        for id in [id, waiting] {
+            assert_eq!(scene.probe.answer(id).unwrap()["stopReason"], "cancelled");
+        }
+        let said =
+            scene.log(&session).iter().filter(|event| event["type"] == "user_message").count();
+        assert_eq!(said, 1, "what waited was never said");
+    }),
+    case("prompts that wait are served in order", |scene| {
+        let session = scene.session();
+        let ids: Vec<u64> = ["a » pause 200 ;; say a", "b » say b", "c » say c"]
+            .iter()
+            .map(|text| scene.probe.prompt(&session, text))
+            .collect();
+        for id in ids {
+            assert_eq!(scene.probe.answer(id).unwrap()["stopReason"], "end_turn");
+        }
+        let all = scene.probe.drain();
+        let words: String = all
+            .iter()
+            .filter(|message| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk")
+            .filter_map(|message| message["params"]["update"]["content"]["text"].as_str())
+            .collect();
+        assert_eq!(words, "abc");
+    }),
+    case("cancelling twice is cancelling", |scene| {
+        let (session, id) = streaming(scene);
+        cancel(scene, &session);
+        cancel(scene, &session);
+        assert_eq!(ended(scene, &session, id).stop(), "cancelled");
+        cancel(scene, &session);
+        assert_eq!(scene.turn(&session, "next").stop(), "end_turn");
+    }),
+    case("cancelling nothing is nothing", |scene| {
+        let session = scene.session();
+        cancel(scene, &session);
+        cancel(scene, "20260101T000000-abcdef");
+        cancel(scene, "no session at all");
+        assert_eq!(scene.turn(&session, "hello").stop(), "end_turn");
+    }),
+    case("cancelling one Session leaves the others alone", |scene| {
+        let (first, first_id) = streaming(scene);
+        let session = scene.session();
+        let id = scene.probe.prompt(&session, "go » say begun ;; pause 300 ;; say ended");
+        cancel(scene, &first);
+        assert_eq!(scene.probe.answer(first_id).unwrap()["stopReason"], "cancelled");
+        assert_eq!(ended(scene, &session, id).stop(), "end_turn");
+    }),
+    case("a prompt is taken back by its request", |scene| {
+        let (session, id) = streaming(scene);
+        scene.probe.notify("$/cancel_request", json!({"requestId": id}));
+        assert_eq!(ended(scene, &session, id).stop(), "cancelled");
+    }),
+    case("a prompt that waits is taken back by its request, and only it", |scene| {
+        let session = scene.session();
+        let first = scene.probe.prompt(&session, "go » say begun ;; pause 300 ;; say ended");
+        scene.told(&session, "agent_message_chunk");
+        let second = scene.probe.prompt(&session, "never");
+        scene.probe.notify("$/cancel_request", json!({"requestId": second}));
+        assert_eq!(scene.probe.answer(second).unwrap()["stopReason"], "cancelled");
+        assert_eq!(scene.probe.answer(first).unwrap()["stopReason"], "end_turn");
+    }),
+    case("a request that nobody made is taken back without a word", |scene| {
+        scene.probe.drain();
+        for id in [json!(4_711_000), json!("x"), json!(null)] {
+            scene.probe.notify("$/cancel_request", json!({"requestId": id}));
+        }
+        scene.probe.still_answers();
+        let heard = scene.probe.drain();
+        assert!(heard.iter().all(|message| message.get("error").is_none()), "{heard:?}");
+    }),
+    case("a list that is taken back has one answer all the same", |scene| {
+        for _ in 0..10 {
+            let id = scene.probe.ask("session/list", json!({}));
+            scene.probe.notify("$/cancel_request", json!({"requestId": id}));
+            if let Err(error) = scene.probe.answer(id) {
+                assert_eq!(error["code"], -32_800, "{error}");
+            }
+        }
+    }),
+    case("a Session that is being made and taken back has one answer", |scene| {
+        for _ in 0..5 {
+            let params = json!({"cwd": scene.workspace(), "mcpServers": []});
+            let id = scene.probe.ask("session/new", params);
+            scene.probe.notify("$/cancel_request", json!({"requestId": id}));
+            if let Err(error) = scene.probe.answer(id) {
+                assert_eq!(error["code"], -32_800, "{error}");
+            }
+        }
+    }),
+    case("a cancelled Turn is on record as interrupted", |scene| {
+        let (session, id) = streaming(scene);
+        cancel(scene, &session);
+        ended(scene, &session, id);
+        let last = scene.log(&session).pop().unwrap();
+        assert_eq!(
+            (&last["type"], &last["data"]["terminal_status"]),
+            (&json!("turn_failed"), &json!("interrupted"))
+        );
+    }),
+    case("cancelling before the model has said anything works", |scene| {
+        let session = scene.session();
+        let id = scene.probe.prompt(&session, "go » stall");
+        cancel(scene, &session);
+        assert_eq!(ended(scene, &session, id).stop(), "cancelled");
+    }),
+    case("cancelling between retries works", |scene| {
+        scene.stage.configure(
+            &json!({"durability": "none", "retry": {"base_ms": 60000, "cap_ms": 60000}}),
+        );
+        let mut other = scene.other(&["--auto"], json!({}));
+        let session = other.session(&scene.workspace());
+        let before = scene.stage.server.requests().len();
+        let id = other.prompt(&session, "go » status 503 busy");
+        let wait = || scene.stage.server.requests().len() > before;
+        assert!(crate::support::stage::wait_for(crate::support::house::DEADLINE, wait, |seen| {
+            *seen
+        }));
+        other.notify("session/cancel", json!({"sessionId": session}));
+        assert_eq!(other.answer(id).unwrap()["stopReason"], "cancelled");
+        scene.stage.configure(&json!({"durability": "none"}));
+    }),
+];

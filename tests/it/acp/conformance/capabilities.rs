@@ -1,0 +1,238 @@
+//! Nothing is promised that is not kept: every capability of the greeting is found and exercised.
+//!
+//! The greeting itself is walked, so a capability that appears without an exercise fails here.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use super::case::{Probe, Scene, Topic, turn};
+use crate::support::desk::Desk;
+use crate::support::editor::{Editor, text_of};
+use crate::support::house::DEADLINE;
+
+/// The least of a picture.
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
+
+/// What shows that a capability is kept.
+type Exercise = fn(&mut Scene);
+
+const EXERCISES: &[(&str, Exercise)] = &[
+    ("loadSession", |scene| {
+        let session = scene.session();
+        scene.turn(&session, "words » say answer");
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let heard = scene.probe.received.len();
+        let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
+        scene.probe.call("session/load", params).unwrap();
+        let told: Vec<Value> = scene.probe.received[heard..]
+            .iter()
+            .map(|message| message["params"]["update"].clone())
+            .collect();
+        assert_eq!(text_of(&told, "agent_message_chunk"), "answer");
+    }),
+    ("promptCapabilities.image", |scene| {
+        let image = json!({"type": "image", "mimeType": "image/png", "data": PNG});
+        assert_eq!(prompted(scene, &image, "see"), "1 images");
+    }),
+    ("promptCapabilities.embeddedContext", |scene| {
+        let resource = json!({"uri": "file:///w/embedded.txt", "text": "embedded words"});
+        prompted(scene, &json!({"type": "resource", "resource": resource}), "say ok");
+        let requests = scene.stage.server.requests();
+        assert!(requests.iter().any(|request| request.body_text.contains("embedded words")));
+    }),
+    ("sessionCapabilities.list", |scene| {
+        let session = scene.session();
+        let params = json!({"cwd": scene.workspace()});
+        let listed = scene.probe.call("session/list", params).unwrap();
+        let listed = listed["sessions"].as_array().unwrap();
+        assert!(listed.iter().any(|one| one["sessionId"] == session.as_str()));
+    }),
+    ("sessionCapabilities.resume", |scene| {
+        let session = scene.session();
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let params = json!({"sessionId": session, "cwd": scene.workspace()});
+        scene.probe.call("session/resume", params).unwrap();
+        assert_eq!(scene.turn(&session, "on we go").stop(), "end_turn");
+    }),
+    ("sessionCapabilities.close", |scene| {
+        let session = scene.session();
+        assert!(
+            scene.probe.call("session/close", json!({"sessionId": session})).unwrap().is_object()
+        );
+    }),
+    ("sessionCapabilities.delete", |scene| {
+        let session = scene.session();
+        scene.probe.call("session/delete", json!({"sessionId": session})).unwrap();
+        assert!(!scene.workspace().join(format!(".pixir/sessions/{session}.ndjson")).exists());
+    }),
+    ("sessionCapabilities.additionalDirectories", |scene| {
+        let further = scene.workspace().parent().unwrap().join("a-further-one");
+        std::fs::create_dir_all(&further).unwrap();
+        std::fs::write(further.join("far.txt"), "words from afar\n").unwrap();
+        let params =
+            json!({"cwd": scene.workspace(), "mcpServers": [], "additionalDirectories": [further]});
+        let made = scene.probe.call("session/new", params).unwrap();
+        let session = made["sessionId"].as_str().unwrap().to_owned();
+        let read = format!("read » call read {}\necho", json!({"path": further.join("far.txt")}));
+        let told = turn(&mut scene.probe, &session, &read);
+        assert!(told.text().contains("words from afar"), "{told:?}");
+    }),
+    ("auth.logout", |scene| {
+        assert!(scene.probe.call("logout", json!({})).unwrap().is_object());
+    }),
+];
+
+/// What shows that a way to sign in is one.
+type SigningIn = fn(&Desk);
+
+/// The same for ways to sign in, by their ids.
+const WAYS: &[(&str, SigningIn)] = &[
+    ("chatgpt", |desk| {
+        let mut command = desk.pixir(&["acp"]);
+        command.stderr(std::process::Stdio::null());
+        let mut probe = Probe::of(Editor::spawn(&mut command));
+        probe.initialize(json!({}));
+        // Nobody opens a browser here, so it is taken back, and that is answered.
+        let id = probe.ask("authenticate", json!({"methodId": "chatgpt"}));
+        probe.notify("$/cancel_request", json!({"requestId": id}));
+        let error = probe.answer(id).unwrap_err();
+        assert_eq!(error["code"], -32_800, "{error}");
+    }),
+    ("openai-api-key", |desk| {
+        let mut command = desk.pixir(&["acp"]);
+        command.env("OPENAI_API_KEY", "sk-planted-key");
+        let mut probe = Probe::of(Editor::spawn(&mut command));
+        probe.initialize(json!({}));
+        probe.call("authenticate", json!({"methodId": "openai-api-key"})).unwrap();
+    }),
+    ("chatgpt-terminal", |desk| {
+        // The client runs the same command with the arguments of the method, in a terminal.
+        let mut command = desk.pixir(&["acp", "--login"]);
+        let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let page = page_of(&mut child.stderr.take().unwrap());
+        let redirect = header(&get(&page), "location");
+        get(&redirect);
+        assert!(child.wait().unwrap().success());
+        assert!(desk.auth().exists());
+    }),
+];
+
+/// What the model says to a block.
+#[track_caller]
+fn prompted(scene: &mut Scene, block: &Value, script: &str) -> String {
+    let session = scene.session();
+    let text = json!({"type": "text", "text": format!("look » {script}")});
+    scene.probe.drain();
+    let params = json!({"sessionId": session, "prompt": [block, text]});
+    scene.probe.call("session/prompt", params).unwrap();
+    let told: Vec<Value> = scene.probe.updates();
+    text_of(&told, "agent_message_chunk")
+}
+
+/// The page that a sign-in names.
+fn page_of(stderr: &mut impl Read) -> String {
+    let mut read = Vec::new();
+    loop {
+        let mut byte = [0];
+        assert_eq!(
+            stderr.read(&mut byte).unwrap(),
+            1,
+            "no page: {}",
+            String::from_utf8_lossy(&read)
+        );
+        read.push(byte[0]);
+        let text = String::from_utf8_lossy(&read);
+        if let Some(page) = text.lines().map(str::trim).find(|line| line.starts_with("http"))
+            && text.ends_with('\n')
+        {
+            return page.to_owned();
+        }
+    }
+}
+
+/// Gets the head of a page on loopback.
+fn get(url: &str) -> String {
+    let rest = url.strip_prefix("http://").unwrap();
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let mut stream = TcpStream::connect(host.replace("localhost", "127.0.0.1")).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    while !answer.windows(4).any(|window| window == b"\r\n\r\n") {
+        let count = stream.read(&mut chunk).unwrap();
+        assert_ne!(count, 0, "{}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&chunk[..count]);
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+fn header(answer: &str, name: &str) -> String {
+    let found = answer.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+    found.unwrap_or_else(|| panic!("no {name}: {answer}")).to_owned()
+}
+
+/// The paths of everything that is promised: what is true, and markers without content.
+fn promised(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Bool(true) => {
+            found.insert(path.to_owned());
+        }
+        Value::Object(fields) => {
+            if fields.keys().all(|key| key == "_meta") && !path.is_empty() {
+                found.insert(path.to_owned());
+            }
+            for (key, value) in fields {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                promised(value, &path, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Everything that a greeting promises, when the client can do everything.
+fn everything() -> Value {
+    json!({
+        "fs": {"readTextFile": true, "writeTextFile": true},
+        "terminal": true,
+        "auth": {"terminal": true},
+        "session": {"notices": {}, "compaction": {}, "configOptions": {"boolean": {}}},
+        "elicitation": {"form": {}, "url": {}},
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_capability_that_is_advertised_is_kept() {
+    let topic = Topic::new("capabilities", &[]);
+    let mut scene = Scene::new(&topic).await;
+    let hello = scene.other(&[], everything()).initialize(everything());
+    let mut found = BTreeSet::new();
+    promised(&hello["agentCapabilities"], "", &mut found);
+    let known: BTreeSet<String> = EXERCISES.iter().map(|(path, _)| (*path).to_owned()).collect();
+    let unproved: Vec<_> = found.difference(&known).collect();
+    assert!(unproved.is_empty(), "advertised without an exercise here: {unproved:?}");
+    assert!(found.len() >= 7, "{found:?}");
+    for (_, exercise) in EXERCISES.iter().filter(|(path, _)| found.contains(*path)) {
+        exercise(&mut scene);
+    }
+    let ways = hello["authMethods"].as_array().unwrap();
+    let ways: BTreeSet<&str> = ways.iter().map(|way| way["id"].as_str().unwrap()).collect();
+    let known: BTreeSet<&str> = WAYS.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ways, known, "every way to sign in has its exercise");
+    for (_, exercise) in WAYS {
+        exercise(&Desk::new().await);
+    }
+}
+
+/// The walk itself finds what is new.
+#[test]
+fn a_capability_without_an_exercise_is_found() {
+    let mut found = BTreeSet::new();
+    let hello = json!({"a": true, "b": false, "c": {"d": {}, "e": {"_meta": {"f": true}}}, "g": null, "h": {"i": true}});
+    promised(&hello, "", &mut found);
+    let found: Vec<&str> = found.iter().map(String::as_str).collect();
+    assert_eq!(found, ["a", "c.d", "c.e", "c.e._meta.f", "h.i"]);
+}

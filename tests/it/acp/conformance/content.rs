@@ -1,0 +1,165 @@
+//! Prompt content: what the model sees of the blocks that a client sends.
+
+use serde_json::{Value, json};
+
+use super::case::{Case, Scene, Topic, Turn, case, finished};
+
+pub const TOPIC: Topic = Topic::new("prompt content", CASES).with_args(&["--auto"]);
+
+/// One red dot.
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
+
+fn text(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+/// A prompt of blocks, to its end.
+#[track_caller]
+fn sent(scene: &mut Scene, prompt: &Value) -> Turn {
+    let session = scene.session();
+    let id = scene.probe.ask("session/prompt", json!({"sessionId": session, "prompt": prompt}));
+    finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"))
+}
+
+/// What the model saw of blocks, when it repeats them.
+#[track_caller]
+fn seen(scene: &mut Scene, mut blocks: Vec<Value>) -> String {
+    blocks.push(text(" » repeat"));
+    let turn = sent(scene, &json!(blocks));
+    assert_eq!(turn.stop(), "end_turn");
+    turn.text()
+}
+
+#[track_caller]
+fn refused(scene: &mut Scene, prompt: &Value) {
+    let session = scene.session();
+    let params = json!({"sessionId": session, "prompt": prompt});
+    let error = scene.probe.odd("session/prompt", &params).unwrap_err();
+    assert_eq!(error["code"], -32_602, "{prompt}: {error}");
+}
+
+/// The request in which a text was asked of the model.
+fn request(scene: &Scene, mark: &str) -> String {
+    let requests = scene.stage.server.requests();
+    let found = requests.iter().rev().find(|request| request.body_text.contains(mark));
+    found.expect("the model was asked").body_text.clone()
+}
+
+const CASES: &[Case] = &[
+    case("text reaches the model", |scene| {
+        assert!(seen(scene, vec![text("hello there")]).contains("hello there"));
+    }),
+    case("text of every alphabet reaches the model", |scene| {
+        let words = "žluťoučký 漢字 עברית 🦀 \u{200d} \"quoted\" \\ back";
+        assert!(seen(scene, vec![text(words)]).contains(words));
+    }),
+    case("blocks stay in order", |scene| {
+        let link = json!({"type": "resource_link", "uri": "https://example.org/b", "name": "beta"});
+        let told = seen(scene, vec![text("alpha"), link, text("gamma")]);
+        let place = |word: &str| told.find(word).unwrap_or_else(|| panic!("{word} in {told}"));
+        assert!(place("alpha") < place("beta") && place("beta") < place("gamma"), "{told}");
+    }),
+    case("a link to a file is a path", |scene| {
+        let path = scene.write("src/linked.rs", "fn main() {}\n");
+        let uri = format!("file://{}", path.display());
+        let link = json!({"type": "resource_link", "uri": uri, "name": "linked.rs"});
+        assert!(seen(scene, vec![text("look at "), link]).contains("src/linked.rs"));
+    }),
+    case("a link with all its fields is a link", |scene| {
+        let link = json!({
+            "type": "resource_link", "uri": "https://example.org/page?x=1#y", "name": "page",
+            "title": "A Page", "description": "of words", "mimeType": "text/html", "size": 12,
+            "annotations": {"audience": ["user"], "priority": 0.5, "lastModified": "2026-01-01T00:00:00Z"},
+        });
+        let told = seen(scene, vec![link]);
+        assert!(told.contains("https://example.org/page?x=1#y"), "{told}");
+    }),
+    case("an embedded text is shown to the model", |scene| {
+        let resource = json!({"uri": "file:///w/notes.md", "mimeType": "text/markdown", "text": "the embedded words"});
+        let told = sent(
+            scene,
+            &json!([{"type": "resource", "resource": resource}, text("read » say ok")]),
+        );
+        assert_eq!(told.stop(), "end_turn");
+        assert!(request(scene, "notes.md").contains("the embedded words"));
+    }),
+    case("an embedded blob is not lost", |scene| {
+        let resource = json!({"uri": "file:///w/dot.png", "mimeType": "image/png", "blob": PNG});
+        let told =
+            sent(scene, &json!([{"type": "resource", "resource": resource}, text("look » see")]));
+        assert_eq!((told.stop(), told.text().as_str()), ("end_turn", "1 images"));
+    }),
+    case("an image is shown to the model", |scene| {
+        let image = json!({"type": "image", "mimeType": "image/png", "data": PNG});
+        let told = sent(scene, &json!([image, text("look » see")]));
+        assert_eq!(told.text(), "1 images");
+    }),
+    case("an image is beside the Log and not in it", |scene| {
+        let image = json!({"type": "image", "mimeType": "image/png", "data": PNG, "uri": "file:///w/red.png"});
+        let session = scene.session();
+        let prompt = json!([image, text("look » see")]);
+        let params = json!({"sessionId": session, "prompt": prompt});
+        scene.probe.call("session/prompt", params).unwrap();
+        let log = json!(scene.log(&session)).to_string();
+        assert!(log.contains("red.png") && !log.contains(&PNG[..40]), "{log}");
+    }),
+    case("an image that cannot be read is not dropped silently", |scene| {
+        let image = json!({"type": "image", "mimeType": "image/png", "data": "!!!"});
+        let told = seen(scene, vec![text("look"), image]);
+        assert!(told.contains("image"), "{told}");
+    }),
+    case("sound is not dropped silently", |scene| {
+        let sound = json!({"type": "audio", "mimeType": "audio/wav", "data": "UklGRg=="});
+        let told = seen(scene, vec![text("listen"), sound]);
+        assert!(told.contains("audio"), "{told}");
+    }),
+    case("a block of a later version is not dropped silently", |scene| {
+        let session = scene.session();
+        let odd = json!({"type": "hologram", "data": "x"});
+        let prompt = json!({"sessionId": session, "prompt": [odd, text("look » repeat")]});
+        match scene.probe.odd("session/prompt", &prompt) {
+            Ok(_) => assert!(request(scene, "hologram").contains("look")),
+            Err(error) => assert_eq!(error["code"], -32_602),
+        }
+    }),
+    case("a prompt of nothing is refused", |scene| {
+        refused(scene, &json!([]));
+        refused(scene, &json!([text("")]));
+        refused(scene, &json!([text("  \n ")]));
+    }),
+    case("a prompt that is no list is refused", |scene| {
+        for prompt in [json!("text"), json!({}), Value::Null, json!(3)] {
+            refused(scene, &prompt);
+        }
+    }),
+    case("a refused prompt leaves the Session as it was", |scene| {
+        let session = scene.session();
+        let before = scene.log(&session).len();
+        let params = json!({"sessionId": session, "prompt": []});
+        scene.probe.odd("session/prompt", &params).unwrap_err();
+        assert_eq!(scene.log(&session).len(), before);
+        assert_eq!(scene.turn(&session, "hello").stop(), "end_turn");
+    }),
+    case("annotations and meta are taken", |scene| {
+        let session = scene.session();
+        let block = json!({"type": "text", "text": "hi", "annotations": {"priority": 1.0}, "_meta": {"a": 1}});
+        let params = json!({"sessionId": session, "prompt": [block], "_meta": {"b": {"c": 2}}});
+        assert_eq!(scene.probe.call("session/prompt", params).unwrap()["stopReason"], "end_turn");
+    }),
+    case("what the client knows of the moment reaches the model", |scene| {
+        let session = scene.session();
+        let meta = json!({"presenter_context": "the cursor is in main.rs line 7"});
+        let params = json!({"sessionId": session, "prompt": [text("context-case")], "_meta": meta});
+        scene.probe.call("session/prompt", params).unwrap();
+        assert!(request(scene, "context-case").contains("the cursor is in main.rs line 7"));
+    }),
+    case("a prompt of a megabyte is a prompt", |scene| {
+        let long = format!("{} » say taken", "long ".repeat(200_000));
+        assert_eq!(scene.once(&long).text(), "taken");
+    }),
+    case("text that only looks like an order is for the model", |scene| {
+        for words in ["/no-such-command x", "// a comment", "/", "/usr/bin/env"] {
+            assert!(seen(scene, vec![text(words)]).contains(words), "{words}");
+        }
+    }),
+];

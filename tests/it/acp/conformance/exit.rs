@@ -1,0 +1,174 @@
+//! The end of the process: how it is asked for, and that nothing stays behind.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::actor::play;
+use super::case::{Case, Probe, Scene, Topic, case, turn};
+use crate::support::editor::Editor;
+use crate::support::house::DEADLINE;
+use crate::support::stage::wait_for;
+
+pub const TOPIC: Topic = Topic::new("exit", CASES);
+
+/// A process with a command that runs and will not end by itself.
+#[track_caller]
+fn busy(scene: &Scene) -> (Probe, String) {
+    let mut probe = scene.other(&["--auto"], json!({}));
+    let session = probe.session(&scene.workspace());
+    let command = format!("bash echo begun; sleep 611; echo {}", scene.stage.mark);
+    probe.prompt(&session, &play("go", &[&command]));
+    probe.wait("its output", |message| message.to_string().contains("begun\\n"));
+    probe.cut();
+    (probe, session)
+}
+
+#[track_caller]
+fn assert_interrupted(scene: &Scene, session: &str) {
+    let log = scene.log(session);
+    let end = log.iter().rev().find(|event| event["type"] == "turn_failed");
+    assert_eq!(end.expect("it ended")["data"]["terminal_status"], "interrupted");
+    let commands =
+        || scene.stage.survivors().into_iter().filter(|line| line.contains("sleep 611")).collect();
+    let left: Vec<String> = wait_for(DEADLINE, commands, Vec::is_empty);
+    assert_eq!(left, Vec::<String>::new());
+}
+
+/// Everything that a process prints when it is given these bytes and then nothing more.
+#[track_caller]
+fn printed(scene: &Scene, bytes: &[u8], environment: &[(&str, &str)]) -> Vec<Value> {
+    let mut command = scene.stage.command(&["acp"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.envs(environment.iter().copied());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(bytes).unwrap();
+    drop(stdin);
+    let mut out = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut out).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let text = String::from_utf8(out).expect("stdout is UTF-8");
+    assert!(text.is_empty() || text.ends_with('\n'), "{text}");
+    text.lines().map(|line| serde_json::from_str(line).expect("every line is JSON")).collect()
+}
+
+const HELLO: &str =
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#;
+
+const CASES: &[Case] = &[
+    case("the end of input ends it well", |scene| {
+        let mut probe = scene.other(&[], json!({}));
+        probe.session(&scene.workspace());
+        probe.finish();
+    }),
+    case("no input at all ends it well, without a byte", |scene| {
+        assert_eq!(printed(scene, b"", &[]), Vec::<Value>::new());
+        assert_eq!(printed(scene, b"\n\n", &[]), Vec::<Value>::new());
+    }),
+    case("a last line without its end is a line", |scene| {
+        let lines = printed(scene, HELLO.as_bytes(), &[]);
+        assert_eq!(lines[0]["result"]["protocolVersion"], 1);
+    }),
+    case("half a line at the end is refused, and that is the end", |scene| {
+        let lines = printed(scene, format!("{HELLO}\n{{\"jsonrpc\":").as_bytes(), &[]);
+        assert_eq!(lines.last().unwrap()["error"]["code"], -32_700);
+    }),
+    case("requests before the end are answered before it", |scene| {
+        let list = r#"{"jsonrpc":"2.0","id":2,"method":"session/list","params":{}}"#;
+        let lines = printed(scene, format!("{HELLO}\n{list}\n").as_bytes(), &[]);
+        assert!(
+            lines.iter().any(|line| line["id"] == 2 && line.get("result").is_some()),
+            "{lines:?}"
+        );
+    }),
+    case("stdout is clean under any locale", |scene| {
+        let list =
+            json!({"jsonrpc": "2.0", "id": "größe 🦀", "method": "session/list", "params": {}});
+        let bytes = format!("{HELLO}\n{list}\n");
+        for locale in ["C", "POSIX", "en_US.ISO-8859-1", "tr_TR.UTF-8", "no_SUCH"] {
+            let lines = printed(scene, bytes.as_bytes(), &[("LC_ALL", locale), ("LANG", locale)]);
+            assert!(lines.iter().any(|line| line["id"] == "größe 🦀"), "{locale}: {lines:?}");
+        }
+    }),
+    case("stdout is clean when a terminal is promised", |scene| {
+        let colour = [("TERM", "xterm-256color"), ("CLICOLOR_FORCE", "1"), ("FORCE_COLOR", "3")];
+        assert_eq!(printed(scene, HELLO.as_bytes(), &colour).len(), 1);
+    }),
+    case("the end of input ends a command that runs", |scene| {
+        let (mut probe, session) = busy(scene);
+        probe.finish();
+        assert_interrupted(scene, &session);
+    }),
+    case("the end of input ends a Turn that streams", |scene| {
+        let mut probe = scene.other(&[], json!({}));
+        let session = probe.session(&scene.workspace());
+        probe.prompt(&session, "go » say begun ;; pause 600000");
+        probe.update("agent_message_chunk");
+        probe.cut();
+        probe.finish();
+        assert_interrupted(scene, &session);
+    }),
+    case("the end of input ends a question that is open", |scene| {
+        let mut probe = scene.other(&[], json!({}));
+        let session = probe.session(&scene.workspace());
+        probe.prompt(&session, &play("go", &["bash touch never"]));
+        probe.request("session/request_permission");
+        probe.cut();
+        probe.finish();
+        assert!(!scene.workspace().join("never").exists());
+        assert_interrupted(scene, &session);
+    }),
+    case("SIGTERM, SIGHUP and SIGINT end it well, and what runs", |scene| {
+        for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+            let (mut probe, session) = busy(scene);
+            kill_process(Pid::from_child(&probe.child), signal).unwrap();
+            let status = wait_for(DEADLINE, || probe.child.try_wait().unwrap(), Option::is_some);
+            assert_eq!(status.unwrap().code(), Some(0), "{signal:?}");
+            probe.finish();
+            assert_interrupted(scene, &session);
+        }
+    }),
+    case("SIGKILL leaves no process and a Session that opens", |scene| {
+        let (mut probe, session) = busy(scene);
+        probe.child.kill().unwrap();
+        probe.child.wait().unwrap();
+        drop(probe.abandon());
+        let params = json!({"sessionId": session, "cwd": scene.workspace()});
+        scene.probe.call("session/resume", params).unwrap();
+        assert_interrupted(scene, &session);
+        assert_eq!(scene.turn(&session, "on we go").stop(), "end_turn");
+    }),
+    case("a reader that left does not end it", |scene| {
+        let mut command = scene.stage.command(&["acp"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let mut stdin = child.stdin.take().unwrap();
+        let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": scene.workspace(), "mcpServers": []}});
+        stdin.write_all(format!("{HELLO}\n{new}\n{HELLO}\n").as_bytes()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        stdin.write_all(format!("{HELLO}\n").as_bytes()).unwrap();
+        assert!(child.try_wait().unwrap().is_none(), "it goes on until its input ends");
+        drop(stdin);
+        let status = wait_for(DEADLINE, || child.try_wait().unwrap(), Option::is_some);
+        assert_eq!(status.unwrap().code(), Some(0));
+    }),
+    case("a reader that is slow loses nothing", |scene| {
+        let mut probe = scene.other(&["--auto"], json!({}));
+        let session = probe.session(&scene.workspace());
+        let told = turn(&mut probe, &session, "go » deltas 20000");
+        assert_eq!(told.text().len(), 100_000);
+    }),
+    case("traces go to stderr and never to stdout", |scene| {
+        let mut command = scene.stage.command(&["acp"]);
+        command.env("PIXIR_LOG", "trace");
+        let mut probe = Probe::of(Editor::spawn(&mut command));
+        probe.initialize(json!({}));
+        let session = probe.session(&scene.workspace());
+        assert_eq!(turn(&mut probe, &session, "hello").stop(), "end_turn");
+        probe.finish();
+    }),
+];

@@ -1,0 +1,319 @@
+//! Fuzz: thousands of messages, whole, broken, out of order, over eight Sessions at once.
+//!
+//! Whatever comes, every request is answered exactly once, nothing panics, nothing waits for ever, and
+//! the process ends well when its input does.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+use super::{actor, mess, schema};
+use crate::support::Stage;
+use crate::support::house::DEADLINE;
+use crate::support::leaks;
+use crate::support::torture::{self, Size};
+
+/// How many Sessions are talked to at once.
+const SESSIONS: usize = 8;
+
+/// How often it is asked whether everything still moves.
+const BREATH: usize = 100;
+
+/// How long Turns may run undisturbed now and then.
+const REST: Duration = Duration::from_millis(80);
+
+/// A client that is out of its mind.
+struct Madman {
+    rng: Rng,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+    sessions: Vec<String>,
+    /// How many answers each id is owed, and how many came.
+    owed: HashMap<String, (usize, usize)>,
+    /// The method of each request that was whole.
+    methods: HashMap<String, String>,
+    /// Questions of the agent that are not answered.
+    open: Vec<Value>,
+    received: Vec<Value>,
+    next: u64,
+    broken: usize,
+    cwd: String,
+}
+
+impl Madman {
+    fn write(&mut self, bytes: &[u8]) {
+        self.stdin.write_all(bytes).and_then(|()| self.stdin.write_all(b"\n")).expect("it reads");
+    }
+
+    /// Sends a whole request, and owes it to be answered.
+    fn ask(&mut self, method: &str, params: &Value) -> String {
+        self.next += 1;
+        let id = if self.next.is_multiple_of(3) {
+            json!(format!("s{}", self.next))
+        } else {
+            json!(self.next)
+        };
+        let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let key = id.to_string();
+        self.owed.insert(key.clone(), (1, 0));
+        self.methods.insert(key.clone(), method.to_owned());
+        self.write(line.to_string().as_bytes());
+        key
+    }
+
+    fn session(&mut self) -> String {
+        let some = self.rng.choice(&self.sessions).cloned();
+        match self.rng.u8(..) {
+            0..8 => "20260101T000000-abcdef".to_owned(),
+            8..12 => "nonsense".to_owned(),
+            _ => some.unwrap_or_default(),
+        }
+    }
+
+    /// One message of any kind.
+    fn say_something(&mut self) {
+        let session = self.session();
+        let named = json!({"sessionId": session});
+        let mut open = json!({"sessionId": session, "cwd": self.cwd, "mcpServers": []});
+        match self.rng.u8(0..100) {
+            0..30 => {
+                let prompt = mess::prompt(&mut self.rng);
+                self.ask("session/prompt", &json!({"sessionId": session, "prompt": prompt}));
+            }
+            30..40 => self.notify("session/cancel", &named),
+            40..45 => {
+                let mode = *self.rng.choice(&["ask", "auto", "read_only", "plan", "yolo"]).unwrap();
+                self.ask("session/set_mode", &json!({"sessionId": session, "modeId": mode}));
+            }
+            45..49 => {
+                let (id, value) = *self.rng.choice(&mess::OPTIONS).unwrap();
+                self.ask(
+                    "session/set_config_option",
+                    &json!({"sessionId": session, "configId": id, "value": value}),
+                );
+            }
+            49..53 => {
+                let params = mess::listing(&mut self.rng, &self.cwd);
+                self.ask("session/list", &params);
+            }
+            53..57 => {
+                self.ask("session/resume", &open);
+            }
+            57 => {
+                self.ask("session/load", &open);
+            }
+            58..61 => {
+                self.ask("session/close", &named);
+                // Somebody opens it again, at once and perhaps too early.
+                self.ask("session/resume", &open);
+            }
+            61 => {
+                self.ask("session/delete", &named);
+                self.sessions.retain(|own| *own != session);
+                open = json!({"cwd": self.cwd, "mcpServers": []});
+                self.ask("session/new", &open);
+            }
+            62..64 => {
+                let (method, params) = mess::odd_request(&mut self.rng);
+                self.ask(method, &params);
+            }
+            64..70 => {
+                let id = self.rng.u64(1..=self.next.max(1));
+                let id = if id.is_multiple_of(3) { json!(format!("s{id}")) } else { json!(id) };
+                self.notify("$/cancel_request", &json!({"requestId": id}));
+            }
+            70..82 => self.answer_something(),
+            _ => self.say_something_broken(),
+        }
+    }
+
+    fn notify(&mut self, method: &str, params: &Value) {
+        let line = json!({"jsonrpc": "2.0", "method": method, "params": params});
+        self.write(line.to_string().as_bytes());
+    }
+
+    /// Answers a question of the agent: rightly, wrongly, or one that was never asked.
+    fn answer_something(&mut self) {
+        let id = if self.open.is_empty() || self.rng.u8(0..10) == 0 {
+            json!(self.rng.u64(0..1000))
+        } else {
+            let place = self.rng.usize(..self.open.len());
+            self.open.swap_remove(place)["id"].clone()
+        };
+        let line = match mess::reply(&mut self.rng) {
+            Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+            Err(error) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
+        };
+        self.write(line.to_string().as_bytes());
+    }
+
+    fn say_something_broken(&mut self) {
+        let session = self.session();
+        // However a byte of it changes, it is nobody else's.
+        let id = format!("broken {}", self.next);
+        self.next += 1;
+        self.broken += 1;
+        let bytes = mess::broken(&mut self.rng, &id, &session);
+        self.write(&bytes);
+    }
+
+    /// Takes in what came, until nothing comes for a moment.
+    fn listen(&mut self, patience: Duration) -> bool {
+        match self.lines.recv_timeout(patience) {
+            Ok(line) => self.hear(&line),
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => panic!("it ended in the middle"),
+        }
+        true
+    }
+
+    fn hear(&mut self, line: &str) {
+        leaks::check_stream(line);
+        let message: Value =
+            serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+        let is_question = message.get("id").is_some() && message.get("method").is_some();
+        if is_question {
+            self.open.push(message.clone());
+        } else if message.get("method").is_none() {
+            let key = message["id"].to_string();
+            if let Some((_, came)) = self.owed.get_mut(&key) {
+                *came += 1;
+            }
+            if let Some(id) = message["result"]["sessionId"].as_str() {
+                self.sessions.push(id.to_owned());
+            }
+        }
+        self.received.push(message);
+    }
+
+    fn waiting(&self) -> Vec<&str> {
+        let owed = self.owed.iter().filter(|(_, (owed, came))| came < owed);
+        owed.map(|(id, _)| self.methods[id].as_str()).collect()
+    }
+
+    /// Waits until a question that needs nothing is answered: the whole still moves.
+    fn breathe(&mut self, place: &str) {
+        let key = self.ask("session/list", &json!({"cwd": "/no/such/place"}));
+        let end = Instant::now() + DEADLINE;
+        while self.owed[&key].1 == 0 {
+            self.listen(Duration::from_millis(50));
+            assert!(Instant::now() < end, "{place}: it does not move; {:?} wait", self.waiting());
+        }
+    }
+
+    /// Lets Turns run for a moment, and answers what they ask.
+    fn rest(&mut self) {
+        let end = Instant::now() + REST;
+        while Instant::now() < end {
+            if !self.open.is_empty() {
+                self.answer_something();
+            }
+            self.listen(Duration::from_millis(5));
+        }
+    }
+
+    /// Cancels everything, and waits until everybody has an answer.
+    fn settle(&mut self, place: &str) {
+        let end = Instant::now() + DEADLINE;
+        while !self.waiting().is_empty() {
+            for session in self.sessions.clone() {
+                self.notify("session/cancel", &json!({"sessionId": session}));
+            }
+            let round = Instant::now();
+            while !self.waiting().is_empty() && round.elapsed() < Duration::from_millis(200) {
+                self.listen(Duration::from_millis(20));
+            }
+            assert!(Instant::now() < end, "{place}: {:?} wait for ever", self.waiting());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_said_everybody_is_answered_once() {
+    let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
+    let count = size.of(2_000, 20_000);
+    let stage = Stage::new(Stage::mark(), actor::script()).await;
+    let mut command = Command::new(stage.program());
+    command.arg("acp");
+    stage.dress(&mut command);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let (heard, lines) = channel();
+    let stdout = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines() {
+            heard.send(line.expect("stdout is text")).ok();
+        }
+    });
+    let mut stderr = child.stderr.take().unwrap();
+    let complaints = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).ok();
+        text
+    });
+    let mut madman = Madman {
+        rng: Rng::with_seed(seed),
+        stdin: child.stdin.take().unwrap(),
+        lines,
+        sessions: Vec::new(),
+        owed: HashMap::new(),
+        methods: HashMap::new(),
+        open: Vec::new(),
+        received: Vec::new(),
+        next: 0,
+        broken: 0,
+        cwd: stage.workspace().to_str().unwrap().to_owned(),
+    };
+    madman.ask("initialize", &json!({"protocolVersion": 1}));
+    for _ in 0..SESSIONS {
+        let params = json!({"cwd": madman.cwd, "mcpServers": []});
+        madman.ask("session/new", &params);
+    }
+    madman.settle("at the start");
+    for number in 0..count {
+        madman.say_something();
+        while madman.listen(Duration::ZERO) {}
+        if number % BREATH == BREATH - 1 {
+            madman.breathe(&format!("seed {seed}, message {number}"));
+            madman.rest();
+        }
+    }
+    madman.settle(&format!("seed {seed}, at the end"));
+    let turns = madman.methods.values().filter(|method| *method == "session/prompt").count();
+    // The end of input, with a few Turns under way.
+    for session in madman.sessions.clone() {
+        let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go » pause 600000"}]});
+        madman.ask("session/prompt", &params);
+    }
+    let Madman { stdin, lines, owed, methods, mut received, broken, .. } = madman;
+    drop(stdin);
+    while let Ok(line) = lines.recv_timeout(DEADLINE) {
+        received.push(serde_json::from_str(&line).expect("JSON to the last line"));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0), "seed {seed}");
+    reader.join().unwrap();
+    let complaints = complaints.join().unwrap();
+    assert!(!complaints.contains("panicked"), "seed {seed}: {complaints}");
+    stage.assert_nothing_survives();
+    let is_owed = |message: &&Value| {
+        owed.get(&message["id"].to_string()).is_some_and(|(owed, came)| came > owed)
+    };
+    let twice: Vec<&Value> =
+        received.iter().filter(|message| message.get("method").is_none()).filter(is_owed).collect();
+    assert!(twice.is_empty(), "seed {seed}: answered more than once: {twice:?}");
+    let lost = received.iter().filter(|message| message.to_string().contains("got lost")).count();
+    assert_eq!(lost, 0, "seed {seed}: a request was dropped");
+    // Who asks with a fraction for an id gets it back, which is all that can be done.
+    received.retain(|message| !message["id"].is_f64());
+    let problems = schema::agent_problems(&received, &methods);
+    assert!(problems.is_empty(), "seed {seed}: {:#?}", &problems[..problems.len().min(5)]);
+    torture::say(&format!(
+        "acp, fuzz: {count} messages ({broken} broken, {turns} prompts, {SESSIONS} Sessions), {} lines back, seed={seed}, {:.1} s",
+        received.len(),
+        began.elapsed().as_secs_f64(),
+    ));
+}

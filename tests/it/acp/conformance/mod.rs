@@ -1,0 +1,83 @@
+//! What the protocol asks of an agent, in tables of cases, each against the real `pixir acp`.
+
+pub mod actor;
+mod auth;
+mod cancel;
+mod capabilities;
+mod case;
+mod commands;
+mod content;
+mod errors;
+mod exit;
+mod files;
+mod fuzz;
+mod initialize;
+mod lifecycle;
+mod lines;
+mod listing;
+mod mess;
+mod options;
+mod permission;
+mod replay;
+mod schema;
+mod tools;
+mod updates;
+
+use crate::support::torture;
+use case::Topic;
+
+/// Every table of cases.
+const TOPICS: &[&Topic] = &[
+    &lines::TOPIC,
+    &initialize::TOPIC,
+    &auth::TOPIC,
+    &lifecycle::TOPIC,
+    &content::TOPIC,
+    &updates::TOPIC,
+    &tools::TOPIC,
+    &files::TOPIC,
+    &permission::TOPIC,
+    &options::TOPIC,
+    &commands::TOPIC,
+    &cancel::TOPIC,
+    &replay::TOPIC,
+    &listing::TOPIC,
+    &errors::TOPIC,
+    &exit::TOPIC,
+];
+
+/// A test per table, so that they run side by side and fail by name.
+macro_rules! played {
+    ($($name:ident),*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            $name::TOPIC.play().await;
+        })*
+
+        #[test]
+        fn every_table_is_played() {
+            let played = [$($name::TOPIC.name),*];
+            let known: Vec<&str> = TOPICS.iter().map(|topic| topic.name).collect();
+            assert_eq!(known, played);
+        }
+    };
+}
+
+played!(
+    lines, initialize, auth, lifecycle, content, updates, tools, files, permission, options,
+    commands, cancel, replay, listing, errors, exit
+);
+
+#[test]
+fn there_are_enough_cases_and_no_two_of_a_name() {
+    let mut names: Vec<(&str, &str)> = TOPICS
+        .iter()
+        .flat_map(|topic| topic.cases.iter().map(|case| (topic.name, case.name)))
+        .collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "two cases have one name");
+    assert!(count >= 150, "{count} cases");
+    torture::say(&format!("acp: {count} cases in {} tables", TOPICS.len()));
+}

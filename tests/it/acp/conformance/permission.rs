@@ -1,0 +1,253 @@
+//! Permission: what is asked, with what, what each answer means, and for how long.
+
+use serde_json::{Value, json};
+
+use super::actor::play;
+use super::case::{Case, Scene, Topic, Turn, case, finished, turn_with};
+
+pub const TOPIC: Topic = Topic::new("permission", CASES);
+
+fn chosen(option: &str) -> Value {
+    json!({"outcome": {"outcome": "selected", "optionId": option}})
+}
+
+/// A prompt whose every question gets one answer.
+#[track_caller]
+fn answered(scene: &mut Scene, session: &str, replies: &[&str], option: &str) -> Turn {
+    let prompt = play("go", replies);
+    turn_with(&mut scene.probe, session, &prompt, |asked| {
+        assert_eq!(asked["method"], "session/request_permission");
+        chosen(option)
+    })
+}
+
+fn write(name: &str) -> String {
+    format!("call write {}", json!({"path": name, "content": "written\n"}))
+}
+
+fn is_there(scene: &Scene, name: &str) -> bool {
+    scene.workspace().join(name).exists()
+}
+
+/// A question that is open, and the prompt behind it.
+#[track_caller]
+fn open(scene: &mut Scene, name: &str) -> (String, u64, Value) {
+    let session = scene.session();
+    let id = scene.probe.prompt(&session, &play("go", &[&write(name), "say done"]));
+    let asked = scene.probe.request("session/request_permission");
+    (session, id, asked)
+}
+
+const CASES: &[Case] = &[
+    case("an editor's user is asked, unless they said otherwise", |scene| {
+        let session = scene.session();
+        let told = answered(scene, &session, &[&write("asked.txt"), "say done"], "once");
+        assert_eq!(told.asked.len(), 1);
+        assert!(is_there(scene, "asked.txt"));
+        assert_eq!(scene.log(&session)[0]["data"]["permission_mode"], "ask");
+    }),
+    case("a question belongs to its Session and its call", |scene| {
+        let (session, id, asked) = open(scene, "whose.txt");
+        assert_eq!(asked["params"]["sessionId"], session);
+        scene.probe.choose(&asked, "once");
+        let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+        let call = &asked["params"]["toolCall"]["toolCallId"];
+        assert_eq!(told.of("tool_call")[0]["toolCallId"], *call);
+    }),
+    case("a question about a file shows what would change", |scene| {
+        scene.write("shown.txt", "one\ntwo\n");
+        let session = scene.session();
+        let edit =
+            r#"call edit {"path":"shown.txt","edits":[{"old_string":"two","new_string":"2"}]}"#;
+        let told = answered(scene, &session, &[edit, "say done"], "once");
+        let call = &told.asked[0]["params"]["toolCall"];
+        let path = scene.workspace().join("shown.txt");
+        let diff =
+            json!({"type": "diff", "path": path, "oldText": "one\ntwo\n", "newText": "one\n2\n"});
+        assert_eq!(call["content"], json!([diff]));
+        assert_eq!(call["locations"][0]["path"], json!(path));
+        assert_eq!(
+            (&call["kind"], &call["rawInput"]["path"]),
+            (&json!("edit"), &json!("shown.txt"))
+        );
+        assert!(call["title"].as_str().unwrap().contains("shown.txt"));
+    }),
+    case("a question about a command shows all of it", |scene| {
+        let session = scene.session();
+        let told = answered(scene, &session, &["bash touch made && rm made", "say done"], "once");
+        let call = &told.asked[0]["params"]["toolCall"];
+        assert_eq!(
+            (&call["title"], &call["kind"]),
+            (&json!("touch made && rm made"), &json!("execute"))
+        );
+        assert!(call["content"].to_string().contains("touch made && rm made"), "{call}");
+        assert_eq!(call["rawInput"]["command"], "touch made && rm made");
+    }),
+    case("there is a once, an always and a no, each with its own id", |scene| {
+        let (session, id, asked) = open(scene, "options.txt");
+        let options = asked["params"]["options"].as_array().unwrap();
+        let kinds: Vec<&str> =
+            options.iter().map(|option| option["kind"].as_str().unwrap()).collect();
+        for kind in ["allow_once", "allow_always", "reject_once"] {
+            assert!(kinds.contains(&kind), "{kinds:?}");
+        }
+        let mut ids: Vec<&str> = options.iter().map(|o| o["optionId"].as_str().unwrap()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), options.len());
+        scene.probe.choose(&asked, "reject");
+        finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+    }),
+    case("an always says for how long", |scene| {
+        let (session, id, asked) = open(scene, "scope.txt");
+        for option in asked["params"]["options"].as_array().unwrap() {
+            if option["kind"] == "allow_always" {
+                let name = option["name"].as_str().unwrap();
+                assert!(name.contains("session") || name.contains("project"), "{option}");
+            }
+        }
+        scene.probe.choose(&asked, "reject");
+        finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+    }),
+    case("once is once", |scene| {
+        let session = scene.session();
+        for round in 0..2 {
+            let told =
+                answered(scene, &session, &[&write(&format!("once-{round}")), "say done"], "once");
+            assert_eq!(told.asked.len(), 1, "{round}");
+        }
+    }),
+    case("always for this Session is not asked again in it", |scene| {
+        let session = scene.session();
+        let command = "bash echo always > always.txt";
+        let first = answered(scene, &session, &[command, "say done"], "session");
+        let second = answered(scene, &session, &[command, "say done"], "session");
+        assert_eq!((first.asked.len(), second.asked.len()), (1, 0));
+        let other = scene.session();
+        let elsewhere = answered(scene, &other, &[command, "say done"], "once");
+        assert_eq!(elsewhere.asked.len(), 1, "another Session asks for itself");
+    }),
+    case("always for this project is not asked again in any Session of it", |scene| {
+        let session = scene.session();
+        let command = "bash echo project > project.txt";
+        assert_eq!(answered(scene, &session, &[command, "say done"], "project").asked.len(), 1);
+        let other = scene.session();
+        assert_eq!(answered(scene, &other, &[command, "say done"], "once").asked.len(), 0);
+        // Also not in another process, and nothing of it is in the Workspace.
+        let mut process = scene.other(&[], json!({}));
+        let third = process.session(&scene.workspace());
+        let told = turn_with(&mut process, &third, &play("go", &[command, "say done"]), |asked| {
+            panic!("{asked}")
+        });
+        assert_eq!(told.stop(), "end_turn");
+    }),
+    case("a no is told to the model, and the Turn goes on", |scene| {
+        let session = scene.session();
+        let told = answered(scene, &session, &[&write("never.txt"), "echo"], "reject");
+        assert_eq!((told.stop(), told.call()["status"].as_str()), ("end_turn", Some("failed")));
+        assert!(!is_there(scene, "never.txt"));
+        assert!(!told.text().is_empty());
+    }),
+    case("what the user says with a no reaches the model", |scene| {
+        let session = scene.session();
+        let prompt = play("go", &[&write("feedback.txt"), "echo"]);
+        let told = turn_with(
+            &mut scene.probe,
+            &session,
+            &prompt,
+            |_| json!({"outcome": {"outcome": "selected", "optionId": "reject"}, "_meta": {"feedback": "use the other folder"}}),
+        );
+        assert!(told.text().contains("use the other folder"), "{told:?}");
+    }),
+    case("an answer is on record", |scene| {
+        let session = scene.session();
+        answered(scene, &session, &[&write("record.txt"), "say done"], "once");
+        let log = scene.log(&session);
+        let decision = log.iter().find(|event| event["type"] == "permission_decision").unwrap();
+        assert_eq!(decision["data"]["mode"], "ask", "{decision}");
+    }),
+    case("an option that was not offered allows nothing", |scene| {
+        let session = scene.session();
+        let told = answered(scene, &session, &[&write("odd-option.txt"), "say done"], "made-up");
+        assert_eq!((told.stop(), is_there(scene, "odd-option.txt")), ("end_turn", false));
+    }),
+    case("an error as an answer allows nothing", |scene| {
+        let (session, id, asked) = open(scene, "error.txt");
+        let error = json!({"code": -32603, "message": "the dialog broke"});
+        scene.probe.say(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
+        let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+        assert_eq!((told.stop(), is_there(scene, "error.txt")), ("end_turn", false));
+    }),
+    case("an answer without sense allows nothing", |scene| {
+        let (session, id, asked) = open(scene, "senseless.txt");
+        let line = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": 7}});
+        scene.probe.raw(format!("{line}\n").as_bytes());
+        let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+        assert_eq!((told.stop(), is_there(scene, "senseless.txt")), ("end_turn", false));
+    }),
+    case("a cancelled question is a cancelled Turn", |scene| {
+        let (session, id, asked) = open(scene, "cancelled.txt");
+        scene.probe.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
+        let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+        assert_eq!((told.stop(), is_there(scene, "cancelled.txt")), ("cancelled", false));
+    }),
+    case("a cancelled Turn takes its question back", |scene| {
+        let (session, id, asked) = open(scene, "taken-back.txt");
+        scene.probe.notify("session/cancel", json!({"sessionId": session}));
+        let back = scene.probe.wait("the question back", |message| {
+            message["method"] == "$/cancel_request" && message["params"]["requestId"] == asked["id"]
+        });
+        assert!(back.get("id").is_none());
+        // A client that answers all the same does no harm.
+        scene.probe.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
+        let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+        assert_eq!((told.stop(), is_there(scene, "taken-back.txt")), ("cancelled", false));
+    }),
+    case("two Sessions ask at once and each gets its own answer", |scene| {
+        let (_, first_id, first_asked) = open(scene, "both-a.txt");
+        let (_, second_id, second_asked) = open(scene, "both-b.txt");
+        scene.probe.choose(&second_asked, "once");
+        scene.probe.choose(&first_asked, "reject");
+        for id in [second_id, first_id] {
+            assert_eq!(scene.probe.answer(id).unwrap()["stopReason"], "end_turn");
+        }
+        assert!(is_there(scene, "both-b.txt") && !is_there(scene, "both-a.txt"));
+    }),
+    case("what only looks is not asked", |scene| {
+        scene.write("look.txt", "words\n");
+        let session = scene.session();
+        let replies = [
+            r#"call read {"path":"look.txt"}"#,
+            r#"call grep {"pattern":"words"}"#,
+            "bash ls look.txt",
+            "say done",
+        ];
+        let told = answered(scene, &session, &replies, "reject");
+        assert_eq!((told.stop(), told.asked.len()), ("end_turn", 0));
+    }),
+    case("mode auto asks nothing", |scene| {
+        let session = scene.session();
+        scene
+            .probe
+            .call("session/set_mode", json!({"sessionId": session, "modeId": "auto"}))
+            .unwrap();
+        let told = answered(scene, &session, &[&write("auto.txt"), "say done"], "reject");
+        assert_eq!((told.asked.len(), is_there(scene, "auto.txt")), (0, true));
+    }),
+    case("mode read_only refuses without asking", |scene| {
+        let session = scene.session();
+        let mode = json!({"sessionId": session, "modeId": "read_only"});
+        scene.probe.call("session/set_mode", mode).unwrap();
+        let told = answered(scene, &session, &[&write("refused.txt"), "say done"], "once");
+        assert_eq!((told.asked.len(), is_there(scene, "refused.txt")), (0, false));
+        assert_eq!(told.call()["status"], "failed");
+    }),
+    case("a question that is open keeps nobody else waiting", |scene| {
+        let (session, id, asked) = open(scene, "patient.txt");
+        scene.probe.still_answers();
+        let other = scene.session();
+        assert_eq!(scene.turn(&other, "hello").stop(), "end_turn");
+        scene.probe.choose(&asked, "once");
+        finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+    }),
+];

@@ -1,0 +1,223 @@
+//! Loading and resuming: the whole story again, or none of it, and then on.
+
+use serde_json::{Value, json};
+
+use super::actor::play;
+use super::case::{Case, Probe, Scene, Topic, Turn, case, merged, turn};
+
+pub const TOPIC: Topic = Topic::new("load and resume", CASES).with_args(&["--auto"]);
+
+fn params(scene: &Scene, session: &str) -> Value {
+    json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []})
+}
+
+/// Loads a Session, and gives what was told before the answer, and the answer.
+#[track_caller]
+fn loaded(probe: &mut Probe, params: Value, session: &str) -> (Vec<Value>, Value) {
+    probe.drain();
+    let heard = probe.received.len();
+    let answer = probe.call("session/load", params).unwrap();
+    let place = probe.received.iter().rposition(|message| message.get("method").is_none()).unwrap();
+    let told = &probe.received[heard..place];
+    let own = told.iter().filter(|message| message["params"]["sessionId"] == session);
+    (own.map(|message| message["params"]["update"].clone()).collect(), answer)
+}
+
+/// One prompt, then the Session closed and loaded again in another process.
+#[track_caller]
+fn again(scene: &mut Scene, replies: &[&str]) -> (Turn, Vec<Value>, String) {
+    let session = scene.session();
+    let live = scene.turn(&session, &play("first words", replies));
+    scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+    let mut other = scene.other(&["--auto"], json!({}));
+    let (told, answer) = loaded(&mut other, params(scene, &session), &session);
+    assert!(answer.is_object(), "{answer}");
+    (live, told, session)
+}
+
+fn text(updates: &[Value], kind: &str) -> String {
+    crate::support::editor::text_of(updates, kind)
+}
+
+/// What a client shows of a call in the end.
+fn cards(updates: &[Value]) -> Vec<Value> {
+    let first = updates.iter().filter(|update| update["sessionUpdate"] == "tool_call");
+    let card = |call: Value| {
+        json!({
+            "title": call["title"], "kind": call["kind"], "status": call["status"],
+            "content": call["content"], "locations": call["locations"], "rawInput": call["rawInput"],
+        })
+    };
+    first.map(|call| card(merged(updates, call["toolCallId"].as_str().unwrap()))).collect()
+}
+
+const CASES: &[Case] = &[
+    case("words of both sides are told again, before the answer", |scene| {
+        let (_, told, _) = again(scene, &["say the answer"]);
+        assert!(text(&told, "user_message_chunk").contains("first words"), "{told:?}");
+        assert_eq!(text(&told, "agent_message_chunk"), "the answer");
+    }),
+    case("messages keep ids of their own", |scene| {
+        let (_, told, _) = again(scene, &["note one ;; bash true", "say two"]);
+        let chunks: Vec<&Value> =
+            told.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk").collect();
+        assert_eq!(chunks.len(), 2);
+        assert_ne!(chunks[0]["messageId"], chunks[1]["messageId"]);
+    }),
+    case("thoughts are told again", |scene| {
+        let (_, told, _) = again(scene, &["think deep thoughts ;; say x"]);
+        assert_eq!(text(&told, "agent_thought_chunk").trim(), "deep thoughts");
+    }),
+    case("calls look as they did when they ran", |scene| {
+        scene.write("replayed.txt", "one\ntwo\n");
+        let edit =
+            r#"call edit {"path":"replayed.txt","edits":[{"old_string":"two","new_string":"2"}]}"#;
+        let replies = [
+            r#"call read {"path":"replayed.txt"}"#,
+            edit,
+            "bash echo words; exit 2",
+            r#"call read {"path":"gone"}"#,
+            "say done",
+        ];
+        let (live, told, _) = again(scene, &replies);
+        assert_eq!(cards(&told), cards(&live.updates));
+        assert_eq!(cards(&told).len(), 4);
+    }),
+    case("a finished call is told in one piece", |scene| {
+        let (_, told, _) = again(scene, &["bash echo words", "say done"]);
+        let of_calls = told.iter().filter(|update| update.get("toolCallId").is_some()).count();
+        assert_eq!(of_calls, 1, "{told:?}");
+    }),
+    case("the plan is told as it stands", |scene| {
+        let plan = |status: &str| {
+            format!(r#"call update_plan {{"plan":[{{"step":"look","status":"{status}"}}]}}"#)
+        };
+        let (_, told, _) = again(scene, &[&plan("in_progress"), &plan("completed"), "say done"]);
+        let plans: Vec<&Value> =
+            told.iter().filter(|update| update["sessionUpdate"] == "plan").collect();
+        assert_eq!(plans.len(), 1);
+        assert_eq!(plans[0]["entries"][0]["status"], "completed");
+    }),
+    case("title, usage and commands are told", |scene| {
+        let (_, told, _) = again(scene, &["say x"]);
+        let has = |kind: &str| told.iter().any(|update| update["sessionUpdate"] == kind);
+        for kind in ["session_info_update", "usage_update", "available_commands_update"] {
+            assert!(has(kind), "{kind} in {told:?}");
+        }
+    }),
+    case("a Turn that failed says so again", |scene| {
+        let (live, told, _) = again(scene, &["status 400 that makes no sense"]);
+        assert!(live.outcome.is_err());
+        assert!(text(&told, "agent_message_chunk").contains("that makes no sense"), "{told:?}");
+    }),
+    case("a cancelled call is told as one that ended", |scene| {
+        let session = scene.session();
+        let id = scene.probe.prompt(&session, &play("go", &["bash echo begun; sleep 600"]));
+        scene.probe.wait("its output", |message| message.to_string().contains("begun\\n"));
+        scene.probe.notify("session/cancel", json!({"sessionId": session}));
+        scene.probe.answer(id).unwrap();
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let params = params(scene, &session);
+        let (told, _) = loaded(&mut scene.probe, params, &session);
+        assert_eq!(cards(&told)[0]["status"], "failed", "{told:?}");
+    }),
+    case("the answer is an object with modes and options", |scene| {
+        let session = scene.session();
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        for method in ["session/load", "session/resume"] {
+            let params = params(scene, &session);
+            let answer = scene.probe.call(method, params).unwrap();
+            assert!(answer["modes"].is_object() && answer["configOptions"].is_array(), "{answer}");
+        }
+    }),
+    case("resuming tells nothing of the past", |scene| {
+        let session = scene.session();
+        scene.turn(&session, "past words » say past answer");
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let mut other = scene.other(&["--auto"], json!({}));
+        other.call("session/resume", params(scene, &session)).unwrap();
+        let told = turn(&mut other, &session, "next » say next answer");
+        assert_eq!(told.text(), "next answer");
+        assert!(told.of("user_message_chunk").is_empty());
+    }),
+    case("resuming needs no servers", |scene| {
+        let session = scene.session();
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let params = json!({"sessionId": session, "cwd": scene.workspace()});
+        scene.probe.call("session/resume", params).unwrap();
+    }),
+    case("a Session that was never prompted is resumed by another process", |scene| {
+        let session = scene.session();
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let mut other = scene.other(&[], json!({}));
+        other.call("session/resume", params(scene, &session)).unwrap();
+        assert_eq!(turn(&mut other, &session, "hello").stop(), "end_turn");
+    }),
+    case("the model remembers what was before", |scene| {
+        let session = scene.session();
+        scene.turn(&session, "the word is rhubarb");
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let mut other = scene.other(&["--auto"], json!({}));
+        loaded(&mut other, params(scene, &session), &session);
+        let told = turn(&mut other, &session, "which word » repeat");
+        assert!(told.text().contains("rhubarb"), "{told:?}");
+    }),
+    case("a Session that is open here is told again and stays open", |scene| {
+        let session = scene.session();
+        scene.turn(&session, "words » say answer");
+        let params = params(scene, &session);
+        let (told, _) = loaded(&mut scene.probe, params, &session);
+        assert_eq!(text(&told, "agent_message_chunk"), "answer");
+        assert_eq!(scene.turn(&session, "next").stop(), "end_turn");
+    }),
+    case("a Session of the terminal is loaded", |scene| {
+        let folder = scene.workspace().join("terminal-made");
+        std::fs::create_dir_all(&folder).unwrap();
+        let ran = scene.stage.run(&[
+            "--json",
+            "--cwd",
+            folder.to_str().unwrap(),
+            "said in a terminal » say and answered",
+        ]);
+        let envelope: Value = serde_json::from_str(&ran.expect_code(0).stdout).unwrap();
+        let session = envelope["session_id"].as_str().unwrap();
+        let params = json!({"sessionId": session, "cwd": folder, "mcpServers": []});
+        let (told, _) = loaded(&mut scene.probe, params, session);
+        assert!(text(&told, "user_message_chunk").contains("said in a terminal"));
+        assert_eq!(text(&told, "agent_message_chunk"), "and answered");
+    }),
+    case("what is not there is not found, by name", |scene| {
+        for id in ["20260101T000000-abcdef", "nonsense", "../../etc/passwd", ""] {
+            for method in ["session/load", "session/resume"] {
+                let params = params(scene, id);
+                let error = scene.probe.call(method, params).unwrap_err();
+                assert_eq!(
+                    (&error["code"], &error["data"]["sessionId"]),
+                    (&json!(-32_002), &json!(id)),
+                    "{method}: {error}"
+                );
+            }
+        }
+    }),
+    case("a load without a directory is refused", |scene| {
+        let session = scene.session();
+        for params in [
+            json!({"sessionId": session}),
+            json!({"sessionId": session, "cwd": "x", "mcpServers": []}),
+            json!({}),
+        ] {
+            let error = scene.probe.odd("session/load", &params).unwrap_err();
+            assert_eq!(error["code"], -32_602, "{error}");
+        }
+    }),
+    case("a prompt behind a load waits for it", |scene| {
+        let session = scene.session();
+        scene.turn(&session, "words » say answer");
+        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
+        let params = params(scene, &session);
+        let load = scene.probe.ask("session/load", params);
+        let prompt = scene.probe.prompt(&session, "next");
+        scene.probe.answer(load).unwrap();
+        assert_eq!(scene.probe.answer(prompt).unwrap()["stopReason"], "end_turn");
+    }),
+];

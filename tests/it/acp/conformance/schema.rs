@@ -1,0 +1,307 @@
+//! The published schema: every line that passes, in either direction, is held against it.
+//!
+//! Beyond its letter a few laws are checked that no schema can say: one answer per question, no call
+//! that was not announced, nothing that the client did not allow.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use jsonschema::Validator;
+use serde_json::{Map, Value, json};
+
+/// From npm `@agentclientprotocol/sdk` 2.4.0; its licence stands beside it.
+const PUBLISHED: &str = include_str!("../../../fixtures/acp/schema-v1.json");
+
+/// Requests that are no part of it and are answered all the same.
+const BESIDE: &[&str] = &["session/set_model"];
+
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(PUBLISHED).unwrap());
+static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
+
+/// What a definition describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Request,
+    Response,
+    Notification,
+}
+
+/// The name of what describes a method, of the side that serves it: `agent`, `client`, `protocol`.
+fn definition(method: &str, side: &str, role: Role) -> Option<&'static str> {
+    let definitions = SCHEMA["$defs"].as_object().unwrap();
+    let ending = match role {
+        Role::Request => "Request",
+        Role::Response => "Response",
+        Role::Notification => "Notification",
+    };
+    let found = definitions.iter().find(|(name, definition)| {
+        definition["x-method"] == method && definition["x-side"] == side && name.ends_with(ending)
+    });
+    found.map(|(name, _)| name.as_str())
+}
+
+/// What a value breaks of a definition. Whoever is strict allows no key that is not in it.
+fn breaks(name: &str, value: &Value, is_strict: bool) -> Vec<String> {
+    let key = format!("{name} {is_strict}");
+    let known = VALIDATORS.lock().unwrap().get(&key).cloned();
+    let validator = known.unwrap_or_else(|| {
+        let mut schema = json!({
+            "$schema": SCHEMA["$schema"],
+            "$ref": format!("#/$defs/{name}"),
+            "$defs": SCHEMA["$defs"],
+        });
+        if is_strict {
+            schema["unevaluatedProperties"] = json!(false);
+        }
+        let made = Arc::new(jsonschema::validator_for(&schema).unwrap());
+        VALIDATORS.lock().unwrap().insert(key, Arc::clone(&made));
+        made
+    });
+    let told = |error: jsonschema::ValidationError<'_>| {
+        format!("{name}{}: {}", error.instance_path(), cut(&error.to_string()))
+    };
+    validator.iter_errors(value).map(told).collect()
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
+/// A conversation of lines, and what is wrong with it.
+pub struct Record<'a> {
+    pub sent: &'a [Value],
+    pub received: &'a [Value],
+    /// Requests that need no answer, because the connection was cut.
+    pub is_cut: bool,
+}
+
+impl Record<'_> {
+    /// Everything that is wrong, in words; nothing when all is well.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let asked_by_us = methods(self.sent);
+        let asked_by_them = methods(self.received);
+        for message in self.sent {
+            problems.extend(client_line(message, &asked_by_them));
+        }
+        for message in self.received {
+            problems.extend(agent_line(message, &asked_by_us));
+        }
+        problems.extend(self.unanswered());
+        problems.extend(laws(self));
+        problems
+    }
+
+    /// Every request has exactly one answer, and no notification has one.
+    fn unanswered(&self) -> Vec<String> {
+        let mut answers: HashMap<String, usize> = HashMap::new();
+        for answer in self.received.iter().filter(|message| message.get("method").is_none()) {
+            *answers.entry(answer["id"].to_string()).or_default() += 1;
+        }
+        let mut problems = Vec::new();
+        for (id, method) in methods(self.sent) {
+            match answers.get(&id).copied().unwrap_or_default() {
+                1 => {}
+                0 if self.is_cut => {}
+                count => problems.push(format!("{method} {id} has {count} answers")),
+            }
+        }
+        problems
+    }
+}
+
+/// What is wrong with lines of the agent alone, when the methods of our requests are known.
+pub fn agent_problems(received: &[Value], asked: &HashMap<String, String>) -> Vec<String> {
+    received.iter().flat_map(|message| agent_line(message, asked)).collect()
+}
+
+/// The requests among messages: the method of each id.
+fn methods(messages: &[Value]) -> HashMap<String, String> {
+    let requests = messages.iter().filter(|message| message.get("id").is_some());
+    requests
+        .filter_map(|message| {
+            Some((message["id"].to_string(), message.get("method")?.as_str()?.to_owned()))
+        })
+        .collect()
+}
+
+/// What is wrong with a line of ours.
+fn client_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> {
+    let mut problems = envelope(message);
+    let none = json!({});
+    let params = message.get("params").filter(|params| !params.is_null()).unwrap_or(&none);
+    match (message["method"].as_str(), message.get("id")) {
+        (Some(method), _) if method.starts_with('_') || BESIDE.contains(&method) => {}
+        (Some(method), Some(_)) => match definition(method, "agent", Role::Request) {
+            Some(name) => problems.extend(breaks(name, params, true)),
+            None => problems.push(format!("we asked {method}, which nobody knows")),
+        },
+        (Some(method), None) => {
+            let known = definition(method, "agent", Role::Notification)
+                .or_else(|| definition(method, "protocol", Role::Notification));
+            match known {
+                Some(name) => problems.extend(breaks(name, params, true)),
+                None => problems.push(format!("we said {method}, which nobody knows")),
+            }
+        }
+        (None, id) => {
+            let id = id.unwrap_or(&Value::Null).to_string();
+            let method = asked.get(&id).map(String::as_str);
+            problems.extend(outcome(message, method, "client", false));
+        }
+    }
+    problems
+}
+
+/// What is wrong with a line of the agent.
+fn agent_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> {
+    let mut problems = envelope(message);
+    match (message["method"].as_str(), message.get("id")) {
+        (Some(method), Some(_)) => match definition(method, "client", Role::Request) {
+            Some(name) => problems.extend(breaks(name, &message["params"], true)),
+            None => problems.push(format!("it asked {method}, which no client knows")),
+        },
+        (Some(method), None) => {
+            let known = definition(method, "client", Role::Notification)
+                .or_else(|| definition(method, "protocol", Role::Notification));
+            match known {
+                Some(name) => problems.extend(breaks(name, &message["params"], true)),
+                None => problems.push(format!("it said {method}, which no client knows")),
+            }
+            if method == "session/update" {
+                problems.extend(breaks("SessionUpdate", &message["params"]["update"], true));
+            }
+        }
+        (None, id) => {
+            let id = id.unwrap_or(&Value::Null).to_string();
+            let method = asked.get(&id).map(String::as_str);
+            problems.extend(outcome(message, method, "agent", true));
+        }
+    }
+    problems
+        .into_iter()
+        .map(|problem| format!("{problem} in {}", cut(&message.to_string())))
+        .collect()
+}
+
+/// What is wrong with an answer to a method; without one, only its error can be judged.
+fn outcome(message: &Value, method: Option<&str>, side: &str, is_strict: bool) -> Vec<String> {
+    match (message.get("result"), message.get("error")) {
+        (None, Some(error)) => {
+            let mut problems = breaks("Error", error, is_strict);
+            let words = error["message"].as_str().unwrap_or_default();
+            if words.trim().is_empty() || words.contains('\n') {
+                problems.push(format!("an error is one line of words, not {words:?}"));
+            }
+            problems
+        }
+        (Some(result), None) => {
+            let name = method.and_then(|method| definition(method, side, Role::Response));
+            name.map(|name| breaks(name, result, is_strict)).unwrap_or_default()
+        }
+        _ => vec!["an answer is either a result or an error".to_owned()],
+    }
+}
+
+fn envelope(message: &Value) -> Vec<String> {
+    const KEYS: &[&str] = &["jsonrpc", "id", "method", "params", "result", "error"];
+    let mut problems = Vec::new();
+    if message["jsonrpc"] != "2.0" {
+        problems.push("it does not say jsonrpc 2.0".to_owned());
+    }
+    let none = Map::new();
+    let keys = message.as_object().unwrap_or(&none).keys();
+    problems.extend(
+        keys.filter(|key| !KEYS.contains(&key.as_str())).map(|key| format!("the key {key}")),
+    );
+    if let Some(id) = message.get("id") {
+        problems.extend(breaks("RequestId", id, false));
+    }
+    problems
+}
+
+/// What holds in every conversation, whatever it is about.
+fn laws(record: &Record<'_>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut calls: HashSet<(String, String)> = HashSet::new();
+    let allows = |path: &str| {
+        let greetings = record.sent.iter().filter(|message| message["method"] == "initialize");
+        let mut given = greetings.map(|greeting| &greeting["params"]["clientCapabilities"]);
+        given.any(|given| given.pointer(path).is_some_and(|v| *v == true || v.is_object()))
+    };
+    for message in record.received {
+        let (params, update) = (&message["params"], &message["params"]["update"]);
+        let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
+        let gate = match message["method"].as_str().unwrap_or_default() {
+            "fs/read_text_file" => "/fs/readTextFile",
+            "fs/write_text_file" => "/fs/writeTextFile",
+            method if method.starts_with("terminal/") => "/terminal",
+            method if method.starts_with("elicitation/") => "/elicitation/form",
+            _ => match update["sessionUpdate"].as_str().unwrap_or_default() {
+                "notice" => "/session/notices",
+                "compaction_update" | "compaction_summary_chunk" => "/session/compaction",
+                _ => "",
+            },
+        };
+        if !gate.is_empty() && !allows(gate) {
+            problems.push(format!("nobody allowed {gate}: {}", cut(&message.to_string())));
+        }
+        let id = update["toolCallId"].as_str().or(params["toolCall"]["toolCallId"].as_str());
+        let is_first = update["sessionUpdate"] == "tool_call";
+        match id.map(|id| (session, id.to_owned())) {
+            Some(call) if is_first => {
+                calls.insert(call);
+            }
+            Some(call) if !calls.contains(&call) => {
+                problems
+                    .push(format!("a call that was not announced: {}", cut(&message.to_string())));
+            }
+            _ => {}
+        }
+    }
+    problems
+}
+
+/// The check itself can fail.
+#[test]
+fn what_breaks_the_schema_is_found() {
+    let ask = |params: Value| json!({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": params});
+    let good = ask(json!({"cwd": "/", "mcpServers": []}));
+    let answer = |result: Value| json!({"jsonrpc": "2.0", "id": 1, "result": result});
+    let update = |update: Value| json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}});
+    let text = json!({"type": "text", "text": "x"});
+    let problems = |sent: &[Value], received: &[Value]| {
+        Record { sent, received, is_cut: false }.problems().len()
+    };
+    let (sent, made) = ([good], answer(json!({"sessionId": "s"})));
+    assert_eq!(problems(&sent, std::slice::from_ref(&made)), 0);
+    let said = update(json!({"sessionUpdate": "agent_message_chunk", "content": text}));
+    assert_eq!(problems(&sent, &[made.clone(), said]), 0);
+    let broken: &[&[Value]] = &[
+        &[],
+        &[made.clone(), made.clone()],
+        &[answer(json!({}))],
+        &[answer(json!({"sessionId": "s", "models": []}))],
+        &[json!({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": ""}})],
+        &[made.clone(), update(json!({"sessionUpdate": "agent_message_chunk", "content": "x"}))],
+        &[made.clone(), update(json!({"sessionUpdate": "no_such_thing"}))],
+        &[
+            made.clone(),
+            update(json!({"sessionUpdate": "agent_message_chunk", "content": text, "odd": 1})),
+        ],
+        &[made.clone(), update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "c"}))],
+        &[
+            made.clone(),
+            update(json!({"sessionUpdate": "notice", "severity": "info", "title": "t"})),
+        ],
+        &[
+            made.clone(),
+            json!({"jsonrpc": "2.0", "id": 0, "method": "fs/read_text_file", "params": {"sessionId": "s", "path": "/a"}}),
+        ],
+        &[made.clone(), json!({"id": 7, "result": {}})],
+    ];
+    for received in broken {
+        assert_ne!(problems(&sent, received), 0, "{received:?}");
+    }
+    assert_ne!(problems(&[ask(json!({"cwd": 3}))], &[made]), 0);
+}

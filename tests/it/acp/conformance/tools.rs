@@ -1,0 +1,247 @@
+//! Tool calls: what they are called, where they work, what they change, and that they end.
+
+use serde_json::{Value, json};
+
+use super::actor::play;
+use super::case::{Case, Scene, Topic, Turn, case, merged, turn};
+
+pub const TOPIC: Topic = Topic::new("tools and diffs", CASES).with_args(&["--auto"]);
+
+/// One call and its end.
+#[track_caller]
+fn called(scene: &mut Scene, call: &str) -> (Turn, Value) {
+    let told = scene.once(&play("go", &[call, "say done"]));
+    assert_eq!(told.stop(), "end_turn");
+    let call = told.call();
+    (told, call)
+}
+
+fn shown(call: &Value) -> String {
+    call["content"].to_string()
+}
+
+/// A client that shows output of commands that run here.
+fn terminal() -> Value {
+    json!({"_meta": {"terminal_output": true}})
+}
+
+const CASES: &[Case] = &[
+    case("a command is called by what it runs", |scene| {
+        let (_, call) = called(scene, "bash echo one && echo two");
+        assert_eq!(
+            (&call["title"], &call["kind"]),
+            (&json!("echo one && echo two"), &json!("execute"))
+        );
+        assert_eq!(call["status"], "completed");
+    }),
+    case("a call begins pending, runs, and ends", |scene| {
+        let (told, _) = called(scene, "bash echo x");
+        let own = told.updates.iter().filter(|update| update.get("toolCallId").is_some());
+        // What is not said of a new call is that it waits.
+        let status = |update: &'_ Value| {
+            let is_new = update["sessionUpdate"] == "tool_call";
+            update["status"].as_str().or(is_new.then_some("pending")).map(str::to_owned)
+        };
+        let statuses: Vec<String> = own.filter_map(status).collect();
+        assert_eq!(statuses, ["pending", "in_progress", "completed"]);
+    }),
+    case("raw input and output are told", |scene| {
+        let (_, call) = called(scene, "bash echo raw-words");
+        assert_eq!(call["rawInput"]["command"], "echo raw-words");
+        assert!(call["rawOutput"].to_string().contains("raw-words"), "{call}");
+    }),
+    case("a command that fails has failed, with its output", |scene| {
+        let (_, call) = called(scene, "bash echo before; exit 3");
+        assert!(shown(&call).contains("before"), "{call}");
+        assert!(["failed", "completed"].contains(&call["status"].as_str().unwrap()));
+        assert!(call["rawOutput"].to_string().contains('3'), "{call}");
+    }),
+    case("output is shown in a fence", |scene| {
+        let (_, call) = called(scene, "bash echo '```'; echo inside");
+        let text = call["content"][0]["content"]["text"].as_str().unwrap();
+        assert!(text.starts_with("````") && text.contains("inside"), "{text}");
+    }),
+    case("output is told while the command runs", |scene| {
+        let session = scene.session();
+        let prompt = play("go", &["bash echo early; sleep 0.3; echo late", "say done"]);
+        let told = scene.turn(&session, &prompt);
+        let running = told.updates.iter().find(|update| {
+            update["sessionUpdate"] == "tool_call_update" && update.to_string().contains("early")
+        });
+        assert!(!running.unwrap().to_string().contains("late\\n"), "{running:?}");
+    }),
+    case("reading is a read with its place", |scene| {
+        let path = scene.write("read-me.txt", "one\ntwo\nthree\n");
+        let (_, call) = called(scene, r#"call read {"path":"read-me.txt","offset":2}"#);
+        assert_eq!((&call["kind"], &call["status"]), (&json!("read"), &json!("completed")));
+        assert!(call["title"].as_str().unwrap().contains("read-me.txt"));
+        assert_eq!(call["locations"][0], json!({"path": path, "line": 2}));
+    }),
+    case("searching is a search", |scene| {
+        scene.write("hay/needle.txt", "a needle\n");
+        for call in
+            [r#"call grep {"pattern":"needle"}"#, r#"call glob {"pattern":"**/needle.txt"}"#]
+        {
+            let (_, call) = called(scene, call);
+            assert_eq!((&call["kind"], &call["status"]), (&json!("search"), &json!("completed")));
+            assert!(call["title"].as_str().unwrap().contains("needle"), "{call}");
+        }
+    }),
+    case("listing has a title and a place", |scene| {
+        scene.write("folder/file", "x");
+        let (_, call) = called(scene, r#"call list {"path":"folder"}"#);
+        assert_eq!(call["locations"][0]["path"], json!(scene.workspace().join("folder")));
+        assert!(call["title"].as_str().unwrap().contains("folder"));
+    }),
+    case("a new file is a diff from nothing", |scene| {
+        let (_, call) = called(scene, r#"call write {"path":"new.txt","content":"a\nb\n"}"#);
+        let path = scene.workspace().join("new.txt");
+        let diff = &call["content"][0];
+        assert_eq!(
+            (&diff["type"], &diff["path"], &diff["newText"]),
+            (&json!("diff"), &json!(path), &json!("a\nb\n"))
+        );
+        assert!(diff.get("oldText").is_none_or(Value::is_null), "{diff}");
+        assert_eq!((&call["kind"], &call["status"]), (&json!("edit"), &json!("completed")));
+    }),
+    case("a file that was there never looks new", |scene| {
+        scene.write("there.txt", "old\n");
+        let told = scene.once(&play(
+            "go",
+            &[
+                r#"call read {"path":"there.txt"}"#,
+                r#"call write {"path":"there.txt","content":"new\n"}"#,
+                "say done",
+            ],
+        ));
+        let calls = told.of("tool_call");
+        let call = merged(&told.updates, calls[1]["toolCallId"].as_str().unwrap());
+        assert_eq!(
+            (&call["content"][0]["oldText"], &call["content"][0]["newText"]),
+            (&json!("old\n"), &json!("new\n")),
+            "{call}"
+        );
+    }),
+    case("an empty file that was there never looks new", |scene| {
+        scene.write("empty.txt", "");
+        let told = scene.once(&play(
+            "go",
+            &[
+                r#"call read {"path":"empty.txt"}"#,
+                r#"call write {"path":"empty.txt","content":"new\n"}"#,
+                "say done",
+            ],
+        ));
+        let calls = told.of("tool_call");
+        let call = merged(&told.updates, calls[1]["toolCallId"].as_str().unwrap());
+        assert_eq!(call["content"][0]["oldText"], "", "{call}");
+    }),
+    case("an edit is a diff with the true text of both sides", |scene| {
+        scene.write("edit.txt", "one\ntwo\nthree\n");
+        let edit =
+            r#"call edit {"path":"edit.txt","edits":[{"old_string":"two","new_string":"2"}]}"#;
+        let (_, call) = called(scene, edit);
+        let diff = &call["content"][0];
+        assert_eq!(
+            (&diff["oldText"], &diff["newText"]),
+            (&json!("one\ntwo\nthree\n"), &json!("one\n2\nthree\n"))
+        );
+        assert_eq!(call["locations"][0]["path"], json!(scene.workspace().join("edit.txt")));
+        assert!(
+            shown(&call).matches("\"diff\"").count() == 1
+                && !shown(&call).contains("\"content\":{"),
+            "{call}"
+        );
+    }),
+    case("two distant edits are two diffs of one file", |scene| {
+        let lines: Vec<String> = (1..=60).map(|number| format!("line {number}\n")).collect();
+        let text = lines.concat();
+        scene.write("long.txt", &text);
+        let edit = r#"call edit {"path":"long.txt","edits":[{"old_string":"line 2\n","new_string":"LINE 2\n"},{"old_string":"line 59\n","new_string":"LINE 59\n"}]}"#;
+        let (_, call) = called(scene, edit);
+        let diffs = call["content"].as_array().unwrap();
+        assert!(
+            diffs.iter().all(|diff| diff["type"] == "diff" && diff["oldText"].is_string()),
+            "{call}"
+        );
+        let new: String = diffs.iter().filter_map(|diff| diff["newText"].as_str()).collect();
+        assert!(new.contains("LINE 2\n") && new.contains("LINE 59\n"));
+    }),
+    case("a patch of two files has a diff of each", |scene| {
+        scene.write("p1.txt", "a\n");
+        let patch = "*** Begin Patch\n*** Update File: p1.txt\n@@\n-a\n+A\n*** Add File: p2.txt\n+new\n*** End Patch\n";
+        let call = format!("call apply_patch {}", json!({"patch": patch}));
+        let (_, call) = called(scene, &call);
+        let paths: Vec<&str> = call["content"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|diff| diff["path"].as_str())
+            .collect();
+        assert!(paths.iter().any(|path| path.ends_with("p1.txt")), "{call}");
+        assert!(paths.iter().any(|path| path.ends_with("p2.txt")), "{call}");
+    }),
+    case("a file without its last newline keeps its text", |scene| {
+        scene.write("bare.txt", "a\nb");
+        let edit = r#"call edit {"path":"bare.txt","edits":[{"old_string":"b","new_string":"c"}]}"#;
+        let (_, call) = called(scene, edit);
+        assert_eq!(
+            (&call["content"][0]["oldText"], &call["content"][0]["newText"]),
+            (&json!("a\nb"), &json!("a\nc"))
+        );
+    }),
+    case("a call that cannot be done has failed and says why", |scene| {
+        for call in [
+            r#"call read {"path":"no-such-file"}"#,
+            r#"call edit {"path":"no-such-file","edits":[{"old_string":"a","new_string":"b"}]}"#,
+            r#"call read {"paht":"typo"}"#,
+            r#"call no_such_tool {"a":1}"#,
+            r#"call read {"path":"../../outside"}"#,
+            "raw read {broken",
+        ] {
+            let (_, told) = called(scene, call);
+            assert_eq!(told["status"], "failed", "{call}");
+            assert!(!told["content"].as_array().unwrap().is_empty(), "{told}");
+        }
+    }),
+    case("calls of one reply are told apart and all end", |scene| {
+        scene.write("x.txt", "x\n");
+        let read = r#"call read {"path":"x.txt"}"#;
+        let prompt = play(
+            "go",
+            &[&format!("{read} ;; bash echo 1 ;; bash echo 2"), "say", "say", "say done"],
+        );
+        let told = scene.once(&prompt);
+        let ids: Vec<&str> =
+            told.of("tool_call").iter().map(|call| call["toolCallId"].as_str().unwrap()).collect();
+        assert_eq!(ids.len(), 3);
+        assert!(ids.iter().all(|id| merged(&told.updates, id)["status"] == "completed"));
+    }),
+    case("the name of the tool is told beside its title", |scene| {
+        let (_, call) = called(scene, "bash true");
+        assert!(call["name"] == "bash" || call["_meta"]["tool_name"] == "bash", "{call}");
+    }),
+    case("a client with terminals sees the command in one", |scene| {
+        let mut other = scene.other(&["--auto"], terminal());
+        let session = other.session(&scene.workspace());
+        let told = turn(
+            &mut other,
+            &session,
+            &play("go", &["bash echo in-a-terminal; exit 4", "say done"]),
+        );
+        let first = told.of("tool_call")[0];
+        let id = first["content"][0]["terminalId"].as_str().unwrap();
+        assert_eq!(first["_meta"]["terminal_info"]["terminal_id"], id);
+        let metas: Vec<&Value> =
+            told.of("tool_call_update").iter().map(|update| &update["_meta"]).collect();
+        let output: String =
+            metas.iter().filter_map(|meta| meta["terminal_output"]["data"].as_str()).collect();
+        assert!(output.contains("in-a-terminal"), "{metas:?}");
+        let exit = metas.iter().find(|meta| meta["terminal_exit"].is_object()).unwrap();
+        assert_eq!(exit["terminal_exit"]["exit_code"], 4);
+    }),
+    case("a client without them is sent no terminal", |scene| {
+        let (told, _) = called(scene, "bash echo x");
+        assert!(!json!(told.updates).to_string().contains("terminal"), "{told:?}");
+    }),
+];

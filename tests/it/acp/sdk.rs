@@ -1,0 +1,194 @@
+//! The official Rust SDK as a client: what it can do, it can do with `pixir acp`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use agent_client_protocol::schema::ProtocolVersion;
+use agent_client_protocol::v1::ConnectionTo;
+use agent_client_protocol::v1::schema::{
+    CancelNotification, CloseSessionRequest, ContentBlock, InitializeRequest, ListSessionsRequest,
+    LoadSessionRequest, NewSessionRequest, PermissionOptionKind, PromptRequest, PromptResponse,
+    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
+    ResumeSessionRequest, SelectedPermissionOutcome, SessionId, SessionNotification, SessionUpdate,
+    StopReason, TextContent, ToolCallContent, ToolCallStatus,
+};
+use agent_client_protocol::{AcpAgent, AcpAgentConfig, Agent, Client, Error};
+
+use super::conformance::actor::{self, play};
+use crate::support::Stage;
+use crate::support::house::DEADLINE;
+use crate::support::leaks;
+
+/// What the client was told and asked.
+#[derive(Clone, Default)]
+struct Heard {
+    updates: Arc<Mutex<Vec<SessionUpdate>>>,
+    asked: Arc<Mutex<Vec<RequestPermissionRequest>>>,
+}
+
+impl Heard {
+    fn take(&self) -> Vec<SessionUpdate> {
+        std::mem::take(&mut self.updates.lock().unwrap())
+    }
+
+    fn has(&self, wished: impl Fn(&SessionUpdate) -> bool) -> bool {
+        self.updates.lock().unwrap().iter().any(wished)
+    }
+
+    async fn wait(&self, wished: impl Fn(&SessionUpdate) -> bool) {
+        while !self.has(&wished) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// `pixir acp` on a stage, as the SDK starts it.
+fn agent(stage: &Stage) -> AcpAgent {
+    let mut dressed = std::process::Command::new(stage.program());
+    stage.dress(&mut dressed);
+    let mut config = AcpAgentConfig::new(stage.program()).arg("acp");
+    for (name, value) in dressed.get_envs() {
+        let value = value.unwrap_or_default();
+        config = config.env(name.to_string_lossy(), value.to_string_lossy());
+    }
+    AcpAgent::new(config).with_debug(|line, _| leaks::check_stream(line))
+}
+
+/// Drives a client through its agent; it says yes once to whatever it is asked.
+async fn drive(
+    stage: &Stage,
+    heard: &Heard,
+    story: impl AsyncFnOnce(ConnectionTo<Agent>) -> Result<(), Error>,
+) {
+    let (told, asked) = (heard.clone(), heard.clone());
+    let driven = Client
+        .v1()
+        .name("story")
+        .on_receive_notification(
+            async move |notification: SessionNotification, _| {
+                told.updates.lock().unwrap().push(notification.update);
+                Ok(())
+            },
+            agent_client_protocol::on_receive_notification!(),
+        )
+        .on_receive_request(
+            async move |request: RequestPermissionRequest, responder, _| {
+                let mut options = request.options.iter();
+                let once = options.find(|option| option.kind == PermissionOptionKind::AllowOnce);
+                let chosen = SelectedPermissionOutcome::new(once.unwrap().option_id.clone());
+                asked.asked.lock().unwrap().push(request.clone());
+                responder.respond(RequestPermissionResponse::new(
+                    RequestPermissionOutcome::Selected(chosen),
+                ))
+            },
+            agent_client_protocol::on_receive_request!(),
+        )
+        .connect_with(agent(stage), story);
+    tokio::time::timeout(DEADLINE, driven).await.expect("the story ends").unwrap();
+}
+
+async fn greet(client: &ConnectionTo<Agent>) -> Result<(), Error> {
+    let hello = client.send_request(InitializeRequest::new(ProtocolVersion::V1));
+    let hello = hello.block_task().await?;
+    assert_eq!(hello.protocol_version, ProtocolVersion::V1);
+    assert!(hello.agent_capabilities.load_session);
+    Ok(())
+}
+
+async fn prompt(
+    client: &ConnectionTo<Agent>,
+    session: &SessionId,
+    text: &str,
+) -> Result<PromptResponse, Error> {
+    let blocks = vec![ContentBlock::Text(TextContent::new(text))];
+    client.send_request(PromptRequest::new(session.clone(), blocks)).block_task().await
+}
+
+fn text_of(updates: &[SessionUpdate]) -> String {
+    let texts = updates.iter().filter_map(|update| match update {
+        SessionUpdate::AgentMessageChunk(chunk) => match &chunk.content {
+            ContentBlock::Text(text) => Some(text.text.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    texts.collect()
+}
+
+fn has_diff(updates: &[SessionUpdate]) -> bool {
+    updates.iter().any(|update| match update {
+        SessionUpdate::ToolCallUpdate(call) => {
+            let content = call.fields.content.as_deref().unwrap_or_default();
+            content.iter().any(|piece| matches!(piece, ToolCallContent::Diff(_)))
+                && call.fields.status == Some(ToolCallStatus::Completed)
+        }
+        _ => false,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
+    let mark = Stage::mark();
+    let sleeping = format!("bash echo begun; sleep 600; echo {mark}");
+    let stage = Stage::new(mark, actor::script()).await;
+    let work: PathBuf = stage.workspace().canonicalize().unwrap();
+    let heard = Heard::default();
+    let made: Arc<Mutex<Option<SessionId>>> = Arc::default();
+    let (ears, place, made_here) = (heard.clone(), work.clone(), Arc::clone(&made));
+    drive(&stage, &heard, async move |client: ConnectionTo<Agent>| {
+        greet(&client).await?;
+        let opened =
+            client.send_request(NewSessionRequest::new(place.clone())).block_task().await?;
+        let session = opened.session_id;
+        *made_here.lock().unwrap() = Some(session.clone());
+        // A prompt with tools, one of which is asked for.
+        let write = r#"call write {"path":"made.txt","content":"made\n"}"#;
+        let script = play("go", &[write, "bash cat made.txt", "echo"]);
+        let answer = prompt(&client, &session, &script).await?;
+        assert_eq!(answer.stop_reason, StopReason::EndTurn);
+        let told = ears.take();
+        assert!(has_diff(&told) && text_of(&told).contains("made"), "{told:?}");
+        assert_eq!(ears.asked.lock().unwrap().len(), 1);
+        // A command that is cancelled while it runs.
+        let script = play("go", &[&sleeping]);
+        let running = prompt(&client, &session, &script);
+        let cancelling = async {
+            ears.wait(|update| format!("{update:?}").contains("begun\\n")).await;
+            client.send_notification(CancelNotification::new(session.clone()))
+        };
+        let (answer, cancelled) = tokio::join!(running, cancelling);
+        cancelled?;
+        assert_eq!(answer?.stop_reason, StopReason::Cancelled);
+        // It is on the list, it can be closed, and loaded with all that was.
+        let listed = client.send_request(ListSessionsRequest::new()).block_task().await?;
+        assert!(listed.sessions.iter().any(|one| one.session_id == session));
+        client.send_request(CloseSessionRequest::new(session.clone())).block_task().await?;
+        ears.take();
+        let load = LoadSessionRequest::new(session.clone(), place.clone());
+        client.send_request(load).block_task().await?;
+        let told = ears.take();
+        assert!(told.iter().any(|update| matches!(update, SessionUpdate::UserMessageChunk(_))));
+        assert!(text_of(&told).contains("made"));
+        client.send_request(CloseSessionRequest::new(session)).block_task().await?;
+        Ok(())
+    })
+    .await;
+    stage.assert_nothing_survives();
+    // Another process goes on with it.
+    let session = made.lock().unwrap().clone().unwrap();
+    let ears = heard.clone();
+    drive(&stage, &heard, async move |client: ConnectionTo<Agent>| {
+        greet(&client).await?;
+        ears.take();
+        let resume = ResumeSessionRequest::new(session.clone(), work);
+        client.send_request(resume).block_task().await?;
+        let answer = prompt(&client, &session, "what was said » repeat").await?;
+        assert_eq!(answer.stop_reason, StopReason::EndTurn);
+        assert!(text_of(&ears.take()).contains("cat made.txt"));
+        client.send_request(CloseSessionRequest::new(session)).block_task().await?;
+        Ok(())
+    })
+    .await;
+    stage.assert_nothing_survives();
+}
