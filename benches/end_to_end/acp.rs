@@ -128,19 +128,30 @@ fn talking(stage: &Stage, report: &mut Report) {
     let mut rates: Vec<u64> = (0..8)
         .map(|_| {
             let began = Instant::now();
-            let updates = editor.prompt(&session, &format!("deltas {PIECES}"));
-            #[expect(
-                clippy::cast_precision_loss,
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a rate"
-            )]
-            let rate = (updates as f64 / began.elapsed().as_secs_f64()) as u64;
-            rate
+            editor.prompt(&session, &format!("deltas {PIECES}"));
+            per_second(PIECES, began.elapsed())
+        })
+        .collect();
+    lone(report, "acp: pieces of an answer per second", median(&mut rates).to_string());
+    // Pieces are told together where they come together; what is loaded is told one by one.
+    for _ in 0..10 {
+        editor.prompt(&session, "read 50");
+    }
+    let mut rates: Vec<u64> = (0..8)
+        .map(|_| {
+            let began = Instant::now();
+            let params = json!({"sessionId": session, "cwd": stage.workspace(), "mcpServers": []});
+            let (_, updates) = editor.call("session/load", &params);
+            per_second(updates, began.elapsed())
         })
         .collect();
     editor.end();
-    lone(report, "acp: updates per second", format!("{}", median(&mut rates)));
+    lone(report, "acp: updates per second", median(&mut rates).to_string());
+}
+
+fn per_second(count: usize, taken: Duration) -> u64 {
+    let nanos = taken.as_nanos().max(1);
+    u64::try_from(count as u128 * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
 }
 
 /// A home, a Workspace and a model.
@@ -153,6 +164,8 @@ impl Stage {
     fn new() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(folder.path().join("work/.git")).unwrap();
+        let lines = "one more line of a small file\n".repeat(60);
+        std::fs::write(folder.path().join("work/file.txt"), lines).unwrap();
         Self { folder, model: Model::start(None) }
     }
 
