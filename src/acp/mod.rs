@@ -59,8 +59,12 @@ pub async fn serve(
         };
         match line {
             Some(Line::Whole(line)) => {
-                if let Some(message) = Message::read(&line) {
-                    agent.handle(message).await;
+                let Some(message) = Message::read(&line) else { continue };
+                // A client that does not read holds up what is said to it, but not the end.
+                tokio::select! {
+                    biased;
+                    () = &mut stop => break,
+                    () = agent.handle(message) => {}
                 }
             }
             Some(Line::TooLong) => agent.refuse_long_line().await,

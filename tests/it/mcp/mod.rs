@@ -13,7 +13,7 @@ mod permission;
 /// The server of these stories.
 pub mod server;
 /// A server behind an address.
-mod web;
+pub mod web;
 
 use std::time::{Duration, Instant};
 

@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use super::case::{Probe, Scene, Topic, turn};
+use crate::mcp::web::{KEY, Web};
 use crate::support::desk::Desk;
 use crate::support::editor::{Editor, text_of};
 use crate::support::house::DEADLINE;
@@ -42,6 +43,17 @@ const EXERCISES: &[(&str, Exercise)] = &[
         prompted(scene, &json!({"type": "resource", "resource": resource}), "say ok");
         let requests = scene.stage.server.requests();
         assert!(requests.iter().any(|request| request.body_text.contains("embedded words")));
+    }),
+    ("mcpCapabilities.http", |scene| {
+        let web = Web::start();
+        let key = json!({"name": "Authorization", "value": format!("Bearer {KEY}")});
+        let server = json!({"type": "http", "name": "web", "url": web.url, "headers": [key]});
+        let params = json!({"cwd": scene.workspace(), "mcpServers": [server]});
+        let made = scene.probe.call("session/new", params).unwrap();
+        scene.turn(made["sessionId"].as_str().unwrap(), "look » say seen");
+        let requests = scene.stage.server.requests();
+        let tools = &requests.last().unwrap().body["tools"];
+        assert!(tools.to_string().contains("mcp__web__"), "{tools}");
     }),
     ("sessionCapabilities.list", |scene| {
         let session = scene.session();

@@ -83,6 +83,8 @@ const CASES: &[Case] = &[
             made.push(session);
         }
         let first = made[0].clone();
+        // File systems date what is written by ticks of some milliseconds.
+        std::thread::sleep(std::time::Duration::from_millis(30));
         turn(&mut scene.probe, &first, "once more");
         assert_eq!(ids(&mut scene.probe, &place)[0], first);
     }),
@@ -200,6 +202,8 @@ const CASES: &[Case] = &[
     case("what somebody else has open is not deleted", |scene| {
         let session = scene.session();
         let mut other = scene.other(&[], json!({}));
+        // It looks where it has worked.
+        other.session(&scene.workspace());
         let error = other.call("session/delete", named(&session)).unwrap_err();
         let holder = scene.probe.child.id().to_string();
         assert!(error["message"].as_str().unwrap().contains(&holder), "{error}");
