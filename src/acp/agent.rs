@@ -27,6 +27,9 @@ use crate::id::SessionId;
 use crate::projection;
 use crate::rpc::{CANCEL_REQUEST, Fault, Id, Message};
 
+/// How long what was asked before the end may still be answered.
+const ANSWERING: Duration = Duration::from_millis(300);
+
 /// How long everything that runs may take to end when the client is gone.
 const CLOSING: Duration = Duration::from_secs(3);
 
@@ -83,7 +86,11 @@ impl Agent {
                 handle.send(Inbox::Close { closed }).await.ok();
             }
             self.tasks.close();
-            self.tasks.wait().await;
+            if tokio::time::timeout(ANSWERING, self.tasks.wait()).await.is_err() {
+                // Such as a sign-in that waits for a person.
+                self.connection.flights.ground();
+                self.tasks.wait().await;
+            }
             for harness in self.connection.open_harnesses() {
                 harness.settle().await;
             }

@@ -88,12 +88,14 @@ fn option(answer: Answer, asked: &PermissionRequest) -> PermissionOption {
     let prefix = asked.prefix.as_deref().unwrap_or_default();
     let (name, kind) = match answer {
         Answer::Once => ("Allow once".to_owned(), PermissionOptionKind::AllowOnce),
-        Answer::Session => {
-            ("Always allow this for this session".to_owned(), PermissionOptionKind::AllowAlways)
-        }
-        Answer::Project => {
-            ("Always allow this in this project".to_owned(), PermissionOptionKind::AllowAlways)
-        }
+        Answer::Session => (
+            "Always allow exactly this for this session".to_owned(),
+            PermissionOptionKind::AllowAlways,
+        ),
+        Answer::Project => (
+            "Always allow exactly this in this project".to_owned(),
+            PermissionOptionKind::AllowAlways,
+        ),
         Answer::Prefix => (
             format!("Always allow `{prefix} …` in this project"),
             PermissionOptionKind::AllowAlways,

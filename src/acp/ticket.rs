@@ -28,6 +28,15 @@ impl Flights {
         self.open().get(key).cloned()
     }
 
+    /// Stops all tasks: nobody waits for their answers any more.
+    pub fn ground(&self) {
+        for flight in self.open().values() {
+            if let Flight::Task(token) = flight {
+                token.cancel();
+            }
+        }
+    }
+
     fn open(&self) -> MutexGuard<'_, HashMap<String, Flight>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

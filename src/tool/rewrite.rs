@@ -122,8 +122,9 @@ impl Rewriter {
             Some(stat) if old == Some(new.as_slice()) => Print::of(&new, &stat),
             _ => {
                 notes.extend(found.as_ref().and_then(other_names));
-                if let Some(told) = hand_over(context, &real, current.as_ref(), &new)? {
-                    notes.extend(told);
+                let handed = hand_over(context, &real, current.as_ref(), &new)?;
+                notes.extend(handed.notes);
+                if handed.is_taken {
                     Print::of_text(&new)
                 } else {
                     let replaced = target.replace(&new).map_err(explain)?;
@@ -207,14 +208,21 @@ pub fn keep_after(context: &ToolContext, real: &Path, new: Option<&[u8]>) {
     }
 }
 
-/// Hands a changed file to the editor. Gives what is to be known about it when the editor took it,
-/// and nothing when the disk is the place to write.
+/// Whether the editor took a changed file; if it did not, the disk is the place to write.
+#[derive(Debug, Default)]
+pub struct HandedOver {
+    pub is_taken: bool,
+    /// What is to be known about it.
+    pub notes: Vec<String>,
+}
+
+/// Hands a changed file to the editor.
 pub fn hand_over(
     context: &ToolContext,
     real: &Path,
     current: Option<&Current>,
     new: &[u8],
-) -> Result<Option<Vec<String>>, ToolError> {
+) -> Result<HandedOver, ToolError> {
     // An editor may save a file anew, and its other names would keep the old content.
     let is_one = current.is_none_or(|current| current.stat.st_nlink < 2);
     let old = current.map_or(&[][..], |current| &current.bytes);
@@ -230,13 +238,13 @@ pub fn hand_over(
             let saved = saved.ok().and_then(|mut file| load(&mut file, real).ok());
             let is_saved = saved.as_deref() == Some(new);
             let note = (!is_saved).then(|| "the editor has not saved it yet".to_owned());
-            Ok(Some(note.into_iter().collect()))
+            Ok(HandedOver { is_taken: true, notes: note.into_iter().collect() })
         }
         Handed::NotAsked | Handed::Refused(_) if is_unsaved => Err(unsaved(real)),
-        Handed::NotAsked => Ok(None),
+        Handed::NotAsked => Ok(HandedOver::default()),
         Handed::Refused(reason) => {
-            tracing::debug!(path = %real.display(), %reason, "the editor does not take it");
-            Ok(None)
+            let note = format!("the editor did not take it ({reason}), so it was written to disk");
+            Ok(HandedOver { is_taken: false, notes: vec![note] })
         }
     }
 }

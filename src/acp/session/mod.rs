@@ -332,9 +332,8 @@ impl Actor {
             let id = EventId::mint().to_string();
             self.tell(to_acp::failure(&id, &fault.message)).await;
         }
-        if self.client.takes_notices {
-            self.tell_notes().await;
-        }
+        // What was found out meanwhile, such as a server that did not start, is told with its Turn.
+        self.tell_notes().await;
         running.ticket.answer(outcome.map(PromptResponse::new)).await;
         while self.running.is_none() {
             let Some((ticket, prompt)) = self.waiting.pop_front() else { return };

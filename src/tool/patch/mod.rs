@@ -177,10 +177,11 @@ fn to_editor(
             Err(file_changed(&file.given))
         };
         match taken {
-            Ok(None) => {}
-            Ok(Some(notes)) => {
-                draft.files[at].notes.extend(notes);
-                handed.push(at);
+            Ok(taken) => {
+                draft.files[at].notes.extend(taken.notes);
+                if taken.is_taken {
+                    handed.push(at);
+                }
             }
             Err(error) => {
                 draft.files[at].error = Some(error);

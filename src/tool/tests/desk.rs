@@ -158,8 +158,10 @@ fn an_editor_that_does_not_take_a_change_leaves_it_to_the_disk() {
     ] {
         let office = Office::with(editor);
         office.bench.put("a.txt", "one\n");
-        office.call("edit", edit("a.txt", "one", "1")).unwrap();
+        let (_, done) = office.call("edit", edit("a.txt", "one", "1")).unwrap();
         assert_eq!(office.bench.bytes("a.txt"), b"1\n");
+        let is_told = done.text.contains("the editor did not take it (locked)");
+        assert_eq!(is_told, office.editor.is_locked, "a refusal is told: {}", done.text);
         // But never over words that only the editor has.
         office.hold("b.txt", "one\n", "one, unsaved\n");
         let error = office.call("edit", edit("b.txt", "one", "1")).unwrap_err();
