@@ -12,11 +12,20 @@ pub fn take(file: &File, id: &SessionId, path: &Path) -> Result<(), LogError> {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
-            Err(LogError::Busy { id: id.clone(), holder: Locks::now().holder(file) })
+            Err(LogError::Busy { id: id.clone(), holder: holder(file) })
         }
         Err(TryLockError::Error(source)) => Err(LogError::Write { path: path.to_owned(), source }),
     }
 }
+
+/// Who writes a file that cannot be locked. The kernel tells its table in pieces, and a row may slip
+/// between two of them while others come and go; so a row that is not there is looked for again.
+pub fn holder(file: &File) -> Option<u32> {
+    (0..LOOKS).find_map(|_| Locks::now().holder(file))
+}
+
+/// How often.
+const LOOKS: usize = 8;
 
 /// A look at every file lock of this machine; looking takes no lock.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 pub use folder::Folder;
-pub use lock::Locks;
+pub use lock::{Locks, holder};
 pub use read::{Damage, Flaw, Place, Reading, Torn};
 pub use repair::{Repaired, repair};
 pub use verify::{Break, Open, Verification, verify};

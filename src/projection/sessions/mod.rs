@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::event::{AssistantMessage, TerminalStatus};
 use crate::id::SessionId;
-use crate::log::{Folder, Locks, LogError};
+use crate::log::{Folder, Locks, LogError, holder};
 use crate::paths;
 
 /// How much of a Log's head and tail is looked at first.
@@ -139,7 +139,7 @@ pub fn delete(workspace: &Path, id: &SessionId) -> Result<Vec<PathBuf>, LogError
     // Held until the end, so that nobody opens what is about to go.
     let file = state.append_log(id)?;
     if file.try_lock().is_err() {
-        return Err(LogError::Busy { id: id.clone(), holder: Locks::now().holder(&file) });
+        return Err(LogError::Busy { id: id.clone(), holder: holder(&file) });
     }
     let failed = |path: &Path| {
         let path = path.to_owned();
