@@ -25,6 +25,10 @@ pub fn known(home: &Home) -> Vec<PathBuf> {
 
 /// Puts a Workspace at the head of the cache; what cannot be written is not missed.
 pub fn remember(home: &Home, workspace: &Path) {
+    // One at a time, or the list of one of them would be lost; the kernel's lock goes with its holder.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder()).ok();
+    let folder = fs::File::open(home.folder());
+    let _held = folder.and_then(|folder| folder.lock().map(|()| folder));
     let mut list = listed(home);
     if list.first().is_some_and(|first| first == workspace) {
         return;
@@ -51,7 +55,7 @@ fn parse(bytes: &[u8]) -> Vec<PathBuf> {
     paths.filter(|path| path.is_absolute()).collect()
 }
 
-/// Replaces the cache as a whole; two processes at once leave the list of one of them.
+/// Replaces the cache as a whole.
 fn store(home: &Home, list: &[PathBuf]) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder())?;
     // A path that is not UTF-8 cannot stand in JSON; its Sessions are found from inside it.
