@@ -93,6 +93,9 @@ async fn attempt(
             let transport = StreamableHttpClientTransport::with_client(web, settings);
             handler.clone().serve_with_lifecycle(transport, greet).await
         }
+        McpTransport::Broken { key, problem } => {
+            return Err(McpError::Setting(format!("`{key}`: {problem}")));
+        }
     };
     let running = greeted.map_err(|error| explained(&flaw, &error))?;
     let tools = list(running.peer()).await.map_err(|error| failed(&flaw, &error))?;

@@ -80,6 +80,8 @@ fn identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -> Str
             }
         }
         McpTransport::Http { url, .. } => add(url),
+        // It offers nothing.
+        McpTransport::Broken { key, .. } => add(key),
     }
     [server.name.as_str(), tool, manual, &schema.to_string()].into_iter().for_each(add);
     name::hex(&hash.finalize()[..16])

@@ -149,7 +149,7 @@ impl Pipes {
                     }
                     // Whoever waits for this answer shall not wait for ever.
                     if let Some(id) = answered(line) {
-                        let odd = ErrorData::internal_error("its answer cannot be read", None);
+                        let odd = ErrorData::internal_error(unreadable(&error), None);
                         return Ok(Some(RxJsonRpcMessage::<RoleClient>::error(odd, Some(id))));
                     }
                 }
@@ -161,6 +161,18 @@ impl Pipes {
         }
         Ok(None)
     }
+}
+
+/// Why a line that should be an answer is none.
+fn unreadable(error: &serde_json::Error) -> String {
+    let reason = match error.to_string() {
+        // What the decoder says then is about the decoder.
+        reason if reason.starts_with("data did not match") => {
+            "it is neither a result nor an error".to_owned()
+        }
+        reason => wording::line(&reason, 200),
+    };
+    format!("its answer cannot be read: {reason}")
 }
 
 /// The request that a line answers, if it is an answer at all.

@@ -41,7 +41,7 @@ const MOST_NOTICES: usize = 50;
 pub struct Notices(Arc<Mutex<Vec<String>>>);
 
 impl Notices {
-    fn say(&self, words: String) {
+    pub fn say(&self, words: String) {
         tracing::info!(words, "of an MCP server");
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < MOST_NOTICES && all.last() != Some(&words) {
@@ -125,6 +125,11 @@ impl Remote {
     /// How it does now, and news of it.
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.clone()
+    }
+
+    /// Whether its first attempt is under way.
+    pub fn is_starting(&self) -> bool {
+        matches!(*self.state.borrow(), State::Starting)
     }
 
     /// Waits until its first attempt is over, either way.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{
-    LoadSessionResponse, NewSessionResponse, NoticeSeverity, ResumeSessionResponse, SessionUpdate,
+    LoadSessionResponse, NewSessionResponse, NoticeSeverity, ResumeSessionResponse,
     SetSessionConfigOptionResponse, SetSessionModeResponse,
 };
 use serde_json::json;
@@ -21,7 +21,6 @@ use crate::acp::to_acp::{self, Renderer};
 use crate::config::models::Model;
 use crate::error::Report;
 use crate::harness::Change;
-use crate::id::EventId;
 use crate::rpc::Fault;
 
 /// Clients need a moment after the answer before they know the Session that it names.
@@ -83,13 +82,7 @@ impl Actor {
     pub(super) async fn tell_notes(&mut self) {
         self.notes.extend(self.conversation.take_notices());
         for note in std::mem::take(&mut self.notes) {
-            let update = if self.client.takes_notices {
-                to_acp::notice_update(NoticeSeverity::Warning, "Pixir", &note)
-            } else {
-                let id = EventId::mint().to_string();
-                SessionUpdate::AgentMessageChunk(to_acp::chunk(&id, &format!("\u{26a0} {note}\n")))
-            };
-            self.tell(update).await;
+            self.tell(to_acp::note_update(self.client, NoticeSeverity::Warning, &note)).await;
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::diff::{self, Before};
 use super::fenced;
 use crate::acp::client::Client;
-use crate::event::{self, ToolResult};
+use crate::event::{self, ToolResult, guest, guest_call};
 
 /// The longest title, in characters.
 const TITLE: usize = 200;
@@ -50,6 +50,10 @@ pub struct Look {
 impl Look {
     /// How a call of a tool looks.
     pub fn of(tool: &str, args: &Value, root: &Path) -> Self {
+        if let Some((server, own)) = guest(tool) {
+            let title = guest_call(server, own, args, TITLE);
+            return Self { title: bounded(&title), kind: ToolKind::Other, locations: Vec::new() };
+        }
         let known = LOOKS.iter().find(|(name, ..)| *name == tool);
         let (kind, verb) = known.map_or((ToolKind::Other, tool), |(_, kind, verb)| (*kind, *verb));
         let text = |key: &str| args.get(key).and_then(Value::as_str);
@@ -304,7 +308,7 @@ fn patched_files(patch: &str) -> Vec<String> {
 }
 
 /// On one line, and not too long.
-fn bounded(title: &str) -> String {
+pub fn bounded(title: &str) -> String {
     let line: String = title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(TITLE) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),

@@ -23,7 +23,7 @@ use super::client::Client;
 use super::{ending, fault};
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Seq,
-    Status, TerminalStatus, TurnFailed, UserMessage,
+    Status, TerminalStatus, TurnFailed, UserMessage, still_starting,
 };
 use crate::history::History;
 use crate::id::{CallId, EventId};
@@ -199,6 +199,9 @@ impl Renderer {
                 let card = self.cards.get_mut(call_id);
                 card.and_then(Card::start).into_iter().collect()
             }
+            Ephemeral::Status(Status::Starting { servers }) => {
+                vec![note_update(self.client, NoticeSeverity::Info, &still_starting(servers))]
+            }
             Ephemeral::ProviderRetry(retry) if self.client.takes_notices => {
                 let title = format!("Trying again ({}/{})", retry.attempt, retry.max_attempts);
                 vec![notice_update(NoticeSeverity::Warning, &title, &retry.error.message)]
@@ -298,6 +301,15 @@ pub fn chunk(id: &str, text: &str) -> ContentChunk {
 /// Something the user should know, for clients that take notices.
 pub fn notice_update(severity: NoticeSeverity, title: &str, words: &str) -> SessionUpdate {
     SessionUpdate::Notice(Notice::new(severity, title).description(words.to_owned()))
+}
+
+/// Something the user should know: a notice, or words of their own where notices are not taken.
+pub fn note_update(client: Client, severity: NoticeSeverity, note: &str) -> SessionUpdate {
+    if client.takes_notices {
+        return notice_update(severity, "Pixir", note);
+    }
+    let id = EventId::mint().to_string();
+    SessionUpdate::AgentMessageChunk(chunk(&id, &format!("\u{26a0} {note}\n")))
 }
 
 fn title_update(text: &str) -> SessionUpdate {

@@ -59,6 +59,20 @@ async fn an_answer_that_nobody_can_read_is_an_answer() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_no_result_is_told_with_server_tool_and_flaw() {
+    let replies = [Reply::calls("mcp__story__babble", json!({})), Reply::says("Fine.")];
+    let house = house(&json!({"more": ["babble"]}), replies).await;
+    let (conversation, status) = house.turn("babble").await;
+    assert_eq!(status, Status::Done);
+    let log = house.transcript(&conversation);
+    assert!(log.contains("tool_result error mcp_server_failed"), "{log}");
+    let told = house.requests().pop().unwrap().outputs().last().unwrap().to_string();
+    for words in ["MCP server `story`", "the call of `babble`", "`content` is a text, not a list"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_never_answers_is_not_waited_for() {
     let mut house = house(&json!({"mode": "mute"}), [Reply::says("Fine.")]).await;
     house.config.mcp.wait = Duration::from_millis(100);

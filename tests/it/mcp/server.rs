@@ -197,6 +197,8 @@ impl Scripted {
                     "wait",
                 ];
                 names.extend(self.grown.then_some("grown"));
+                let more = self.script["more"].as_array().into_iter().flatten();
+                names.extend(more.filter_map(Value::as_str));
                 let tools: Vec<Value> =
                     names.into_iter().map(|name| tool(name, name == "look")).collect();
                 json!({"tools": tools})
