@@ -14,6 +14,7 @@ mod offer;
 mod pipes;
 mod private;
 mod remote;
+mod schema;
 mod server;
 mod web;
 mod wording;
@@ -133,6 +134,8 @@ impl Connections {
         }
         tools.retain(|tool| wanted == Wanted::All || tool.offer.effect == Effect::Read);
         tools.sort_by(|one, other| one.offer.name.cmp(&other.offer.name));
+        // A Provider refuses a list in which a name stands twice.
+        tools.dedup_by(|later, earlier| later.offer.name == earlier.offer.name);
         tools.into_iter().map(|tool| tool as Arc<dyn AnyTool>).collect()
     }
 
@@ -227,7 +230,9 @@ pub async fn probe(server: &McpServer, ground: &Ground) -> Result<Probe, McpErro
     let live = connect::connect(server, ground).await?;
     let info = live.running.peer().peer_info();
     let slug = slugs(std::slice::from_ref(server)).pop().unwrap_or_default();
-    let (offers, left_out) = offer::Offer::all(server, &slug, live.tools.clone());
+    let connect::Listed { tools, unreadable } = live.tools;
+    let (offers, left_out) = offer::Offer::all(server, &slug, tools);
+    let left_out = left_out + unreadable;
     let tools = offers.iter().map(|offer| ProbedTool {
         name: offer.name.clone(),
         description: offer.manual.clone(),

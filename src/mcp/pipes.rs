@@ -48,6 +48,11 @@ impl Flaw {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
+    /// The reason, for everybody who asks.
+    pub fn seen(&self) -> Option<McpError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The reason, once.
     pub fn take(&self) -> Option<McpError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -164,7 +169,7 @@ impl Pipes {
 }
 
 /// Why a line that should be an answer is none.
-fn unreadable(error: &serde_json::Error) -> String {
+pub fn unreadable(error: &serde_json::Error) -> String {
     let reason = match error.to_string() {
         // What the decoder says then is about the decoder.
         reason if reason.starts_with("data did not match") => {
@@ -176,7 +181,7 @@ fn unreadable(error: &serde_json::Error) -> String {
 }
 
 /// The request that a line answers, if it is an answer at all.
-fn answered(line: &[u8]) -> Option<RequestId> {
+pub fn answered(line: &[u8]) -> Option<RequestId> {
     // What is too deep to be read can still be passed over.
     #[derive(Deserialize)]
     struct Shallow {

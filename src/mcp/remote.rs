@@ -167,7 +167,8 @@ impl RemoteTool {
                 format!("{server} answered `{tool}` with an error: {words} ({})", said.code.0)
             }
             ServiceError::TransportClosed => {
-                format!("{} ended during the call of `{}`", self.shown(), self.tool())
+                let why = ready.flaw.seen().map(|why| format!(": {why}")).unwrap_or_default();
+                format!("{} ended during the call of `{}`{why}", self.shown(), self.tool())
             }
             error => {
                 let reason = failed(&ready.flaw, error);

@@ -6,6 +6,8 @@ mod cli;
 mod everything;
 /// Servers that mean harm, or are merely broken.
 mod hostile;
+/// Addresses that do.
+mod hostile_web;
 /// Whatever becomes of Pixir, no server stays.
 mod life;
 /// What is asked, and what is refused.
