@@ -27,7 +27,7 @@ pub enum McpError {
     #[error("it refused the request: HTTP {status}")]
     Unauthorized { status: u16 },
     /// It answers with an error.
-    #[error("it answered with HTTP {status}{}", redirect(.status))]
+    #[error("it answered with HTTP {status}{}", redirect(*.status))]
     Http { status: u16 },
     /// It cannot be reached.
     #[error("it cannot be reached: {reason}")]
@@ -151,8 +151,8 @@ fn is_redirect(status: u16) -> bool {
     (300..400).contains(&status)
 }
 
-fn redirect(status: &u16) -> &'static str {
-    if is_redirect(*status) { ", a redirect, which is not followed" } else { "" }
+fn redirect(status: u16) -> &'static str {
+    if is_redirect(status) { ", a redirect, which is not followed" } else { "" }
 }
 
 fn seconds(span: &Duration) -> String {

@@ -225,12 +225,12 @@ async fn tools_that_cannot_be_read_are_left_out_and_schemas_are_mended() {
 async fn names_that_would_be_one_are_told_apart_across_servers() {
     let mut house = House::with([Reply::says("Ok.")]).await;
     house.config.mcp.wait = DEADLINE;
-    let named = |name: &str, tool: &str| {
+    let with = |name: &str, tool: &str| {
         let mut server = story(&json!({"more": [tool]}));
         server.name = name.to_owned();
         server
     };
-    house.mcp_servers = vec![named("a", "b__c"), named("a__b", "c"), named("a_", "_d")];
+    house.mcp_servers = vec![with("a", "b__c"), with("a__b", "c"), with("a_", "_d")];
     let (_, status) = house.turn("hi").await;
     assert_eq!(status, Status::Done);
     let names = of_server(&house.requests()[0]);

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -206,7 +207,7 @@ async fn a_body_without_an_end_is_not_kept() {
     let web = Web::start(|_, wire| {
         let head = "HTTP/1.1 200 X\r\nContent-Type: application/json\r\n\r\n";
         wire.write_all(head.as_bytes()).ok();
-        while wire.write_all(&[b' '; 65_536]).is_ok() {}
+        while wire.write_all(&[b' '; 8192]).is_ok() {}
         false
     });
     let mut house = house(&web, [Reply::says("Fine.")]).await;
@@ -219,13 +220,17 @@ async fn a_body_without_an_end_is_not_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_the_server_forgot_is_begun_anew() {
-    let web = Web::start(|asked, wire| {
+    let count = AtomicUsize::new(1);
+    let web = Web::start(move |asked, wire| {
         let is_old = asked.session == "s-1" && asked.method == "tools/call";
         if is_old {
             return plain(wire, 404, "", "who?");
         }
         // The first greeting gets a Session that does not last.
-        let session = if asked.session.is_empty() { next() } else { asked.session.clone() };
+        let session = match asked.session.as_str() {
+            "" => format!("s-{}", count.fetch_add(1, Ordering::Relaxed)),
+            known => known.to_owned(),
+        };
         well(asked, wire, &session)
     });
     let house = house(&web, adding()).await;
@@ -233,12 +238,6 @@ async fn a_session_that_the_server_forgot_is_begun_anew() {
     assert!(told.contains("added"), "{told}");
     assert_eq!(web.heard("POST initialize"), 2);
     assert_eq!(web.heard("POST tools/call s-1"), 1);
-
-    fn next() -> String {
-        use std::sync::atomic::{AtomicUsize, Ordering};
-        static COUNT: AtomicUsize = AtomicUsize::new(1);
-        format!("s-{}", COUNT.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
