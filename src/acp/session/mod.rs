@@ -167,14 +167,14 @@ impl Actor {
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw(&key).await,
             Inbox::Set { ticket, wish } => self.set(ticket, wish).await,
-            Inbox::Load { ticket, setup } => {
-                self.set_up(&setup);
-                self.load(ticket).await;
-            }
-            Inbox::Resume { ticket, setup } => {
-                self.set_up(&setup);
-                self.resume(ticket).await;
-            }
+            Inbox::Load { ticket, setup } => match self.set_up_again(&setup) {
+                Ok(()) => self.load(ticket).await,
+                Err(fault) => ticket.answer(Err::<(), _>(fault)).await,
+            },
+            Inbox::Resume { ticket, setup } => match self.set_up_again(&setup) {
+                Ok(()) => self.resume(ticket).await,
+                Err(fault) => ticket.answer(Err::<(), _>(fault)).await,
+            },
             // The loop has taken it out.
             Inbox::Close { .. } => {}
         }
@@ -192,10 +192,11 @@ impl Actor {
         tokio::time::timeout(WINDING_UP, winding_up).await.ok();
     }
 
-    /// Ends everything: what runs, what waits, and the Session's hold on its Log.
+    /// Ends everything: what runs, what waits, and the Session's hold on its Log. Whoever closed it
+    /// has made it unknown to the client before.
     async fn end(mut self, mut inbox: mpsc::Receiver<Inbox>) {
-        self.connection.dismiss(&self.id);
         inbox.close();
+        self.connection.widen(&self.id, Vec::new());
         self.take_back_questions();
         for (ticket, _) in self.waiting.drain(..) {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
@@ -258,14 +259,25 @@ impl Actor {
         }
         self.conversation = self.harness.afresh(&self.conversation);
         let context = prompt.context.take();
-        let composed = prompt.compose(self.conversation.workspace());
+        let workspace = self.conversation.workspace().to_owned();
+        // Attachments may be large.
+        let composing = tokio::task::spawn_blocking(move || prompt.compose(&workspace));
+        let composed = match composing.await {
+            Ok(composed) => composed,
+            Err(error) => {
+                let fault = Fault::internal(format!("the prompt cannot be read: {error}"));
+                return ticket.answer(Err::<(), _>(fault)).await;
+            }
+        };
         if composed.attachments.iter().any(Attachment::is_image) && !self.conversation.sees_images()
         {
             let model = self.conversation.model();
             self.notes.push(format!("{model} takes no images: they will only be described to it"));
             self.tell_notes().await;
         }
-        let running = Running::new(ticket, &self.conversation);
+        let history = self.conversation.history().await;
+        let heard = history.ok().and_then(|history| history.last_seq());
+        let running = Running::new(ticket, &self.conversation, heard);
         let input = Input { text: composed.text };
         let sent = self.conversation.send_in(input, composed.attachments, context).await;
         match sent {
@@ -289,10 +301,14 @@ impl Actor {
 
     async fn withdraw(&mut self, key: &str) {
         if self.running.as_ref().is_some_and(|running| running.ticket.key() == key) {
-            return self.stop();
+            self.stop();
         }
-        let place = self.waiting.iter().position(|(ticket, _)| ticket.key() == key);
-        if let Some((ticket, _)) = place.and_then(|place| self.waiting.remove(place)) {
+        // A client that gives one id to two requests means both.
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (named, others): (VecDeque<_>, VecDeque<_>) =
+            waiting.partition(|(ticket, _)| ticket.key() == key);
+        self.waiting = others;
+        for (ticket, _) in named {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
         }
     }
