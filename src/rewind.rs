@@ -11,7 +11,8 @@ use crate::error::{Explain, Kind};
 use crate::event::{Canonical, Extra, HistoryRewound, Seq};
 use crate::history::History;
 use crate::snapshot::{
-    Direction, Here, Limits, Plan, Reason, Record, Restored, State, Store, missing, restore,
+    Direction, Here, Limits, Plan, Reason, Record, Restored, State, Store, Survey, in_the_way,
+    missing, restore,
 };
 use crate::workspace::Workspace;
 
@@ -86,14 +87,23 @@ impl Rewind {
             return Err(RewindError::Changed(named.collect()));
         }
         let all = if force { self.plan.clone().forced() } else { self.plan.clone() };
+        let occupied = in_the_way(&all, &site.workspace);
+        if !occupied.is_empty() {
+            return Err(RewindError::Occupied(occupied));
+        }
         let lost = missing(&all, &Store::of(&site.workspace));
         if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
     }
 
     /// Changes the files; what follows is the fact for the Log.
-    pub fn restore(&self, site: &Site) -> Restored {
+    pub fn restore(&self, site: &Site) -> Result<Restored, RewindError> {
+        let (workspace, store) = (&site.workspace, &Store::of(&site.workspace));
+        for turn in &self.plan.cut_off {
+            let survey = Survey { workspace, store, limits: site.limits };
+            Record::read(&site.session_folder, *turn)?.close(&site.session_folder, &survey)?;
+        }
         let all = self.plan.clone().forced();
-        restore(&all, &site.workspace, &Store::of(&site.workspace))
+        Ok(restore(&all, workspace, store))
     }
 
     /// The fact that makes the conversation follow.
@@ -127,12 +137,23 @@ pub enum RewindError {
     NothingToUndo { wanted: usize, turns: usize },
     #[error("nothing was taken back, or the conversation went on since")]
     NothingToRedo,
-    #[error("somebody else changed {}", told(.0.iter().map(|(path, _)| path.as_path())))]
+    #[error("{} {}", blame(.0), told(.0.iter().map(|(path, _)| path.as_path())))]
     Changed(Vec<(PathBuf, Reason)>),
+    #[error("something stands in the way: {}", told(.0.iter().map(PathBuf::as_path)))]
+    Occupied(Vec<PathBuf>),
     #[error("what these files were is not kept any more: {}", told(.0.iter().map(PathBuf::as_path)))]
     Lost(Vec<PathBuf>),
     #[error("what files were could not be read: {0}")]
     Read(#[from] std::io::Error),
+}
+
+fn blame(conflicts: &[(PathBuf, Reason)]) -> &'static str {
+    let is_unsure = |(_, reason): &(PathBuf, Reason)| *reason == Reason::Unsure;
+    if conflicts.iter().all(is_unsure) {
+        "a Turn was cut off, and it or somebody else changed"
+    } else {
+        "somebody else changed"
+    }
 }
 
 fn told<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
@@ -148,7 +169,7 @@ impl Explain for RewindError {
     fn kind(&self) -> Kind {
         match self {
             Self::NothingToUndo { .. } | Self::NothingToRedo => Kind::NoTurn,
-            Self::Changed(_) => Kind::FileChanged,
+            Self::Changed(_) | Self::Occupied(_) => Kind::FileChanged,
             Self::Lost(_) | Self::Read(_) => Kind::ReadFailed,
         }
     }
@@ -160,12 +181,13 @@ impl Explain for RewindError {
                     let when = match reason {
                         Reason::ChangedSince => "since",
                         Reason::ChangedBetween => "between",
+                        Reason::Unsure => "unsure",
                     };
                     json!({ "path": path.to_string_lossy(), "changed": when })
                 };
                 json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
             }
-            Self::Lost(paths) => json!({ "files": paths }),
+            Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths }),
             Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
             Self::NothingToRedo | Self::Read(_) => Value::Null,
         }
@@ -176,6 +198,7 @@ impl Explain for RewindError {
             Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
             Self::NothingToRedo => "take Turns back with `pixir undo`",
             Self::Changed(_) => "look with --dry-run, then overwrite their changes with --force",
+            Self::Occupied(_) => "move it elsewhere, then run this again",
             Self::Lost(_) => "take back fewer Turns with --turns",
             Self::Read(_) => "check the permissions of .pixir in the Workspace",
         };
