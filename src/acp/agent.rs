@@ -19,7 +19,7 @@ use super::inbox::{Inbox, channel};
 use super::leaving::Leaving;
 use super::listing::{self, Wanted};
 use super::options::Wish;
-use super::session::{self, Which};
+use super::session::{self, Actor, Which};
 use super::setup::{Setup, session_id};
 use super::ticket::{Flight, Ticket};
 use super::{fault, greeting};
@@ -144,6 +144,7 @@ impl Agent {
             Ok(Taken::Session(id, message)) => self.to_session(&id, ticket, message).await,
             Ok(Taken::New(setup)) => self.open_new(ticket, setup),
             Ok(Taken::Open(id, setup, open)) => self.open_known(ticket, id, setup, open).await,
+            Ok(Taken::Fork(id, setup)) => self.fork(ticket, id, setup),
             Ok(Taken::Close(id)) => self.close_one(ticket, id).await,
             Ok(Taken::Delete(id)) => self.delete(ticket, id).await,
             Ok(Taken::Work(work)) => self.spawn(ticket, work),
@@ -164,6 +165,7 @@ impl Agent {
             "session/resume" => {
                 Taken::Open(session_id(params)?.0, Setup::read(params)?, Open::Resume)
             }
+            "session/fork" => Taken::Fork(session_id(params)?.0, Setup::read(params)?),
             "session/list" => Taken::Work(self.list(Wanted::read(params)?)),
             "session/close" => Taken::Close(session_id(params)?.0),
             "session/delete" => {
@@ -203,15 +205,27 @@ impl Agent {
     fn open_new(&self, ticket: Ticket, setup: Setup) {
         let (connection, client) = (Arc::clone(&self.connection), self.client);
         self.tasks.spawn(async move {
-            let mut actor =
-                match session::open(Arc::clone(&connection), client, &setup, Which::New).await {
-                    Ok(actor) => actor,
-                    Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
-                };
-            let (handle, inbox) = channel();
-            connection.admit(actor.id(), handle);
-            actor.introduce(ticket).await;
-            actor.run(inbox).await;
+            let opened = session::open(Arc::clone(&connection), client, &setup, Which::New).await;
+            serve(&connection, opened, ticket).await;
+        });
+    }
+
+    /// Opens a Session that begins as another one is now; nothing becomes of that one.
+    fn fork(&self, ticket: Ticket, parent: SessionId, setup: Setup) {
+        let (connection, client) = (Arc::clone(&self.connection), self.client);
+        let leaving = self.connection.leaving(&parent);
+        self.tasks.spawn(async move {
+            if let Some(gone) = leaving {
+                gone.cancelled().await;
+            }
+            let opened = match session::branch(&connection, &setup, &parent).await {
+                Ok(child) => {
+                    let which = Which::Known(child);
+                    session::open(Arc::clone(&connection), client, &setup, which).await
+                }
+                Err(fault) => Err(fault),
+            };
+            serve(&connection, opened, ticket).await;
         });
     }
 
@@ -339,6 +353,7 @@ pub const METHODS: &[&str] = &[
     "session/new",
     "session/load",
     "session/resume",
+    "session/fork",
     "session/list",
     "session/close",
     "session/delete",
@@ -354,6 +369,7 @@ enum Taken {
     Session(SessionId, ForSession),
     New(Setup),
     Open(SessionId, Setup, Open),
+    Fork(SessionId, Setup),
     Close(SessionId),
     /// Nothing, when the name cannot be one of a Session.
     Delete(Option<SessionId>),
@@ -377,6 +393,18 @@ enum Open {
 
 /// Work that ends in an answer.
 type Work = futures_util::future::BoxFuture<'static, Result<Value, Fault>>;
+
+/// Introduces a Session that the client does not know yet, and serves it from then on.
+async fn serve(connection: &Connection, opened: Result<Actor, Fault>, ticket: Ticket) {
+    let mut actor = match opened {
+        Ok(actor) => actor,
+        Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
+    };
+    let (handle, inbox) = channel();
+    connection.admit(actor.id(), handle);
+    actor.introduce(ticket).await;
+    actor.run(inbox).await;
+}
 
 fn is_notification(method: &str) -> bool {
     matches!(method, "session/cancel" | CANCEL_REQUEST)

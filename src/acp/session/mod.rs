@@ -3,6 +3,7 @@
 //! It never waits for a Turn. A Turn is something that is listened to, like the client: so a
 //! cancel, another mode or a close is heard whatever runs.
 
+mod branching;
 mod opening;
 mod running;
 mod setting;
@@ -16,13 +17,14 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-pub use opening::{Which, open};
+pub use opening::{Which, branch, open};
 
 use super::ask::{self, Replied};
 use super::client::Client;
 use super::commands;
 use super::connection::Connection;
 use super::content::Prompt;
+use super::editor::Silence;
 use super::fault;
 use super::inbox::Inbox;
 use super::options::model_of;
@@ -80,6 +82,8 @@ pub struct Actor {
     announce_at: Option<Instant>,
     /// What the user should know, and was not told yet.
     notes: Vec<String>,
+    /// Whether the client answers for its files.
+    silence: Silence,
     was_prompted: bool,
 }
 
@@ -90,6 +94,7 @@ impl Actor {
         client: Client,
         harness: Arc<Harness>,
         conversation: Conversation,
+        silence: Silence,
     ) -> Self {
         let notes = conversation.notices().to_vec();
         let window = model_of(conversation.model(), harness.models()).window();
@@ -108,6 +113,7 @@ impl Actor {
             open: Vec::new(),
             announce_at: None,
             notes,
+            silence,
             was_prompted: false,
         }
     }

@@ -41,10 +41,24 @@ pub async fn open(
     let start = Start { workspace: setup.cwd.clone(), session, can_ask: true, mcp_servers };
     let started = harness.start(start).await;
     let mut conversation = started.map_err(|error| explain(&Report::from(&error)))?;
-    if let Some(files) = ClientFiles::of(&connection.peer, conversation.id(), client) {
+    let files = ClientFiles::of(&connection.peer, conversation.id(), client);
+    let silence = files.as_ref().map(ClientFiles::silence).unwrap_or_default();
+    if let Some(files) = files {
         conversation = conversation.edited_in(Arc::new(files));
     }
-    let mut actor = Actor::new(connection, client, harness, conversation);
+    let mut actor = Actor::new(connection, client, harness, conversation, silence);
     actor.set_up(setup);
     Ok(actor)
+}
+
+/// Branches off another Session, and gives its name.
+pub async fn branch(
+    connection: &Connection,
+    setup: &Setup,
+    parent: &SessionId,
+) -> Result<SessionId, Fault> {
+    let explain = |report: &Report| fault::of_session(report, &parent.to_string());
+    let workspace = setup.directory()?;
+    let harness = connection.harness(&workspace).await.map_err(|report| explain(&report))?;
+    harness.branch(&workspace, parent).await.map_err(|report| explain(&report))
 }

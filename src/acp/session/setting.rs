@@ -20,7 +20,7 @@ use crate::acp::ticket::Ticket;
 use crate::acp::to_acp::{self, Attached, Renderer};
 use crate::config::models::Model;
 use crate::error::Report;
-use crate::harness::Change;
+use crate::harness::{Change, Way};
 use crate::id::EventId;
 use crate::rpc::Fault;
 
@@ -70,7 +70,7 @@ impl Actor {
         }
     }
 
-    /// Answers `session/new`.
+    /// Answers `session/new` and `session/fork`, whose answers have the same form.
     pub async fn introduce(&mut self, ticket: Ticket) {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
@@ -102,6 +102,7 @@ impl Actor {
     /// Tells the user what they should know: as notices, or as words before the first answer.
     pub(super) async fn tell_notes(&mut self) {
         self.notes.extend(self.conversation.take_notices());
+        self.notes.extend(self.silence.take_note());
         for note in std::mem::take(&mut self.notes) {
             let update = if self.client.takes_notices {
                 to_acp::notice_update(NoticeSeverity::Warning, "Pixir", &note)
@@ -216,6 +217,9 @@ impl Actor {
                 return Obeyed::Answer(format!("The model is {current}. There are: {names}."));
             }
             Order::Model { name } => (Wish::Model(name), None),
+            Order::Undo { turns } => return Obeyed::Answer(self.undo(&turns).await),
+            Order::Redo => return Obeyed::Answer(self.rewind(Way::Forward).await),
+            Order::Fork => return Obeyed::Answer(self.fork().await),
         };
         let changed = match wish.change(&self.conversation, models) {
             Ok(change) => self.change(change, models).await,

@@ -54,5 +54,12 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
     assert_eq!(listed(&mut editor), json!(null));
     editor.turn(&id, "near again").unwrap();
     assert!(!near.join("again").exists());
+    // What is beside the Workspace is not surveyed, so undo leaves it alone, and says so.
+    let told = editor.turn(&id, "/undo 3").unwrap();
+    assert_eq!(told["stopReason"], "end_turn");
+    let told = crate::support::editor::text_of(&editor.updates(), "agent_message_chunk");
+    let left = near.join("by-tool");
+    assert!(told.contains("3 Turns taken back") && told.contains(left.to_str().unwrap()), "{told}");
+    assert!(left.is_file());
     assert!(editor.end().0.success());
 }

@@ -87,7 +87,7 @@ const CASES: &[Case] = &[
         let other = scene.session();
         let close = scene.probe.ask("session/close", json!({"sessionId": session}));
         let load = open(scene, "session/load", &session);
-        assert_eq!(scene.turn(&other, "meanwhile").stop(), "end_turn");
+        assert_eq!(scene.probe.turn(&other, "meanwhile").unwrap()["stopReason"], "end_turn");
         for id in [running, close, load] {
             scene.probe.answer(id).unwrap();
         }
