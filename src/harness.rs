@@ -1,5 +1,6 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod branch;
 mod change;
 mod grant;
 mod posture;
@@ -35,6 +36,7 @@ use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use branch::{Done, Rewound, Way};
 pub use change::Change;
 
 pub use crate::tool::Editor;

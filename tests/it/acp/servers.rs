@@ -153,3 +153,45 @@ async fn a_question_about_a_server_shows_server_tool_and_arguments() {
     assert!(editor.end().0.success());
     stage.assert_nothing_survives();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_opened_again_has_the_servers_that_were_named_last() {
+    let call = || Reply::calls("mcp__story__echo", json!({"text": "hello"}));
+    let stage = stage([
+        call(),
+        Reply::says("one"),
+        call(),
+        Reply::says("two"),
+        call(),
+        Reply::says("three"),
+    ])
+    .await;
+    stage.configure(&json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
+    let mut editor = Editor::start(&stage, &["--auto"]);
+    editor.initialize(json!({}));
+    let id = editor.session(&stage.workspace());
+    editor.turn(&id, "without it").unwrap();
+    let servers = handed_over(&stage, &json!({}));
+    let params = json!({"sessionId": id, "cwd": stage.workspace(), "mcpServers": servers});
+    editor.call("session/load", params).unwrap();
+    editor.turn(&id, "with it").unwrap();
+    // Who does not speak of servers keeps them.
+    let params = json!({"sessionId": id, "cwd": stage.workspace()});
+    editor.call("session/resume", params).unwrap();
+    editor.turn(&id, "still with it").unwrap();
+    let results = facts(&stage, "tool_result");
+    let ok: Vec<bool> = results.iter().map(|result| result["ok"] == true).collect();
+    assert_eq!(ok, [false, true, true], "{results:#?}");
+    // And who wants none has none.
+    let params = json!({"sessionId": id, "cwd": stage.workspace(), "mcpServers": []});
+    editor.call("session/resume", params).unwrap();
+    let is_gone = |left: &Vec<String>| !left.iter().any(|line| line.contains("when_asked"));
+    let left = crate::support::stage::wait_for(
+        crate::support::house::DEADLINE,
+        || stage.survivors(),
+        is_gone,
+    );
+    assert!(is_gone(&left), "{left:?}");
+    assert!(editor.end().0.success());
+    stage.assert_nothing_survives();
+}
