@@ -4,6 +4,7 @@ mod branch;
 mod change;
 mod grant;
 mod posture;
+mod preview;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -38,6 +39,7 @@ use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
 pub use branch::{Done, Rewound, Way};
 pub use change::Change;
+pub use preview::{Preview, Supposed};
 
 pub use crate::tool::Editor;
 use grant::Grants;
@@ -213,22 +215,40 @@ impl Harness {
         mut notices: Vec<String>,
     ) -> Conversation {
         let root = workspace.root();
+        let folder = paths::session_folder(root, session.id());
+        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
+        notices.extend(taken);
+        let (settings, told) =
+            self.settings(session.id(), workspace, posture, history, connections, caller.can_ask);
+        notices.extend(told);
+        Conversation::new(session, settings, notices)
+    }
+
+    /// Everything the Turns of a Session need, and what the user should know about it.
+    fn settings(
+        &self,
+        id: &SessionId,
+        workspace: Workspace,
+        posture: Posture,
+        history: &History,
+        connections: Connections,
+        can_ask: bool,
+    ) -> (Settings, Vec<String>) {
+        let root = workspace.root();
         let project = Project::load(&Sources {
             workspace: root,
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
             secrets: &self.secrets,
         });
-        notices.extend(self.notices.iter().cloned());
+        let mut notices = self.notices.clone();
         notices.extend(project.notices);
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
-        let folder = paths::session_folder(root, session.id());
+        let folder = paths::session_folder(root, id);
         let resources = Shelf::new(folder.clone());
-        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
-        notices.extend(taken);
         let tools = self.toolbox(&folder, history, resources.clone());
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
@@ -246,7 +266,7 @@ impl Harness {
             }),
             secrets: Arc::clone(&self.secrets),
             stance: Stance::new(posture.mode, confinement),
-            can_ask: caller.can_ask,
+            can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
             retry: self.config.retry,
@@ -263,18 +283,14 @@ impl Harness {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
                 project: project.text,
-                cache_key: prompt::cache_key(
-                    prompt::VERSION,
-                    &posture.model,
-                    &history.family(session.id()),
-                ),
+                cache_key: prompt::cache_key(prompt::VERSION, &posture.model, &history.family(id)),
                 shell: self.shell.clone(),
             },
             model: posture.model,
             effort: posture.effort,
             workspace,
         };
-        Conversation::new(session, settings, notices)
+        (settings, notices)
     }
 
     /// Whether a model can be shown images.

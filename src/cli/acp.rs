@@ -109,7 +109,7 @@ async fn open(
     let own_binary = std::env::current_exe()
         .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
     let environment = context.environment.all();
-    let Loaded { config, notices } = loaded;
+    let Loaded { config, notices, .. } = loaded;
     let harness = Harness::open(Door { config, credential, environment, own_binary });
     // An editor's user does not read standard error.
     Ok(Arc::new(harness.noting(notices)))

@@ -335,7 +335,7 @@ fn the_servers_of_a_workspace_count_when_their_file_is_trusted() {
     assert!(loaded.notices[0].contains("not trusted"), "{:?}", loaded.notices);
     desk.trusted = wanted(&work, &loaded.config);
     assert_eq!(desk.trusted[0].settings.len(), 4);
-    let Loaded { config, notices } = desk.load().unwrap();
+    let Loaded { config, notices, .. } = desk.load().unwrap();
     let usable: Vec<_> = config.mcp.servers.iter().filter(|one| one.problem().is_none()).collect();
     let [mine, tools] = usable.as_slice() else { panic!("{:?}", config.mcp) };
     assert!(mine.is_trusted && mine.origin == McpOrigin::User);

@@ -159,6 +159,13 @@ impl Event {
         }
     }
 
+    /// Supposes a fact, to see what would follow from it. It has no seq, because it is in no Log, and
+    /// nobody may publish it.
+    pub fn supposed(session_id: SessionId, fact: Canonical) -> Self {
+        let (id, ts) = (EventId::mint(), Timestamp::now());
+        Self::sequenced(Sequenced { id, session_id, seq: None, ts, fact, extra: Extra::new() })
+    }
+
     /// The Event's own id.
     pub fn id(&self) -> &EventId {
         &self.id

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rmcp::RoleClient;
 use rmcp::model::{ClientRequest, ListToolsRequest, PaginatedRequestParams, ServerResult, Tool};
@@ -58,10 +57,6 @@ pub async fn connect(server: &McpServer, ground: &Ground) -> Result<Live, McpErr
         Ok(outcome) => outcome,
         Err(_) => Err(McpError::Silent { after, errors: String::new() }),
     };
-    if let Err(McpError::Ended { .. }) = &outcome {
-        // The last words on standard error may still be on their way.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     outcome.map_err(|error| error.with_errors(errors.tail(&ground.secrets)))
 }
 

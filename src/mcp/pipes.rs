@@ -79,6 +79,9 @@ impl Errors {
     }
 }
 
+/// How long the end of what a program said on standard error is waited for when it is over.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// The connection to a program.
 pub struct Pipes {
     service: Service,
@@ -93,7 +96,7 @@ pub struct Pipes {
     over: CancellationToken,
     flaw: Flaw,
     /// Reads standard error for as long as the connection is.
-    _listener: AbortOnDropHandle<()>,
+    listener: AbortOnDropHandle<()>,
 }
 
 impl Pipes {
@@ -115,7 +118,7 @@ impl Pipes {
             waiting: Arc::default(),
             over: CancellationToken::new(),
             flaw,
-            _listener: AbortOnDropHandle::new(listener),
+            listener: AbortOnDropHandle::new(listener),
         }
     }
 
@@ -129,6 +132,9 @@ impl Pipes {
                 return Ok(message);
             }
             if let Said::Over(ending) = self.service.listen(&mut self.buffer).await {
+                if !self.listener.is_finished() {
+                    tokio::time::timeout(LAST_WORDS, &mut self.listener).await.ok();
+                }
                 return Err(McpError::of_ending(ending));
             }
         }
