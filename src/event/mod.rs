@@ -13,6 +13,7 @@ mod open;
 mod posture;
 #[cfg(test)]
 mod reference;
+mod subagent;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ pub use counts::*;
 pub use descriptor::Descriptor;
 pub use ephemeral::*;
 pub use posture::*;
+pub use subagent::{SubagentEvent, SubagentUsage};
 
 use crate::id::{EventId, SessionId};
 

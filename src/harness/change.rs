@@ -64,7 +64,9 @@ impl Harness {
             effort: after.effort,
             ..old.clone()
         };
-        Ok(conversation.with(settings))
+        let conversation = conversation.with(settings);
+        self.lead(&conversation);
+        Ok(conversation)
     }
 
     /// Goes on with a Session that another Harness of this process opened: who signed in or out in
@@ -85,7 +87,9 @@ impl Harness {
     pub fn afresh(&self, conversation: &Conversation) -> Conversation {
         let budget = Budget::new(self.config.budget, self.config.prices.clone());
         let old = conversation.settings();
-        conversation.with(Settings { budget: Arc::new(budget), ..old.clone() })
+        let conversation = conversation.with(Settings { budget: Arc::new(budget), ..old.clone() });
+        self.lead(&conversation);
+        conversation
     }
 
     /// The same Session with further directories beside its Workspace, in place of those it had;

@@ -68,9 +68,11 @@ pub use editor::{Desk, Editor};
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
 pub use schema::Schema;
+#[cfg(test)]
+pub use schema::{draw as draw_schema, keep as keep_schemas};
 pub use service::{Program, Said, Served, Service};
 pub use supervisor::{SUPERVISE, supervise};
-pub use toolbox::Toolbox;
+pub use toolbox::{Rest, Toolbox};
 
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Canonical, Ephemeral, Status};

@@ -258,6 +258,7 @@ impl Actor {
         }
         self.conversation = self.harness.afresh(&self.conversation);
         let context = prompt.context.take();
+        let context = context.map(|said| format!("The user's editor says:\n{said}"));
         let composed = prompt.compose(self.conversation.workspace());
         if composed.attachments.iter().any(Attachment::is_image) && !self.conversation.sees_images()
         {

@@ -1,0 +1,38 @@
+//! What a parent's model may do with children, one Tool per file.
+
+mod close;
+mod list;
+mod send;
+mod spawn;
+mod wait;
+
+use std::sync::Arc;
+
+use super::Family;
+use crate::tool::AnyTool;
+
+/// The Tools of a Session that may have children.
+pub fn all(family: &Arc<Family>) -> Vec<Arc<dyn AnyTool>> {
+    vec![
+        Arc::new(close::CloseAgent(Arc::clone(family))),
+        Arc::new(list::ListAgents(Arc::clone(family))),
+        Arc::new(send::SendInput(Arc::clone(family))),
+        Arc::new(spawn::SpawnAgent(Arc::clone(family))),
+        Arc::new(wait::WaitAgent(Arc::clone(family))),
+    ]
+}
+
+/// The schemas that their types have now.
+#[cfg(test)]
+pub fn drawn() -> Vec<(String, serde_json::Value)> {
+    fn of<T: crate::tool::Tool>() -> (String, serde_json::Value) {
+        (T::NAME.to_owned(), crate::tool::draw_schema::<T::Args>())
+    }
+    vec![
+        of::<close::CloseAgent>(),
+        of::<list::ListAgents>(),
+        of::<send::SendInput>(),
+        of::<spawn::SpawnAgent>(),
+        of::<wait::WaitAgent>(),
+    ]
+}
