@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::config::models::Model;
-use crate::config::{Config, McpServer, SandboxLevel, Sight, mcp};
+use crate::config::{Config, McpServer, SandboxLevel, Sight, Window, mcp};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
 use crate::error::{Explain, Kind};
@@ -228,6 +228,9 @@ impl Harness {
             role: posture.role,
             shelf: resources,
             sight: self.sight(&posture.model),
+            window: self.window(&posture.model),
+            gauge: Arc::default(),
+            compaction: self.config.compaction,
             editor: None,
             tracker: self.config.undo.enabled.then(|| {
                 Tracker::new(workspace.clone(), folder.clone(), Limits::of(self.config.undo))
@@ -269,6 +272,12 @@ impl Harness {
     fn sight(&self, model: &str) -> Sight {
         let takes_images = self.credential.policy() != FieldPolicy::Portable;
         Sight::new(takes_images, (self.config.home.clone(), self.credential.base_url()), model)
+    }
+
+    /// How much a model can be told at once.
+    fn window(&self, model: &str) -> Window {
+        let endpoint = (self.config.home.clone(), self.credential.base_url());
+        Window::new(self.config.context_window, endpoint, model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.

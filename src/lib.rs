@@ -2,9 +2,9 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
-//! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
+//! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
@@ -18,6 +18,7 @@ mod network;
 mod paths;
 mod rpc;
 mod secret;
+mod tokens;
 
 mod bounds;
 mod config;
@@ -29,6 +30,7 @@ mod walk;
 mod workspace;
 
 // First floor: evidence.
+mod compaction;
 mod history;
 mod log;
 mod projection;

@@ -24,6 +24,7 @@ const HERE: &[&str] = &[
     "undo",
     "redo",
     "fork",
+    "compact",
     "tree",
     "completions",
     "help",
@@ -31,7 +32,6 @@ const HERE: &[&str] = &[
 
 /// Commands that Pixir promises and this version does not have yet.
 const LATER: &[&str] = &[
-    "compact",
     "inspect-replay",
     "diagnose",
     "skills",

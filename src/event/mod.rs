@@ -6,11 +6,13 @@
 mod bill;
 mod bus;
 mod canonical;
+mod compaction;
 mod counts;
 mod descriptor;
 mod ephemeral;
 mod open;
 mod posture;
+mod pressure;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -25,10 +27,12 @@ use serde_json::Value;
 
 pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener, WeakBus};
 pub use canonical::*;
+pub use compaction::HistoryCompaction;
 pub use counts::*;
 pub use descriptor::Descriptor;
 pub use ephemeral::*;
 pub use posture::*;
+pub use pressure::{Pressure, Tier};
 
 use crate::id::{EventId, SessionId};
 

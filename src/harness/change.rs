@@ -52,6 +52,7 @@ impl Harness {
             toolbox,
             role: after.role,
             sight: self.sight(&after.model),
+            window: self.window(&after.model),
             prompt: Prompt {
                 cache_key: prompt::cache_key(
                     prompt::VERSION,
@@ -76,6 +77,7 @@ impl Harness {
             provider: Arc::clone(&self.provider),
             secrets: Arc::clone(&self.secrets),
             sight: self.sight(&old.model),
+            window: self.window(&old.model),
             ..old.clone()
         })
     }

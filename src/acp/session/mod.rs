@@ -25,7 +25,6 @@ use super::connection::Connection;
 use super::content::Prompt;
 use super::fault;
 use super::inbox::Inbox;
-use super::options::model_of;
 use super::ticket::Ticket;
 use super::to_acp::{self, Renderer};
 use crate::conversation::{Attachment, Conversation, Input};
@@ -92,7 +91,7 @@ impl Actor {
         conversation: Conversation,
     ) -> Self {
         let notes = conversation.notices().to_vec();
-        let window = model_of(conversation.model(), harness.models()).window();
+        let window = conversation.window();
         let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
         Self {
             generation: connection.generation(),
