@@ -10,6 +10,7 @@ mod compaction;
 mod counts;
 mod descriptor;
 mod ephemeral;
+mod guest;
 mod open;
 mod posture;
 mod pressure;
@@ -31,6 +32,7 @@ pub use compaction::HistoryCompaction;
 pub use counts::*;
 pub use descriptor::Descriptor;
 pub use ephemeral::*;
+pub use guest::{guest, guest_call};
 pub use posture::*;
 pub use pressure::{Pressure, Tier};
 

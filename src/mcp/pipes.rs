@@ -48,6 +48,11 @@ impl Flaw {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
+    /// The reason, for everybody who asks.
+    pub fn seen(&self) -> Option<McpError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The reason, once.
     pub fn take(&self) -> Option<McpError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -149,7 +154,7 @@ impl Pipes {
                     }
                     // Whoever waits for this answer shall not wait for ever.
                     if let Some(id) = answered(line) {
-                        let odd = ErrorData::internal_error("its answer cannot be read", None);
+                        let odd = ErrorData::internal_error(unreadable(&error), None);
                         return Ok(Some(RxJsonRpcMessage::<RoleClient>::error(odd, Some(id))));
                     }
                 }
@@ -163,8 +168,20 @@ impl Pipes {
     }
 }
 
+/// Why a line that should be an answer is none.
+pub fn unreadable(error: &serde_json::Error) -> String {
+    let reason = match error.to_string() {
+        // What the decoder says then is about the decoder.
+        reason if reason.starts_with("data did not match") => {
+            "it is neither a result nor an error".to_owned()
+        }
+        reason => wording::line(&reason, 200),
+    };
+    format!("its answer cannot be read: {reason}")
+}
+
 /// The request that a line answers, if it is an answer at all.
-fn answered(line: &[u8]) -> Option<RequestId> {
+pub fn answered(line: &[u8]) -> Option<RequestId> {
     // What is too deep to be read can still be passed over.
     #[derive(Deserialize)]
     struct Shallow {
