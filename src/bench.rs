@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::compaction::{self, Room, Trigger};
 use crate::config::DEFAULT_MODEL;
 use crate::credential::FieldPolicy;
 use crate::history::History;
@@ -26,6 +27,13 @@ pub fn request_body(history: History) -> Vec<u8> {
         resends: 0,
     };
     body(&request, FieldPolicy::OpenAi)
+}
+
+/// What a compaction of a History saves, in tokens of a usual window.
+pub fn compact(history: &History) -> u64 {
+    let room = Room { window: 272_000, fixed: 10_000 };
+    let plan = compaction::plan(history, room, Trigger::CriticalPressure);
+    plan.map_or(0, |plan| plan.before - plan.after)
 }
 
 /// Reduces a stream that arrives in pieces of this size; gives the length of the text in it.

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::compaction::{KEPT_TURNS, Trigger};
 use crate::error::{Explain, Kind};
-use crate::event::{Descriptor, From as ListenFrom, Listener, PermissionMode, Said, Status};
+use crate::event::{
+    Descriptor, From as ListenFrom, Listener, PermissionMode, Said, SharedEvent, Status,
+};
 use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::log::LogError;
@@ -207,6 +210,30 @@ impl Conversation {
         drop(self);
         let closing = async { while listener.next().await.is_some() {} };
         tokio::time::timeout(CLOSING, closing).await.ok();
+    }
+
+    /// How much its model can be told at once, in tokens.
+    pub fn window(&self) -> u64 {
+        self.settings.window.tokens()
+    }
+
+    /// Tells older Turns in short from the next request on, and gives the Event that says so;
+    /// nothing when that would not be less. The last `keep` Turns stay; `asks_model` lets the
+    /// Session's own model put the others into words.
+    pub async fn compact(
+        &self,
+        keep: Option<usize>,
+        asks_model: bool,
+    ) -> Result<Option<SharedEvent>, ConversationError> {
+        let history = self.session.history().await?;
+        let trigger = Trigger::Manual { keep: keep.unwrap_or(KEPT_TURNS) };
+        let asks_model = asks_model || self.settings.compaction.model_assisted;
+        let made = turn::compact(&self.settings, self.id(), &history, trigger, asks_model).await;
+        let mut last = None;
+        for fact in made.into_iter().flat_map(turn::Compacted::into_facts) {
+            last = Some(self.session.record(fact).await?);
+        }
+        Ok(last)
     }
 
     /// Everything recorded so far.

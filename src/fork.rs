@@ -264,8 +264,11 @@ fn in_place(fact: &Canonical, places: &BTreeMap<Seq, Seq>) -> Canonical {
     let Canonical::HistoryCompaction(compaction) = fact else { return fact.clone() };
     let moved = |seq: Seq| places.range(..=seq).next_back().map_or(0, |(_, own)| *own);
     let mut compaction = compaction.clone();
+    let hidden_to = compaction.hidden_to();
     compaction.from_seq = moved(compaction.from_seq);
-    compaction.to_seq = moved(compaction.to_seq);
+    compaction.to_seq = moved(hidden_to.unwrap_or(compaction.to_seq));
+    compaction.prune_to_seq = compaction.prune_to_seq.map(moved);
+    compaction.extra.shift_remove("range");
     compaction.into()
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::config::models::Model;
-use crate::config::{Config, McpServer, SandboxLevel, Sight, mcp};
+use crate::config::{Config, McpServer, SandboxLevel, Sight, Window, mcp};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
 use crate::error::{Explain, Kind};
@@ -274,6 +274,9 @@ impl Harness {
             role: posture.role,
             shelf: resources,
             sight: self.sight(&posture.model),
+            window: self.window(&posture.model),
+            gauge: Arc::default(),
+            compaction: self.config.compaction,
             editor: None,
             tracker: self.config.undo.enabled.then(|| {
                 Tracker::new(workspace.clone(), folder.clone(), Limits::of(self.config.undo))
@@ -311,6 +314,12 @@ impl Harness {
     /// Whether a model can be shown images.
     fn sight(&self, model: &str) -> Sight {
         sight(&self.config.home, &self.credential, model)
+    }
+
+    /// How much a model can be told at once.
+    fn window(&self, model: &str) -> Window {
+        let endpoint = (self.config.home.clone(), self.credential.base_url());
+        Window::new(self.config.context_window, endpoint, model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.

@@ -2,9 +2,9 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
-//! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
+//! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
 //!   `subagent`, `harness`.
@@ -19,6 +19,7 @@ mod network;
 mod paths;
 mod rpc;
 mod secret;
+mod tokens;
 
 mod bounds;
 mod config;
@@ -30,6 +31,7 @@ mod walk;
 mod workspace;
 
 // First floor: evidence.
+mod compaction;
 mod history;
 mod log;
 mod projection;

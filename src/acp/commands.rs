@@ -19,6 +19,8 @@ struct Command {
 pub enum Order {
     /// Goes into mode `plan`; the rest, if any, is the prompt.
     Plan { rest: String },
+    /// Tells older Turns in short; the last so many stay, or as many as usual.
+    Compact { keep: Option<usize> },
     /// Asks another model, or says which one is asked.
     Model { name: String },
     /// Takes Turns back, the last one where nothing else is said.
@@ -35,6 +37,12 @@ const COMMANDS: &[Command] = &[
         words: "Plan without changing anything",
         hint: "what to plan",
         order: |rest| Order::Plan { rest: rest.to_owned() },
+    },
+    Command {
+        name: "compact",
+        words: "Tell older Turns in short, to make room in the model's window",
+        hint: "how many Turns to keep",
+        order: |rest| Order::Compact { keep: rest.parse().ok().filter(|keep| *keep > 0) },
     },
     Command {
         name: "model",

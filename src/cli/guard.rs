@@ -24,6 +24,7 @@ const HERE: &[&str] = &[
     "undo",
     "redo",
     "fork",
+    "compact",
     "tree",
     "config",
     "inspect-replay",
@@ -34,8 +35,7 @@ const HERE: &[&str] = &[
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] =
-    &["compact", "diagnose", "skills", "agents", "workflow", "export", "delegate", "gc"];
+const LATER: &[&str] = &["skills", "agents", "workflow", "delegate", "gc"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {

@@ -5,6 +5,7 @@
 
 mod acp;
 mod arguments;
+mod compact;
 mod completions;
 mod config;
 mod demo;
@@ -224,6 +225,7 @@ pub enum Command {
     Undo(undo::UndoArgs),
     Redo(undo::RedoArgs),
     Fork(fork::ForkArgs),
+    Compact(compact::CompactArgs),
     Tree(tree::TreeArgs),
     Acp(acp::AcpArgs),
     Login(login::LoginArgs),
@@ -254,6 +256,7 @@ impl Command {
             Command::Undo(_) => "undo",
             Command::Redo(_) => "redo",
             Command::Fork(_) => "fork",
+            Command::Compact(_) => "compact",
             Command::Tree(_) => "tree",
             Command::Acp(_) => "acp",
             Command::Login(_) => "login",
@@ -323,6 +326,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Undo(args) => undo::undo(&args, context),
         Command::Redo(args) => undo::redo(&args, context),
         Command::Fork(args) => fork::run(&args, context),
+        Command::Compact(args) => compact::compact(&args, context),
         Command::Tree(args) => tree::tree(&args, context),
         Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),

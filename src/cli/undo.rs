@@ -129,7 +129,8 @@ fn rewind(
     })
 }
 
-fn manners(config: &Config) -> Manners {
+/// How a Session behaves in which no Turn runs.
+pub fn manners(config: &Config) -> Manners {
     Manners {
         secrets: std::sync::Arc::default(),
         durability: config.durability,

@@ -232,6 +232,15 @@ pub const KEYS: &[Key] = &[
     workspace("output_limit", Shape::Number, |config, value| {
         put(&mut config.output_limit, count(value, 1_024..=1_048_576)?)
     }),
+    user("context_window", Shape::Number, |config, value| {
+        put(&mut config.context_window, Some(number(value, &(1_000..=MANY))?))
+    }),
+    user("compaction.auto", Shape::Switch, |config, value| {
+        put(&mut config.compaction.auto, switch(value)?)
+    }),
+    user("compaction.model_assisted", Shape::Switch, |config, value| {
+        put(&mut config.compaction.model_assisted, switch(value)?)
+    }),
     user("undo.enabled", Shape::Switch, |config, value| {
         put(&mut config.undo.enabled, switch(value)?)
     }),

@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use super::open::open_enum;
 use super::{
-    Continuation, Extra, PermissionDecision, PostureChanged, RateLimits, SessionFork,
-    SessionStarted, SubagentEvent, Tokens,
+    Continuation, Extra, HistoryCompaction, PermissionDecision, PostureChanged, RateLimits,
+    SessionFork, SessionStarted, SubagentEvent, Tokens,
 };
 use crate::error::Report;
 use crate::id::CallId;
@@ -391,23 +391,6 @@ pub struct BranchSummary {
     pub parent_session_id: String,
     #[serde(default)]
     pub summary: String,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
-/// A checkpoint that stands for older History when it is replayed.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct HistoryCompaction {
-    #[serde(default)]
-    pub from_seq: u64,
-    #[serde(default)]
-    pub to_seq: u64,
-    #[serde(default)]
-    pub strategy: String,
-    #[serde(default)]
-    pub trigger: String,
-    #[serde(default)]
-    pub summary: Value,
     #[serde(flatten)]
     pub extra: Extra,
 }

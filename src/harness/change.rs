@@ -53,6 +53,7 @@ impl Harness {
             toolbox,
             role: after.role,
             sight: self.sight(&after.model),
+            window: self.window(&after.model),
             prompt: Prompt {
                 cache_key: prompt::cache_key(
                     prompt::VERSION,
@@ -79,6 +80,7 @@ impl Harness {
             provider: Arc::clone(&self.provider),
             secrets: Arc::clone(&self.secrets),
             sight: self.sight(&old.model),
+            window: self.window(&old.model),
             ..old.clone()
         })
     }

@@ -9,11 +9,13 @@ mod rewind;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod visible;
 
 use std::sync::Arc;
 
 pub use closing::{cut_turn, orphan_result, partial};
 pub use turns::{OpenTurn, Turns};
+pub use visible::{Visible, link};
 
 use crate::event::{Canonical, Plan, Seq, SharedEvent, ToolCall};
 use crate::id::{CallId, SessionId};

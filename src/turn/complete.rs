@@ -33,6 +33,8 @@ struct Progress<'a> {
     sent: Sent,
     /// What the server said was left, the last time it did.
     limits: Option<Box<RateLimits>>,
+    /// The conversation was too long, and was made shorter; that helps once or not at all.
+    is_shortened: bool,
 }
 
 /// Takes Secrets out of what is shown live, so that it is what will be recorded.
@@ -57,6 +59,7 @@ impl Turn {
             sent: Sent::default(),
             limits: None,
             spent: None,
+            is_shortened: false,
             screen: Screen::new(&self.settings.secrets),
         };
         loop {
@@ -100,6 +103,13 @@ impl Turn {
                 Err(Stop::End(end)) => return Err(end),
             };
             progress.limits = limits_of(&error).map(Box::new).or(progress.limits);
+            if error.kind == Kind::ContextOverflow
+                && !std::mem::replace(&mut progress.is_shortened, true)
+                && self.recover(iteration).await?
+            {
+                progress.shown.start_over();
+                continue;
+            }
             let delay =
                 next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);

@@ -4,11 +4,13 @@
 //! everything that matters is recorded before the next step is taken.
 
 mod budget;
+mod compact;
 mod complete;
 mod doom;
 mod evidence;
 mod execute;
 mod permit;
+mod pressure;
 mod purse;
 mod request;
 mod stance;
@@ -25,10 +27,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use budget::{Budget, unpriced};
+pub use compact::{Compacted, compact};
+pub use pressure::Gauge;
 pub use purse::Purse;
 pub use stance::Stance;
 
-use crate::config::{Miss, Retry, Sight};
+use crate::config::{Compaction, Miss, Retry, Sight, Window};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
     AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
@@ -89,6 +93,12 @@ pub struct Settings {
     pub shelf: Shelf,
     /// Whether the model can be shown images.
     pub sight: Sight,
+    /// How much the model can be told at once.
+    pub window: Window,
+    /// How full that is.
+    pub gauge: Arc<Gauge>,
+    /// How room is made in it.
+    pub compaction: Compaction,
     /// A front-end that holds files open.
     pub editor: Option<Arc<dyn Editor>>,
     /// Who keeps what files were, so that a Turn can be taken back.
@@ -212,6 +222,7 @@ impl Turn {
         for iteration in 0.. {
             self.check_cap(iteration)?;
             self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
+            self.make_room(iteration).await?;
             let completion = self.complete(iteration).await?;
             if self.take(completion, &mut guard).await? == Next::Answered {
                 return Ok(());

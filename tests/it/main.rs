@@ -20,6 +20,8 @@ mod background;
 mod budgets;
 /// The command line through its own door.
 mod cli;
+/// Windows that fill up, and room that is made in them.
+mod compaction;
 /// Settings shown and changed.
 mod config;
 /// Paths that try to leave, and links that change while they are followed.

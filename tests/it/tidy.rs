@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["id"],
-    &["secret", "paths", "network", "rpc"],
+    &["secret", "paths", "network", "rpc", "tokens"],
     &["event"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],
-    &["resource", "walk"],
+    &["resource", "walk", "compaction"],
     &["log", "sandbox", "snapshot"],
     &["projection", "credential", "tool"],
     &["provider", "permission", "mcp"],

@@ -27,7 +27,6 @@ use super::content::Prompt;
 use super::editor::Silence;
 use super::fault;
 use super::inbox::Inbox;
-use super::options::model_of;
 use super::ticket::Ticket;
 use super::to_acp::{self, Renderer};
 use crate::conversation::{Attachment, Conversation, Input};
@@ -97,7 +96,7 @@ impl Actor {
         silence: Silence,
     ) -> Self {
         let notes = conversation.notices().to_vec();
-        let window = model_of(conversation.model(), harness.models()).window();
+        let window = conversation.window();
         let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
         Self {
             generation: connection.generation(),

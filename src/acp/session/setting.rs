@@ -14,12 +14,12 @@ use super::Actor;
 use crate::acp::commands::{self, Order};
 use crate::acp::connection::wire_id;
 use crate::acp::fault;
-use crate::acp::options::{self, Wish, model_of};
+use crate::acp::options::{self, Wish};
 use crate::acp::setup::Setup;
 use crate::acp::ticket::Ticket;
 use crate::acp::to_acp::{self, Attached, Renderer};
-use crate::config::models::Model;
 use crate::error::Report;
+use crate::event::Canonical;
 use crate::harness::{Change, Way};
 use crate::rpc::Fault;
 
@@ -172,7 +172,7 @@ impl Actor {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
         let changed = match wish.change(&self.conversation, models) {
-            Ok(change) => self.change(change, models).await,
+            Ok(change) => self.change(change).await,
             Err(fault) => Err(fault),
         };
         if let Err(fault) = changed {
@@ -191,10 +191,10 @@ impl Actor {
         }
     }
 
-    async fn change(&mut self, change: Change, models: &[Model]) -> Result<(), Fault> {
+    async fn change(&mut self, change: Change) -> Result<(), Fault> {
         let changed = self.harness.change(&self.conversation, change).await;
         self.conversation = changed.map_err(|error| fault::of(&Report::from(&error)))?;
-        self.renderer.window = model_of(self.conversation.model(), models).window();
+        self.renderer.window = self.conversation.window();
         Ok(())
     }
 
@@ -203,6 +203,7 @@ impl Actor {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
         let (wish, rest) = match order {
+            Order::Compact { keep } => return self.compact(keep).await,
             Order::Plan { rest } => (Wish::Mode("plan".to_owned()), Some(rest)),
             Order::Model { name } if name.is_empty() => {
                 let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
@@ -215,7 +216,7 @@ impl Actor {
             Order::Fork => return Obeyed::Answer(self.fork().await),
         };
         let changed = match wish.change(&self.conversation, models) {
-            Ok(change) => self.change(change, models).await,
+            Ok(change) => self.change(change).await,
             Err(fault) => Err(fault),
         };
         if let Err(fault) = changed {
@@ -228,6 +229,24 @@ impl Actor {
             Some(rest) if !rest.is_empty() => Obeyed::Prompt(rest),
             Some(_) => Obeyed::Answer("From now on I plan, and change nothing.".to_owned()),
             None => Obeyed::Answer(format!("The model is {} now.", self.conversation.model())),
+        }
+    }
+
+    /// Makes room, and says what came of it.
+    async fn compact(&mut self, keep: Option<usize>) -> Obeyed {
+        match self.conversation.compact(keep, false).await {
+            Ok(None) => Obeyed::Answer("There is nothing to tell in short yet.".to_owned()),
+            Ok(Some(event)) => {
+                for update in self.renderer.hear(&event) {
+                    self.tell(update).await;
+                }
+                let words = match event.fact() {
+                    Some(Canonical::HistoryCompaction(compaction)) => compaction.words(),
+                    _ => String::new(),
+                };
+                Obeyed::Answer(format!("Done: {words}."))
+            }
+            Err(error) => Obeyed::Answer(format!("\u{26a0} {}", Report::from(&error).message)),
         }
     }
 

@@ -14,8 +14,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use agent_client_protocol_schema::v1::{
-    ContentBlock, ContentChunk, Cost, MessageId, Notice, NoticeSeverity, Plan, PlanEntry,
-    PlanEntryPriority, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, TextContent, UsageUpdate,
+    CompactionStatus, CompactionUpdate, ContentBlock, ContentChunk, Cost, MessageId, Notice,
+    NoticeSeverity, Plan, PlanEntry, PlanEntryPriority, PlanEntryStatus, SessionInfoUpdate,
+    SessionUpdate, TextContent, UsageUpdate,
 };
 use serde_json::Value;
 
@@ -24,8 +25,8 @@ pub use attached::Attached;
 use super::client::Client;
 use super::{ending, fault};
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Seq,
-    Status, TerminalStatus, TurnFailed, UserMessage, still_starting,
+    AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, ProviderUsage,
+    Reasoning, Seq, Status, TerminalStatus, Tier, TurnFailed, UserMessage, still_starting,
 };
 use crate::history::History;
 use crate::id::{CallId, EventId};
@@ -189,6 +190,10 @@ impl Renderer {
                 self.usage().into_iter().collect()
             }
             Canonical::TurnFailed(failed) => self.failure(id, failed),
+            Canonical::HistoryCompaction(compaction) => {
+                self.used = compaction.tokens_after.or(self.used);
+                self.compaction(id, compaction).into_iter().chain(self.usage()).collect()
+            }
             // Settings are told by whoever changes them; the rest is for the Log.
             Canonical::SessionStarted(_)
             | Canonical::PermissionDecision(_)
@@ -198,7 +203,6 @@ impl Renderer {
             | Canonical::WorkflowEvent(_)
             | Canonical::SessionFork(_)
             | Canonical::BranchSummary(_)
-            | Canonical::HistoryCompaction(_)
             | Canonical::HistoryRewound(_)
             | Canonical::PostureChanged(_)
             | Canonical::LogRepaired(_)
@@ -235,13 +239,35 @@ impl Renderer {
                 let title = format!("Trying again ({}/{})", retry.attempt, retry.max_attempts);
                 vec![notice_update(NoticeSeverity::Warning, &title, &retry.error.message)]
             }
+            Ephemeral::ContextPressure(pressure) => {
+                self.used = Some(pressure.input_tokens);
+                let severity = match pressure.tier {
+                    Tier::Advisory => NoticeSeverity::Info,
+                    Tier::Warning | Tier::Critical => NoticeSeverity::Warning,
+                };
+                let words = pressure.words();
+                let told = notice_update(severity, "The model's window fills up", &words);
+                let told = self.client.takes_notices.then_some(told);
+                told.into_iter().chain(self.usage()).collect()
+            }
             // Questions are asked by the Session's task.
             Ephemeral::Status(_)
-            | Ephemeral::ContextPressure(_)
             | Ephemeral::ProviderRetry(_)
             | Ephemeral::PermissionRequest(_)
             | Ephemeral::PermissionResolved { .. } => Vec::new(),
         }
+    }
+
+    /// A compaction, for clients that show them; others that take notices get one.
+    fn compaction(&self, id: &EventId, compaction: &HistoryCompaction) -> Option<SessionUpdate> {
+        let words = compaction.words();
+        if !self.client.takes_compactions {
+            let told = || notice_update(NoticeSeverity::Info, "Room was made", &words);
+            return self.client.takes_notices.then(told);
+        }
+        let summary = ContentBlock::Text(TextContent::new(words.clone()));
+        let update = CompactionUpdate::new(id.to_string(), CompactionStatus::Completed);
+        Some(SessionUpdate::CompactionUpdate(update.summary(vec![summary])))
     }
 
     fn title(&mut self, message: &UserMessage) -> Vec<SessionUpdate> {
@@ -277,7 +303,9 @@ impl Renderer {
         if let Some(cost) = usage.estimated_cost_usd {
             *self.spent.get_or_insert(0.0) += cost;
         }
-        if let Some(tokens) = &usage.usage {
+        // What was asked beside the conversation says nothing about its size.
+        let is_beside = usage.extra.contains_key("purpose");
+        if let Some(tokens) = usage.usage.as_ref().filter(|_| !is_beside) {
             self.used = Some(tokens.input_tokens + tokens.output_tokens);
         }
     }
