@@ -102,7 +102,7 @@ impl Followed {
     pub fn undo(&mut self) -> io::Result<usize> {
         let rewind = Rewind::back(self.log.history(), 1, &self.site).map_err(io::Error::other)?;
         rewind.check(false, &self.site).map_err(io::Error::other)?;
-        let restored = rewind.restore(&self.site);
+        let restored = rewind.restore(&self.site).map_err(io::Error::other)?;
         self.log.append(rewind.fact(&restored)).map_err(io::Error::other)?;
         Ok(restored.files)
     }

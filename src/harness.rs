@@ -1,5 +1,6 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod branch;
 mod change;
 mod grant;
 mod posture;
@@ -36,6 +37,7 @@ use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use branch::{Done, Rewound, Way};
 pub use change::Change;
 pub use preview::{Preview, Supposed};
 
@@ -99,6 +101,8 @@ pub struct Harness {
     budget: Arc<Budget>,
     approvals: Approvals,
     grants: Grants,
+    /// What the user should know about how the settings came about.
+    notices: Vec<String>,
     /// Looked up when somebody chooses.
     models: OnceLock<Vec<Model>>,
 }
@@ -144,8 +148,15 @@ impl Harness {
             budget,
             approvals,
             grants,
+            notices: Vec::new(),
             models: OnceLock::new(),
         }
+    }
+
+    /// The same, with what the user should know about the settings: every Conversation tells it.
+    #[must_use]
+    pub fn noting(self, notices: Vec<String>) -> Self {
+        Self { notices, ..self }
     }
 
     /// Ends what runs in the background, and waits for what must not be lost when the process ends,
@@ -230,7 +241,8 @@ impl Harness {
             limit: self.config.instructions_limit,
             secrets: &self.secrets,
         });
-        let mut notices = project.notices;
+        let mut notices = self.notices.clone();
+        notices.extend(project.notices);
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
@@ -307,7 +319,9 @@ impl Harness {
         workspace: &Path,
         brought: Vec<McpServer>,
     ) -> (Connections, Vec<String>) {
-        let mut servers = self.config.mcp.servers.clone();
+        // Whoever read the settings has told of entries that cannot be used.
+        let usable = self.config.mcp.servers.iter().filter(|server| server.problem().is_none());
+        let mut servers: Vec<McpServer> = usable.cloned().collect();
         let taken = mcp::join(&mut servers, brought);
         if servers.is_empty() {
             return (Connections::default(), Vec::new());

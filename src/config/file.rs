@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::keys::{KEYS, Key, Shape};
 use super::origin::{Origin, Origins};
 use super::tree::{Leaf, leaves};
-use super::{Config, McpOrigin, McpServer, Wanted, mcp, read, wanted};
+use super::{Config, McpOrigin, McpServer, McpTransport, Wanted, mcp, read, wanted};
 use crate::bounds::WriteGlobs;
 use crate::error::{Explain, Kind};
 use crate::event::PermissionMode;
@@ -72,10 +72,14 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
         notices = apply_workspace_file(&mut config, workspace, trusted, &mut origins);
     }
     apply_environment(&mut config, environment, &mut origins)?;
+    fill_in(&mut config.mcp.servers, "mcp_servers", environment);
     if let Some(workspace) = workspace {
+        let known = config.mcp.servers.len();
         notices.extend(apply_shared_file(&mut config, workspace, trusted));
+        let brought = config.mcp.servers.get_mut(known..).unwrap_or_default();
+        fill_in(brought, "mcpServers", environment);
     }
-    notices.extend(fill_in(&mut config, environment));
+    notices.extend(config.mcp.servers.iter().filter_map(McpServer::problem));
     apply_flags(&mut config, &flags, &mut origins)?;
     check_together(&config)?;
     config.dry_run = flags.dry_run;
@@ -189,8 +193,8 @@ fn apply_shared_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) 
         Ok(Some(text)) => text,
         Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
     };
-    let (servers, mistakes) = match mcp::read_shared(&text) {
-        Ok(read) => read,
+    let servers = match mcp::read_shared(&text) {
+        Ok(servers) => servers,
         Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
     };
     if !wanted::is_trusted(trusted, &path, &text) {
@@ -198,10 +202,7 @@ fn apply_shared_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) 
         let words = "its MCP servers are ignored, because it is not trusted; see `pixir trust`";
         return if is_empty { Vec::new() } else { vec![format!("{shown}: {words}")] };
     }
-    let mut notices: Vec<String> =
-        mistakes.into_iter().map(|mistake| format!("{shown}: {mistake}")).collect();
-    notices.extend(adopt(config, servers, &shown));
-    notices
+    adopt(config, servers, &shown)
 }
 
 /// Takes servers that a Workspace brings; what they say of themselves is not believed, and the
@@ -214,19 +215,17 @@ fn adopt(config: &mut Config, servers: Vec<McpServer>, shown: &str) -> Vec<Strin
     taken.into_iter().map(told).collect()
 }
 
-/// Puts values of the environment into the entries of servers; one that lacks its value is left out.
-fn fill_in(config: &mut Config, environment: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
-    let mut notices = Vec::new();
-    config.mcp.servers.retain_mut(|server| {
+/// Puts values of the environment into the entries of servers; one that lacks its value is broken.
+fn fill_in(servers: &mut [McpServer], table: &str, environment: &dyn Fn(&str) -> Option<String>) {
+    for server in servers {
         // Trust in a repository is not the wish to give it the key that pays for the model.
         let is_guest = server.origin == McpOrigin::Workspace;
         let lookup = |name: &str| environment(name).filter(|_| !is_guest || !is_provider_key(name));
-        let filled = mcp::expand(server, &lookup).map_err(|reason| {
-            notices.push(format!("MCP server `{}` is left out: {reason}", server.name));
-        });
-        filled.is_ok()
-    });
-    notices
+        if let Err(problem) = mcp::expand(server, &lookup) {
+            let key = format!("{table}.{}", server.name);
+            server.transport = McpTransport::Broken { key, problem };
+        }
+    }
 }
 
 fn apply_environment(

@@ -9,6 +9,7 @@ mod canonical;
 mod counts;
 mod descriptor;
 mod ephemeral;
+mod guest;
 mod open;
 mod posture;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use canonical::*;
 pub use counts::*;
 pub use descriptor::Descriptor;
 pub use ephemeral::*;
+pub use guest::{guest, guest_call};
 pub use posture::*;
 
 use crate::id::{EventId, SessionId};

@@ -34,7 +34,11 @@ impl Store {
     pub fn put(&self, bytes: &[u8]) -> io::Result<Hash> {
         let hash = Hash::of(bytes);
         let place = self.place(&hash);
-        if let Ok(there) = OpenOptions::new().append(true).open(&place) {
+        // One of another length was cut by a power failure.
+        let is_whole =
+            |there: &File| there.metadata().is_ok_and(|own| own.len() == bytes.len() as u64);
+        let there = OpenOptions::new().append(true).open(&place).ok().filter(is_whole);
+        if let Some(there) = there {
             // Somebody refers to it anew: whoever clears away what is old must see that.
             there.set_modified(std::time::SystemTime::now()).ok();
             return Ok(hash);

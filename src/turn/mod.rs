@@ -219,7 +219,8 @@ impl Turn {
     async fn begin(&self, input: Input) -> Result<(), End> {
         let settings = &self.settings;
         // Servers that are still starting are waited for a moment, once per Session.
-        self.context.cancel().run_until_cancelled(settings.connections.settled()).await;
+        let tell = |servers| self.context.emit(Ephemeral::Status(Status::Starting { servers }));
+        self.context.cancel().run_until_cancelled(settings.connections.settled(tell)).await;
         // The way to the model can be opened while the disk takes the user's words.
         settings.provider.expect_call(self.context.session_id());
         let history = self.context.history().await?;

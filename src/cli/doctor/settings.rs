@@ -106,6 +106,7 @@ fn servers(config: &Config, context: &Context) -> Vec<Check> {
                 Ok(url) if matches!(url.scheme(), "http" | "https") => None,
                 _ => Some("its address is no http or https address".to_owned()),
             },
+            McpTransport::Broken { problem, .. } => Some(problem.clone()),
             McpTransport::Stdio { .. } => None,
         };
         if let Some(problem) = problem {
