@@ -6,7 +6,8 @@
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
 //! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
-//! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
+//! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
+//!   `subagent`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
@@ -50,6 +51,7 @@ mod harness;
 mod prompt;
 mod rewind;
 mod session;
+mod subagent;
 mod turn;
 
 // Top floor: presenters.
@@ -80,7 +82,9 @@ pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;
-pub use harness::{Change, Door, Harness, HarnessError, Start, Which};
+pub use harness::{
+    Change, Child, ChildStatus, ChildView, Door, Harness, HarnessError, Start, Which,
+};
 pub use history::History;
 pub use id::{CallId, EventId, SessionId};
 pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};
