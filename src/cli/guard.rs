@@ -30,6 +30,7 @@ const HERE: &[&str] = &[
     "inspect-replay",
     "diagnose",
     "export",
+    "gc",
     "completions",
     "help",
 ];
@@ -86,9 +87,9 @@ mod tests {
 
     #[test]
     fn a_promised_command_is_not_a_prompt() {
-        let message = "the command `gc` is not in this version of Pixir";
-        check_word("gc", Some(message));
-        check_word("GC", Some(message));
+        let message = "the command `delegate` is not in this version of Pixir";
+        check_word("delegate", Some(message));
+        check_word("Delegate", Some(message));
     }
 
     #[test]

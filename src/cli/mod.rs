@@ -16,6 +16,7 @@ mod drive;
 mod exit;
 mod export;
 mod fork;
+mod gc;
 mod guard;
 mod inspect_replay;
 mod keyboard;
@@ -233,6 +234,7 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Config(config::ConfigArgs),
+    Gc(gc::GcArgs),
     Export(export::ExportArgs),
     Diagnose(diagnose::DiagnoseArgs),
     InspectReplay(inspect_replay::InspectReplayArgs),
@@ -264,6 +266,7 @@ impl Command {
             Command::Doctor(_) => "doctor",
             Command::Demo(_) => "demo",
             Command::Config(_) => "config",
+            Command::Gc(_) => "gc",
             Command::Export(_) => "export",
             Command::Diagnose(_) => "diagnose",
             Command::InspectReplay(_) => "inspect-replay",
@@ -334,6 +337,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Doctor(args) => doctor::doctor(&args, context),
         Command::Demo(args) => demo::demo(&args, context),
         Command::Config(args) => config::config(args, context),
+        Command::Gc(args) => gc::gc(&args, context),
         Command::Export(args) => export::export(&args, context),
         Command::Diagnose(args) => diagnose::diagnose(&args, context),
         Command::InspectReplay(args) => inspect_replay::inspect_replay(&args, context),

@@ -40,6 +40,8 @@ mod ends;
 mod errors;
 /// What can be seen of a Session, whatever state it is in.
 mod evidence;
+/// Faults that the doctor finds.
+mod faults;
 /// Files that are more than their letters, changed by every tool.
 mod fidelity;
 /// Sessions that branch off.
