@@ -102,11 +102,12 @@ impl Connection {
     /// Notes a Session that is open. One that opens when everything ends is told so here, because
     /// nobody else will.
     pub fn admit(&self, id: &SessionId, handle: Handle) {
-        self.sessions().insert(id.clone(), handle.clone());
+        let mut sessions = self.sessions();
         if self.is_ending.load(Ordering::Acquire) {
             let (closed, _) = oneshot::channel();
             handle.try_send(Inbox::Close { closed }).ok();
         }
+        sessions.insert(id.clone(), handle);
     }
 
     /// Forgets a Session that could not be opened, unless its name leads to another task by now.
