@@ -87,11 +87,11 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// The task of a Session that is open.
+    /// The task of a Session that is open, with its Harness and when that was looked up.
     pub fn new(
         connection: Arc<Connection>,
         client: Client,
-        harness: Arc<Harness>,
+        (harness, generation): (Arc<Harness>, u64),
         conversation: Conversation,
         silence: Silence,
     ) -> Self {
@@ -99,7 +99,7 @@ impl Actor {
         let window = conversation.window();
         let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
         Self {
-            generation: connection.generation(),
+            generation,
             connection,
             client,
             id: conversation.id().clone(),
@@ -202,7 +202,7 @@ impl Actor {
     async fn end(mut self, mut inbox: mpsc::Receiver<Inbox>) {
         inbox.close();
         self.connection.widen(&self.id, Vec::new());
-        self.take_back_questions();
+        self.take_back_questions().await;
         for (ticket, _) in self.waiting.drain(..) {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
         }
@@ -347,8 +347,10 @@ impl Actor {
 
     /// Answers the prompt, after everything that was said about it, and turns to the next.
     async fn finish(&mut self, status: &Status) {
-        let Some(running) = self.running.take() else { return };
-        self.take_back_questions();
+        let Some(mut running) = self.running.take() else { return };
+        self.take_back_questions().await;
+        // A cancel that is still on its way would hit the next Turn.
+        running.stopped().await;
         let outcome = running.outcome(status);
         if let (Err(fault), false) = (&outcome, running.is_told()) {
             let id = EventId::mint().to_string();
@@ -381,7 +383,9 @@ impl Actor {
 
     async fn reply(&mut self, reply: Reply) {
         let Reply { call_id, said } = reply;
-        self.open.retain(|(open, _)| *open != call_id);
+        // What is said to a question of a Turn that is over must not stop the next one.
+        let Some(place) = self.open.iter().position(|(open, _)| *open == call_id) else { return };
+        self.open.remove(place);
         let said = match said {
             Replied::Said(said) => said,
             Replied::Cancelled => {
@@ -402,8 +406,9 @@ impl Actor {
         }
     }
 
-    fn take_back_questions(&mut self) {
+    /// They are taken back when this returns, so that no question outlives its Turn.
+    async fn take_back_questions(&mut self) {
         self.open.clear();
-        self.questions.abort_all();
+        self.questions.shutdown().await;
     }
 }

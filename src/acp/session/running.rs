@@ -1,6 +1,7 @@
 //! A prompt that runs: the request that waits for it, and what its Turn has said so far.
 
 use agent_client_protocol_schema::v1::StopReason;
+use tokio::task::JoinHandle;
 
 use crate::acp::ending::Ending;
 use crate::acp::ticket::Ticket;
@@ -21,6 +22,8 @@ pub struct Running {
     /// Whether the prompt itself was among them.
     pub is_begun: bool,
     ending: Ending,
+    /// The cancel on its way to the Turn.
+    stopping: Option<JoinHandle<()>>,
     is_cancelled: bool,
 }
 
@@ -37,8 +40,9 @@ impl Running {
     /// Listens before anything is sent, so that nothing can be missed.
     pub fn new(ticket: Ticket, conversation: &Conversation, heard: Option<Seq>) -> Self {
         let listener = conversation.subscribe(From::Now);
+        let (ending, stopping) = (Ending::default(), None);
         let (is_begun, is_cancelled) = (false, false);
-        Self { ticket, listener, heard, is_begun, ending: Ending::default(), is_cancelled }
+        Self { ticket, listener, heard, is_begun, ending, stopping, is_cancelled }
     }
 
     /// Asks the Turn to end; its end is heard like everything else.
@@ -47,11 +51,18 @@ impl Running {
             return;
         }
         let conversation = conversation.clone();
-        tokio::spawn(async move {
+        self.stopping = Some(tokio::spawn(async move {
             if let Err(error) = conversation.interrupt().await {
                 tracing::debug!(%error, "the Turn was already over");
             }
-        });
+        }));
+    }
+
+    /// Waits until a cancel has arrived, if there was one.
+    pub async fn stopped(&mut self) {
+        if let Some(stopping) = self.stopping.take() {
+            stopping.await.ok();
+        }
     }
 
     /// Takes in what was heard.
