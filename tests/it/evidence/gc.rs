@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::{house, log_of, state};
 use crate::support::House;
-use crate::support::house::{PIXIR, logs};
+use crate::support::house::logs;
+use crate::support::leaks;
 use crate::support::torture::{self, Size};
 
 const DAY: u64 = 86_400;
@@ -216,22 +217,15 @@ async fn killed_in_the_middle_and_run_twice_at_once_it_does_no_harm() {
             fs::write(sessions.join(&name).join("output/x"), "x").unwrap();
             aged(&sessions.join(format!("{name}.ndjson")), 50);
         }
-        let start = || {
-            std::process::Command::new(PIXIR)
-                .args(["gc", "--apply", "--older-than", "30d", "--json"])
-                .env_clear()
-                .env("HOME", house.home())
-                .current_dir(house.workspace())
-                .stdout(std::process::Stdio::null())
-                .stderr(std::process::Stdio::null())
-                .spawn()
-                .unwrap()
-        };
-        let (mut one, mut other) = (start(), start());
+        let args = ["gc", "--apply", "--older-than", "30d", "--json"];
+        let start = || house.command(&args).spawn().unwrap();
+        let (mut one, other) = (start(), start());
         std::thread::sleep(Duration::from_micros(random.u64(0..60_000)));
         one.kill().unwrap();
         one.wait().unwrap();
-        assert!(other.wait().unwrap().success());
+        let other = other.wait_with_output().unwrap();
+        leaks::check_stream(&String::from_utf8_lossy(&[other.stdout, other.stderr].concat()));
+        assert!(other.status.success());
         gc(&house, &["--apply", "--older-than", "30d"]);
         assert_eq!(logs(&house.workspace()).len(), 1, "seed {seed}");
         // Folders whose Log went before the kill are young; an hour later they go.
