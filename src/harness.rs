@@ -222,7 +222,7 @@ impl Harness {
         let settings = Settings {
             connections,
             provider: Arc::clone(&self.provider),
-            toolbox: tools.clone().without(posture.role.withheld),
+            toolbox: tools.clone().of_role(posture.role),
             tools,
             approvals: self.approvals.clone(),
             role: posture.role,

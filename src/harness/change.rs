@@ -47,7 +47,7 @@ impl Harness {
         let old = conversation.settings();
         let confinement = Profile::of(self.config.sandbox.level, &after.mode);
         old.stance.set(after.mode.clone(), confinement);
-        let toolbox = old.tools.clone().without(after.role.withheld);
+        let toolbox = old.tools.clone().of_role(after.role);
         let settings = Settings {
             toolbox,
             role: after.role,

@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::error::Kind;
 use crate::history::History;
 use crate::resource::Shelf;
+use crate::role::Role;
 
 /// How many violations are told at once.
 const TOLD_VIOLATIONS: usize = 10;
@@ -119,13 +120,13 @@ impl Toolbox {
         }
     }
 
-    /// The same tools without those of these names.
+    /// The same tools without those that a role may not use.
     #[must_use]
-    pub fn without(self, names: &[&str]) -> Self {
-        if names.is_empty() {
+    pub fn of_role(self, role: &Role) -> Self {
+        if self.specs.iter().all(|spec| role.may_use(&spec.name)) {
             return self;
         }
-        let is_kept = |entry: &&Arc<Entry>| !names.contains(&entry.tool.spec().name.as_str());
+        let is_kept = |entry: &&Arc<Entry>| role.may_use(&entry.tool.spec().name);
         let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
         Self { background: self.background, ..Self::new(tools) }
     }

@@ -255,7 +255,9 @@ impl Turn {
             PermissionMode::Auto | PermissionMode::Ask => Wanted::All,
             PermissionMode::ReadOnly | PermissionMode::Other(_) => Wanted::Reading,
         };
-        toolbox.with_guests(connections.tools(shelf, wanted))
+        let mut guests = connections.tools(shelf, wanted);
+        guests.retain(|guest| role.may_use(&guest.spec().name));
+        toolbox.with_guests(guests)
     }
 
     fn toolbox(&self) -> &Toolbox {
