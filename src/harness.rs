@@ -28,9 +28,11 @@ use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
 use crate::resource::Shelf;
+use crate::roster::Roster;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::skill::{Places, Skills};
 use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings, Stance};
@@ -182,7 +184,8 @@ impl Harness {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
         let granted = self.grants.find(id, workspace.root());
-        let before = Posture::of(&history);
+        let roster = Roster::new(&self.places(workspace.root()));
+        let before = Posture::of(&history, &roster);
         let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         if let Some(change) = change {
@@ -209,6 +212,12 @@ impl Harness {
             secrets: &self.secrets,
         });
         notices.extend(project.notices);
+        let skills = Skills::new(self.places(root));
+        let found = skills.all();
+        let index = prompt::index(&found, &self.secrets);
+        let parts: Vec<&str> =
+            project.text.as_deref().into_iter().chain(index.as_deref()).collect();
+        let project = (!parts.is_empty()).then(|| Arc::from(parts.join("\n\n")));
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
@@ -217,7 +226,10 @@ impl Harness {
         let resources = Shelf::new(folder.clone());
         let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
         notices.extend(taken);
-        let tools = self.toolbox(&folder, history, resources.clone());
+        let mut tools = self.toolbox(&folder, history, resources.clone());
+        if !found.skills.is_empty() {
+            tools = tools.with_skills(&skills);
+        }
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             connections,
@@ -250,7 +262,7 @@ impl Harness {
             prompt: Prompt {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
-                project: project.text,
+                project,
                 cache_key: prompt::cache_key(
                     prompt::VERSION,
                     &posture.model,
@@ -260,9 +272,16 @@ impl Harness {
             },
             model: posture.model,
             effort: posture.effort,
+            skills,
             workspace,
         };
         Conversation::new(session, settings, notices)
+    }
+
+    /// Where Skills and roles of a Workspace may be.
+    fn places(&self, workspace: &Path) -> Places {
+        let user = Some(self.user_home.clone()).filter(|home| home.parent().is_some());
+        Places { workspace: workspace.to_owned(), user, home: self.config.home.clone() }
     }
 
     /// Whether a model can be shown images.

@@ -3,7 +3,8 @@
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
-//!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
+//!   `bounds`, `ledger`, `trust`, `workspace`, `walk`,
+//!   `skill`, `roster`.
 //! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
@@ -24,6 +25,8 @@ mod config;
 mod event;
 mod ledger;
 mod role;
+mod roster;
+mod skill;
 mod trust;
 mod walk;
 mod workspace;
@@ -72,7 +75,7 @@ pub use config::{
     Config, CredentialKind, Durability, Mcp, McpFolder, McpOrigin, McpServer, McpTransport,
     NetworkRule, SandboxLevel, Transport,
 };
-pub use conversation::{Conversation, ConversationError, Input};
+pub use conversation::{Conversation, ConversationError, Expanded, Input, Named};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;

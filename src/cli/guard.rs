@@ -14,6 +14,8 @@ const HERE: &[&str] = &[
     "models",
     "permissions",
     "mcp",
+    "skills",
+    "agents",
     "trust",
     "untrust",
     "acp",
@@ -30,18 +32,8 @@ const HERE: &[&str] = &[
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] = &[
-    "compact",
-    "inspect-replay",
-    "diagnose",
-    "skills",
-    "agents",
-    "workflow",
-    "export",
-    "config",
-    "delegate",
-    "gc",
-];
+const LATER: &[&str] =
+    &["compact", "inspect-replay", "diagnose", "workflow", "export", "config", "delegate", "gc"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {

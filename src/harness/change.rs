@@ -11,6 +11,7 @@ use crate::credential::FieldPolicy;
 use crate::event::PermissionMode;
 use crate::prompt;
 use crate::role::strictest;
+use crate::roster::Roster;
 use crate::sandbox::Profile;
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::Workspace;
@@ -38,7 +39,8 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
         let history = session.history().await?;
-        let before = Posture::of(&history);
+        let roster = Roster::new(&self.places(conversation.workspace()));
+        let before = Posture::of(&history, &roster);
         let after = before.changed(&change, self.models());
         if let Some(fact) = after.news(&before) {
             session.record(fact.into()).await?;

@@ -8,6 +8,7 @@
 //! Items are written straight into one buffer; no tree of values is built.
 
 mod shown;
+mod skilled;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -181,7 +182,7 @@ struct Fold<'a> {
     unanswered: usize,
     /// Reasoning that waits for the item it produced.
     held: Vec<&'a Reasoning>,
-    deferred: Vec<String>,
+    deferred: Vec<(Role, String)>,
     scratch: Vec<u8>,
     /// Where the current Turn begins; what it shows, earlier ones only name.
     turn_start: usize,
@@ -241,10 +242,11 @@ impl<'a> Fold<'a> {
                     }
                 }
             }
-            Canonical::SkillActivation(skill) => self.aside(format!(
-                "<skill name={:?} path={:?} sha256={:?}>\n{}\n</skill>",
-                skill.name, skill.path, skill.content_hash, skill.content
-            )),
+            Canonical::SkillActivation(skill) => self.aside(skilled::activation(skill)),
+            // What a Turn looked up is true for that Turn.
+            Canonical::SkillContextHydration(context) if place >= self.turn_start => {
+                self.put_aside(Role::Developer, skilled::hydration(context));
+            }
             Canonical::SubagentEvent(child)
                 if matches!(
                     child.event.as_str(),
@@ -328,8 +330,8 @@ impl<'a> Fold<'a> {
             self.out.push(b'}');
         }
         self.unanswered = 0;
-        for text in std::mem::take(&mut self.deferred) {
-            self.message(Role::User, &text);
+        for (role, text) in std::mem::take(&mut self.deferred) {
+            self.message(role, &text);
         }
     }
 
@@ -350,10 +352,14 @@ impl<'a> Fold<'a> {
 
     /// A message that is not part of the dialogue; it may not stand between a call and its output.
     fn aside(&mut self, text: String) {
+        self.put_aside(Role::User, text);
+    }
+
+    fn put_aside(&mut self, role: Role, text: String) {
         if self.batch.is_empty() {
-            self.message(Role::User, &text);
+            self.message(role, &text);
         } else {
-            self.deferred.push(text);
+            self.deferred.push((role, text));
         }
     }
 

@@ -43,6 +43,9 @@ mod schema;
 mod search;
 mod seen;
 mod service;
+mod skill_view;
+mod skilled;
+mod skills_list;
 mod slot;
 mod supervisor;
 #[cfg(test)]
@@ -69,6 +72,7 @@ pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
 pub use schema::Schema;
 pub use service::{Program, Said, Served, Service};
+pub use skilled::{activation, visible};
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::Toolbox;
 

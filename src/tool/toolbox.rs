@@ -20,6 +20,8 @@ use super::read::Read;
 use super::resource_view::ResourceView;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
+use super::skill_view::SkillView;
+use super::skills_list::SkillsList;
 use super::update_plan::UpdatePlan;
 use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
@@ -28,6 +30,7 @@ use crate::error::Kind;
 use crate::history::History;
 use crate::resource::Shelf;
 use crate::role::Role;
+use crate::skill::Skills;
 
 /// How many violations are told at once.
 const TOLD_VIOLATIONS: usize = 10;
@@ -111,6 +114,16 @@ impl Toolbox {
             Arc::new(Write::new(rewriter)),
         ];
         Self { background: Some(background), ..Self::new(tools) }
+    }
+
+    /// The same tools, and those for Skills among them; only where there are any.
+    #[must_use]
+    pub fn with_skills(self, skills: &Skills) -> Self {
+        let tools = self.entries.iter().map(|entry| entry.tool.clone());
+        let list: Arc<dyn AnyTool> = Arc::new(SkillsList::new(skills.clone()));
+        let view: Arc<dyn AnyTool> = Arc::new(SkillView::new(skills.clone()));
+        let background = self.background.clone();
+        Self { background, ..Self::new(tools.chain([list, view])) }
     }
 
     /// Waits until nothing is left of the background commands that are being stopped.

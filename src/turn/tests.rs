@@ -190,6 +190,11 @@ mod fakes {
                 wishes: Wishes::default(),
                 shelf: Shelf::new(self.folder.path().into()),
                 sight: Sight::new(true, (Home::new(""), ""), "m"),
+                skills: crate::skill::Skills::new(crate::skill::Places {
+                    workspace: self.folder.path().into(),
+                    user: None,
+                    home: Home::new(self.folder.path()),
+                }),
             });
             let input = Input { text: "go".into(), ..Input::default() };
             let body = Box::new(move |context| -> BoxFuture<'static, Status> {
