@@ -1,8 +1,10 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod branch;
 mod change;
 mod grant;
 mod posture;
+mod preview;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -37,7 +39,9 @@ use crate::snapshot::{Limits, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use branch::{Done, Rewound, Way};
 pub use change::Change;
+pub use preview::{Preview, Supposed};
 
 pub use crate::tool::Editor;
 use grant::Grants;
@@ -99,6 +103,8 @@ pub struct Harness {
     budget: Arc<Budget>,
     approvals: Approvals,
     grants: Grants,
+    /// What the user should know about how the settings came about.
+    notices: Vec<String>,
     /// Looked up when somebody chooses.
     models: OnceLock<Vec<Model>>,
 }
@@ -144,8 +150,15 @@ impl Harness {
             budget,
             approvals,
             grants,
+            notices: Vec::new(),
             models: OnceLock::new(),
         }
+    }
+
+    /// The same, with what the user should know about the settings: every Conversation tells it.
+    #[must_use]
+    pub fn noting(self, notices: Vec<String>) -> Self {
+        Self { notices, ..self }
     }
 
     /// Ends what runs in the background, and waits for what must not be lost when the process ends,
@@ -205,12 +218,33 @@ impl Harness {
         mut notices: Vec<String>,
     ) -> Conversation {
         let root = workspace.root();
+        let folder = paths::session_folder(root, session.id());
+        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
+        notices.extend(taken);
+        let (settings, told) =
+            self.settings(session.id(), workspace, posture, history, connections, caller.can_ask);
+        notices.extend(told);
+        Conversation::new(session, settings, notices)
+    }
+
+    /// Everything the Turns of a Session need, and what the user should know about it.
+    fn settings(
+        &self,
+        id: &SessionId,
+        workspace: Workspace,
+        posture: Posture,
+        history: &History,
+        connections: Connections,
+        can_ask: bool,
+    ) -> (Settings, Vec<String>) {
+        let root = workspace.root();
         let project = Project::load(&Sources {
             workspace: root,
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
             secrets: &self.secrets,
         });
+        let mut notices = self.notices.clone();
         notices.extend(project.notices);
         let skills = Skills::new(self.places(root));
         let found = skills.all();
@@ -222,10 +256,8 @@ impl Harness {
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
-        let folder = paths::session_folder(root, session.id());
+        let folder = paths::session_folder(root, id);
         let resources = Shelf::new(folder.clone());
-        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
-        notices.extend(taken);
         let mut tools = self.toolbox(&folder, history, resources.clone());
         if !found.skills.is_empty() {
             tools = tools.with_skills(&skills);
@@ -246,7 +278,7 @@ impl Harness {
             }),
             secrets: Arc::clone(&self.secrets),
             stance: Stance::new(posture.mode, confinement),
-            can_ask: caller.can_ask,
+            can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
             retry: self.config.retry,
@@ -263,11 +295,7 @@ impl Harness {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
                 project,
-                cache_key: prompt::cache_key(
-                    prompt::VERSION,
-                    &posture.model,
-                    &history.family(session.id()),
-                ),
+                cache_key: prompt::cache_key(prompt::VERSION, &posture.model, &history.family(id)),
                 shell: self.shell.clone(),
             },
             model: posture.model,
@@ -275,7 +303,7 @@ impl Harness {
             skills,
             workspace,
         };
-        Conversation::new(session, settings, notices)
+        (settings, notices)
     }
 
     /// Where Skills and roles of a Workspace may be.
@@ -310,7 +338,9 @@ impl Harness {
         workspace: &Path,
         brought: Vec<McpServer>,
     ) -> (Connections, Vec<String>) {
-        let mut servers = self.config.mcp.servers.clone();
+        // Whoever read the settings has told of entries that cannot be used.
+        let usable = self.config.mcp.servers.iter().filter(|server| server.problem().is_none());
+        let mut servers: Vec<McpServer> = usable.cloned().collect();
         let taken = mcp::join(&mut servers, brought);
         if servers.is_empty() {
             return (Connections::default(), Vec::new());

@@ -23,6 +23,12 @@ pub enum Order {
     Plan { rest: String },
     /// Asks another model, or says which one is asked.
     Model { name: String },
+    /// Takes Turns back, the last one where nothing else is said.
+    Undo { turns: String },
+    /// Brings back what was taken back.
+    Redo,
+    /// Makes another Session from here.
+    Fork,
 }
 
 const COMMANDS: &[Command] = &[
@@ -37,6 +43,24 @@ const COMMANDS: &[Command] = &[
         words: "Show or change the model",
         hint: "name of a model",
         order: |rest| Order::Model { name: rest.to_owned() },
+    },
+    Command {
+        name: "undo",
+        words: "Take back the last Turn, conversation and files",
+        hint: "number of Turns",
+        order: |rest| Order::Undo { turns: rest.to_owned() },
+    },
+    Command {
+        name: "redo",
+        words: "Bring back what /undo took back",
+        hint: "",
+        order: |_| Order::Redo,
+    },
+    Command {
+        name: "fork",
+        words: "Branch off another Session from here",
+        hint: "",
+        order: |_| Order::Fork,
     },
 ];
 
@@ -54,9 +78,12 @@ const LONGEST: usize = 200;
 /// The list, as the client is told it: Pixir's own commands, then prompts and Skills.
 pub fn update(named: &[Named]) -> SessionUpdate {
     let command = |command: &Command| {
+        let told = AvailableCommand::new(command.name, command.words);
+        if command.hint.is_empty() {
+            return told;
+        }
         let hint = UnstructuredCommandInput::new(command.hint);
-        AvailableCommand::new(command.name, command.words)
-            .input(AvailableCommandInput::Unstructured(hint))
+        told.input(AvailableCommandInput::Unstructured(hint))
     };
     let is_free = |named: &&Named| !COMMANDS.iter().any(|command| command.name == named.name);
     let other = |named: &Named| {

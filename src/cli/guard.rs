@@ -27,13 +27,16 @@ const HERE: &[&str] = &[
     "redo",
     "fork",
     "tree",
+    "config",
+    "inspect-replay",
+    "diagnose",
+    "export",
     "completions",
     "help",
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] =
-    &["compact", "inspect-replay", "diagnose", "workflow", "export", "config", "delegate", "gc"];
+const LATER: &[&str] = &["compact", "workflow", "delegate", "gc"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {
