@@ -127,8 +127,10 @@ async fn skills_and_prompts_are_commands_too() {
     let commands = editor.update("available_commands_update");
     let commands = commands["availableCommands"].as_array().unwrap();
     let names: Vec<&str> = commands.iter().filter_map(|one| one["name"].as_str()).collect();
-    assert_eq!(names, ["plan", "model", "review", "tidy"]);
-    assert_eq!(commands[2]["input"]["hint"], "what");
+    assert!(names.ends_with(&["review", "tidy"]), "{names:?}");
+    assert_eq!(names.iter().filter(|name| **name == "plan").count(), 1, "{names:?}");
+    let review = commands.iter().find(|one| one["name"] == "review").unwrap();
+    assert_eq!(review["input"]["hint"], "what");
     editor.turn(&id, "/tidy the shelf").unwrap();
     let request = stage.server.requests().pop().unwrap();
     assert_eq!(request.user_texts().last(), Some(&"$tidy the shelf"));
