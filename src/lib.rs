@@ -7,7 +7,8 @@
 //!   `skill`, `roster`.
 //! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
-//! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
+//! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
+//!   `subagent`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
@@ -53,6 +54,7 @@ mod harness;
 mod prompt;
 mod rewind;
 mod session;
+mod subagent;
 mod turn;
 
 // Top floor: presenters.
@@ -83,7 +85,9 @@ pub use conversation::{Conversation, ConversationError, Expanded, Input, Named};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;
-pub use harness::{Change, Door, Harness, HarnessError, Start, Which};
+pub use harness::{
+    Change, Child, ChildStatus, ChildView, Door, Harness, HarnessError, Start, Which,
+};
 pub use history::History;
 pub use id::{CallId, EventId, SessionId};
 pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use futures_util::future::BoxFuture;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -44,7 +45,12 @@ pub struct Toolbox {
     own: usize,
     /// Where there are commands, those that outlive their calls.
     background: Option<Background>,
+    /// What else has to come to rest after an interrupt.
+    rest: Option<Rest>,
 }
+
+/// Ends what a tool started and left behind, and waits until it is gone.
+pub type Rest = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 struct Entry {
     tool: Arc<dyn AnyTool>,
@@ -64,7 +70,7 @@ impl Toolbox {
         let entry = |tool| Arc::new(Entry { tool, validator: OnceLock::new() });
         let own = specs.len();
         let entries = tools.into_iter().map(entry).collect();
-        Self { entries, specs: specs.into(), own, background: None }
+        Self { entries, specs: specs.into(), own, background: None, rest: None }
     }
 
     /// The same tools, and those of others behind them: what the model knows best stays where it
@@ -77,8 +83,15 @@ impl Toolbox {
         let guests = Self::new(guests);
         let entries = self.entries.iter().chain(guests.entries.iter()).cloned();
         let specs = self.specs.iter().chain(guests.specs.iter()).cloned();
-        let background = self.background.clone();
-        Self { entries: entries.collect(), specs: specs.collect(), own: self.own, background }
+        let (background, rest) = (self.background.clone(), self.rest.clone());
+        Self { entries: entries.collect(), specs: specs.collect(), own: self.own, background, rest }
+    }
+
+    /// The same tools and more of Pixir's own; what they leave behind is ended by `rest`.
+    #[must_use]
+    pub fn and(self, more: Vec<Arc<dyn AnyTool>>, rest: Rest) -> Self {
+        let own = self.entries.iter().take(self.own).map(|entry| entry.tool.clone());
+        Self { background: self.background, rest: Some(rest), ..Self::new(own.chain(more)) }
     }
 
     /// The tools that Pixir brings, for one Session with this History so far.
@@ -122,15 +135,23 @@ impl Toolbox {
         let tools = self.entries.iter().map(|entry| entry.tool.clone());
         let list: Arc<dyn AnyTool> = Arc::new(SkillsList::new(skills.clone()));
         let view: Arc<dyn AnyTool> = Arc::new(SkillView::new(skills.clone()));
-        let background = self.background.clone();
-        Self { background, ..Self::new(tools.chain([list, view])) }
+        let (background, rest) = (self.background.clone(), self.rest.clone());
+        Self { background, rest, ..Self::new(tools.chain([list, view])) }
     }
 
-    /// Waits until nothing is left of the background commands that are being stopped.
+    /// Waits until nothing is left of what calls started and an interrupt stops.
     pub async fn settle(&self) {
-        if let Some(background) = &self.background {
-            background.settle().await;
-        }
+        let resting = async {
+            if let Some(rest) = &self.rest {
+                rest().await;
+            }
+        };
+        let settling = async {
+            if let Some(background) = &self.background {
+                background.settle().await;
+            }
+        };
+        tokio::join!(resting, settling);
     }
 
     /// The same tools without those that a role may not use.
@@ -141,7 +162,7 @@ impl Toolbox {
         }
         let is_kept = |entry: &&Arc<Entry>| role.may_use(&entry.tool.spec().name);
         let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
-        Self { background: self.background, ..Self::new(tools) }
+        Self { background: self.background, rest: self.rest, ..Self::new(tools) }
     }
 
     /// What the model is told, in a stable order.
