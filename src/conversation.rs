@@ -18,6 +18,7 @@ use crate::id::{CallId, SessionId};
 use crate::log::LogError;
 pub use crate::resource::Attachment;
 use crate::session::{Session, SessionError};
+pub use crate::skill::{Expanded, Named};
 use crate::tool::Editor;
 use crate::turn::{self, Settings};
 
@@ -118,6 +119,24 @@ impl Conversation {
         let secrets = &self.settings.secrets;
         let all = self.settings.connections.take_notices();
         all.iter().map(|notice| secrets.clean(notice).into_owned()).collect()
+    }
+
+    /// What a person typed, as it is to be sent: `/name words` may stand for a prompt or a Skill.
+    /// Front-ends call this before `send`, which takes every text as it is.
+    pub async fn expand(&self, text: String) -> Expanded {
+        // Most texts name nothing, and need no thread.
+        if !text.contains(['/', '$']) {
+            return Expanded { text, notices: Vec::new() };
+        }
+        let (skills, typed) = (self.settings.skills.clone(), text.clone());
+        let expanded = tokio::task::spawn_blocking(move || skills.expand(&typed)).await;
+        expanded.unwrap_or(Expanded { text, notices: Vec::new() })
+    }
+
+    /// Everything that can be typed behind a slash here.
+    pub async fn named(&self) -> Vec<Named> {
+        let skills = self.settings.skills.clone();
+        tokio::task::spawn_blocking(move || skills.named()).await.unwrap_or_default()
     }
 
     /// Starts a Turn and returns at once; refused while one runs.

@@ -112,7 +112,8 @@ impl<'h> Draft<'h> {
             Cut::AfterTurn(number) if number == turns.len() => last,
             Cut::AfterTurn(number) => {
                 let next = number.checked_sub(1).and_then(|_| turns.get(number));
-                next.ok_or(ForkError::NoSuchTurn { number, turns: turns.len() })?.saturating_sub(1)
+                let next = next.ok_or(ForkError::NoSuchTurn { number, turns: turns.len() })?;
+                history.beginning_of(*next).saturating_sub(1)
             }
             Cut::At(seq) if seq <= last => seq,
             Cut::At(seq) => return Err(ForkError::NoSuchSeq { seq, last }),

@@ -31,9 +31,11 @@ use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
 use crate::resource::Shelf;
+use crate::roster::Roster;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::skill::{Places, Skills};
 use crate::snapshot::{Limits, Tracker};
 use crate::subagent::{Family, Subagents};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
@@ -208,7 +210,8 @@ impl Harness {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
         let granted = self.grants.find(id, workspace.root());
-        let before = Posture::of(&history);
+        let roster = Roster::new(&self.places(workspace.root()));
+        let before = Posture::of(&history, &roster);
         let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         if let Some(change) = change {
@@ -257,18 +260,27 @@ impl Harness {
         });
         let mut notices = self.notices.clone();
         notices.extend(project.notices);
+        let skills = Skills::new(self.places(root));
+        let found = skills.all();
+        let index = prompt::index(&found, &self.secrets);
+        let parts: Vec<&str> =
+            project.text.as_deref().into_iter().chain(index.as_deref()).collect();
+        let project = (!parts.is_empty()).then(|| Arc::from(parts.join("\n\n")));
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
         let folder = paths::session_folder(root, id);
         let resources = Shelf::new(folder.clone());
-        let tools = self.toolbox(&folder, history, resources.clone());
+        let mut tools = self.toolbox(&folder, history, resources.clone());
+        if !found.skills.is_empty() {
+            tools = tools.with_skills(&skills);
+        }
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             connections,
             provider: Arc::clone(&self.provider),
-            toolbox: tools.clone().without(posture.role.withheld),
+            toolbox: tools.clone().of_role(posture.role),
             tools,
             approvals: self.approvals.clone(),
             role: posture.role,
@@ -300,15 +312,22 @@ impl Harness {
             prompt: Prompt {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
-                project: project.text,
+                project,
                 cache_key: prompt::cache_key(prompt::VERSION, &posture.model, &history.family(id)),
                 shell: self.shell.clone(),
             },
             model: posture.model,
             effort: posture.effort,
+            skills,
             workspace,
         };
         (settings, notices)
+    }
+
+    /// Where Skills and roles of a Workspace may be.
+    fn places(&self, workspace: &Path) -> Places {
+        let user = Some(self.user_home.clone()).filter(|home| home.parent().is_some());
+        Places { workspace: workspace.to_owned(), user, home: self.config.home.clone() }
     }
 
     /// Whether a model can be shown images.

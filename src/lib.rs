@@ -3,7 +3,7 @@
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
-//!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
+//!   `bounds`, `ledger`, `trust`, `workspace`, `walk`, `skill`, `roster`.
 //! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
@@ -26,6 +26,8 @@ mod config;
 mod event;
 mod ledger;
 mod role;
+mod roster;
+mod skill;
 mod trust;
 mod walk;
 mod workspace;
@@ -80,7 +82,7 @@ pub use config::{
     Config, CredentialKind, Durability, Mcp, McpFolder, McpOrigin, McpServer, McpTransport,
     NetworkRule, SandboxLevel, Transport,
 };
-pub use conversation::{Conversation, ConversationError, Input};
+pub use conversation::{Conversation, ConversationError, Expanded, Input, Named};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;

@@ -47,7 +47,7 @@ impl Rewind {
             .checked_sub(count.max(1))
             .ok_or(RewindError::NothingToUndo { wanted: count, turns: live.len() })?;
         let turns = &live[first..];
-        let to_seq = turns.first().copied().unwrap_or_default();
+        let to_seq = turns.first().map(|turn| history.beginning_of(*turn)).unwrap_or_default();
         Self::look(history, Direction::Back, turns, to_seq, site)
     }
 

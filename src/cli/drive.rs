@@ -268,7 +268,11 @@ impl<'a> Driver<'a> {
 
     /// Runs one Turn to its end and shows it.
     pub async fn turn(&mut self, text: String) -> Result<Driven, Report> {
-        let input = Input { text };
+        let expanded = self.conversation.expand(text).await;
+        for notice in &expanded.notices {
+            self.view.notice(notice);
+        }
+        let input = Input { text: expanded.text };
         let attachments = std::mem::take(&mut self.attachments);
         let sent = self.conversation.send_with(input, attachments).await;
         sent.map_err(|error| Report::from(&error))?;

@@ -14,6 +14,8 @@ const HERE: &[&str] = &[
     "models",
     "permissions",
     "mcp",
+    "skills",
+    "agents",
     "trust",
     "untrust",
     "acp",
@@ -36,7 +38,7 @@ const HERE: &[&str] = &[
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] = &["skills", "agents", "workflow", "delegate", "gc"];
+const LATER: &[&str] = &["workflow", "delegate"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {

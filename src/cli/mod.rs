@@ -4,6 +4,7 @@
 //! into words, an envelope and a number, so that no command can forget one of them.
 
 mod acp;
+mod agents;
 mod arguments;
 mod compact;
 mod completions;
@@ -35,6 +36,7 @@ mod resume;
 mod run;
 mod sessions;
 mod signals;
+mod skills;
 mod stdin;
 #[cfg(test)]
 mod tests;
@@ -149,7 +151,7 @@ pub struct Flags {
     /// Ask nothing, also in a Session that was started with --ask or --read-only
     #[arg(long, global = true)]
     pub auto: bool,
-    /// Give the Session this role: build, plan, worker, explorer or reviewer
+    /// Give the Session this role: build, plan, worker, explorer, reviewer, or one of `pixir agents`
     #[arg(long, global = true, value_name = "NAME")]
     pub role: Option<String>,
     /// Let tools write only where this glob matches, such as 'src/**'; may be repeated
@@ -221,6 +223,8 @@ pub enum Command {
     Models(models::ModelsArgs),
     Permissions(permissions::PermissionsArgs),
     Mcp(mcp::McpArgs),
+    Skills(skills::SkillsArgs),
+    Agents(agents::AgentsArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
     Undo(undo::UndoArgs),
@@ -253,6 +257,8 @@ impl Command {
             Command::Models(_) => "models",
             Command::Permissions(_) => "permissions",
             Command::Mcp(_) => "mcp",
+            Command::Skills(_) => "skills",
+            Command::Agents(_) => "agents",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
             Command::Undo(_) => "undo",
@@ -324,6 +330,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Models(args) => models::models(&args, context),
         Command::Permissions(args) => permissions::permissions(args, context),
         Command::Mcp(args) => mcp::mcp(args, context),
+        Command::Skills(args) => skills::skills(args, context),
+        Command::Agents(args) => agents::agents(args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),

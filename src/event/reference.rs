@@ -78,9 +78,12 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             json!({"name": "tidy", "path": "skills/tidy/SKILL.md", "content_hash": "…", "content": "…", "activated_by": "user"}),
             "A Skill became part of the context.",
         ),
-        "skill_context_hydration" => {
-            (json!({"name": "tidy", "content_hash": "…"}), "A Skill's context was loaded again.")
-        }
+        "skill_context_hydration" => (
+            json!({"name": "tidy", "content_hash": "…", "source": "changes", "kind": "git", "request": "git status",
+                "tools": ["bash"], "requested_by": "user", "mode": "auto", "ok": true, "content": "## main\n M a.rs",
+                "sha256": "…"}),
+            "A source of a Skill's context was read, for one Turn.",
+        ),
         "subagent_event" => (
             json!({"event": "finished", "subagent_id": "sub_0123456789", "child_session_id": "20260101T000000-fedcba",
                 "agent": "explorer", "status": "completed", "summary": "All fine.", "task": "Look around.", "depth": 1,

@@ -12,6 +12,7 @@ use crate::credential::FieldPolicy;
 use crate::event::PermissionMode;
 use crate::prompt;
 use crate::role::strictest;
+use crate::roster::Roster;
 use crate::sandbox::Profile;
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::Workspace;
@@ -39,7 +40,8 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
         let history = session.history().await?;
-        let before = Posture::of(&history);
+        let roster = Roster::new(&self.places(conversation.workspace()));
+        let before = Posture::of(&history, &roster);
         let after = before.changed(&change, self.models());
         if let Some(fact) = after.news(&before) {
             session.record(fact.into()).await?;
@@ -48,7 +50,7 @@ impl Harness {
         let old = conversation.settings();
         let confinement = Profile::of(self.config.sandbox.level, &after.mode);
         old.stance.set(after.mode.clone(), confinement);
-        let toolbox = old.tools.clone().without(after.role.withheld);
+        let toolbox = old.tools.clone().of_role(after.role);
         let settings = Settings {
             toolbox,
             role: after.role,

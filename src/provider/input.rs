@@ -8,6 +8,7 @@
 //! Items are written straight into one buffer; no tree of values is built.
 
 mod shown;
+mod skilled;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -123,6 +124,7 @@ fn recorded(item: &Item, reader: &Reader<'_>) -> Option<Canonical> {
 struct Aside {
     /// The Subagent that it tells of; where an output has told already, it is not said again.
     about: Option<String>,
+    role: Role,
     text: String,
 }
 
@@ -216,10 +218,11 @@ impl<'a> Fold<'a> {
                     }
                 }
             }
-            Canonical::SkillActivation(skill) => self.aside(format!(
-                "<skill name={:?} path={:?} sha256={:?}>\n{}\n</skill>",
-                skill.name, skill.path, skill.content_hash, skill.content
-            )),
+            Canonical::SkillActivation(skill) => self.aside(skilled::activation(skill)),
+            // What a Turn looked up is true for that Turn.
+            Canonical::SkillContextHydration(context) if place >= self.turn_start => {
+                self.put_aside(Role::Developer, skilled::hydration(context));
+            }
             Canonical::SubagentEvent(child)
                 if matches!(
                     child.event.as_str(),
@@ -237,7 +240,7 @@ impl<'a> Fold<'a> {
                 if self.batch.is_empty() {
                     self.message(Role::User, &text);
                 } else {
-                    self.deferred.push(Aside { about: id, text });
+                    self.deferred.push(Aside { about: id, role: Role::User, text });
                 }
             }
             Canonical::BranchSummary(branch) => self.aside(format!(
@@ -321,9 +324,9 @@ impl<'a> Fold<'a> {
             self.out.push(b'}');
         }
         self.unanswered = 0;
-        for Aside { about, text } in std::mem::take(&mut self.deferred) {
+        for Aside { about, role, text } in std::mem::take(&mut self.deferred) {
             if !about.is_some_and(|id| told.contains(&id.as_str())) {
-                self.message(Role::User, &text);
+                self.message(role, &text);
             }
         }
     }
@@ -345,10 +348,14 @@ impl<'a> Fold<'a> {
 
     /// A message that is not part of the dialogue; it may not stand between a call and its output.
     fn aside(&mut self, text: String) {
+        self.put_aside(Role::User, text);
+    }
+
+    fn put_aside(&mut self, role: Role, text: String) {
         if self.batch.is_empty() {
-            self.message(Role::User, &text);
+            self.message(role, &text);
         } else {
-            self.deferred.push(Aside { about: None, text });
+            self.deferred.push(Aside { about: None, role, text });
         }
     }
 

@@ -118,6 +118,15 @@ impl Line {
             Canonical::HistoryCompaction(compaction) => {
                 self.activity(&one_line(&compaction.words(), NOTICE_WIDTH), sheet);
             }
+            Canonical::SkillActivation(skill) if skill.activated_by == "user" => {
+                let line = format!("skill {} ({})", skill.name, skill.path);
+                self.activity(&one_line(&line, NOTICE_WIDTH), sheet);
+            }
+            Canonical::SkillContextHydration(context) => {
+                let how = if context.ok { "" } else { " failed" };
+                let line = format!("context {}{how}: {}", context.source, context.request);
+                self.activity(&one_line(&line, NOTICE_WIDTH), sheet);
+            }
             Canonical::LogRepaired(repaired) if !repaired.kept => self.activity(
                 &format!("the Log had a torn line of {} bytes; it is skipped", repaired.length),
                 sheet,

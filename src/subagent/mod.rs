@@ -128,7 +128,11 @@ impl Family {
             Box::pin(async move { family.cancel_all().await })
         });
         Settings {
-            toolbox: settings.toolbox.clone().and(tools.clone(), rest.clone()),
+            toolbox: settings
+                .toolbox
+                .clone()
+                .and(tools.clone(), rest.clone())
+                .of_role(settings.role),
             tools: settings.tools.clone().and(tools, rest),
             ..settings
         }

@@ -156,14 +156,18 @@ impl Nursery {
         let shelf = Shelf::new(folder.clone());
         let background = Background::new(self.config.bash.max_background, history);
         let commands = self.commands.clone();
-        let tools = Toolbox::sharing(&self.config, commands, history, shelf.clone(), background);
+        let mut tools =
+            Toolbox::sharing(&self.config, commands, history, shelf.clone(), background);
+        if base.tools.find("skill_view").is_ok() {
+            tools = tools.with_skills(&base.skills);
+        }
         // A Log can be planted, and a parent may have become stricter since.
         let mode = role.limit(&crate::role::strictest(&record.mode, &base.stance.mode()));
         let confinement = Profile::of(self.config.sandbox.level, &mode);
         let model = record.model.clone().unwrap_or_else(|| base.model.clone());
         let family = format!("{}:{}", of.parent, role.name);
         Ok(Settings {
-            toolbox: tools.clone().without(role.withheld),
+            toolbox: tools.clone().of_role(role),
             tools,
             role,
             stance: Stance::new(mode, confinement),

@@ -194,6 +194,11 @@ mod fakes {
                 window: Window::new(Some(1_000_000), (Home::new(""), ""), "m"),
                 gauge: Arc::default(),
                 compaction: Compaction::default(),
+                skills: crate::skill::Skills::new(crate::skill::Places {
+                    workspace: self.folder.path().into(),
+                    user: None,
+                    home: Home::new(self.folder.path()),
+                }),
             });
             let input = Input { text: "go".into(), ..Input::default() };
             let body = Box::new(move |context| -> BoxFuture<'static, Status> {

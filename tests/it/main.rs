@@ -72,12 +72,16 @@ mod renewal;
 mod resource;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// What a Session is for, from files.
+mod roles;
 /// Everyday work, escapes and stories of the sandbox.
 mod sandbox;
 /// Searching the Workspace.
 mod search;
 /// Other servers that speak the dialect.
 mod servers;
+/// Packages of instructions, used when they are asked for.
+mod skills;
 /// Commands that wait for each other.
 mod slots;
 /// What was spent, and on what.

@@ -241,7 +241,7 @@ impl Actor {
         if !std::mem::replace(&mut self.was_prompted, true) {
             // Clients that were not ready for the list the first time are now.
             self.announce_at = None;
-            self.tell(commands::update()).await;
+            self.tell_commands().await;
         }
         self.tell_notes().await;
         if let Some(order) = commands::order(prompt.first_text()) {
@@ -257,6 +257,10 @@ impl Actor {
                 return ticket.answer(Ok(PromptResponse::new(StopReason::EndTurn))).await;
             }
         }
+        let expanded = self.conversation.expand(prompt.first_text().to_owned()).await;
+        prompt = prompt.beginning_with(&expanded.text);
+        self.notes.extend(expanded.notices);
+        self.tell_notes().await;
         if let Err(fault) = self.renew().await {
             let id = EventId::mint().to_string();
             self.tell(to_acp::failure(&id, &fault.message)).await;

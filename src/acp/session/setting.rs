@@ -87,7 +87,7 @@ impl Actor {
     /// Tells what belongs to the Session and is no answer to anything.
     pub(super) async fn announce(&mut self) {
         self.announce_at = None;
-        self.tell(commands::update()).await;
+        self.tell_commands().await;
         if let Ok(history) = self.conversation.history().await {
             for update in self.renderer.standing(&history) {
                 self.tell(update).await;
@@ -96,6 +96,12 @@ impl Actor {
         if self.client.takes_notices {
             self.tell_notes().await;
         }
+    }
+
+    /// Tells what can be typed behind a slash by now.
+    pub(super) async fn tell_commands(&mut self) {
+        let named = self.conversation.named().await;
+        self.tell(commands::update(&named)).await;
     }
 
     /// Tells the user what they should know: as notices, or as words before the first answer.
@@ -145,7 +151,7 @@ impl Actor {
         for update in self.renderer.go_on_from(before, owes_prompt) {
             self.tell(update).await;
         }
-        self.tell(commands::update()).await;
+        self.tell_commands().await;
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
         let response = LoadSessionResponse::new()
