@@ -25,6 +25,7 @@ const HERE: &[&str] = &[
     "redo",
     "fork",
     "tree",
+    "agents",
     "completions",
     "help",
 ];
@@ -35,7 +36,6 @@ const LATER: &[&str] = &[
     "inspect-replay",
     "diagnose",
     "skills",
-    "agents",
     "workflow",
     "export",
     "config",

@@ -4,6 +4,7 @@
 //! into words, an envelope and a number, so that no command can forget one of them.
 
 mod acp;
+mod agents;
 mod arguments;
 mod completions;
 mod demo;
@@ -220,6 +221,7 @@ pub enum Command {
     Redo(undo::RedoArgs),
     Fork(fork::ForkArgs),
     Tree(tree::TreeArgs),
+    Agents(agents::AgentsArgs),
     Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
@@ -246,6 +248,7 @@ impl Command {
             Command::Redo(_) => "redo",
             Command::Fork(_) => "fork",
             Command::Tree(_) => "tree",
+            Command::Agents(_) => "agents",
             Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
@@ -311,6 +314,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Redo(args) => undo::redo(&args, context),
         Command::Fork(args) => fork::run(&args, context),
         Command::Tree(args) => tree::tree(&args, context),
+        Command::Agents(args) => agents::agents(&args, context),
         Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),

@@ -29,8 +29,10 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     let paint = |text: &str| {
         if colour { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
     };
+    let who = request.agent.as_deref().map(|agent| format!("{}: ", on_one_line(agent)));
     line(&paint(&format!(
-        "? {} asks: {}",
+        "? {}{} asks: {}",
+        who.unwrap_or_default(),
         on_one_line(&request.tool),
         on_one_line(&request.summary)
     )));

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use super::child;
 use super::diff;
 use super::footnote::footnotes;
 use super::plan;
@@ -113,6 +114,11 @@ impl Line {
             Canonical::PermissionDecision(decision) => {
                 if let Some(notice) = &decision.notice {
                     self.activity(&one_line(notice, NOTICE_WIDTH), sheet);
+                }
+            }
+            Canonical::SubagentEvent(life) => {
+                if let Some(line) = child::line(life) {
+                    self.activity(&line, sheet);
                 }
             }
             Canonical::LogRepaired(repaired) if !repaired.kept => self.activity(

@@ -28,10 +28,30 @@ pub struct Told {
     pub over: Option<Status>,
 }
 
+impl Told {
+    /// What an Event asks for.
+    pub fn of(event: &SharedEvent) -> Self {
+        let mut told = Self::default();
+        match event.kind() {
+            EventKind::Ephemeral(Ephemeral::PermissionRequest(asked)) => {
+                told.asked = Some(asked.clone());
+            }
+            EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
+                told.settled = Some(call_id.clone());
+            }
+            EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => {
+                told.over = Some(status.clone());
+            }
+            EventKind::Ephemeral(_) | EventKind::Canonical(_) => {}
+        }
+        told
+    }
+}
+
 impl Running {
-    /// Listens before anything is sent, so that nothing can be missed.
-    pub fn new(ticket: Ticket, conversation: &Conversation) -> Self {
-        let listener = conversation.subscribe(From::Now);
+    /// Listens before anything is sent, so that nothing can be missed; who listened already goes on.
+    pub fn new(ticket: Ticket, conversation: &Conversation, listener: Option<Listener>) -> Self {
+        let listener = listener.unwrap_or_else(|| conversation.subscribe(From::Now));
         Self { ticket, listener, ending: Ending::default(), is_cancelled: false }
     }
 
@@ -50,7 +70,7 @@ impl Running {
 
     /// Takes in what was heard.
     pub fn hear(&mut self, heard: Option<Heard>) -> Told {
-        let mut told = Told::default();
+        let told = Told::default();
         let event = match heard {
             Some(Heard::Event(event)) => event,
             Some(Heard::Missed(count)) => {
@@ -60,21 +80,11 @@ impl Running {
             // The Session is gone, and with it everything that ran.
             None => return Told { over: Some(Status::Interrupted), ..told },
         };
-        match event.kind() {
-            EventKind::Canonical(fact) => self.ending.hear(fact),
-            EventKind::Ephemeral(Ephemeral::PermissionRequest(asked)) => {
-                told.asked = Some(asked.clone());
-            }
-            EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
-                told.settled = Some(call_id.clone());
-            }
-            EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => {
-                told.over = Some(status.clone());
-            }
-            EventKind::Ephemeral(_) => {}
+        if let EventKind::Canonical(fact) = event.kind() {
+            self.ending.hear(fact);
         }
-        told.event = Some(event);
-        told
+        let told = Told::of(&event);
+        Told { event: Some(event), ..told }
     }
 
     /// Whether the user has seen how it failed.

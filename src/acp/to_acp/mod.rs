@@ -4,6 +4,7 @@
 //! begins and again when it changes; of the past it is told once, with everything.
 
 pub mod call;
+pub mod child;
 pub mod diff;
 mod stream;
 #[cfg(test)]
@@ -25,9 +26,11 @@ use crate::event::{
     AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Seq,
     Status, TerminalStatus, TurnFailed, UserMessage,
 };
+use crate::harness::ChildView;
 use crate::history::History;
 use crate::id::{CallId, EventId};
 use call::Card;
+use child::Children;
 use stream::Stream;
 
 /// The tool whose calls are shown by the plan that they record.
@@ -48,6 +51,7 @@ pub struct Renderer {
     thoughts: Stream,
     /// Calls that have no result yet.
     cards: HashMap<CallId, Card>,
+    children: Children,
     /// Estimated dollars so far.
     spent: Option<f64>,
     /// Tokens in the window after the last call.
@@ -65,6 +69,7 @@ impl Renderer {
             words: Stream::default(),
             thoughts: Stream::default(),
             cards: HashMap::new(),
+            children: Children::default(),
             spent: None,
             used: None,
             is_titled: false,
@@ -116,6 +121,11 @@ impl Renderer {
         updates
     }
 
+    /// Shows what children do that work.
+    pub fn look(&mut self, children: &[ChildView]) -> Vec<SessionUpdate> {
+        self.children.look(children)
+    }
+
     /// Takes in what was spent and said before, without showing it.
     pub fn catch_up(&mut self, history: &History) {
         for fact in history.facts() {
@@ -160,12 +170,12 @@ impl Renderer {
                 self.usage().into_iter().collect()
             }
             Canonical::TurnFailed(failed) => self.failure(id, failed),
+            Canonical::SubagentEvent(life) => self.children.hear(life),
             // Settings are told by whoever changes them; the rest is for the Log.
             Canonical::SessionStarted(_)
             | Canonical::PermissionDecision(_)
             | Canonical::SkillActivation(_)
             | Canonical::SkillContextHydration(_)
-            | Canonical::SubagentEvent(_)
             | Canonical::WorkflowEvent(_)
             | Canonical::SessionFork(_)
             | Canonical::BranchSummary(_)
