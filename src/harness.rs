@@ -1,9 +1,11 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod branch;
 mod change;
 mod children;
 mod grant;
 mod posture;
+mod preview;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -37,8 +39,10 @@ use crate::subagent::{Family, Subagents};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Purse, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use branch::{Done, Rewound, Way};
 pub use change::Change;
 pub use children::{Child, ChildStatus, ChildView};
+pub use preview::{Preview, Supposed};
 
 pub use crate::tool::Editor;
 use grant::Grants;
@@ -104,6 +108,8 @@ pub struct Harness {
     budget: Arc<Budget>,
     approvals: Approvals,
     grants: Grants,
+    /// What the user should know about how the settings came about.
+    notices: Vec<String>,
     /// Looked up when somebody chooses.
     models: OnceLock<Vec<Model>>,
 }
@@ -151,8 +157,15 @@ impl Harness {
             budget,
             approvals,
             grants,
+            notices: Vec::new(),
             models: OnceLock::new(),
         }
+    }
+
+    /// The same, with what the user should know about the settings: every Conversation tells it.
+    #[must_use]
+    pub fn noting(self, notices: Vec<String>) -> Self {
+        Self { notices, ..self }
     }
 
     /// Ends what runs in the background, and waits for what must not be lost when the process ends,
@@ -215,21 +228,41 @@ impl Harness {
         mut notices: Vec<String>,
     ) -> Result<Conversation, HarnessError> {
         let root = workspace.root();
+        let folder = paths::session_folder(root, session.id());
+        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
+        notices.extend(taken);
+        let (settings, told) =
+            self.settings(session.id(), workspace, posture, history, connections, caller.can_ask);
+        notices.extend(told);
+        let settings = self.with_children(&session, settings, history).await?;
+        Ok(Conversation::new(session, settings, notices))
+    }
+
+    /// Everything the Turns of a Session need, and what the user should know about it.
+    fn settings(
+        &self,
+        id: &SessionId,
+        workspace: Workspace,
+        posture: Posture,
+        history: &History,
+        connections: Connections,
+        can_ask: bool,
+    ) -> (Settings, Vec<String>) {
+        let root = workspace.root();
         let project = Project::load(&Sources {
             workspace: root,
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
             secrets: &self.secrets,
         });
+        let mut notices = self.notices.clone();
         notices.extend(project.notices);
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
-        let folder = paths::session_folder(root, session.id());
+        let folder = paths::session_folder(root, id);
         let resources = Shelf::new(folder.clone());
-        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
-        notices.extend(taken);
         let tools = self.toolbox(&folder, history, resources.clone());
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
@@ -247,7 +280,7 @@ impl Harness {
             }),
             secrets: Arc::clone(&self.secrets),
             stance: Stance::new(posture.mode, confinement),
-            can_ask: caller.can_ask,
+            can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
             retry: self.config.retry,
@@ -265,19 +298,14 @@ impl Harness {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
                 project: project.text,
-                cache_key: prompt::cache_key(
-                    prompt::VERSION,
-                    &posture.model,
-                    &history.family(session.id()),
-                ),
+                cache_key: prompt::cache_key(prompt::VERSION, &posture.model, &history.family(id)),
                 shell: self.shell.clone(),
             },
             model: posture.model,
             effort: posture.effort,
             workspace,
         };
-        let settings = self.with_children(&session, settings, history).await?;
-        Ok(Conversation::new(session, settings, notices))
+        (settings, notices)
     }
 
     /// Whether a model can be shown images.
@@ -305,7 +333,9 @@ impl Harness {
         workspace: &Path,
         brought: Vec<McpServer>,
     ) -> (Connections, Vec<String>) {
-        let mut servers = self.config.mcp.servers.clone();
+        // Whoever read the settings has told of entries that cannot be used.
+        let usable = self.config.mcp.servers.iter().filter(|server| server.problem().is_none());
+        let mut servers: Vec<McpServer> = usable.cloned().collect();
         let taken = mcp::join(&mut servers, brought);
         if servers.is_empty() {
             return (Connections::default(), Vec::new());

@@ -3,7 +3,7 @@
 //! Files first, then the `history_rewound`: whoever is interrupted in between does it again, and
 //! finds what is already done. The Log keeps everything; only what counts is less.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -15,7 +15,8 @@ use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
 use crate::snapshot::{
-    Direction, Here, Limits, Plan, Reason, Record, Restored, State, Store, missing, restore,
+    Direction, Here, Limits, Plan, Reason, Record, Restored, State, Store, Survey, in_the_way,
+    missing, restore,
 };
 use crate::workspace::Workspace;
 
@@ -74,7 +75,8 @@ impl Rewind {
         let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
         let store = Store::of(&site.workspace);
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
-        let plan = Plan::of(&records, direction, &here)?;
+        let mut plan = Plan::of(&records, direction, &here)?;
+        plan.notes.extend(outside(history, turns, site.workspace.root()));
         let words = |turn: &Seq| {
             let said = history.iter().find(|event| event.seq() == Some(*turn));
             let text = said.and_then(|event| match event.fact() {
@@ -94,14 +96,23 @@ impl Rewind {
             return Err(RewindError::Changed(named.collect()));
         }
         let all = if force { self.plan.clone().forced() } else { self.plan.clone() };
+        let occupied = in_the_way(&all, &site.workspace);
+        if !occupied.is_empty() {
+            return Err(RewindError::Occupied(occupied));
+        }
         let lost = missing(&all, &Store::of(&site.workspace));
         if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
     }
 
     /// Changes the files; what follows is the fact for the Log.
-    pub fn restore(&self, site: &Site) -> Restored {
+    pub fn restore(&self, site: &Site) -> Result<Restored, RewindError> {
+        let (workspace, store) = (&site.workspace, &Store::of(&site.workspace));
+        for turn in &self.plan.cut_off {
+            let survey = Survey { workspace, store, limits: site.limits };
+            Record::read(&site.session_folder, *turn)?.close(&site.session_folder, &survey)?;
+        }
         let all = self.plan.clone().forced();
-        restore(&all, &site.workspace, &Store::of(&site.workspace))
+        Ok(restore(&all, workspace, store))
     }
 
     /// The fact that makes the conversation follow.
@@ -152,6 +163,44 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
     Ok(writers.into_iter().collect())
 }
 
+/// What is said of files that these Turns changed in further directories: those are not surveyed, and
+/// are left as they are.
+fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
+    let (mut calls, mut paths) = (HashMap::new(), BTreeSet::new());
+    let mut is_one = false;
+    for event in history.iter() {
+        match event.fact() {
+            Some(Canonical::UserMessage(_)) => {
+                is_one = event.seq().is_some_and(|seq| turns.contains(&seq));
+            }
+            Some(Canonical::ToolCall(call)) if is_one => {
+                calls.insert(&call.call_id, &call.args);
+            }
+            Some(Canonical::ToolResult(result)) if result.details.get("diff").is_some() => {
+                paths.extend(calls.get(&result.call_id).into_iter().flat_map(|args| named(args)));
+            }
+            _ => {}
+        }
+    }
+    paths.retain(|path| path.is_absolute() && !path.starts_with(root));
+    if paths.is_empty() {
+        return None;
+    }
+    let paths: Vec<PathBuf> = paths.into_iter().collect();
+    let told = told(paths.iter().map(PathBuf::as_path));
+    Some(format!("left as it is, because it is not in the Workspace: {told}"))
+}
+
+/// The files that a call names: one, or those of a patch.
+fn named(args: &Value) -> Vec<PathBuf> {
+    let text = |key: &str| args.get(key).and_then(Value::as_str);
+    let patched = text("patch")
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("*** ")?.split_once(" File: ")?.1));
+    text("path").into_iter().chain(patched).map(PathBuf::from).collect()
+}
+
 /// Why it is not done.
 #[derive(Debug, thiserror::Error)]
 pub enum RewindError {
@@ -159,8 +208,10 @@ pub enum RewindError {
     NothingToUndo { wanted: usize, turns: usize },
     #[error("nothing was taken back, or the conversation went on since")]
     NothingToRedo,
-    #[error("somebody else changed {}", told(.0.iter().map(|(path, _)| path.as_path())))]
+    #[error("{} {}", blame(.0), told(.0.iter().map(|(path, _)| path.as_path())))]
     Changed(Vec<(PathBuf, Reason)>),
+    #[error("something stands in the way: {}", told(.0.iter().map(PathBuf::as_path)))]
+    Occupied(Vec<PathBuf>),
     #[error("what these files were is not kept any more: {}", told(.0.iter().map(PathBuf::as_path)))]
     Lost(Vec<PathBuf>),
     #[error("Subagents changed files in these Turns: {}", names(.0).join(", "))]
@@ -171,6 +222,15 @@ pub enum RewindError {
 
 fn names(children: &[SessionId]) -> Vec<String> {
     children.iter().take(NAMED).map(ToString::to_string).collect()
+}
+
+fn blame(conflicts: &[(PathBuf, Reason)]) -> &'static str {
+    let is_unsure = |(_, reason): &(PathBuf, Reason)| *reason == Reason::Unsure;
+    if conflicts.iter().all(is_unsure) {
+        "a Turn was cut off, and it or somebody else changed"
+    } else {
+        "somebody else changed"
+    }
 }
 
 fn told<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
@@ -186,7 +246,7 @@ impl Explain for RewindError {
     fn kind(&self) -> Kind {
         match self {
             Self::NothingToUndo { .. } | Self::NothingToRedo => Kind::NoTurn,
-            Self::Changed(_) | Self::Children(_) => Kind::FileChanged,
+            Self::Changed(_) | Self::Occupied(_) | Self::Children(_) => Kind::FileChanged,
             Self::Lost(_) | Self::Read(_) => Kind::ReadFailed,
         }
     }
@@ -198,12 +258,13 @@ impl Explain for RewindError {
                     let when = match reason {
                         Reason::ChangedSince => "since",
                         Reason::ChangedBetween => "between",
+                        Reason::Unsure => "unsure",
                     };
                     json!({ "path": path.to_string_lossy(), "changed": when })
                 };
                 json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
             }
-            Self::Lost(paths) => json!({ "files": paths }),
+            Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths }),
             Self::Children(children) => json!({ "subagents": names(children) }),
             Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
             Self::NothingToRedo | Self::Read(_) => Value::Null,
@@ -219,6 +280,7 @@ impl Explain for RewindError {
             Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
             Self::NothingToRedo => "take Turns back with `pixir undo`",
             Self::Changed(_) => "look with --dry-run, then overwrite their changes with --force",
+            Self::Occupied(_) => "move it elsewhere, then run this again",
             Self::Lost(_) => "take back fewer Turns with --turns",
             Self::Read(_) => "check the permissions of .pixir in the Workspace",
         };

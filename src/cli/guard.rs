@@ -26,22 +26,16 @@ const HERE: &[&str] = &[
     "fork",
     "tree",
     "agents",
+    "config",
+    "inspect-replay",
+    "diagnose",
+    "export",
     "completions",
     "help",
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] = &[
-    "compact",
-    "inspect-replay",
-    "diagnose",
-    "skills",
-    "workflow",
-    "export",
-    "config",
-    "delegate",
-    "gc",
-];
+const LATER: &[&str] = &["compact", "skills", "workflow", "delegate", "gc"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {

@@ -112,7 +112,7 @@ fn rewind(
         if context.can_ask() && !context.flags.json && !agreed(&rewind, &id) {
             return Err(Report::new(Kind::PermissionDenied, "nothing was changed"));
         }
-        let restored = rewind.restore(&site);
+        let restored = rewind.restore(&site).map_err(|error| Report::from(&error))?;
         if let Some((path, reason)) = restored.failed.first() {
             let count = restored.failed.len();
             let message = format!(
@@ -178,7 +178,9 @@ fn preview(rewind: &Rewind, id: &SessionId) -> String {
         text.push_str("  no file changes\n");
     }
     if !rewind.plan.conflicts.is_empty() {
-        text.push_str("  ! was changed by somebody else; --force overwrites it\n");
+        text.push_str(
+            "  ! was, or may have been, changed by somebody else; --force overwrites it\n",
+        );
     }
     for note in &rewind.plan.notes {
         writeln!(text, "  note: {note}").ok();
@@ -211,6 +213,7 @@ fn told(
     let mut text = preview(rewind, id);
     match done {
         None => text.push_str("nothing was changed (dry run)\n"),
+        Some(1) => text.push_str("1 file changed\n"),
         Some(files) => drop(writeln!(text, "{files} files changed")),
     }
     say(&clean(&text));

@@ -4,10 +4,13 @@
 //! then flags. Below `cli` nobody reads a file or a variable for settings.
 
 mod duration;
+mod edit;
 mod file;
 mod keys;
+mod manual;
 pub mod mcp;
 pub mod models;
+mod origin;
 mod prices;
 mod read;
 mod sandbox;
@@ -22,9 +25,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use duration::duration;
+pub use edit::{Edit, change};
 pub use file::{Flags, Loaded, Sources, load};
+pub use keys::Key;
+pub use manual::{Entry, accepts, canonical, entries, find, reference};
 pub use mcp::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
 pub use models::Sight;
+pub use origin::Origins;
 pub use prices::Prices;
 pub use sandbox::{NetworkRule, Sandbox, SandboxLevel};
 pub use schema::{AnswerSchema, Miss};

@@ -9,6 +9,7 @@ mod canonical;
 mod counts;
 mod descriptor;
 mod ephemeral;
+mod guest;
 mod open;
 mod posture;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use canonical::*;
 pub use counts::*;
 pub use descriptor::Descriptor;
 pub use ephemeral::*;
+pub use guest::{guest, guest_call};
 pub use posture::*;
 pub use subagent::{SubagentEvent, SubagentUsage};
 
@@ -157,6 +159,13 @@ impl Event {
             extra: Extra::new(),
             moment,
         }
+    }
+
+    /// Supposes a fact, to see what would follow from it. It has no seq, because it is in no Log, and
+    /// nobody may publish it.
+    pub fn supposed(session_id: SessionId, fact: Canonical) -> Self {
+        let (id, ts) = (EventId::mint(), Timestamp::now());
+        Self::sequenced(Sequenced { id, session_id, seq: None, ts, fact, extra: Extra::new() })
     }
 
     /// The Event's own id.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::posture::Posture;
 use super::{Harness, HarnessError};
+use crate::config::McpServer;
 use crate::config::models::{self, Model};
 use crate::conversation::Conversation;
 use crate::credential::FieldPolicy;
@@ -95,6 +96,21 @@ impl Harness {
         conversation
     }
 
+    /// The same Session with these MCP servers of its caller, in place of those it brought before;
+    /// and what is to be said of those that are not used. Those that a Turn uses live until its end.
+    pub fn connect(
+        &self,
+        conversation: &Conversation,
+        brought: Vec<McpServer>,
+    ) -> (Conversation, Vec<String>) {
+        let old = conversation.settings();
+        let root = old.workspace.root();
+        let (connections, notices) = self.connections(&old.session_folder, root, brought);
+        let conversation = conversation.with(Settings { connections, ..old.clone() });
+        self.lead(&conversation);
+        (conversation, notices)
+    }
+
     /// The same Session with further directories beside its Workspace, in place of those it had;
     /// and what is to be said of those that cannot be used.
     pub fn widen(
@@ -115,7 +131,9 @@ impl Harness {
             }
         }
         let workspace = old.workspace.clone().beside(spaces);
-        (conversation.with(Settings { workspace, ..old.clone() }), notes)
+        let conversation = conversation.with(Settings { workspace, ..old.clone() });
+        self.lead(&conversation);
+        (conversation, notes)
     }
 
     /// Remembers a mode that is laxer than the settings, so that the Session has it again when it

@@ -7,8 +7,9 @@ use crate::conversation::Conversation;
 use crate::event::Canonical;
 use crate::history::History;
 use crate::session::Session;
-use crate::subagent::{Family, Kin, Nursery, Subagents};
+use crate::subagent::{Family, Kin, Nursery, Subagents, tool_specs};
 pub use crate::subagent::{Record as Child, Status as ChildStatus, View as ChildView};
+use crate::tool::ToolSpec;
 use crate::turn::Settings;
 
 impl Harness {
@@ -88,6 +89,20 @@ impl Harness {
     fn family(&self, settings: &Settings) -> Option<Arc<Family>> {
         let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
         families.get(&settings.session_folder).and_then(Weak::upgrade)
+    }
+
+    /// These tools with those by which a Session delegates, for a look at its next request.
+    pub(super) fn with_tools_for_children(
+        &self,
+        tools: Arc<[ToolSpec]>,
+        history: &History,
+    ) -> Arc<[ToolSpec]> {
+        if place(history).0 >= self.config.subagents.max_depth {
+            return tools;
+        }
+        let mut all: Vec<ToolSpec> = tools.iter().cloned().chain(tool_specs()).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.into()
     }
 
     fn subagents(&self) -> &Subagents {

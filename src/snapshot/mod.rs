@@ -23,9 +23,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use manifest::Manifest;
 pub use plan::{Change, Direction, Plan, Reason};
 pub use record::{Record, Tracker};
-pub use restore::{Here, Restored, missing, restore};
+pub use restore::{Here, Restored, in_the_way, missing, restore};
 pub use store::Store;
-pub use survey::Limits;
+pub use survey::{Limits, Survey};
 
 /// What a path of the Workspace is; one that is not there has no state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -36,6 +36,8 @@ pub enum Reason {
     ChangedSince,
     /// Somebody changed it between two of the Turns.
     ChangedBetween,
+    /// The Turn was cut off, and nobody can tell whether it was that or somebody else.
+    Unsure,
 }
 
 /// All that is to be done.
@@ -51,6 +53,8 @@ pub struct Plan {
     pub modes: Vec<(PathBuf, u32)>,
     /// What cannot be covered, for the user.
     pub notes: Vec<String>,
+    /// The Turns that have no last look.
+    pub cut_off: Vec<u64>,
 }
 
 type States = BTreeMap<PathBuf, Option<State>>;
@@ -80,6 +84,9 @@ struct Deeds {
     folders_before: Folders,
     folders_after: Folders,
     notes: Vec<String>,
+    /// What may have been done by somebody else after the Turn was cut off.
+    unsure: BTreeSet<PathBuf>,
+    is_cut_off: bool,
 }
 
 /// What a plan asks the world.
@@ -97,7 +104,7 @@ impl Plan {
     pub fn of(records: &[Record], direction: Direction, world: &dyn World) -> io::Result<Self> {
         let mut plan = Self::default();
         let (mut before, mut after) = (States::new(), States::new());
-        let mut between = BTreeSet::new();
+        let (mut between, mut unsure) = (BTreeSet::new(), BTreeSet::new());
         let (mut folders_before, mut folders_after) = (Folders::new(), Folders::new());
         for record in records {
             let deeds = Deeds::of(record, world);
@@ -109,6 +116,8 @@ impl Plan {
             }
             after.extend(deeds.after);
             plan.notes.extend(deeds.notes);
+            plan.cut_off.extend(deeds.is_cut_off.then_some(record.turn));
+            unsure.extend(deeds.unsure);
             for (path, found) in deeds.folders_before {
                 folders_before.entry(path).or_insert(found);
             }
@@ -125,12 +134,16 @@ impl Plan {
             }
             let expected = from.get(path).cloned().unwrap_or_default();
             let change = Change { path: path.clone(), from: now.clone(), to: wanted.clone() };
-            if now != expected {
-                plan.conflicts.push(Conflict { change, reason: Reason::ChangedSince });
+            let reason = if now != expected {
+                Some(Reason::ChangedSince)
             } else if between.contains(path) {
-                plan.conflicts.push(Conflict { change, reason: Reason::ChangedBetween });
+                Some(Reason::ChangedBetween)
             } else {
-                plan.changes.push(change);
+                unsure.contains(path).then_some(Reason::Unsure)
+            };
+            match reason {
+                Some(reason) => plan.conflicts.push(Conflict { change, reason }),
+                None => plan.changes.push(change),
             }
         }
         match direction {
@@ -201,9 +214,11 @@ impl Deeds {
                 )),
             }
         }
-        if !has_ended && !record.lines.is_empty() {
+        deeds.is_cut_off = !has_ended && !record.lines.is_empty();
+        if deeds.is_cut_off {
             deeds.notes.push(
-                "the Turn was cut off, so everything that changed since it began counts as its work"
+                "the Turn was cut off: what its commands changed and what was changed later by \
+                 somebody else cannot be told apart"
                     .to_owned(),
             );
             end = end.or_else(|| base.as_ref().and_then(|_| world.survey()));
@@ -231,6 +246,9 @@ impl Deeds {
             let is_kept = |manifest: &Manifest| !manifest.left_out.contains_key(path);
             if found == left && !self.before.contains_key(path) || !is_kept(base) || !is_kept(end) {
                 continue;
+            }
+            if self.is_cut_off && !self.before.contains_key(path) {
+                self.unsure.insert(path.clone());
             }
             self.before.entry(path.clone()).or_insert_with(|| found.cloned());
             self.after.insert(path.clone(), left.cloned());

@@ -61,6 +61,53 @@ impl Record {
             text.split(|byte| *byte == b'\n').map_while(|line| serde_json::from_slice(line).ok());
         Ok(Self { turn, lines: lines.collect() })
     }
+
+    /// Gives a Turn that was cut off the last look that it never had, so that what is taken back
+    /// now can be brought back.
+    pub fn close(&mut self, session_folder: &Path, survey: &Survey<'_>) -> io::Result<()> {
+        let mut touched = BTreeSet::new();
+        for line in &self.lines {
+            match line {
+                Line::Found { path, .. } => drop(touched.insert(path.0.clone())),
+                Line::Ended => return Ok(()),
+                _ => {}
+            }
+        }
+        for path in touched {
+            let state = survey::state_of(survey.workspace, &path, Some(survey.store))?;
+            self.lines.push(Line::Left { path: RawPath(path), state });
+        }
+        let has_base = |line: &Line| matches!(line, Line::Surveyed { when: When::Before, .. });
+        if self.lines.iter().any(has_base)
+            && let Ok(manifest) = survey.take(None)
+        {
+            let manifest = keep(&manifest, survey.store)?;
+            self.lines.push(Line::Surveyed { when: When::After, manifest });
+        }
+        self.lines.push(Line::Ended);
+        self.write(session_folder)
+    }
+
+    /// Writes it anew: the crash may have left half a line, and nothing counts behind one.
+    fn write(&self, session_folder: &Path) -> io::Result<()> {
+        let mut text = Vec::new();
+        for line in &self.lines {
+            serde_json::to_writer(&mut text, line)?;
+            text.push(b'\n');
+        }
+        let place = place(session_folder, self.turn);
+        let draft = place.with_extension("new");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(&draft)?.write_all(&text)?;
+        std::fs::rename(draft, place)
+    }
+}
+
+fn keep(manifest: &Manifest, store: &Store) -> io::Result<Hash> {
+    let mut text = Vec::new();
+    manifest.write(&mut text)?;
+    store.put(&text)
 }
 
 fn place(session_folder: &Path, turn: u64) -> PathBuf {
@@ -188,9 +235,7 @@ impl Tracker {
         let known = self.following().last.clone().or_else(|| last_manifest(store).map(Arc::new));
         match (Survey { workspace, store, limits: *limits }).take(known.as_deref()) {
             Ok(manifest) => {
-                let mut text = Vec::new();
-                manifest.write(&mut text)?;
-                let hash = store.put(&text)?;
+                let hash = keep(&manifest, store)?;
                 std::fs::write(store.folder().join("last"), hash.to_string())?;
                 self.following().last = Some(Arc::new(manifest));
                 self.note(turn, &Line::Surveyed { when, manifest: hash })?;

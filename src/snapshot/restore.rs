@@ -1,16 +1,18 @@
 //! Carrying out a plan: every file as it was, by descriptor, beneath the Workspace.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Plan, State, Store, survey};
-use crate::workspace::Workspace;
+use crate::workspace::{Wanted, Workspace};
 
 /// How it went.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,62 @@ pub fn missing(plan: &Plan, store: &Store) -> Vec<PathBuf> {
         Some(State::Link { .. }) | None => false,
     });
     needs.map(|change| change.path.clone()).collect()
+}
+
+/// Names what stands where a file must be put and is not the plan's to remove: a folder that is
+/// not empty then, or a file where a folder is needed.
+pub fn in_the_way(plan: &Plan, workspace: &Workspace) -> Vec<PathBuf> {
+    let gone: BTreeSet<&Path> = plan
+        .changes
+        .iter()
+        .filter(|change| change.to.is_none())
+        .map(|change| change.path.as_path())
+        .chain(plan.remove.iter().map(PathBuf::as_path))
+        .collect();
+    let mut found = BTreeSet::new();
+    for change in plan.changes.iter().filter(|change| change.to.is_some()) {
+        for above in change.path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+            if is_folder(workspace, above) == Some(false) && !gone.contains(above) {
+                found.insert(above.to_owned());
+            }
+        }
+        if is_folder(workspace, &change.path) == Some(true) && !goes(&change.path, &gone, workspace)
+        {
+            found.insert(change.path.clone());
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn is_folder(workspace: &Workspace, path: &Path) -> Option<bool> {
+    let seen = workspace.look_exact(path).ok()?;
+    Some(FileType::from_raw_mode(seen.stat.st_mode) == FileType::Directory)
+}
+
+/// Whether a folder and everything in it goes away.
+fn goes(folder: &Path, gone: &BTreeSet<&Path>, workspace: &Workspace) -> bool {
+    gone.contains(folder)
+        && names_in(workspace, folder).is_some_and(|names| {
+            names.iter().all(|name| {
+                let path = folder.join(name);
+                match is_folder(workspace, &path) {
+                    Some(true) => goes(&path, gone, workspace),
+                    _ => gone.contains(path.as_path()),
+                }
+            })
+        })
+}
+
+fn names_in(workspace: &Workspace, folder: &Path) -> Option<Vec<std::ffi::OsString>> {
+    let folder = workspace.open_exact(folder.as_os_str().as_bytes(), Wanted::Folder).ok()?;
+    let mut names = Vec::new();
+    for entry in Dir::new(folder).ok()? {
+        let name = entry.ok()?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(std::ffi::OsString::from_vec(name));
+        }
+    }
+    Some(names)
 }
 
 /// Makes everything what the plan says, in an order in which nothing is in the way.

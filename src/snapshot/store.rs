@@ -34,7 +34,8 @@ impl Store {
     pub fn put(&self, bytes: &[u8]) -> io::Result<Hash> {
         let hash = Hash::of(bytes);
         let place = self.place(&hash);
-        if place.exists() {
+        // One of another length was cut by a power failure.
+        if fs::metadata(&place).is_ok_and(|there| there.len() == bytes.len() as u64) {
             return Ok(hash);
         }
         let drawer = place.parent().unwrap_or(&self.folder);

@@ -28,6 +28,7 @@ pub use durable::children;
 pub use nursery::Nursery;
 pub use record::{Record, Status, View};
 pub use show::{line, value};
+pub use tools::specs as tool_specs;
 
 use crate::error::Kind;
 use crate::history::History;

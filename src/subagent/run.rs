@@ -438,7 +438,10 @@ impl Words {
                 let status = if is_late { Status::TimedOut } else { end.status };
                 End { status, provider, ..end }
             }
-            TurnStatus::Idle | TurnStatus::Thinking { .. } | TurnStatus::Working { .. } => {
+            TurnStatus::Idle
+            | TurnStatus::Starting { .. }
+            | TurnStatus::Thinking { .. }
+            | TurnStatus::Working { .. } => {
                 return None;
             }
         };

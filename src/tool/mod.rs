@@ -347,13 +347,18 @@ pub trait AnyTool: Send + Sync {
     ) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
 }
 
+/// What the model is told about a tool of this type.
+pub fn spec_of<T: Tool>() -> ToolSpec {
+    ToolSpec {
+        name: T::NAME.to_owned(),
+        description: T::MANUAL.to_owned(),
+        parameters: Schema::of::<T::Args>(T::NAME),
+    }
+}
+
 impl<T: Tool> AnyTool for T {
     fn spec(&self) -> ToolSpec {
-        ToolSpec {
-            name: T::NAME.to_owned(),
-            description: T::MANUAL.to_owned(),
-            parameters: Schema::of::<T::Args>(T::NAME),
-        }
+        spec_of::<T>()
     }
 
     #[cfg(test)]

@@ -150,6 +150,71 @@ async fn a_person_is_shown_what_will_happen_and_may_say_no() {
     house.pixir(&["undo", "20200101T000000-000000"]).exits(2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_was_killed_is_taken_back_only_when_the_user_insists() {
+    let house = House::with([
+        Reply::calls("write", json!({"path": "tool.txt", "content": "new\n"})),
+        Reply::calls("bash", json!({"command": "echo two > a.txt; touch here; sleep 60"})),
+    ])
+    .await;
+    house.write("a.txt", "one\n");
+    let here = house.workspace().join("here");
+    house.pixir_killed_when(&["change it"], || here.exists());
+    house.write("mine.txt", "written by a person meanwhile\n");
+    let before = picture(&house.workspace());
+    let refused = house.pixir(&["undo"]).exits(1);
+    assert!(
+        refused.err.contains("a Turn was cut off, and it or somebody else changed"),
+        "{}",
+        refused.err
+    );
+    assert!(refused.err.contains("mine.txt"), "{}", refused.err);
+    assert_eq!(picture(&house.workspace()), before, "nothing was touched");
+    house.pixir(&["undo", "--force"]).exits(0);
+    assert_eq!(house.read("a.txt"), "one\n");
+    assert!(!house.workspace().join("mine.txt").exists());
+    assert!(!house.workspace().join("tool.txt").exists());
+    // It was a mistake; nothing is lost.
+    house.pixir(&["redo"]).exits(0);
+    assert_eq!(picture(&house.workspace()), before);
+    // Now everything is known, so nobody has to insist again.
+    house.pixir(&["undo"]).exits(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_in_the_way_is_named_before_anything_changes() {
+    let house = House::with([
+        Reply::calls("bash", json!({"command": "rm gone; rm -r deep; echo new > a.txt"})),
+        Reply::says("done"),
+        Reply::calls("bash", json!({"command": "rm file; mkdir file; echo 1 > file/1"})),
+        Reply::says("done"),
+    ])
+    .await;
+    house.write("a.txt", "old\n");
+    house.write("gone", "here\n");
+    house.write("file", "a file\n");
+    fs::create_dir(house.workspace().join("deep")).unwrap();
+    house.write("deep/one", "1\n");
+    house.pixir(&["change it"]).exits(0);
+    fs::create_dir(house.workspace().join("gone")).unwrap();
+    house.write("gone/mine", "mine\n");
+    house.write("deep", "now a file\n");
+    let before = picture(&house.workspace());
+    for args in [&["undo"][..], &["undo", "--force"]] {
+        let refused = house.pixir(args).exits(1);
+        assert!(refused.err.contains("something stands in the way: deep, gone"), "{}", refused.err);
+        assert_eq!(picture(&house.workspace()), before, "nothing was touched");
+    }
+    fs::remove_file(house.workspace().join("deep")).unwrap();
+    fs::remove_dir_all(house.workspace().join("gone")).unwrap();
+    house.pixir(&["undo"]).exits(0);
+    assert_eq!((house.read("gone"), house.read("deep/one")), ("here\n".into(), "1\n".into()));
+    // A folder that the Turn itself made is not in the way.
+    house.pixir(&["resume", "--last", "go on"]).exits(0);
+    house.pixir(&["undo"]).exits(0);
+    assert_eq!(house.read("file"), "a file\n");
+}
+
 /// A Turn of random calls.
 fn calls(random: &mut fastrand::Rng) -> Vec<Reply> {
     let name = |random: &mut fastrand::Rng| {

@@ -9,7 +9,7 @@ mod wait;
 use std::sync::Arc;
 
 use super::Family;
-use crate::tool::AnyTool;
+use crate::tool::{AnyTool, ToolSpec, spec_of};
 
 /// The Tools of a Session that may have children.
 pub fn all(family: &Arc<Family>) -> Vec<Arc<dyn AnyTool>> {
@@ -19,6 +19,17 @@ pub fn all(family: &Arc<Family>) -> Vec<Arc<dyn AnyTool>> {
         Arc::new(send::SendInput(Arc::clone(family))),
         Arc::new(spawn::SpawnAgent(Arc::clone(family))),
         Arc::new(wait::WaitAgent(Arc::clone(family))),
+    ]
+}
+
+/// What a model is told of them, for a look without a Session.
+pub fn specs() -> [ToolSpec; 5] {
+    [
+        spec_of::<close::CloseAgent>(),
+        spec_of::<list::ListAgents>(),
+        spec_of::<send::SendInput>(),
+        spec_of::<spawn::SpawnAgent>(),
+        spec_of::<wait::WaitAgent>(),
     ]
 }
 

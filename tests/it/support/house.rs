@@ -87,7 +87,27 @@ impl House {
 
     /// Runs the binary here, as a person without a terminal would.
     pub fn pixir(&self, args: &[&str]) -> Ran {
-        let run = ran(Command::new(PIXIR)
+        let run = ran(&mut self.command(args));
+        leaks::check_stream(&format!("{}{}", run.out, run.err));
+        run
+    }
+
+    /// Runs the binary until `is_here`, and kills it then.
+    pub fn pixir_killed_when(&self, args: &[&str], is_here: impl Fn() -> bool) {
+        let mut child = self.command(args).spawn().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+        while !is_here() {
+            assert!(std::time::Instant::now() < deadline, "it never came to that");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        child.kill().unwrap();
+        let output = child.wait_with_output().unwrap();
+        leaks::check_stream(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PIXIR);
+        command
             .args(args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
@@ -97,9 +117,8 @@ impl House {
             .current_dir(self.workspace())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped()));
-        leaks::check_stream(&format!("{}{}", run.out, run.err));
-        run
+            .stderr(Stdio::piped());
+        command
     }
 
     pub fn read(&self, path: &str) -> String {
