@@ -23,7 +23,7 @@ use crate::tool::Editor;
 use crate::turn::{self, Settings};
 
 /// How long a Session that is let go of is waited for.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSING: Duration = Duration::from_secs(3);
 
 /// What the user says.
 #[derive(Debug, Clone, PartialEq, Eq)]

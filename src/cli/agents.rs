@@ -1,4 +1,5 @@
-//! `pixir agents`: which roles there are, what one says, and whether their files are well made.
+//! `pixir agents`: which roles there are, what one says, whether their files are well made, and what
+//! became of those who were sent out in them.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
 
+use super::children::{self, StatusArgs};
 use super::exit::Exit;
 use super::{Context, bad_argument};
 use crate::error::Report;
@@ -15,10 +17,10 @@ use crate::role::Role;
 use crate::roster::{Entry, Origin, examine};
 use crate::skill::Flaw;
 
-/// Show roles, or check their files
+/// Show roles, check their files, or look at Subagents
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Show roles, or check their files.\n\n\
+    long_about = "Show roles, check their files, or look at Subagents.\n\n\
         A role says what a Session is for: instructions, tools, model, effort, and how far it may go. Some \
         are built in; others are TOML files in .pixir/agents and .codex/agents of the project, and in \
         ~/.pixir/agents and ~/.codex/agents. Choose one with --role. Those of a project count when you \
@@ -47,6 +49,7 @@ enum Action {
         #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
         path: Option<PathBuf>,
     },
+    Status(StatusArgs),
 }
 
 pub fn agents(args: AgentsArgs, context: &Context) -> Result<Exit, Report> {
@@ -54,6 +57,7 @@ pub fn agents(args: AgentsArgs, context: &Context) -> Result<Exit, Report> {
         Action::List => list(context),
         Action::Show { name } => show(&name, context),
         Action::Validate { path } => validate(path.as_deref(), context),
+        Action::Status(args) => children::status(&args, context),
     }
 }
 

@@ -28,6 +28,7 @@ const HERE: &[&str] = &[
     "fork",
     "compact",
     "tree",
+    "agents",
     "config",
     "inspect-replay",
     "diagnose",

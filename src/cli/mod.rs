@@ -6,6 +6,7 @@
 mod acp;
 mod agents;
 mod arguments;
+mod children;
 mod compact;
 mod completions;
 mod config;

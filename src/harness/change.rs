@@ -75,16 +75,19 @@ impl Harness {
 
     /// Goes on with a Session that another Harness of this process opened: who signed in or out in
     /// the meantime has changed who pays.
-    pub fn adopt(&self, conversation: &Conversation) -> Conversation {
+    pub fn adopt(&self, conversation: &Conversation, from: &Self) -> Conversation {
         self.sessions.remember(conversation.session());
+        self.take_family(conversation, from);
         let old = conversation.settings();
-        conversation.with(Settings {
+        let conversation = conversation.with(Settings {
             provider: Arc::clone(&self.provider),
             secrets: Arc::clone(&self.secrets),
             sight: self.sight(&old.model),
             window: self.window(&old.model),
             ..old.clone()
-        })
+        });
+        self.lead(&conversation);
+        conversation
     }
 
     /// The same Session at the beginning of a run of its own: what a run may use up is counted from

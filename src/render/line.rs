@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use super::child;
 use super::diff;
 use super::footnote::footnotes;
 use super::plan;
@@ -126,6 +127,11 @@ impl Line {
                 let how = if context.ok { "" } else { " failed" };
                 let line = format!("context {}{how}: {}", context.source, context.request);
                 self.activity(&one_line(&line, NOTICE_WIDTH), sheet);
+            }
+            Canonical::SubagentEvent(life) => {
+                if let Some(line) = child::line(life) {
+                    self.activity(&line, sheet);
+                }
             }
             Canonical::LogRepaired(repaired) if !repaired.kept => self.activity(
                 &format!("the Log had a torn line of {} bytes; it is skipped", repaired.length),

@@ -116,7 +116,7 @@ impl Nursery {
             let made = self.sessions.create(workspace.root(), &id, first.clone().into(), manners);
             match made {
                 Err(SessionError::Log(LogError::AlreadyExists { .. })) if tries < NAMES => {
-                    tries += 1
+                    tries += 1;
                 }
                 made => return made,
             }
@@ -153,11 +153,11 @@ impl Nursery {
         let base = of.base;
         let role = spec::role(&record.role).map_err(|error| Report::from(&error))?;
         let folder = paths::session_folder(base.workspace.root(), session.id());
-        let shelf = Shelf::new(folder.clone());
+        let resources = Shelf::new(folder.clone());
         let background = Background::new(self.config.bash.max_background, history);
         let commands = self.commands.clone();
         let mut tools =
-            Toolbox::sharing(&self.config, commands, history, shelf.clone(), background);
+            Toolbox::sharing(&self.config, commands, history, resources.clone(), background);
         if base.tools.find("skill_view").is_ok() {
             tools = tools.with_skills(&base.skills);
         }
@@ -180,7 +180,7 @@ impl Nursery {
             model,
             effort: record.effort.clone(),
             tracker: self.tracker(&base.workspace, &folder),
-            shelf,
+            shelf: resources,
             session_folder: folder,
             // What the user wants of the answer is wanted of theirs.
             wishes: crate::provider::Wishes { answer_schema: None, ..base.wishes.clone() },

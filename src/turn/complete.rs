@@ -168,7 +168,7 @@ impl Turn {
             let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
             let Some(heard) = heard else { return Err(Stop::Interrupted) };
             match heard {
-                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress).await?,
+                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress)?,
                 Some(Ok(ModelEvent::Alive)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
                 }
@@ -220,7 +220,7 @@ impl Turn {
 
     /// A request that is sent anew is an attempt like any other: it is shown like one, and the
     /// budget is asked before it leaves.
-    async fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
+    fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
         if let Some(error) = sent.after.take() {
             self.check_budget(progress).map_err(Stop::Spent)?;
             progress.attempts += 1;

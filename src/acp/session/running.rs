@@ -36,10 +36,35 @@ pub struct Told {
     pub over: Option<Status>,
 }
 
+impl Told {
+    /// What an Event asks for.
+    pub fn of(event: &SharedEvent) -> Self {
+        let mut told = Self::default();
+        match event.kind() {
+            EventKind::Ephemeral(Ephemeral::PermissionRequest(asked)) => {
+                told.asked = Some(asked.clone());
+            }
+            EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
+                told.settled = Some(call_id.clone());
+            }
+            EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => {
+                told.over = Some(status.clone());
+            }
+            EventKind::Ephemeral(_) | EventKind::Canonical(_) => {}
+        }
+        told
+    }
+}
+
 impl Running {
-    /// Listens before anything is sent, so that nothing can be missed.
-    pub fn new(ticket: Ticket, conversation: &Conversation, heard: Option<Seq>) -> Self {
-        let listener = conversation.subscribe(From::Now);
+    /// Listens before anything is sent, so that nothing can be missed; who listened already goes on.
+    pub fn new(
+        ticket: Ticket,
+        conversation: &Conversation,
+        listener: Option<Listener>,
+        heard: Option<Seq>,
+    ) -> Self {
+        let listener = listener.unwrap_or_else(|| conversation.subscribe(From::Now));
         let (ending, stopping) = (Ending::default(), None);
         let (is_begun, is_cancelled) = (false, false);
         Self { ticket, listener, heard, is_begun, ending, stopping, is_cancelled }
@@ -67,7 +92,7 @@ impl Running {
 
     /// Takes in what was heard.
     pub fn hear(&mut self, heard: Option<Heard>) -> Told {
-        let mut told = Told::default();
+        let told = Told::default();
         let event = match heard {
             Some(Heard::Event(event)) => event,
             Some(Heard::Missed(count)) => {
@@ -77,25 +102,13 @@ impl Running {
             // The Session is gone, and with it everything that ran.
             None => return Told { over: Some(Status::Interrupted), ..told },
         };
-        match event.kind() {
-            EventKind::Canonical(fact) => {
-                self.heard = event.seq().or(self.heard);
-                self.is_begun |= matches!(fact, Canonical::UserMessage(_));
-                self.ending.hear(fact);
-            }
-            EventKind::Ephemeral(Ephemeral::PermissionRequest(asked)) => {
-                told.asked = Some(asked.clone());
-            }
-            EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
-                told.settled = Some(call_id.clone());
-            }
-            EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => {
-                told.over = Some(status.clone());
-            }
-            EventKind::Ephemeral(_) => {}
+        if let EventKind::Canonical(fact) = event.kind() {
+            self.heard = event.seq().or(self.heard);
+            self.is_begun |= matches!(fact, Canonical::UserMessage(_));
+            self.ending.hear(fact);
         }
-        told.event = Some(event);
-        told
+        let told = Told::of(&event);
+        Told { event: Some(event), ..told }
     }
 
     /// Whether the user has seen how it failed.

@@ -263,8 +263,9 @@ impl Actor {
             return Ok(());
         }
         let harness = self.connection.harness(self.conversation.workspace()).await;
-        self.harness = harness.map_err(|report| fault::of(&report))?;
-        self.conversation = self.harness.adopt(&self.conversation);
+        let harness = harness.map_err(|report| fault::of(&report))?;
+        self.conversation = harness.adopt(&self.conversation, &self.harness);
+        self.harness = harness;
         self.generation = generation;
         Ok(())
     }

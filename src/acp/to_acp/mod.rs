@@ -5,6 +5,7 @@
 
 mod attached;
 pub mod call;
+pub mod child;
 pub mod diff;
 mod stream;
 #[cfg(test)]
@@ -28,9 +29,11 @@ use crate::event::{
     AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, ProviderUsage,
     Reasoning, Seq, Status, TerminalStatus, Tier, TurnFailed, UserMessage, still_starting,
 };
+use crate::harness::ChildView;
 use crate::history::History;
 use crate::id::{CallId, EventId};
 use call::Card;
+use child::Children;
 use stream::Stream;
 
 /// The tool whose calls are shown by the plan that they record.
@@ -51,6 +54,7 @@ pub struct Renderer {
     thoughts: Stream,
     /// Calls that have no result yet.
     cards: HashMap<CallId, Card>,
+    children: Children,
     /// Estimated dollars so far.
     spent: Option<f64>,
     /// Tokens in the window after the last call.
@@ -70,6 +74,7 @@ impl Renderer {
             words: Stream::default(),
             thoughts: Stream::default(),
             cards: HashMap::new(),
+            children: Children::default(),
             spent: None,
             used: None,
             is_titled: false,
@@ -120,6 +125,11 @@ impl Renderer {
         }
         updates.extend(self.standing(history));
         updates
+    }
+
+    /// Shows what children do that work.
+    pub fn look(&mut self, children: &[ChildView]) -> Vec<SessionUpdate> {
+        self.children.look(children)
     }
 
     /// Goes on where another renderer was in the middle of a Turn: what it told that is not in the
@@ -194,12 +204,12 @@ impl Renderer {
                 self.used = compaction.tokens_after.or(self.used);
                 self.compaction(id, compaction).into_iter().chain(self.usage()).collect()
             }
+            Canonical::SubagentEvent(life) => self.children.hear(life),
             // Settings are told by whoever changes them; the rest is for the Log.
             Canonical::SessionStarted(_)
             | Canonical::PermissionDecision(_)
             | Canonical::SkillActivation(_)
             | Canonical::SkillContextHydration(_)
-            | Canonical::SubagentEvent(_)
             | Canonical::WorkflowEvent(_)
             | Canonical::SessionFork(_)
             | Canonical::BranchSummary(_)

@@ -2,8 +2,11 @@
 
 mod cast;
 mod ends;
+mod killed;
 mod limits;
 mod permission;
+mod random;
+mod shown;
 
 use pixir::Status;
 use pixir::scripted::Reply;
