@@ -101,8 +101,10 @@ async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
     let shown = stage.run(&["compact", "--last", "--dry-run"]);
     shown.expect_code(0);
     assert_eq!(std::fs::read(&log).unwrap(), before, "nothing was changed");
-    let normal = shown.stdout.replace(&id, "ID");
-    insta::assert_snapshot!(normal);
+    // How much it is depends on where the stage is.
+    let (sizes, rest) = shown.stdout.split_once('\n').unwrap();
+    assert!(sizes.starts_with(&format!("the conversation of {id} becomes about ")), "{sizes}");
+    insta::assert_snapshot!(rest);
     let as_json = envelope(&stage.run(&["compact", &id, "--dry-run", "--json"]).stdout);
     assert_eq!(
         (&as_json["kind"], &as_json["output"]["compacted"]),
