@@ -23,6 +23,8 @@ use crate::projection;
 use crate::render::{Envelope, clean};
 use crate::session::Session;
 
+/// How many lines of the checkpoint a person is shown.
+const LINES: usize = 60;
 /// How much of a line of the checkpoint a person is shown, in letters.
 const SHOWN: usize = 160;
 
@@ -210,12 +212,21 @@ fn preview(fact: &HistoryCompaction, id: &SessionId) -> String {
     }
     if let Value::String(summary) = &fact.summary {
         text.push_str("  the model reads in their place:\n\n");
-        for line in summary.lines() {
+        let lines: Vec<&str> = summary.lines().filter(|line| is_outline(line)).collect();
+        for line in lines.iter().take(LINES) {
             writeln!(text, "  | {}", shortened(line)).ok();
+        }
+        if lines.len() > LINES {
+            writeln!(text, "  | … {} more lines; --json has them all", lines.len() - LINES).ok();
         }
         text.push('\n');
     }
     text
+}
+
+/// Titles and the beginning of what stands below them, not what a text goes on with.
+fn is_outline(line: &str) -> bool {
+    line.is_empty() || line.starts_with("- ") || line.ends_with([':', '.'])
 }
 
 /// A person needs no more than the beginning; --json has it all.

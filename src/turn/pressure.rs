@@ -1,8 +1,9 @@
 //! Pressure: how full the model's window will be with the next request, known before it leaves.
 //!
 //! What the Provider counted for the last request holds for the prefix that it read; only what came
-//! since is estimated. Where nothing was counted, or a compaction made that count void, everything is
-//! estimated once, and that is gone on from. So a request costs a look at what is new.
+//! since is estimated. Where nothing was counted, a compaction made that count void, or it is less
+//! than can be true, an estimate of everything stands in. That is made once and gone on from, so a
+//! request costs a look at what is new.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,14 +52,16 @@ impl Gauge {
         fixed: impl FnOnce() -> u64,
     ) -> Reading {
         let known = self.lock().known.clone().filter(|known| known.model == model);
-        if let Some(reading) = since(history, model, known.as_ref()) {
-            return reading;
-        }
-        let tokens = fixed() + whole(history);
+        let since = known.and_then(|known| Some(known.tokens + grown(history, known.seq)?));
+        let tokens = since.unwrap_or_else(|| fixed() + whole(history));
         if let Some(seq) = history.last_seq() {
             self.lock().known = Some(Known { seq, model: model.to_owned(), tokens });
         }
-        Reading { tokens, estimated: tokens }
+        match counted(history, model) {
+            // Some servers count what they please; far less than there is cannot be true.
+            Some(reading) if reading.tokens * 2 >= tokens => reading,
+            _ => Reading { tokens, estimated: tokens },
+        }
     }
 
     /// Whether a tier has to be shown: once, and again when it was left in between.
@@ -74,34 +77,38 @@ impl Gauge {
     }
 }
 
-/// What was counted last, and what came since; nothing when no count holds any more.
-fn since(history: &History, model: &str, known: Option<&Known>) -> Option<Reading> {
-    let (mut all, mut not_answers) = (0, 0);
+/// What the Provider counted last, and what came since; nothing when no count holds any more.
+fn counted(history: &History, model: &str) -> Option<Reading> {
+    let mut estimated = 0;
     let mut is_current = true;
-    let mut known = known;
-    for (seq, fact) in history.live_backwards() {
-        if let Some(known) = known.filter(|known| known.seq == seq) {
-            return Some(Reading { tokens: known.tokens + all, estimated: known.tokens + all });
-        }
+    for (_, fact) in history.live_backwards() {
         match fact {
             Canonical::ProviderUsage(usage) if counts(usage, model) => {
                 let tokens = usage.usage.as_ref()?;
                 // What it wrote is read again from now on, thoughts included.
                 let counted = tokens.input_tokens + tokens.output_tokens;
-                return Some(Reading { tokens: counted + not_answers, estimated: not_answers });
+                return Some(Reading { tokens: counted + estimated, estimated });
             }
             Canonical::HistoryCompaction(_) => return None,
-            // What was estimated may have been taken back since; a bill that still counts was not.
-            Canonical::HistoryRewound(_) => known = None,
-            _ => {
-                let weight = weigh(fact, None, is_current);
-                all += weight;
-                if !is_answer(fact) {
-                    not_answers += weight;
-                }
-                is_current &= !matches!(fact, Canonical::UserMessage(_));
-            }
+            _ if is_answer(fact) => {}
+            _ => estimated += weigh(fact, None, is_current),
         }
+        is_current &= !matches!(fact, Canonical::UserMessage(_));
+    }
+    None
+}
+
+/// What came behind a seq; nothing when what stood there may not count any more.
+fn grown(history: &History, seq: Seq) -> Option<u64> {
+    let mut sum = 0;
+    let mut is_current = true;
+    for (own, fact) in history.live_backwards() {
+        match fact {
+            _ if own <= seq => return Some(sum),
+            Canonical::HistoryCompaction(_) | Canonical::HistoryRewound(_) => return None,
+            _ => sum += weigh(fact, None, is_current),
+        }
+        is_current &= !matches!(fact, Canonical::UserMessage(_));
     }
     None
 }

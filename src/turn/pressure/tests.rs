@@ -72,6 +72,8 @@ fn what_was_counted_counts_and_only_the_rest_is_estimated() {
     check(&[user(1_000), other], 2_000..=2_100, 0);
     let failed = ("provider_usage", json!({"model": "m", "status": "failed"}));
     check(&[user(9), bill("m", 5_000), failed, user(500)], 5_550..=5_600, 5_050);
+    // A server that counts next to nothing is not believed.
+    check(&[user(9_000), bill("m", 100), call(), output(100)], 10_100..=10_700, 0);
 }
 
 #[test]
