@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::annex::{self, AnnexError, Annexes, MergeChild};
+use crate::bounds::Bounds;
 use crate::config::models::Model;
 use crate::config::{Config, McpServer, SandboxLevel, Sight, mcp};
 use crate::conversation::Conversation;
@@ -31,7 +33,7 @@ use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
-use crate::snapshot::{Limits, Tracker};
+use crate::snapshot::{Limits, Store, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
@@ -95,6 +97,7 @@ pub struct Harness {
     user_home: PathBuf,
     shell: String,
     budget: Arc<Budget>,
+    annexes: Annexes,
     approvals: Approvals,
     grants: Grants,
     /// Looked up when somebody chooses.
@@ -127,6 +130,7 @@ impl Harness {
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
         let approvals = Approvals::new(&config.home);
         let grants = Grants::new(&config.home);
+        let annexes = Annexes::new(&config, commands.clone());
         Self {
             config,
             provider,
@@ -140,6 +144,7 @@ impl Harness {
             user_home,
             shell,
             budget,
+            annexes,
             approvals,
             grants,
             models: OnceLock::new(),
@@ -184,12 +189,25 @@ impl Harness {
         let granted = self.grants.find(id, workspace.root());
         let before = Posture::of(&history);
         let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
-        let workspace = workspace.bounded(posture.bounds()?);
+        self.remember_workspace(workspace.root());
+        let workspace = self.own_workspace(workspace, id)?.bounded(posture.bounds()?);
         if let Some(change) = change {
             session.record(change.into()).await?;
         }
-        self.remember_workspace(workspace.root());
-        Ok(self.converse(session, workspace, posture, &history, caller, notices(&opened)))
+        let mut notices = notices(&opened);
+        notices.extend(recovered(&session, &workspace));
+        Ok(self.converse(session, workspace, posture, &history, caller, notices))
+    }
+
+    /// Where a Session works: in the Workspace of its Log, or in an annex if it is a child that has
+    /// one.
+    fn own_workspace(
+        &self,
+        workspace: Workspace,
+        id: &SessionId,
+    ) -> Result<Workspace, HarnessError> {
+        let Some(annex) = self.annexes.find(workspace.root(), id)? else { return Ok(workspace) };
+        Ok(Workspace::open(annex.folder())?.hiding(self.config.home.folder()))
     }
 
     fn converse(
@@ -201,7 +219,7 @@ impl Harness {
         caller: Caller,
         mut notices: Vec<String>,
     ) -> Conversation {
-        let root = workspace.root();
+        let root = paths::holding(session.log_path());
         let project = Project::load(&Sources {
             workspace: root,
             user_file: &self.config.home.agents_md(),
@@ -215,9 +233,12 @@ impl Harness {
         }
         let folder = paths::session_folder(root, session.id());
         let resources = Shelf::new(folder.clone());
-        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
+        let (connections, taken) = self.connections(&folder, workspace.root(), caller.mcp_servers);
         notices.extend(taken);
-        let tools = self.toolbox(&folder, history, resources.clone());
+        let mut tools = self.toolbox(&folder, history, resources.clone());
+        if !self.annexes.of_parent(root, session.id()).is_empty() {
+            tools = tools.with_own(vec![Arc::new(MergeChild::new(self.annexes.clone()))]);
+        }
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             connections,
@@ -346,6 +367,20 @@ struct Caller {
     mcp_servers: Vec<McpServer>,
 }
 
+/// Where the tools of a Session with this History may write.
+pub fn bounds_of(history: &History) -> Result<Bounds, HarnessError> {
+    Posture::of(history).bounds()
+}
+
+/// Takes back a merge that a dead process left half done, and says so.
+fn recovered(session: &Session, workspace: &Workspace) -> Option<String> {
+    let folder = paths::session_folder(paths::holding(session.log_path()), session.id());
+    match annex::recover(workspace, &Store::beside(&folder), &folder) {
+        Ok(recovered) => recovered.map(|recovered| recovered.to_string()),
+        Err(error) => Some(format!("a merge that was cut off could not be taken back: {error}")),
+    }
+}
+
 /// What a person should know about the Log that was opened.
 fn notices(opened: &Opened) -> Vec<String> {
     let mut notices = Vec::new();
@@ -381,6 +416,9 @@ pub enum HarnessError {
     /// The Session does not open.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The child's own Workspace cannot be used.
+    #[error(transparent)]
+    Annex(#[from] AnnexError),
     /// The write bounds make no sense.
     #[error("write bounds: {0}")]
     Bounds(String),
@@ -391,6 +429,7 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.kind(),
             HarnessError::Session(error) => error.kind(),
+            HarnessError::Annex(error) => error.kind(),
             HarnessError::Bounds(_) => Kind::InvalidArgs,
         }
     }
@@ -398,6 +437,7 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.details(),
             HarnessError::Session(error) => error.details(),
+            HarnessError::Annex(error) => error.details(),
             HarnessError::Bounds(_) => Value::Null,
         }
     }
@@ -405,6 +445,7 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.next_actions(),
             HarnessError::Session(error) => error.next_actions(),
+            HarnessError::Annex(error) => error.next_actions(),
             HarnessError::Bounds(_) => {
                 vec!["write globs relative to the Workspace, such as 'src/**'".to_owned()]
             }

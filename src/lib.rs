@@ -5,7 +5,8 @@
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
 //! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
-//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
+//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`,
+//!   `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
@@ -36,6 +37,7 @@ mod resource;
 mod snapshot;
 
 // Second floor: the world.
+mod annex;
 mod credential;
 mod mcp;
 mod permission;

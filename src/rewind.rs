@@ -65,7 +65,7 @@ impl Rewind {
     ) -> Result<Self, RewindError> {
         let read = |turn: &Seq| Record::read(&site.session_folder, *turn);
         let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
-        let store = Store::of(&site.workspace);
+        let store = Store::beside(&site.session_folder);
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
         let plan = Plan::of(&records, direction, &here)?;
         let words = |turn: &Seq| {
@@ -91,13 +91,13 @@ impl Rewind {
         if !occupied.is_empty() {
             return Err(RewindError::Occupied(occupied));
         }
-        let lost = missing(&all, &Store::of(&site.workspace));
+        let lost = missing(&all, &Store::beside(&site.session_folder));
         if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
     }
 
     /// Changes the files; what follows is the fact for the Log.
     pub fn restore(&self, site: &Site) -> Result<Restored, RewindError> {
-        let (workspace, store) = (&site.workspace, &Store::of(&site.workspace));
+        let (workspace, store) = (&site.workspace, &Store::beside(&site.session_folder));
         for turn in &self.plan.cut_off {
             let survey = Survey { workspace, store, limits: site.limits };
             Record::read(&site.session_folder, *turn)?.close(&site.session_folder, &survey)?;

@@ -25,6 +25,8 @@ const HERE: &[&str] = &[
     "redo",
     "fork",
     "tree",
+    "changes",
+    "merge",
     "completions",
     "help",
 ];

@@ -5,6 +5,7 @@
 
 mod acp;
 mod arguments;
+mod changes;
 mod completions;
 mod demo;
 mod doctor;
@@ -17,6 +18,7 @@ mod keyboard;
 mod login;
 mod logout;
 mod mcp;
+mod merge;
 mod models;
 mod permissions;
 mod provider;
@@ -220,6 +222,8 @@ pub enum Command {
     Redo(undo::RedoArgs),
     Fork(fork::ForkArgs),
     Tree(tree::TreeArgs),
+    Changes(changes::ChangesArgs),
+    Merge(merge::MergeArgs),
     Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
@@ -246,6 +250,8 @@ impl Command {
             Command::Redo(_) => "redo",
             Command::Fork(_) => "fork",
             Command::Tree(_) => "tree",
+            Command::Changes(_) => "changes",
+            Command::Merge(_) => "merge",
             Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
@@ -311,6 +317,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Redo(args) => undo::redo(&args, context),
         Command::Fork(args) => fork::run(&args, context),
         Command::Tree(args) => tree::tree(&args, context),
+        Command::Changes(args) => changes::changes(&args, context),
+        Command::Merge(args) => merge::merge(&args, context),
         Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),

@@ -189,6 +189,15 @@ pub const KEYS: &[Key] = &[
     workspace("output_limit", Shape::Number, |config, value| {
         put(&mut config.output_limit, count(value, 1_024..=1_048_576)?)
     }),
+    user("workspaces.max_files", Shape::Number, |config, value| {
+        put(&mut config.workspaces.max_files, count(value, 1..=10_000_000)?)
+    }),
+    user("workspaces.max_bytes", Shape::Number, |config, value| {
+        put(&mut config.workspaces.max_bytes, count(value, 1..=1_099_511_627_776)?)
+    }),
+    user("workspaces.max_file_bytes", Shape::Number, |config, value| {
+        put(&mut config.workspaces.max_file_bytes, count(value, 1..=1_099_511_627_776)?)
+    }),
     user("undo.enabled", Shape::Switch, |config, value| {
         put(&mut config.undo.enabled, switch(value)?)
     }),

@@ -89,6 +89,8 @@ pub struct Config {
     pub instructions_limit: usize,
     /// What is kept so that a Turn can be taken back.
     pub undo: Undo,
+    /// Limits of the Workspaces of children.
+    pub workspaces: Workspaces,
     /// What the run may use up.
     pub budget: Budget,
     /// What tokens cost, where that is known.
@@ -132,6 +134,7 @@ impl Config {
             output_limit: 16 * 1024,
             instructions_limit: 32 * 1024,
             undo: Undo::default(),
+            workspaces: Workspaces::default(),
             budget: Budget::default(),
             prices: Prices::default(),
             web_search: false,
@@ -296,5 +299,21 @@ pub struct Undo {
 impl Default for Undo {
     fn default() -> Self {
         Self { enabled: true, largest_file: 10 << 20, largest_sum: 1 << 30 }
+    }
+}
+
+/// How much of a Workspace a child may have a copy of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workspaces {
+    pub max_files: usize,
+    /// All of them together, in bytes.
+    pub max_bytes: u64,
+    /// The largest one.
+    pub max_file_bytes: u64,
+}
+
+impl Default for Workspaces {
+    fn default() -> Self {
+        Self { max_files: 100_000, max_bytes: 1 << 30, max_file_bytes: 256 << 20 }
     }
 }

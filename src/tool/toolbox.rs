@@ -112,6 +112,13 @@ impl Toolbox {
         Self { background: Some(background), ..Self::new(tools) }
     }
 
+    /// The same tools, and more of Pixir's own.
+    #[must_use]
+    pub fn with_own(self, more: Vec<Arc<dyn AnyTool>>) -> Self {
+        let own = self.entries.iter().take(self.own).map(|entry| entry.tool.clone());
+        Self { background: self.background, ..Self::new(own.chain(more)) }
+    }
+
     /// Waits until nothing is left of the background commands that are being stopped.
     pub async fn settle(&self) {
         if let Some(background) = &self.background {

@@ -15,7 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["resource", "walk"],
     &["log", "sandbox", "snapshot"],
     &["projection", "credential", "tool"],
-    &["provider", "permission", "mcp"],
+    &["provider", "permission", "mcp", "annex"],
     &["prompt"],
     &["session"],
     &["turn", "rewind", "fork"],
