@@ -2,7 +2,7 @@
 //!
 //! It has no state of its own: a Session's handle and the settings of its Turns.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,11 @@ impl Conversation {
     /// Where its Log is.
     pub fn log_path(&self) -> &Path {
         self.session.log_path()
+    }
+
+    /// The directories that it may touch besides.
+    pub fn directories(&self) -> &[PathBuf] {
+        self.settings.workspace.further()
     }
 
     /// The model that its Turns use.
@@ -145,6 +150,16 @@ impl Conversation {
     /// Whether the model can be shown images; where it cannot, they are described to it.
     pub fn sees_images(&self) -> bool {
         self.settings.sight.sees()
+    }
+
+    /// The bytes of something that was attached, if they are still there; reads from the disk.
+    pub fn stored(&self, resource: &Descriptor) -> Option<Vec<u8>> {
+        self.settings.shelf.bytes(resource).ok()
+    }
+
+    /// Where something that was attached is.
+    pub fn stored_at(&self, resource: &Descriptor) -> PathBuf {
+        self.settings.shelf.path(resource)
     }
 
     async fn keep(&self, files: Vec<Attachment>) -> Result<Vec<Descriptor>, SessionError> {

@@ -1,8 +1,10 @@
 //! The harness: the composition root. Settings go in, Conversations come out.
 
+mod branch;
 mod change;
 mod grant;
 mod posture;
+mod preview;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -37,7 +39,9 @@ use crate::snapshot::{Limits, Store, Tracker};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
+pub use branch::{Done, Rewound, Way};
 pub use change::Change;
+pub use preview::{Preview, Supposed};
 
 pub use crate::tool::Editor;
 use grant::Grants;
@@ -100,6 +104,8 @@ pub struct Harness {
     annexes: Annexes,
     approvals: Approvals,
     grants: Grants,
+    /// What the user should know about how the settings came about.
+    notices: Vec<String>,
     /// Looked up when somebody chooses.
     models: OnceLock<Vec<Model>>,
 }
@@ -147,8 +153,15 @@ impl Harness {
             annexes,
             approvals,
             grants,
+            notices: Vec::new(),
             models: OnceLock::new(),
         }
+    }
+
+    /// The same, with what the user should know about the settings: every Conversation tells it.
+    #[must_use]
+    pub fn noting(self, notices: Vec<String>) -> Self {
+        Self { notices, ..self }
     }
 
     /// Ends what runs in the background, and waits for what must not be lost when the process ends,
@@ -219,24 +232,43 @@ impl Harness {
         caller: Caller,
         mut notices: Vec<String>,
     ) -> Conversation {
-        let root = paths::holding(session.log_path());
+        let seat = Seat { logs: paths::holding(session.log_path()), id: session.id() };
+        let (folder, root) = (seat.folder(), workspace.root());
+        let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
+        notices.extend(taken);
+        let (settings, told) =
+            self.settings(seat, workspace, posture, history, connections, caller.can_ask);
+        notices.extend(told);
+        Conversation::new(session, settings, notices)
+    }
+
+    /// Everything the Turns of a Session need, and what the user should know about it.
+    fn settings(
+        &self,
+        seat: Seat<'_>,
+        workspace: Workspace,
+        posture: Posture,
+        history: &History,
+        connections: Connections,
+        can_ask: bool,
+    ) -> (Settings, Vec<String>) {
+        let Seat { logs, id } = seat;
         let project = Project::load(&Sources {
-            workspace: root,
+            workspace: logs,
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
             secrets: &self.secrets,
         });
+        let mut notices = self.notices.clone();
         notices.extend(project.notices);
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
-        let folder = paths::session_folder(root, session.id());
+        let folder = seat.folder();
         let resources = Shelf::new(folder.clone());
-        let (connections, taken) = self.connections(&folder, workspace.root(), caller.mcp_servers);
-        notices.extend(taken);
         let mut tools = self.toolbox(&folder, history, resources.clone());
-        if !self.annexes.of_parent(root, session.id()).is_empty() {
+        if !self.annexes.of_parent(logs, id).is_empty() {
             tools = tools.with_own(vec![Arc::new(MergeChild::new(self.annexes.clone()))]);
         }
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
@@ -255,7 +287,7 @@ impl Harness {
             }),
             secrets: Arc::clone(&self.secrets),
             stance: Stance::new(posture.mode, confinement),
-            can_ask: caller.can_ask,
+            can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
             retry: self.config.retry,
@@ -272,18 +304,14 @@ impl Harness {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
                 project: project.text,
-                cache_key: prompt::cache_key(
-                    prompt::VERSION,
-                    &posture.model,
-                    &history.family(session.id()),
-                ),
+                cache_key: prompt::cache_key(prompt::VERSION, &posture.model, &history.family(id)),
                 shell: self.shell.clone(),
             },
             model: posture.model,
             effort: posture.effort,
             workspace,
         };
-        Conversation::new(session, settings, notices)
+        (settings, notices)
     }
 
     /// Whether a model can be shown images.
@@ -312,7 +340,9 @@ impl Harness {
         workspace: &Path,
         brought: Vec<McpServer>,
     ) -> (Connections, Vec<String>) {
-        let mut servers = self.config.mcp.servers.clone();
+        // Whoever read the settings has told of entries that cannot be used.
+        let usable = self.config.mcp.servers.iter().filter(|server| server.problem().is_none());
+        let mut servers: Vec<McpServer> = usable.cloned().collect();
         let taken = mcp::join(&mut servers, brought);
         if servers.is_empty() {
             return (Connections::default(), Vec::new());
@@ -358,6 +388,19 @@ impl Harness {
             tokio::time::sleep(AFTER_THE_RUSH).await;
             tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
         });
+    }
+}
+
+/// A Session, and the Workspace that holds its Log; a child may work elsewhere.
+#[derive(Debug, Clone, Copy)]
+struct Seat<'a> {
+    logs: &'a Path,
+    id: &'a SessionId,
+}
+
+impl Seat<'_> {
+    fn folder(&self) -> PathBuf {
+        paths::session_folder(self.logs, self.id)
     }
 }
 

@@ -60,6 +60,10 @@ mod cli;
 mod render;
 pub mod scripted;
 
+/// The page of all settings, for the test that keeps it true; not a part of the API.
+#[doc(hidden)]
+pub use config::reference as settings_reference;
+
 /// Tools without a Session, for tests and benches; not a part of the API.
 #[doc(hidden)]
 pub mod workbench;

@@ -3,6 +3,7 @@
 //! Files first, then the `history_rewound`: whoever is interrupted in between does it again, and
 //! finds what is already done. The Log keeps everything; only what counts is less.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -67,7 +68,8 @@ impl Rewind {
         let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
         let store = Store::beside(&site.session_folder);
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
-        let plan = Plan::of(&records, direction, &here)?;
+        let mut plan = Plan::of(&records, direction, &here)?;
+        plan.notes.extend(outside(history, turns, site.workspace.root()));
         let words = |turn: &Seq| {
             let said = history.iter().find(|event| event.seq() == Some(*turn));
             let text = said.and_then(|event| match event.fact() {
@@ -128,6 +130,44 @@ impl Rewind {
         };
         HistoryRewound { to_seq: self.to_seq, extra }.into()
     }
+}
+
+/// What is said of files that these Turns changed in further directories: those are not surveyed, and
+/// are left as they are.
+fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
+    let (mut calls, mut paths) = (HashMap::new(), BTreeSet::new());
+    let mut is_one = false;
+    for event in history.iter() {
+        match event.fact() {
+            Some(Canonical::UserMessage(_)) => {
+                is_one = event.seq().is_some_and(|seq| turns.contains(&seq));
+            }
+            Some(Canonical::ToolCall(call)) if is_one => {
+                calls.insert(&call.call_id, &call.args);
+            }
+            Some(Canonical::ToolResult(result)) if result.details.get("diff").is_some() => {
+                paths.extend(calls.get(&result.call_id).into_iter().flat_map(|args| named(args)));
+            }
+            _ => {}
+        }
+    }
+    paths.retain(|path| path.is_absolute() && !path.starts_with(root));
+    if paths.is_empty() {
+        return None;
+    }
+    let paths: Vec<PathBuf> = paths.into_iter().collect();
+    let told = told(paths.iter().map(PathBuf::as_path));
+    Some(format!("left as it is, because it is not in the Workspace: {told}"))
+}
+
+/// The files that a call names: one, or those of a patch.
+fn named(args: &Value) -> Vec<PathBuf> {
+    let text = |key: &str| args.get(key).and_then(Value::as_str);
+    let patched = text("patch")
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("*** ")?.split_once(" File: ")?.1));
+    text("path").into_iter().chain(patched).map(PathBuf::from).collect()
 }
 
 /// Why it is not done.

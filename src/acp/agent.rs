@@ -16,9 +16,10 @@ use super::client::Client;
 use super::connection::Connection;
 use super::content::Prompt;
 use super::inbox::{Inbox, channel};
+use super::leaving::Leaving;
 use super::listing::{self, Wanted};
 use super::options::Wish;
-use super::session::{self, Which};
+use super::session::{self, Actor, Which};
 use super::setup::{Setup, session_id};
 use super::ticket::{Flight, Ticket};
 use super::{fault, greeting};
@@ -72,12 +73,6 @@ impl Agent {
         }
     }
 
-    /// A line that was too long to be kept.
-    pub async fn refuse_long_line(&self) {
-        let fault = Fault::invalid_request("the line is too long");
-        self.connection.peer.answer(&Id::null(), Err::<(), _>(fault)).await;
-    }
-
     /// Ends everything that runs, and waits for it a little.
     pub async fn close(self) {
         let closing = async {
@@ -110,14 +105,15 @@ impl Agent {
             CANCEL_REQUEST => {
                 let Some(named) = params.get("requestId") else { return };
                 let key = Id::key_of(named);
-                match self.connection.flights.find(&key) {
-                    Some(Flight::Task(token)) => token.cancel(),
-                    Some(Flight::Session(id)) => {
-                        if let Some(handle) = self.connection.session(&id) {
-                            handle.send(Inbox::Withdraw { key }).await.ok();
+                for flight in self.connection.flights.find(&key) {
+                    match flight {
+                        Flight::Task(token) => token.cancel(),
+                        Flight::Session(id) => {
+                            if let Some(handle) = self.connection.session(&id) {
+                                handle.send(Inbox::Withdraw { key: key.clone() }).await.ok();
+                            }
                         }
                     }
-                    None => {}
                 }
             }
             // Whatever else is said without a question is nobody's business.
@@ -148,6 +144,9 @@ impl Agent {
             Ok(Taken::Session(id, message)) => self.to_session(&id, ticket, message).await,
             Ok(Taken::New(setup)) => self.open_new(ticket, setup),
             Ok(Taken::Open(id, setup, open)) => self.open_known(ticket, id, setup, open).await,
+            Ok(Taken::Fork(id, setup)) => self.fork(ticket, id, setup),
+            Ok(Taken::Close(id)) => self.close_one(ticket, id).await,
+            Ok(Taken::Delete(id)) => self.delete(ticket, id).await,
             Ok(Taken::Work(work)) => self.spawn(ticket, work),
             Err(fault) => return Err((ticket, fault)),
         }
@@ -166,9 +165,15 @@ impl Agent {
             "session/resume" => {
                 Taken::Open(session_id(params)?.0, Setup::read(params)?, Open::Resume)
             }
+            "session/fork" => Taken::Fork(session_id(params)?.0, Setup::read(params)?),
             "session/list" => Taken::Work(self.list(Wanted::read(params)?)),
-            "session/close" => Taken::Work(self.close_one(session_id(params)?.0)),
-            "session/delete" => Taken::Work(self.delete(params)?),
+            "session/close" => Taken::Close(session_id(params)?.0),
+            "session/delete" => {
+                let named = params.get("sessionId").and_then(Value::as_str);
+                let named =
+                    named.ok_or_else(|| Fault::invalid_params("`sessionId` must be a text"))?;
+                Taken::Delete(SessionId::parse(named).ok())
+            }
             "session/prompt" => session(ForSession::Prompt(Prompt::read(params)?))?,
             "session/set_mode" => session(ForSession::Set(Wish::mode(params)?))?,
             "session/set_model" => session(ForSession::Set(Wish::model(params)?))?,
@@ -200,15 +205,27 @@ impl Agent {
     fn open_new(&self, ticket: Ticket, setup: Setup) {
         let (connection, client) = (Arc::clone(&self.connection), self.client);
         self.tasks.spawn(async move {
-            let mut actor =
-                match session::open(Arc::clone(&connection), client, &setup, Which::New).await {
-                    Ok(actor) => actor,
-                    Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
-                };
-            let (handle, inbox) = channel();
-            connection.admit(actor.id(), handle);
-            actor.introduce(ticket).await;
-            actor.run(inbox).await;
+            let opened = session::open(Arc::clone(&connection), client, &setup, Which::New).await;
+            serve(&connection, opened, ticket).await;
+        });
+    }
+
+    /// Opens a Session that begins as another one is now; nothing becomes of that one.
+    fn fork(&self, ticket: Ticket, parent: SessionId, setup: Setup) {
+        let (connection, client) = (Arc::clone(&self.connection), self.client);
+        let leaving = self.connection.leaving(&parent);
+        self.tasks.spawn(async move {
+            if let Some(gone) = leaving {
+                gone.cancelled().await;
+            }
+            let opened = match session::branch(&connection, &setup, &parent).await {
+                Ok(child) => {
+                    let which = Which::Known(child);
+                    session::open(Arc::clone(&connection), client, &setup, which).await
+                }
+                Err(fault) => Err(fault),
+            };
+            serve(&connection, opened, ticket).await;
         });
     }
 
@@ -224,18 +241,23 @@ impl Agent {
             }
             return;
         }
+        let leaving = self.connection.leaving(&id);
         let (handle, mut inbox) = channel();
-        self.connection.admit(&id, handle);
+        self.connection.admit(&id, handle.clone());
         let (connection, client) = (Arc::clone(&self.connection), self.client);
         self.tasks.spawn(async move {
+            if let Some(gone) = leaving {
+                gone.cancelled().await;
+            }
             let which = Which::Known(id.clone());
             match session::open(Arc::clone(&connection), client, &setup, which).await {
                 Ok(mut actor) => {
+                    drop(handle);
                     actor.handle(message(ticket, setup)).await;
                     actor.run(inbox).await;
                 }
                 Err(fault) => {
-                    connection.dismiss(&id);
+                    connection.dismiss(&id, &handle);
                     inbox.close();
                     ticket.answer(Err::<(), _>(fault)).await;
                     while let Some(message) = inbox.recv().await {
@@ -287,25 +309,25 @@ impl Agent {
         Box::pin(async move { value(on_disk(move || wanted.page(&connection)).await?) })
     }
 
-    fn close_one(&self, id: SessionId) -> Work {
-        let connection = Arc::clone(&self.connection);
-        Box::pin(async move {
-            if !closed(&connection, &id).await {
-                return Err(fault::unknown_session(&id.to_string()));
-            }
-            value(CloseSessionResponse::new())
-        })
+    /// Nobody can take back that a Session is closed: it is closed as soon as it is asked for, and
+    /// only the answer waits.
+    async fn close_one(&self, ticket: Ticket, id: SessionId) {
+        let mut leaving = Leaving::begin(&self.connection, &id).await;
+        self.tasks.spawn(async move {
+            let was_open = leaving.is_closed().await;
+            drop(leaving);
+            let answer = was_open.then(CloseSessionResponse::new);
+            ticket.answer(answer.ok_or_else(|| fault::unknown_session(&id.to_string()))).await;
+        });
     }
 
     /// Deleting what is not there is fine: it is gone.
-    fn delete(&self, params: &Value) -> Result<Work, Fault> {
-        let named = params.get("sessionId").and_then(Value::as_str);
-        let named = named.ok_or_else(|| Fault::invalid_params("`sessionId` must be a text"))?;
-        let id = SessionId::parse(named).ok();
+    async fn delete(&self, ticket: Ticket, id: Option<SessionId>) {
+        let Some(id) = id else { return ticket.answer(Ok(DeleteSessionResponse::new())).await };
+        let mut leaving = Leaving::begin(&self.connection, &id).await;
         let connection = Arc::clone(&self.connection);
-        Ok(Box::pin(async move {
-            let Some(id) = id else { return value(DeleteSessionResponse::new()) };
-            closed(&connection, &id).await;
+        self.tasks.spawn(async move {
+            leaving.is_closed().await;
             let deleted = on_disk(move || {
                 let Some(workspace) = listing::find(&connection, &id) else { return Ok(()) };
                 match projection::delete(&workspace, &id) {
@@ -316,9 +338,10 @@ impl Agent {
                     },
                 }
             });
-            deleted.await??;
-            value(DeleteSessionResponse::new())
-        }))
+            let deleted = deleted.await.flatten();
+            drop(leaving);
+            ticket.answer(deleted.map(|()| DeleteSessionResponse::new())).await;
+        });
     }
 }
 
@@ -330,6 +353,7 @@ pub const METHODS: &[&str] = &[
     "session/new",
     "session/load",
     "session/resume",
+    "session/fork",
     "session/list",
     "session/close",
     "session/delete",
@@ -345,6 +369,10 @@ enum Taken {
     Session(SessionId, ForSession),
     New(Setup),
     Open(SessionId, Setup, Open),
+    Fork(SessionId, Setup),
+    Close(SessionId),
+    /// Nothing, when the name cannot be one of a Session.
+    Delete(Option<SessionId>),
     Work(Work),
 }
 
@@ -366,17 +394,20 @@ enum Open {
 /// Work that ends in an answer.
 type Work = futures_util::future::BoxFuture<'static, Result<Value, Fault>>;
 
-fn is_notification(method: &str) -> bool {
-    matches!(method, "session/cancel" | CANCEL_REQUEST)
+/// Introduces a Session that the client does not know yet, and serves it from then on.
+async fn serve(connection: &Connection, opened: Result<Actor, Fault>, ticket: Ticket) {
+    let mut actor = match opened {
+        Ok(actor) => actor,
+        Err(fault) => return ticket.answer(Err::<(), _>(fault)).await,
+    };
+    let (handle, inbox) = channel();
+    connection.admit(actor.id(), handle);
+    actor.introduce(ticket).await;
+    actor.run(inbox).await;
 }
 
-/// Closes a Session that the client has open; whether it had.
-async fn closed(connection: &Connection, id: &SessionId) -> bool {
-    let Some(handle) = connection.session(id) else { return false };
-    let (closed, done) = oneshot::channel();
-    let is_sent = handle.send(Inbox::Close { closed }).await.is_ok();
-    done.await.ok();
-    is_sent
+fn is_notification(method: &str) -> bool {
+    matches!(method, "session/cancel" | CANCEL_REQUEST)
 }
 
 fn value(result: impl Serialize) -> Result<Value, Fault> {

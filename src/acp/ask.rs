@@ -11,9 +11,12 @@ use serde_json::Value;
 use super::connection::wire_id;
 use super::to_acp::diff::Before;
 use super::to_acp::{self, call};
-use crate::event::{Answer, PermissionRequest, Said};
+use crate::event::{Answer, PermissionRequest, Said, guest};
 use crate::id::SessionId;
 use crate::rpc::Fault;
+
+/// How much of the arguments of an MCP call is shown, in bytes.
+const SHOWN_ARGUMENTS: usize = 16 << 10;
 
 /// What the client's answer means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +34,9 @@ pub fn question(
     root: &Path,
 ) -> RequestPermissionRequest {
     let look = call::Look::of(&asked.tool, &asked.args, root);
+    let is_guest = guest(&asked.tool).is_some();
+    // What was planned knows the server's own name, and the tool's.
+    let title = if is_guest { call::bounded(&asked.summary) } else { look.title };
     let locations = if asked.paths.is_empty() {
         look.locations
     } else {
@@ -48,6 +54,7 @@ pub fn question(
         (None, Some(command)) => {
             vec![call::text(&command_text(asked, &command.text, &command.parts))]
         }
+        (None, None) if is_guest => vec![call::text(&guest_text(asked))],
         (None, None) => vec![call::text(&asked.summary)],
     };
     if asked.diff_is_cut {
@@ -55,7 +62,7 @@ pub fn question(
             .push(call::text("The diff is too long to be shown whole; the input has all of it."));
     }
     let fields = ToolCallUpdateFields::new()
-        .title(look.title)
+        .title(title)
         .kind(look.kind)
         .status(ToolCallStatus::Pending)
         .content(content)
@@ -64,6 +71,19 @@ pub fn question(
     let call = ToolCallUpdate::new(asked.call_id.to_string(), fields);
     let options = asked.answers.iter().map(|answer| option(*answer, asked)).collect();
     RequestPermissionRequest::new(wire_id(id), call, options)
+}
+
+/// A call of an MCP server: all that it is given, and that nothing holds it.
+fn guest_text(asked: &PermissionRequest) -> String {
+    let all = serde_json::to_string_pretty(&asked.args).unwrap_or_default();
+    let end = all.floor_char_boundary(SHOWN_ARGUMENTS);
+    let shown = to_acp::fenced(all.get(..end).unwrap_or_default(), "json");
+    let rest = if end < all.len() {
+        "\n\nThe arguments are too long to be shown whole; the input has all of them."
+    } else {
+        ""
+    };
+    format!("{}\n\n{shown}{rest}\n\nAn MCP server runs outside the sandbox.", asked.summary)
 }
 
 fn command_text(asked: &PermissionRequest, text: &str, parts: &[String]) -> String {

@@ -21,6 +21,12 @@ pub enum Order {
     Plan { rest: String },
     /// Asks another model, or says which one is asked.
     Model { name: String },
+    /// Takes Turns back, the last one where nothing else is said.
+    Undo { turns: String },
+    /// Brings back what was taken back.
+    Redo,
+    /// Makes another Session from here.
+    Fork,
 }
 
 const COMMANDS: &[Command] = &[
@@ -36,6 +42,24 @@ const COMMANDS: &[Command] = &[
         hint: "name of a model",
         order: |rest| Order::Model { name: rest.to_owned() },
     },
+    Command {
+        name: "undo",
+        words: "Take back the last Turn, conversation and files",
+        hint: "number of Turns",
+        order: |rest| Order::Undo { turns: rest.to_owned() },
+    },
+    Command {
+        name: "redo",
+        words: "Bring back what /undo took back",
+        hint: "",
+        order: |_| Order::Redo,
+    },
+    Command {
+        name: "fork",
+        words: "Branch off another Session from here",
+        hint: "",
+        order: |_| Order::Fork,
+    },
 ];
 
 /// The order in a text, if it begins with one.
@@ -49,9 +73,12 @@ pub fn order(text: &str) -> Option<Order> {
 /// The list, as the client is told it.
 pub fn update() -> SessionUpdate {
     let command = |command: &Command| {
+        let told = AvailableCommand::new(command.name, command.words);
+        if command.hint.is_empty() {
+            return told;
+        }
         let hint = UnstructuredCommandInput::new(command.hint);
-        AvailableCommand::new(command.name, command.words)
-            .input(AvailableCommandInput::Unstructured(hint))
+        told.input(AvailableCommandInput::Unstructured(hint))
     };
     let commands = COMMANDS.iter().map(command).collect();
     SessionUpdate::AvailableCommandsUpdate(AvailableCommandsUpdate::new(commands))

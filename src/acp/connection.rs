@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_client_protocol_schema::v1::{self, SessionNotification, SessionUpdate};
+use tokio_util::sync::CancellationToken;
 
 use super::doors::Doors;
 use super::inbox::Handle;
@@ -26,6 +27,10 @@ pub struct Connection {
     generation: AtomicU64,
     /// The Sessions that the client has open. A leaf.
     sessions: Mutex<HashMap<SessionId, Handle>>,
+    /// Their further directories, for the list. A leaf.
+    directories: Mutex<HashMap<SessionId, Vec<PathBuf>>>,
+    /// Those that are being closed or deleted; each is cancelled when that is done. A leaf.
+    leaving: Mutex<HashMap<SessionId, CancellationToken>>,
 }
 
 impl Connection {
@@ -38,6 +43,8 @@ impl Connection {
             harnesses: Mutex::default(),
             generation: AtomicU64::new(0),
             sessions: Mutex::default(),
+            directories: Mutex::default(),
+            leaving: Mutex::default(),
         }
     }
 
@@ -84,9 +91,50 @@ impl Connection {
         self.sessions().insert(id.clone(), handle);
     }
 
-    /// Forgets a Session.
-    pub fn dismiss(&self, id: &SessionId) {
-        self.sessions().remove(id);
+    /// Forgets a Session that could not be opened, unless its name leads to another task by now.
+    pub fn dismiss(&self, id: &SessionId, handle: &Handle) {
+        let mut sessions = self.sessions();
+        if sessions.get(id).is_some_and(|known| known.same_channel(handle)) {
+            sessions.remove(id);
+        }
+    }
+
+    /// From now on the Session is not open, and whoever opens it again waits for `gone`. Gives the
+    /// way to its task, and what was already leaving under its name.
+    pub fn leave(
+        &self,
+        id: &SessionId,
+        gone: CancellationToken,
+    ) -> (Option<Handle>, Option<CancellationToken>) {
+        let handle = self.sessions().remove(id);
+        (handle, self.leavings().insert(id.clone(), gone))
+    }
+
+    /// What has to be over before the Session can be opened again.
+    pub fn leaving(&self, id: &SessionId) -> Option<CancellationToken> {
+        self.leavings().get(id).cloned()
+    }
+
+    /// Forgets what has left.
+    pub fn sweep(&self) {
+        self.leavings().retain(|_, gone| !gone.is_cancelled());
+    }
+
+    /// Notes which further directories a Session has; none when it is closed.
+    pub fn widen(&self, id: &SessionId, directories: Vec<PathBuf>) {
+        let mut all = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        if directories.is_empty() {
+            all.remove(id);
+        } else {
+            all.insert(id.clone(), directories);
+        }
+    }
+
+    /// The further directories of a Session: a client names them anew whenever it opens one, so
+    /// only what is open has any.
+    pub fn directories(&self, id: &SessionId) -> Vec<PathBuf> {
+        let all = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(id).cloned().unwrap_or_default()
     }
 
     /// All ways to all tasks.
@@ -102,6 +150,10 @@ impl Connection {
 
     fn harnesses(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Harness>>> {
         self.harnesses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leavings(&self) -> MutexGuard<'_, HashMap<SessionId, CancellationToken>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Handle>> {

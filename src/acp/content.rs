@@ -36,11 +36,11 @@ enum Block {
         uri: String,
         name: String,
     },
-    /// Bytes that came along.
-    Bytes {
+    /// Something that came along.
+    Content {
         name: String,
         uri: Option<String>,
-        bytes: Vec<u8>,
+        content: Content,
     },
     /// What cannot be used, and why.
     Odd {
@@ -48,11 +48,23 @@ enum Block {
     },
 }
 
+/// What came along, as it came: large ones are decoded where that holds up nobody.
+#[derive(Debug, Clone, PartialEq)]
+enum Content {
+    Text(String),
+    /// Bytes in base64.
+    Blob(String),
+    /// The same, of something that claims to be an image.
+    Image(String),
+}
+
 /// A prompt as a Turn takes it.
 #[derive(Debug, Default)]
 pub struct Composed {
     pub text: String,
     pub attachments: Vec<Attachment>,
+    /// How many bytes came along so far.
+    sum: usize,
 }
 
 impl Prompt {
@@ -90,39 +102,60 @@ impl Prompt {
         self.blocks.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
     }
 
-    /// Puts it together for a Workspace.
+    /// Puts it together for a Workspace; takes its time over large attachments.
     pub fn compose(self, workspace: &Path) -> Composed {
         let mut composed = Composed::default();
-        let (mut sum, mut was_text) = (0, false);
+        let mut was_text = None;
         for block in self.blocks {
             let is_text = matches!(block, Block::Text(_));
-            // Two texts in a row are two paragraphs; around a mention they are one sentence.
-            if is_text && was_text {
-                composed.text.push('\n');
-            }
-            was_text = is_text;
-            match block {
-                Block::Text(text) => composed.text.push_str(&text),
-                Block::Link { uri, name } => composed.text.push_str(&link(&uri, &name, workspace)),
-                Block::Bytes { name, uri, bytes } => {
-                    sum += bytes.len();
-                    let place = composed.attach(&name, uri.as_deref(), bytes, sum);
-                    composed.text.push_str(&place);
+            let words = match block {
+                Block::Text(text) => text,
+                Block::Link { uri, name } => link(&uri, &name, workspace),
+                Block::Content { name, uri, content } => {
+                    composed.attach(&name, uri.as_deref(), content)
                 }
-                Block::Odd { why } => composed.text.extend(["[", &why, "]"]),
+                Block::Odd { why } => format!("[{why}]"),
+            };
+            match was_text.replace(is_text) {
+                // Two texts in a row are two paragraphs; around a mention they are one sentence.
+                Some(true) if is_text => composed.text.push('\n'),
+                Some(_) if would_stick(&composed.text, &words) => composed.text.push(' '),
+                _ => {}
             }
+            composed.text.push_str(&words);
         }
         composed
     }
 }
 
+/// Whether a mention and its neighbour would look like one word.
+fn would_stick(before: &str, after: &str) -> bool {
+    let ends =
+        before.chars().next_back().is_some_and(|c| !c.is_whitespace() && !"([{<\"'".contains(c));
+    let begins = after.chars().next().is_some_and(|c| c.is_alphanumeric() || "`[".contains(c));
+    ends && begins
+}
+
 impl Composed {
-    /// Attaches bytes, and says what stands for them in the text.
-    fn attach(&mut self, name: &str, uri: Option<&str>, bytes: Vec<u8>, sum: usize) -> String {
-        if self.attachments.len() == MOST || sum > LARGEST_SUM {
+    /// Attaches something, and says what stands for it in the text.
+    fn attach(&mut self, name: &str, uri: Option<&str>, content: Content) -> String {
+        let is_image = matches!(content, Content::Image(_));
+        let bytes = match content {
+            Content::Text(text) => Some(text.into_bytes()),
+            Content::Blob(data) | Content::Image(data) => decoded(&data),
+        };
+        let Some(bytes) = bytes else {
+            let what = if is_image { "an image" } else { name };
+            return format!("[{what} that is not base64]");
+        };
+        self.sum += bytes.len();
+        if self.attachments.len() == MOST || self.sum > LARGEST_SUM {
             return format!("[{name} is not attached: there is no room for more]");
         }
         match Attachment::from_bytes(name, bytes) {
+            Ok(attachment) if is_image && !attachment.is_image() => {
+                format!("[{name} is not attached: it says that it is an image, but it is none]")
+            }
             Ok(attachment) => {
                 let shown = match uri {
                     Some(uri) => format!("[attached: {} from {uri}]", attachment.name()),
@@ -155,9 +188,8 @@ impl Block {
                     || format!("image.{}", media.rsplit('/').next().unwrap_or("bin")),
                     last_part,
                 );
-                match text("data").map(|data| decoded(&data)) {
-                    Some(Some(bytes)) => Block::Bytes { name, uri: None, bytes },
-                    Some(None) => odd("an image that is not base64"),
+                match text("data") {
+                    Some(data) => Block::Content { name, uri: None, content: Content::Image(data) },
                     // Some clients name an image instead of sending it.
                     None => match uri {
                         Some(uri) => Block::Link { uri, name },
@@ -179,15 +211,12 @@ impl Block {
         let text = |name: &str| value.get(name).and_then(Value::as_str);
         let uri = text("uri").unwrap_or("resource").to_owned();
         let name = last_part(&uri);
-        let bytes = match (text("text"), text("blob")) {
-            (Some(text), _) => Some(text.as_bytes().to_vec()),
-            (None, Some(blob)) => decoded(blob),
-            (None, None) => None,
+        let content = match (text("text"), text("blob")) {
+            (Some(text), _) => Content::Text(text.to_owned()),
+            (None, Some(blob)) => Content::Blob(blob.to_owned()),
+            (None, None) => return Block::Odd { why: format!("{name} came without content") },
         };
-        match bytes {
-            Some(bytes) => Block::Bytes { name, uri: Some(uri), bytes },
-            None => Block::Odd { why: format!("{name} came without content") },
-        }
+        Block::Content { name, uri: Some(uri), content }
     }
 }
 
@@ -237,6 +266,9 @@ fn last_part(uri: &str) -> String {
 
 /// Bytes of a text in base64, also of one that was broken into lines.
 fn decoded(text: &str) -> Option<Vec<u8>> {
+    if let Ok(bytes) = BASE64.decode(text) {
+        return Some(bytes);
+    }
     let plain: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     BASE64.decode(plain).ok()
 }

@@ -1,5 +1,7 @@
 //! Faults: what the client is told when Pixir cannot do what was asked.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use crate::error::{Kind, Report};
@@ -25,8 +27,17 @@ pub fn of(report: &Report) -> Fault {
 /// A Session that nobody knows, or that is not open here.
 pub fn unknown_session(id: &str) -> Fault {
     let shown: String = id.chars().filter(|c| !c.is_control()).take(100).collect();
+    // What no Session can be called is not repeated whole.
+    let named: String = id.chars().take(100).collect();
     Fault::new(NOT_FOUND, format!("there is no open Session {shown}"))
-        .with(json!({ "sessionId": id }))
+        .with(json!({ "sessionId": named }))
+}
+
+/// A Session that is open, but not where the client looks for it.
+pub fn elsewhere(id: &str, workspace: &Path) -> Fault {
+    let place = workspace.display();
+    Fault::new(NOT_FOUND, format!("Session {id} belongs to {place}, not to this `cwd`"))
+        .with(json!({ "sessionId": id, "cwd": workspace }))
 }
 
 /// The same, for a Report about a Session that should be opened.

@@ -7,8 +7,8 @@ use agent_client_protocol_schema::v1::{
     AgentAuthCapabilities, AgentCapabilities, AuthMethod, AuthMethodAgent, AuthMethodTerminal,
     Implementation, InitializeResponse, LogoutCapabilities, McpCapabilities, Meta,
     PromptCapabilities, SessionAdditionalDirectoriesCapabilities, SessionCapabilities,
-    SessionCloseCapabilities, SessionDeleteCapabilities, SessionListCapabilities,
-    SessionResumeCapabilities,
+    SessionCloseCapabilities, SessionDeleteCapabilities, SessionForkCapabilities,
+    SessionListCapabilities, SessionResumeCapabilities,
 };
 use serde_json::json;
 
@@ -31,6 +31,7 @@ pub fn answer(client: Client, sees_images: bool) -> InitializeResponse {
         .resume(SessionResumeCapabilities::new())
         .close(SessionCloseCapabilities::new())
         .delete(SessionDeleteCapabilities::new())
+        .fork(SessionForkCapabilities::new())
         .additional_directories(SessionAdditionalDirectoriesCapabilities::new());
     let capabilities = AgentCapabilities::new()
         .load_session(true)

@@ -53,7 +53,7 @@ impl Wanted {
         let is_more = found.len() > PAGE;
         found.truncate(PAGE);
         let next = found.last().filter(|_| is_more).map(|(place, _)| write_cursor(place));
-        let sessions = found.iter().map(|(_, summary)| info(summary)).collect();
+        let sessions = found.iter().map(|(_, summary)| info(summary, connection)).collect();
         ListSessionsResponse::new(sessions).next_cursor(next)
     }
 }
@@ -74,11 +74,12 @@ pub fn find(connection: &Connection, id: &SessionId) -> Option<PathBuf> {
     workspaces(connection).into_iter().find(|workspace| projection::find(workspace, id))
 }
 
-fn info(summary: &Summary) -> SessionInfo {
+fn info(summary: &Summary, connection: &Connection) -> SessionInfo {
     let title = Some(title(&summary.title)).filter(|title| !title.is_empty());
     let updated = jiff::Timestamp::from_second(summary.updated).ok();
     let cwd: &Path = &summary.workspace;
     SessionInfo::new(wire_id(&summary.session_id), cwd)
+        .additional_directories(connection.directories(&summary.session_id))
         .title(title)
         .updated_at(updated.map(|time| time.to_string()))
 }

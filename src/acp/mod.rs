@@ -17,6 +17,7 @@ mod ending;
 mod fault;
 mod greeting;
 mod inbox;
+mod leaving;
 mod listing;
 mod options;
 mod session;
@@ -27,12 +28,14 @@ mod ticket;
 mod to_acp;
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use doors::{Doors, SignIn};
+use tokio_util::sync::CancellationToken;
 
-use crate::rpc::{Line, Message, Peer, read_lines, write_lines};
+use crate::rpc::{Peer, read_lines, write_lines};
 use agent::Agent;
 use connection::Connection;
 
@@ -42,7 +45,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Serves one client until it is gone or `stop` says so; then everything that runs is ended.
 pub async fn serve(
     doors: Doors,
-    input: impl Read + Send + 'static,
+    input: impl Read + AsFd + Send + 'static,
     output: impl Write + Send + 'static,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -50,28 +53,34 @@ pub async fn serve(
     let writer = write_lines(output)?;
     let connection = Arc::new(Connection::new(Peer::new(&writer), doors));
     let mut agent = Agent::new(connection);
+    let gone = lines.gone();
     let mut stop = std::pin::pin!(stop);
     loop {
-        let line = tokio::select! {
+        let message = tokio::select! {
             biased;
             () = &mut stop => break,
-            line = lines.next() => line,
+            message = lines.next() => message,
         };
-        match line {
-            Some(Line::Whole(line)) => {
-                let Some(message) = Message::read(&line) else { continue };
-                // A client that does not read holds up what is said to it, but not the end.
-                tokio::select! {
-                    biased;
-                    () = &mut stop => break,
-                    () = agent.handle(message) => {}
-                }
-            }
-            Some(Line::TooLong) => agent.refuse_long_line().await,
-            None => break,
+        let Some(message) = message else { break };
+        // A client that does not read holds up what is said to it, but not the end.
+        tokio::select! {
+            biased;
+            () = &mut stop => break,
+            () = agent.handle(message) => {}
+            () = long_after(&gone) => break,
         }
     }
-    agent.close().await;
+    let mut closing = std::pin::pin!(agent.close());
+    if tokio::time::timeout(LAST_WORDS, &mut closing).await.is_err() {
+        writer.give_up();
+        closing.await;
+    }
     writer.finish(LAST_WORDS).await;
     Ok(())
+}
+
+/// The client left, and what it asked for before has had its time.
+async fn long_after(gone: &CancellationToken) {
+    gone.cancelled().await;
+    tokio::time::sleep(LAST_WORDS).await;
 }

@@ -35,7 +35,7 @@ const MODES: &[Mode] = &[
     Mode {
         id: "auto",
         name: "Auto",
-        words: "Works in the sandbox without asking",
+        words: "Works without asking: commands in the sandbox, MCP servers outside it",
         role: "build",
         permission: PermissionMode::Auto,
     },

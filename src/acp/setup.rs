@@ -16,7 +16,8 @@ pub struct Setup {
     pub cwd: PathBuf,
     /// Further directories that belong to the work.
     pub directories: Vec<PathBuf>,
-    pub servers: Vec<Server>,
+    /// `None` when the client does not say: then a Session that is open keeps those it has.
+    pub servers: Option<Vec<Server>>,
     /// What was left out, in words for the user.
     pub notes: Vec<String>,
 }
@@ -42,19 +43,34 @@ impl Setup {
             }
         }
         let (mut servers, mut notes) = (Vec::new(), Vec::new());
-        for server in list("mcpServers", params.get("mcpServers"))? {
+        let named = params.get("mcpServers").filter(|named| !named.is_null());
+        for server in list("mcpServers", named)? {
             match Server::read(server) {
                 Ok(server) => servers.push(server),
                 Err(note) => notes.push(note),
             }
         }
+        let servers = named.is_some().then_some(servers);
         Ok(Self { cwd, directories, servers, notes })
+    }
+
+    /// The directory as it is really called, if it is one.
+    pub fn directory(&self) -> Result<PathBuf, Fault> {
+        let real = self.cwd.canonicalize().ok().filter(|real| real.is_dir());
+        real.ok_or_else(|| {
+            Fault::invalid_params(format!("`cwd` {} is not a directory", self.cwd.display()))
+        })
+    }
+
+    /// The servers as the Harness takes them.
+    pub fn handed_over(&self) -> Vec<McpServer> {
+        self.servers.iter().flatten().cloned().map(Server::handed_over).collect()
     }
 }
 
 impl Server {
     /// As the Harness takes it: used like those of the user's settings, and never believed.
-    pub fn handed_over(self) -> McpServer {
+    fn handed_over(self) -> McpServer {
         match self {
             Server::Stdio { name, command, args, env } => {
                 McpServer::stdio(name, command.to_string_lossy(), args, env)

@@ -57,21 +57,23 @@ fn servers_are_taken_as_they_come_and_odd_ones_leave_a_note() {
     }))
     .unwrap();
     assert_eq!(setup.directories, [Path::new("/x")]);
-    let names: Vec<&str> = setup
-        .servers
+    let servers = setup.servers.unwrap();
+    let names: Vec<&str> = servers
         .iter()
         .map(|server| match server {
             Server::Stdio { name, .. } | Server::Http { name, .. } => name.as_str(),
         })
         .collect();
     assert_eq!(names, ["plain", "full", "web"]);
-    assert!(matches!(&setup.servers[1], Server::Stdio { args, env, .. }
+    assert!(matches!(&servers[1], Server::Stdio { args, env, .. }
         if args == &["1"] && env == &[("K".to_owned(), "V".to_owned())]));
-    assert!(matches!(&setup.servers[2], Server::Http { headers, .. }
+    assert!(matches!(&servers[2], Server::Http { headers, .. }
         if headers == &[("H".to_owned(), "1".to_owned())]));
     assert_eq!(setup.notes.len(), 4, "{:?}", setup.notes);
     assert!(setup.notes[0].contains("old") && setup.notes[0].contains("sse"));
-    assert!(Setup::read(&json!({"cwd": "/w", "mcpServers": null})).is_ok());
+    assert_eq!(Setup::read(&json!({"cwd": "/w", "mcpServers": null})).unwrap().servers, None);
+    let none = Setup::read(&json!({"cwd": "/w", "mcpServers": []})).unwrap();
+    assert_eq!(none.servers, Some(Vec::new()));
     for odd in
         [json!({"cwd": "w"}), json!({}), json!({"cwd": "/w", "additionalDirectories": ["x"]})]
     {
@@ -169,6 +171,10 @@ fn a_command_is_one_of_the_table() {
         ("  /plan the  work ", plan("the  work")),
         ("/model gpt-6-sol", model("gpt-6-sol")),
         ("/model", model("")),
+        ("/undo", Some(Order::Undo { turns: String::new() })),
+        ("/undo 3", Some(Order::Undo { turns: "3".to_owned() })),
+        ("/redo", Some(Order::Redo)),
+        ("/fork", Some(Order::Fork)),
         ("/planning", None),
         ("/etc/passwd is odd", None),
         ("please /plan", None),

@@ -1,6 +1,6 @@
 //! Tickets: whoever holds one owes an answer, and cannot forget it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -20,24 +20,46 @@ pub enum Flight {
 
 /// The requests that are not answered yet; a leaf, nothing is awaited while it is held.
 #[derive(Debug, Clone, Default)]
-pub struct Flights(Arc<Mutex<HashMap<String, Flight>>>);
+pub struct Flights(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By what each is called, and by its number: nothing keeps a client from giving one id to two.
+    open: HashMap<String, BTreeMap<u64, Flight>>,
+    next: u64,
+}
 
 impl Flights {
-    /// Where a request is.
-    pub fn find(&self, key: &str) -> Option<Flight> {
-        self.open().get(key).cloned()
+    /// Where the requests of this name are.
+    pub fn find(&self, key: &str) -> Vec<Flight> {
+        self.state().open.get(key).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
     /// Stops all tasks: nobody waits for their answers any more.
     pub fn ground(&self) {
-        for flight in self.open().values() {
+        for flight in self.state().open.values().flat_map(BTreeMap::values) {
             if let Flight::Task(token) = flight {
                 token.cancel();
             }
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Flight>> {
+    fn number(&self) -> u64 {
+        let mut state = self.state();
+        state.next += 1;
+        state.next
+    }
+
+    fn land(&self, key: &str, number: u64) {
+        let mut state = self.state();
+        let Some(named) = state.open.get_mut(key) else { return };
+        named.remove(&number);
+        if named.is_empty() {
+            state.open.remove(key);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -47,6 +69,7 @@ pub struct Ticket {
     peer: Peer,
     id: Id,
     key: String,
+    number: u64,
     flights: Flights,
     is_answered: bool,
 }
@@ -55,7 +78,8 @@ impl Ticket {
     /// A ticket for a request.
     pub fn new(peer: &Peer, id: Id, flights: &Flights) -> Self {
         let (peer, flights) = (peer.clone(), flights.clone());
-        Self { peer, key: id.key(), id, flights, is_answered: false }
+        let (key, number) = (id.key(), flights.number());
+        Self { peer, key, number, id, flights, is_answered: false }
     }
 
     /// What the request is called when it is taken back.
@@ -65,7 +89,8 @@ impl Ticket {
 
     /// Notes where the request is.
     pub fn at(&self, flight: Flight) {
-        self.flights.open().insert(self.key.clone(), flight);
+        let mut state = self.flights.state();
+        state.open.entry(self.key.clone()).or_default().insert(self.number, flight);
     }
 
     /// Answers.
@@ -78,7 +103,7 @@ impl Ticket {
 /// A task that panicked must not leave the client waiting.
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.flights.open().remove(&self.key);
+        self.flights.land(&self.key, self.number);
         if self.is_answered {
             return;
         }

@@ -50,14 +50,8 @@ impl Bases {
             return Ok(Arc::clone(&taken.base));
         }
         let began = Instant::now();
-        let read;
-        let known = match last.as_ref() {
-            Some(taken) => Some(&taken.base.manifest),
-            None => {
-                read = last_manifest(store);
-                read.as_ref()
-            }
-        };
+        let read = if last.is_none() { last_manifest(store) } else { None };
+        let known = last.as_ref().map(|taken| &taken.base.manifest).or(read.as_ref());
         let base = Arc::new(Base::of(workspace, store.clone(), limits, known)?);
         *last = Some(Taken { began, base: Arc::clone(&base) });
         Ok(base)
@@ -86,9 +80,9 @@ impl Base {
 /// How much of a Workspace is looked at for a child.
 pub fn limits(settings: &Workspaces) -> Limits {
     Limits {
-        file: settings.max_file_bytes,
-        total: settings.max_bytes,
-        files: settings.max_files,
+        file: settings.largest_file,
+        total: settings.largest_sum,
+        files: settings.most_files,
         time: SURVEY_TIME,
     }
 }

@@ -67,7 +67,7 @@ impl Deed {
             from: change.from.clone(),
             to: change.to.clone(),
         };
-        let (mut removed, mut made, mut modes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut removed, mut new, mut changed) = (Vec::new(), Vec::new(), Vec::new());
         for FolderChange { path, from, to } in &merge.folders {
             let step = |from, to| Step::Folder { path: RawPath(path.clone()), from, to };
             match (*from, *to) {
@@ -75,16 +75,16 @@ impl Deed {
                 (None, Some(mode)) => {
                     // Files are put into it before it may be for reading only.
                     let open = mode | 0o700;
-                    made.push(step(None, Some(open)));
-                    modes.extend((open != mode).then(|| step(Some(open), Some(mode))));
+                    new.push(step(None, Some(open)));
+                    changed.extend((open != mode).then(|| step(Some(open), Some(mode))));
                 }
-                (Some(_), Some(_)) => modes.push(step(*from, *to)),
+                (Some(_), Some(_)) => changed.push(step(*from, *to)),
             }
         }
         removed.reverse();
-        modes.reverse();
-        let steps = gone.iter().map(file).chain(removed).chain(made).chain(put.iter().map(file));
-        let steps = steps.chain(modes).collect();
+        changed.reverse();
+        let steps = gone.iter().map(file).chain(removed).chain(new).chain(put.iter().map(file));
+        let steps = steps.chain(changed).collect();
         let workspace = RawPath(workspace.root().to_owned());
         Self { child: child.clone(), workspace, steps }
     }

@@ -94,6 +94,8 @@ fn told(stretch: Range<usize>, count: usize) -> Overlap {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -152,10 +154,10 @@ mod tests {
         fn stretch(&self, range: Range<usize>, out: &mut String) {
             for at in range {
                 for new in &self.before[at] {
-                    out.push_str(&format!("new {new}\n"));
+                    writeln!(out, "new {new}").unwrap();
                 }
                 if at < self.kept.len() && self.kept[at] {
-                    out.push_str(&format!("old {at}\n"));
+                    writeln!(out, "old {at}").unwrap();
                 }
             }
         }
@@ -174,7 +176,7 @@ mod tests {
             for (side, text) in [(&untouched, &mut base), (ours, &mut our), (theirs, &mut their)] {
                 side.stretch(from..at, text);
                 for new in &side.before[at] {
-                    text.push_str(&format!("new {new}\n"));
+                    writeln!(text, "new {new}").unwrap();
                 }
             }
             if our == base {
@@ -185,7 +187,7 @@ mod tests {
                 return None;
             }
             if at < count {
-                merged.push_str(&format!("old {at}\n"));
+                writeln!(merged, "old {at}").unwrap();
             }
             from = at + 1;
         }
@@ -209,10 +211,10 @@ mod tests {
         ) {
             let whole = |side: &Side| {
                 let mut text = String::new();
-                side.stretch(0..count + 1, &mut text);
+                side.stretch(0..(count + 1), &mut text);
                 text
             };
-            let base: String = (0..count).map(|at| format!("old {at}\n")).collect();
+            let base = whole(&Side { kept: vec![true; count], before: vec![Vec::new(); count + 1] });
             let merged = merge(base.as_bytes(), whole(&ours).as_bytes(), whole(&theirs).as_bytes());
             let merged = merged.ok().map(|text| String::from_utf8(text).unwrap());
             prop_assert_eq!(merged, oracle(count, &ours, &theirs));

@@ -200,11 +200,10 @@ impl Merge {
             // A file there goes away, or is in the way of something that is told.
             (Some(_), None) if from.is_none() => *to,
             // One that the parent removed, with what the child has in it, comes with its files.
-            (Some(_), None) => return,
+            (_, None) => return,
             (Some(to), Some(now)) if now == *to || from.is_none() => return,
             (Some(_), Some(now)) if Some(now) == *from => *to,
             (Some(_), Some(_)) => return self.refuse(path, Reason::Modes),
-            (None, None) => return,
             (None, Some(_)) => None,
         };
         self.folders.push(FolderChange { path: path.clone(), from: now, to: wanted });

@@ -151,10 +151,9 @@ impl Annexes {
         let site = home.annexes().join(wanted.child.as_str());
         let mut lease = lease_of(wanted, site.clone());
         let making = lease.begin(home).map_err(AnnexError::Keep)?;
-        let copied = copy::copy(&base, &site).and_then(|()| match self.0.is_synced {
-            true => copy::sync(&site),
-            false => Ok(()),
-        });
+        let is_synced = self.0.is_synced;
+        let synced = || if is_synced { copy::sync(&site) } else { Ok(()) };
+        let copied = copy::copy(&base, &site).and_then(|()| synced());
         let whole = copied.and_then(|()| {
             lease.base = Some(base.hash);
             lease.write(home)

@@ -12,7 +12,7 @@ use super::exit::Exit;
 use super::signals::Signals;
 use super::{Context, login, logout};
 use crate::acp::{self, Doors, SignIn};
-use crate::config::{Config, Sight};
+use crate::config::{Config, Loaded, Sight};
 use crate::credential::{CredentialKind, FieldPolicy};
 use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
@@ -109,8 +109,10 @@ async fn open(
     let own_binary = std::env::current_exe()
         .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
     let environment = context.environment.all();
-    let config = loaded.config;
-    Ok(Arc::new(Harness::open(Door { config, credential, environment, own_binary })))
+    let Loaded { config, notices, .. } = loaded;
+    let harness = Harness::open(Door { config, credential, environment, own_binary });
+    // An editor's user does not read standard error.
+    Ok(Arc::new(harness.noting(notices)))
 }
 
 /// An editor's user is asked, unless they said otherwise.

@@ -188,7 +188,12 @@ fn refused(error: &clap::Error, json: bool) -> Parsed {
         return Parsed::Say(text);
     }
     let first = text.lines().next().unwrap_or_default();
-    let message = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    let mut message = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    if message.ends_with(':') {
+        // What is missing stands in lines of its own.
+        let named = text.lines().skip(1).take_while(|line| !line.trim().is_empty());
+        message = named.fold(message, |message, line| format!("{message} {}", line.trim()));
+    }
     let mut actions = Vec::new();
     if matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
         let word = match error.get(ContextKind::InvalidArg) {

@@ -49,17 +49,16 @@ pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
     let report = |error: AnnexError| Report::from(&error);
     let here = context.folder()?;
     let config = context.settings(Some(&here))?.config;
-    let of_name = annexes(context, &config).of_workspace(&here).into_iter();
-    let (annex, config, logs) = match of_name.rev().find(|annex| annex.subagent() == Some(id)) {
-        Some(annex) => (annex, config, here),
-        None => {
-            let child = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-            let logs = context.workspace_of(&child)?;
-            let config = context.settings(Some(&logs))?.config;
-            let found = annexes(context, &config).find(&logs, &child).map_err(report)?;
-            let none = || report(AnnexError::NoAnnex(id.to_owned()));
-            (found.ok_or_else(none)?, config, logs)
-        }
+    let mut of_name = annexes(context, &config).of_workspace(&here).into_iter().rev();
+    let (annex, config, logs) = if let Some(annex) = of_name.find(|it| it.subagent() == Some(id)) {
+        (annex, config, here)
+    } else {
+        let child = SessionId::parse(id).map_err(|error| Report::from(&error))?;
+        let logs = context.workspace_of(&child)?;
+        let config = context.settings(Some(&logs))?.config;
+        let found = annexes(context, &config).find(&logs, &child).map_err(report)?;
+        let none = || report(AnnexError::NoAnnex(id.to_owned()));
+        (found.ok_or_else(none)?, config, logs)
     };
     annex.refuse_busy().map_err(report)?;
     Ok(Named { annex, config, logs })

@@ -13,7 +13,7 @@ use super::door::{Access, Opened, quoted};
 use super::drive::{Driven, Driver, in_runtime};
 use super::exit::{self, Exit};
 use super::{Context, verify};
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, Origins};
 use crate::error::{Kind, Report};
 use crate::event::Canonical;
 use crate::harness::Which;
@@ -35,7 +35,7 @@ pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
         let mut config = Config::new(context.home()?);
         DEMO_MODEL.clone_into(&mut config.model);
         config.dry_run = context.flags.dry_run;
-        let loaded = Loaded { config, notices: Vec::new() };
+        let loaded = Loaded { config, notices: Vec::new(), origins: Origins::default() };
         let opened = Opened { loaded, access: Access::Demo };
         let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
         driver.view.notice(&format!(

@@ -27,23 +27,17 @@ const HERE: &[&str] = &[
     "tree",
     "changes",
     "merge",
+    "config",
+    "inspect-replay",
+    "diagnose",
+    "export",
     "completions",
     "help",
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] = &[
-    "compact",
-    "inspect-replay",
-    "diagnose",
-    "skills",
-    "agents",
-    "workflow",
-    "export",
-    "config",
-    "delegate",
-    "gc",
-];
+const LATER: &[&str] =
+    &["compact", "diagnose", "skills", "agents", "workflow", "export", "delegate", "gc"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {

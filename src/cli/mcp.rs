@@ -26,7 +26,13 @@ use crate::tool::{Commands, Containment, Host};
         Servers stand in `mcp_servers` of your config.json, by name: a program with `command`, `args` \
         and `env`, or an address with `url` and `headers`. A Workspace may bring an .mcp.json, which \
         counts when you trust it (see `pixir trust`). Values of `env` and `headers` are never shown; \
-        `${NAME}` in them takes a value from the environment.",
+        `${NAME}` in them takes a value from the environment. An entry with a mistake is listed as broken, \
+        with what is wrong, and breaks no other. Programs run outside the sandbox, with your rights.\n\n\
+        A test waits 10 s at most, or as long as --timeout says.\n\n\
+        With --json, the output of `list` is a list of {name, transport, place, origin, trusted}, with the \
+        names in `env` (transport stdio) or `headers` (http), or the `problem` (broken). That of `test` is \
+        {name, transport, server: {name, version}, protocol, instructions, tools: [{name, description, \
+        read_only}], tools_left_out, took_ms}.",
     after_long_help = "Examples:\n  pixir mcp\n  pixir mcp list --json\n  pixir mcp test files"
 )]
 pub struct McpArgs {
@@ -66,6 +72,26 @@ pub fn mcp(args: McpArgs, context: &Context) -> Result<Exit, Report> {
     }
 }
 
+/// How long a server may take to answer a test; a person waits for it.
+const BUDGET: Duration = Duration::from_secs(10);
+
+/// How long this test may take: as long as `--timeout` says, else no longer than a person waits.
+fn budget(named: bool, config: &Config) -> Duration {
+    match config.budget.timeout {
+        Some(asked) if named => asked,
+        _ => config.mcp.connect.min(BUDGET),
+    }
+}
+
+/// What to do about a server that did not answer.
+fn next_after_silence(server: &McpServer) -> Vec<String> {
+    let look = match server.transport {
+        McpTransport::Http { .. } => "check that the server at its `url` runs and answers",
+        _ => "start its command by hand, and see whether it waits for something",
+    };
+    vec![look.to_owned(), "give it longer, such as `--timeout 60s`, if it is slow".to_owned()]
+}
+
 fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Result<Exit, Report> {
     let servers = &config.mcp.servers;
     let Some(server) = servers.iter().find(|server| server.name == name) else {
@@ -78,7 +104,8 @@ fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Resu
             bad_argument(format!("there is no MCP server `{name}`")).with_next_actions(vec![next])
         );
     };
-    let ground = ground(config, folder, context)?;
+    let mut ground = ground(config, folder, context)?;
+    ground.limits.connect = budget(context.flags.timeout.is_some(), config);
     let secrets = Arc::clone(&ground.secrets);
     let probed = in_runtime(async {
         let mut signals = Signals::listen();
@@ -91,6 +118,9 @@ fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Resu
     let clean = |mut report: Report| {
         report.message = format!("MCP server `{name}`: {}", secrets.clean(&report.message));
         secrets.clean_value(&mut report.details);
+        if report.kind == Kind::Timeout.name() {
+            return report.with_next_actions(next_after_silence(server));
+        }
         report
     };
     let probe = probed.map_err(clean)?;
@@ -124,7 +154,10 @@ fn list(servers: &[McpServer]) -> String {
         let name = one_line(&server.name, 64);
         let trust = if server.is_trusted { ", trusted" } else { "" };
         let origin = server.origin.name();
-        let place = one_line(&shown(server), 200);
+        let place = match &server.transport {
+            McpTransport::Broken { key, problem } => one_line(&format!("{key}: {problem}"), 200),
+            _ => one_line(&shown(server), 200),
+        };
         // Writing to a String cannot fail.
         writeln!(text, "{name:width$}  {}  {place}  ({origin}{trust})", kind(server)).ok();
     }
@@ -135,15 +168,12 @@ fn kind(server: &McpServer) -> &'static str {
     match server.transport {
         McpTransport::Stdio { .. } => "stdio",
         McpTransport::Http { .. } => "http",
+        McpTransport::Broken { .. } => "broken",
     }
 }
 
 fn entry(server: &McpServer) -> Value {
     let names: Vec<&str> = server.private_values().iter().map(|(name, _)| name.as_str()).collect();
-    let private = match server.transport {
-        McpTransport::Stdio { .. } => "env",
-        McpTransport::Http { .. } => "headers",
-    };
     let mut entry = json!({
         "name": server.name,
         "transport": kind(server),
@@ -151,7 +181,11 @@ fn entry(server: &McpServer) -> Value {
         "origin": server.origin.name(),
         "trusted": server.is_trusted,
     });
-    entry[private] = json!(names);
+    match &server.transport {
+        McpTransport::Stdio { .. } => entry["env"] = json!(names),
+        McpTransport::Http { .. } => entry["headers"] = json!(names),
+        McpTransport::Broken { problem, .. } => entry["problem"] = json!(problem),
+    }
     entry
 }
 
@@ -199,4 +233,21 @@ fn text(name: &str, probe: &Probe, took: Duration) -> String {
         writeln!(text, "  and {} more, which are left out", probe.left_out).ok();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paths::Home;
+
+    #[test]
+    fn a_person_waits_ten_seconds_unless_they_say_otherwise() {
+        let mut config = Config::new(Home::new("/nowhere"));
+        assert_eq!(budget(false, &config), BUDGET);
+        config.budget.timeout = Some(Duration::from_hours(1));
+        assert_eq!(budget(false, &config), BUDGET, "that one is for Turns");
+        assert_eq!(budget(true, &config), Duration::from_hours(1));
+        config.mcp.connect = Duration::from_secs(3);
+        assert_eq!(budget(false, &config), Duration::from_secs(3));
+    }
 }

@@ -7,16 +7,21 @@ mod acp;
 mod arguments;
 mod changes;
 mod completions;
+mod config;
 mod demo;
+mod diagnose;
 mod doctor;
 mod door;
 mod drive;
 mod exit;
+mod export;
 mod fork;
 mod guard;
+mod inspect_replay;
 mod keyboard;
 mod login;
 mod logout;
+mod markdown;
 mod mcp;
 mod merge;
 mod models;
@@ -229,6 +234,10 @@ pub enum Command {
     Logout(logout::LogoutArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
+    Config(config::ConfigArgs),
+    Export(export::ExportArgs),
+    Diagnose(diagnose::DiagnoseArgs),
+    InspectReplay(inspect_replay::InspectReplayArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -257,6 +266,10 @@ impl Command {
             Command::Logout(_) => "logout",
             Command::Doctor(_) => "doctor",
             Command::Demo(_) => "demo",
+            Command::Config(_) => "config",
+            Command::Export(_) => "export",
+            Command::Diagnose(_) => "diagnose",
+            Command::InspectReplay(_) => "inspect-replay",
             Command::Completions(_) => "completions",
         }
     }
@@ -324,6 +337,10 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Logout(args) => logout::logout(&args, context),
         Command::Doctor(args) => doctor::doctor(&args, context),
         Command::Demo(args) => demo::demo(&args, context),
+        Command::Config(args) => config::config(args, context),
+        Command::Export(args) => export::export(&args, context),
+        Command::Diagnose(args) => diagnose::diagnose(&args, context),
+        Command::InspectReplay(args) => inspect_replay::inspect_replay(&args, context),
         Command::Completions(args) => Ok(completions::completions(&args)),
     }
 }

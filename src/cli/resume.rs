@@ -1,5 +1,7 @@
 //! `pixir resume`: another Turn in a Session that exists.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::drive::{Errand, drive};
@@ -68,6 +70,15 @@ pub fn last(context: &Context) -> Result<SessionId, Report> {
         Report::new(Kind::NotFound, format!("there are no Sessions in {}", here.display()))
             .with_next_actions(vec!["list all Sessions with `pixir sessions --all`".into()])
     })
+}
+
+impl Context {
+    /// The Session that an argument names, and the Workspace where it is.
+    pub fn session_named(&self, id: &str) -> Result<(SessionId, PathBuf), Report> {
+        let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
+        let workspace = self.workspace_of(&id)?;
+        if projection::find(&workspace, &id) { Ok((id, workspace)) } else { Err(unknown(&id)) }
+    }
 }
 
 pub fn unknown(id: &SessionId) -> Report {

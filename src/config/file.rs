@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::keys::{KEYS, Key, Shape};
+use super::origin::{Origin, Origins};
 use super::tree::{Leaf, leaves};
-use super::{Config, McpOrigin, McpServer, Wanted, mcp, read, wanted};
+use super::{Config, McpOrigin, McpServer, McpTransport, Wanted, mcp, read, wanted};
 use crate::bounds::WriteGlobs;
 use crate::error::{Explain, Kind};
 use crate::event::PermissionMode;
@@ -57,6 +58,7 @@ pub struct Flags {
 pub struct Loaded {
     pub config: Config,
     pub notices: Vec<String>,
+    pub origins: Origins,
 }
 
 /// Resolves the settings of one run: defaults, user's file, Workspace's file, environment, flags.
@@ -64,16 +66,21 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
     let Sources { home, workspace, trusted, environment, flags } = sources;
     let mut config = Config::new(home.clone());
     let mut notices = Vec::new();
-    apply_user_file(&mut config, &home.config())?;
+    let mut origins = Origins::default();
+    apply_user_file(&mut config, &home.config(), &mut origins)?;
     if let Some(workspace) = workspace {
-        notices = apply_workspace_file(&mut config, workspace, trusted);
+        notices = apply_workspace_file(&mut config, workspace, trusted, &mut origins);
     }
-    apply_environment(&mut config, environment)?;
+    apply_environment(&mut config, environment, &mut origins)?;
+    fill_in(&mut config.mcp.servers, "mcp_servers", environment);
     if let Some(workspace) = workspace {
+        let known = config.mcp.servers.len();
         notices.extend(apply_shared_file(&mut config, workspace, trusted));
+        let brought = config.mcp.servers.get_mut(known..).unwrap_or_default();
+        fill_in(brought, "mcpServers", environment);
     }
-    notices.extend(fill_in(&mut config, environment));
-    apply_flags(&mut config, &flags)?;
+    notices.extend(config.mcp.servers.iter().filter_map(McpServer::problem));
+    apply_flags(&mut config, &flags, &mut origins)?;
     check_together(&config)?;
     config.dry_run = flags.dry_run;
     config.role = flags.role;
@@ -82,31 +89,48 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
     config.mode_named = flags.permission_mode.is_some() || names_mode;
     let names_model = environment("PIXIR_MODEL").is_some_and(|name| !name.is_empty());
     config.model_named = flags.model.is_some() || names_model;
-    Ok(Loaded { config, notices })
+    Ok(Loaded { config, notices, origins })
 }
 
-fn apply_user_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> {
+fn apply_user_file(
+    config: &mut Config,
+    path: &Path,
+    origins: &mut Origins,
+) -> Result<(), ConfigError> {
+    match read::user_file(path) {
+        Ok(None) => Ok(()),
+        Ok(Some(text)) => apply_user_text(config, path, &text, origins),
+        Err(reason) => Err(ConfigError::of_file(path, reason)),
+    }
+}
+
+/// The text of the user's file, or of what is about to become it.
+pub(super) fn apply_user_text(
+    config: &mut Config,
+    path: &Path,
+    text: &str,
+    origins: &mut Origins,
+) -> Result<(), ConfigError> {
     let source = Source::File(path.to_owned());
-    let text = match read::user_file(path) {
-        Ok(None) => return Ok(()),
-        Ok(Some(text)) => text,
-        Err(reason) => return Err(ConfigError { source, problems: vec![Problem::whole(reason)] }),
-    };
     let mut problems = Vec::new();
-    let leaves = match leaves(&text) {
-        Ok(leaves) => leaves,
-        Err(reason) => {
-            return Err(ConfigError { source, problems: vec![Problem::whole(reason)] });
-        }
-    };
+    let leaves = leaves(text).map_err(|reason| ConfigError::of_file(path, reason))?;
     for leaf in &leaves {
-        problems.extend(apply_leaf(config, leaf, &leaves).err());
+        match apply_leaf(config, leaf, &leaves) {
+            Err(problem) => problems.push(problem),
+            Ok(()) if leaf.value.is_null() => {}
+            Ok(()) => origins.set(&leaf.path, Origin::User(path.to_owned())),
+        }
     }
     problems.dedup();
     if problems.is_empty() { Ok(()) } else { Err(ConfigError { source, problems }) }
 }
 
-fn apply_workspace_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) -> Vec<String> {
+fn apply_workspace_file(
+    config: &mut Config,
+    workspace: &Path,
+    trusted: &[Wanted],
+    origins: &mut Origins,
+) -> Vec<String> {
     let path = paths::workspace_config(workspace);
     let shown = path.display();
     let text = match read::workspace_file(workspace) {
@@ -138,10 +162,15 @@ fn apply_workspace_file(config: &mut Config, workspace: &Path, trusted: &[Wanted
                 if is_wider && !is_trusted { Err(refusal()) } else { Ok(()) }
             });
         match outcome {
+            Ok(()) if leaf.value.is_null() => {}
             Ok(()) if leaf.path == "mcp_servers" => {
+                origins.set(&leaf.path, Origin::Workspace(path.clone()));
                 notices.extend(adopt(config, attempt.mcp.servers, &shown.to_string()));
             }
-            Ok(()) => *config = attempt,
+            Ok(()) => {
+                *config = attempt;
+                origins.set(&leaf.path, Origin::Workspace(path.clone()));
+            }
             Err(reason) => notices.push(format!("{shown}: {reason}; it is ignored")),
         }
     }
@@ -164,8 +193,8 @@ fn apply_shared_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) 
         Ok(Some(text)) => text,
         Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
     };
-    let (servers, mistakes) = match mcp::read_shared(&text) {
-        Ok(read) => read,
+    let servers = match mcp::read_shared(&text) {
+        Ok(servers) => servers,
         Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
     };
     if !wanted::is_trusted(trusted, &path, &text) {
@@ -173,10 +202,7 @@ fn apply_shared_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) 
         let words = "its MCP servers are ignored, because it is not trusted; see `pixir trust`";
         return if is_empty { Vec::new() } else { vec![format!("{shown}: {words}")] };
     }
-    let mut notices: Vec<String> =
-        mistakes.into_iter().map(|mistake| format!("{shown}: {mistake}")).collect();
-    notices.extend(adopt(config, servers, &shown));
-    notices
+    adopt(config, servers, &shown)
 }
 
 /// Takes servers that a Workspace brings; what they say of themselves is not believed, and the
@@ -189,56 +215,49 @@ fn adopt(config: &mut Config, servers: Vec<McpServer>, shown: &str) -> Vec<Strin
     taken.into_iter().map(told).collect()
 }
 
-/// Puts values of the environment into the entries of servers; one that lacks its value is left out.
-fn fill_in(config: &mut Config, environment: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
-    let mut notices = Vec::new();
-    config.mcp.servers.retain_mut(|server| {
+/// Puts values of the environment into the entries of servers; one that lacks its value is broken.
+fn fill_in(servers: &mut [McpServer], table: &str, environment: &dyn Fn(&str) -> Option<String>) {
+    for server in servers {
         // Trust in a repository is not the wish to give it the key that pays for the model.
         let is_guest = server.origin == McpOrigin::Workspace;
         let lookup = |name: &str| environment(name).filter(|_| !is_guest || !is_provider_key(name));
-        let filled = mcp::expand(server, &lookup).map_err(|reason| {
-            notices.push(format!("MCP server `{}` is left out: {reason}", server.name));
-        });
-        filled.is_ok()
-    });
-    notices
+        if let Err(problem) = mcp::expand(server, &lookup) {
+            let key = format!("{table}.{}", server.name);
+            server.transport = McpTransport::Broken { key, problem };
+        }
+    }
 }
 
 fn apply_environment(
     config: &mut Config,
     environment: &dyn Fn(&str) -> Option<String>,
+    origins: &mut Origins,
 ) -> Result<(), ConfigError> {
     for key in KEYS {
         let name = key.variable();
         let Some(text) = environment(&name).filter(|text| !text.is_empty()) else { continue };
-        let value = match key.shape {
-            Shape::Text => Value::from(text),
-            Shape::Number => text.trim().parse::<u64>().map_or(Value::from(text), Value::from),
-            Shape::Decimal => decimal(&text),
-            Shape::Switch => match text.trim() {
-                "1" | "true" => Value::from(true),
-                "0" | "false" => Value::from(false),
-                _ => Value::from(text),
-            },
-            Shape::Object => serde_json::from_str(&text).unwrap_or(Value::from(text)),
-            Shape::List => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
-        };
+        let value = key.shape.value_of(&text);
         (key.set)(config, &value).map_err(|reason| ConfigError {
-            source: Source::Variable(name),
+            source: Source::Variable(name.clone()),
             problems: vec![Problem { key: key.name.into(), reason, nearest: None }],
         })?;
+        origins.set(key.name, Origin::Variable(name));
     }
     Ok(())
 }
 
-fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
+fn apply_flags(
+    config: &mut Config,
+    flags: &Flags,
+    origins: &mut Origins,
+) -> Result<(), ConfigError> {
     let given = [
         ("model", flags.model.clone().map(Value::from)),
         ("effort", flags.effort.clone().map(Value::from)),
         ("credential", flags.credential.clone().map(Value::from)),
         ("max_iterations", flags.max_iterations.map(Value::from)),
         ("max_tokens_total", flags.max_tokens_total.map(Value::from)),
-        ("max_cost", flags.max_cost.as_deref().map(decimal)),
+        ("max_cost", flags.max_cost.as_deref().map(|text| Shape::Decimal.value_of(text))),
         ("max_requests", flags.max_requests.map(Value::from)),
         ("timeout", flags.timeout.clone().map(Value::from)),
         ("web_search", flags.web_search.then_some(Value::from(true))),
@@ -248,22 +267,18 @@ fn apply_flags(config: &mut Config, flags: &Flags) -> Result<(), ConfigError> {
     ];
     for (name, value) in given {
         let (Some(value), Some(key)) = (value, Key::find(name)) else { continue };
+        let flag = format!("--{}", name.replace('_', "-"));
         (key.set)(config, &value).map_err(|reason| ConfigError {
-            source: Source::Flag(format!("--{}", name.replace('_', "-"))),
+            source: Source::Flag(flag.clone()),
             problems: vec![Problem { key: name.into(), reason, nearest: None }],
         })?;
+        origins.set(name, Origin::Flag(flag));
     }
     Ok(())
 }
 
-/// A number, or the text that is none, for the error that names it.
-fn decimal(text: &str) -> Value {
-    let number = text.trim().parse::<f64>().ok().and_then(serde_json::Number::from_f64);
-    number.map_or_else(|| Value::from(text), Value::from)
-}
-
 /// What single keys cannot know of each other.
-fn check_together(config: &Config) -> Result<(), ConfigError> {
+pub(super) fn check_together(config: &Config) -> Result<(), ConfigError> {
     let refuse = |key: &str, reason: &str| {
         Err(ConfigError {
             source: Source::Together,
@@ -347,6 +362,18 @@ enum Source {
 pub struct ConfigError {
     source: Source,
     problems: Vec<Problem>,
+}
+
+impl ConfigError {
+    pub(super) fn of_file(path: &Path, reason: String) -> Self {
+        Self { source: Source::File(path.to_owned()), problems: vec![Problem::whole(reason)] }
+    }
+
+    /// Whether it names a mistake that another one does not.
+    pub(super) fn is_worse_than(&self, other: Option<&ConfigError>) -> bool {
+        let is_old = |problem| other.is_some_and(|other| other.problems.contains(problem));
+        !self.problems.iter().all(is_old)
+    }
 }
 
 impl std::error::Error for ConfigError {}

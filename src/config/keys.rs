@@ -34,6 +34,31 @@ pub enum Shape {
     Object,
 }
 
+impl Shape {
+    /// Reads what somebody typed; what does not fit stays text, for the error that names it.
+    pub fn value_of(self, text: &str) -> Value {
+        let as_text = || Value::from(text);
+        match self {
+            Shape::Text => as_text(),
+            Shape::Number => text.trim().parse::<u64>().map_or_else(|_| as_text(), Value::from),
+            Shape::Decimal => {
+                let number = text.trim().parse::<f64>().ok().and_then(serde_json::Number::from_f64);
+                number.map_or_else(as_text, Value::from)
+            }
+            Shape::Switch => match text.trim() {
+                "1" | "true" => Value::from(true),
+                "0" | "false" => Value::from(false),
+                _ => as_text(),
+            },
+            Shape::Object => serde_json::from_str(text).unwrap_or_else(|_| as_text()),
+            Shape::List if text.trim_start().starts_with('[') => {
+                serde_json::from_str(text).unwrap_or_else(|_| as_text())
+            }
+            Shape::List => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+        }
+    }
+}
+
 impl Key {
     /// The setting of this name.
     pub fn find(name: &str) -> Option<&'static Key> {
@@ -190,13 +215,13 @@ pub const KEYS: &[Key] = &[
         put(&mut config.output_limit, count(value, 1_024..=1_048_576)?)
     }),
     user("workspaces.max_files", Shape::Number, |config, value| {
-        put(&mut config.workspaces.max_files, count(value, 1..=10_000_000)?)
+        put(&mut config.workspaces.most_files, count(value, 1..=10_000_000)?)
     }),
     user("workspaces.max_bytes", Shape::Number, |config, value| {
-        put(&mut config.workspaces.max_bytes, count(value, 1..=1_099_511_627_776)?)
+        put(&mut config.workspaces.largest_sum, count(value, 1..=1_099_511_627_776)?)
     }),
     user("workspaces.max_file_bytes", Shape::Number, |config, value| {
-        put(&mut config.workspaces.max_file_bytes, count(value, 1..=1_099_511_627_776)?)
+        put(&mut config.workspaces.largest_file, count(value, 1..=1_099_511_627_776)?)
     }),
     user("undo.enabled", Shape::Switch, |config, value| {
         put(&mut config.undo.enabled, switch(value)?)

@@ -68,6 +68,13 @@ pub enum McpTransport {
         /// Sent with every request.
         headers: Vec<(String, String)>,
     },
+    /// An entry that cannot be used: it is told by its name, and holds up no other.
+    Broken {
+        /// Where the entry stands.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
 }
 
 /// Where the program of a server runs.
@@ -133,6 +140,17 @@ impl McpServer {
         match &self.transport {
             McpTransport::Stdio { env, .. } => env,
             McpTransport::Http { headers, .. } => headers,
+            McpTransport::Broken { .. } => &[],
+        }
+    }
+
+    /// What is wrong with its entry, for a person; `None` when nothing is.
+    pub fn problem(&self) -> Option<String> {
+        match &self.transport {
+            McpTransport::Broken { key, problem } => {
+                Some(format!("MCP server `{}` cannot be used: `{key}`: {problem}", self.name))
+            }
+            McpTransport::Stdio { .. } | McpTransport::Http { .. } => None,
         }
     }
 }
@@ -153,29 +171,26 @@ impl fmt::Debug for McpTransport {
             McpTransport::Http { headers, .. } => {
                 f.debug_struct("Http").field("headers", &names(headers)).finish_non_exhaustive()
             }
+            McpTransport::Broken { key, .. } => {
+                f.debug_struct("Broken").field("key", key).finish_non_exhaustive()
+            }
         }
     }
 }
 
-/// Reads `mcp_servers` of a settings file: a mistake is named, and nothing is guessed.
+/// Reads `mcp_servers` of a settings file. Nothing is guessed: an entry with a mistake is a server that
+/// is broken, and the others are as they are.
 pub fn read(value: &Value) -> Result<Vec<McpServer>, String> {
     let table = value.as_object().ok_or("must be an object of servers by name")?;
     let mut servers = Vec::new();
     for (name, entry) in table {
-        let is_name = !name.is_empty()
-            && name.len() <= 64
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-        if !is_name {
-            return Err(format!("has a server with an odd name: {name:?}"));
-        }
-        let mistake = |reason| format!("has a mistake in server `{name}`: {reason}");
-        let fields = entry.as_object().ok_or_else(|| mistake("it is not an object".into()))?;
-        known_only(fields).map_err(mistake)?;
-        if switch(fields, "disabled").map_err(mistake)? {
+        let read = own(name, entry);
+        let key = || format!("mcp_servers.{name}");
+        let Some((transport, is_trusted)) = read
+            .unwrap_or_else(|problem| Some((McpTransport::Broken { key: key(), problem }, false)))
+        else {
             continue;
-        }
-        let transport = transport(fields, McpFolder::Home).map_err(mistake)?;
-        let is_trusted = switch(fields, "trusted").map_err(mistake)?;
+        };
         let name = name.clone();
         servers.push(McpServer { name, transport, origin: McpOrigin::User, is_trusted });
     }
@@ -183,33 +198,48 @@ pub fn read(value: &Value) -> Result<Vec<McpServer>, String> {
     Ok(servers)
 }
 
+/// An entry of the user's own; `None` when it is switched off.
+fn own(name: &str, entry: &Value) -> Result<Option<(McpTransport, bool)>, String> {
+    let is_name = !name.is_empty()
+        && name.len() <= 64
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if !is_name {
+        return Err("the name must be 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
+    }
+    let fields = entry.as_object().ok_or("it is not an object")?;
+    if switch(fields, "disabled")? {
+        return Ok(None);
+    }
+    known_only(fields)?;
+    Ok(Some((transport(fields, McpFolder::Home)?, switch(fields, "trusted")?)))
+}
+
 /// Reads the `.mcp.json` of a Workspace, which many programs share: what Pixir does not know in it
-/// is skipped, and a server that cannot be used is told.
-pub fn read_shared(text: &str) -> Result<(Vec<McpServer>, Vec<String>), String> {
+/// is skipped, and a server that cannot be used is broken.
+pub fn read_shared(text: &str) -> Result<Vec<McpServer>, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
         format!("it is not JSON: line {}, column {}", error.line(), error.column())
     })?;
     let Some(table) = value.get("mcpServers").and_then(Value::as_object) else {
         return Err("it has no object `mcpServers`".to_owned());
     };
-    let (mut servers, mut notices) = (Vec::new(), Vec::new());
+    let mut servers = Vec::new();
     for (name, entry) in table {
-        let fields = entry.as_object().ok_or_else(|| "it is not an object".to_owned());
-        let read = fields.and_then(|fields| {
-            let is_off = fields.get("disabled").and_then(Value::as_bool).unwrap_or(false);
-            Ok((is_off, transport(fields, McpFolder::Workspace)?))
-        });
-        match read {
-            Ok((true, _)) => {}
-            Ok((false, transport)) => {
-                let (name, origin) = (name.clone(), McpOrigin::Workspace);
-                servers.push(McpServer { name, transport, origin, is_trusted: false });
-            }
-            Err(reason) => notices.push(format!("server `{name}` is ignored: {reason}")),
+        let is_off = entry.get("disabled").and_then(Value::as_bool).unwrap_or(false);
+        if is_off {
+            continue;
         }
+        let fields = entry.as_object().ok_or_else(|| "it is not an object".to_owned());
+        let read = fields.and_then(|fields| transport(fields, McpFolder::Workspace));
+        let transport = read.unwrap_or_else(|problem| McpTransport::Broken {
+            key: format!("mcpServers.{name}"),
+            problem,
+        });
+        let (name, origin) = (name.clone(), McpOrigin::Workspace);
+        servers.push(McpServer { name, transport, origin, is_trusted: false });
     }
     servers.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok((servers, notices))
+    Ok(servers)
 }
 
 /// Adds servers to those that are there; whoever came first keeps the name. Gives the names that
@@ -341,6 +371,7 @@ pub fn expand(
             fill(url)?;
             headers.iter_mut().try_for_each(|(_, value)| fill(value))
         }
+        McpTransport::Broken { .. } => Ok(()),
     }
 }
 
@@ -391,11 +422,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_a_server_is_named() {
-        for (table, words) in [
-            (json!([]), "must be an object"),
-            (json!({"a b": {"command": "x"}}), "odd name"),
-            (json!({"a": 1}), "server `a`: it is not an object"),
+    fn a_mistake_in_a_server_is_named_and_breaks_no_other() {
+        assert!(read(&json!([])).unwrap_err().contains("must be an object"));
+        for (mut table, words) in [
+            (json!({"a b": {"command": "x"}}), "`mcp_servers.a b`: the name must be"),
+            (json!({"a": 1}), "`mcp_servers.a`: it is not an object"),
             (json!({"a": {}}), "neither `command` nor `url`"),
             (json!({"a": {"command": "x", "url": "y"}}), "both `command` and `url`"),
             (json!({"a": {"command": "x", "enviroment": {}}}), "`enviroment` is none of"),
@@ -408,8 +439,11 @@ mod tests {
             (json!({"a": {"type": "stdio", "url": "x"}}), "`command` is missing"),
             (json!({"a": {"type": "pigeon", "url": "x"}}), "`type` must be"),
         ] {
-            let mistake = read(&table).unwrap_err();
-            assert!(mistake.contains(words), "{mistake}");
+            table["good"] = json!({"command": "y"});
+            let servers = read(&table).unwrap();
+            let problem = servers[0].problem().unwrap();
+            assert!(problem.contains(words), "{problem}");
+            assert_eq!((servers[1].name.as_str(), servers[1].problem()), ("good", None));
         }
     }
 
@@ -419,8 +453,9 @@ mod tests {
             "My Tools": {"command": "x", "alwaysAllow": ["y"], "trusted": true},
             "old": {"type": "sse", "url": "http://x"},
         }});
-        let (servers, notices) = read_shared(&text.to_string()).unwrap();
-        assert_eq!((servers.len(), notices.len()), (1, 1));
+        let servers = read_shared(&text.to_string()).unwrap();
+        assert_eq!((servers.len(), servers[0].problem()), (2, None));
+        assert!(servers[1].problem().unwrap().contains("`mcpServers.old`: the old `sse`"));
         assert!(!servers[0].is_trusted, "no file of a Workspace speaks for itself");
         assert_eq!(servers[0].origin, McpOrigin::Workspace);
         assert!(read_shared("{}").is_err() && read_shared("nonsense").is_err());

@@ -4,10 +4,13 @@
 //! then flags. Below `cli` nobody reads a file or a variable for settings.
 
 mod duration;
+mod edit;
 mod file;
 mod keys;
+mod manual;
 pub mod mcp;
 pub mod models;
+mod origin;
 mod prices;
 mod read;
 mod sandbox;
@@ -22,9 +25,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use duration::duration;
+pub use edit::{Edit, change};
 pub use file::{Flags, Loaded, Sources, load};
+pub use keys::Key;
+pub use manual::{Entry, accepts, canonical, entries, find, reference};
 pub use mcp::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
 pub use models::Sight;
+pub use origin::Origins;
 pub use prices::Prices;
 pub use sandbox::{NetworkRule, Sandbox, SandboxLevel};
 pub use schema::{AnswerSchema, Miss};
@@ -305,15 +312,16 @@ impl Default for Undo {
 /// How much of a Workspace a child may have a copy of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workspaces {
-    pub max_files: usize,
-    /// All of them together, in bytes.
-    pub max_bytes: u64,
-    /// The largest one.
-    pub max_file_bytes: u64,
+    /// How many files and links.
+    pub most_files: usize,
+    /// The largest file, in bytes.
+    pub largest_file: u64,
+    /// All of them together.
+    pub largest_sum: u64,
 }
 
 impl Default for Workspaces {
     fn default() -> Self {
-        Self { max_files: 100_000, max_bytes: 1 << 30, max_file_bytes: 256 << 20 }
+        Self { most_files: 100_000, largest_file: 256 << 20, largest_sum: 1 << 30 }
     }
 }

@@ -36,6 +36,16 @@ impl Prices {
         self.0.get(model).copied()
     }
 
+    /// The table as it would be written.
+    pub fn shown(&self) -> Value {
+        let row = |(model, price): (&String, &Price)| {
+            let Price { input, cached_input, output } = price;
+            let row = serde_json::json!({ "input": input, "cached_input": cached_input, "output": output });
+            (model.clone(), row)
+        };
+        self.0.iter().map(row).collect()
+    }
+
     /// What so many tokens cost, if the model's price is known.
     pub fn cost(&self, model: &str, tokens: &Tokens) -> Option<f64> {
         Some(self.of(model)?.cost(tokens))

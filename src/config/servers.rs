@@ -43,10 +43,34 @@ impl Servers {
         self.0.get(name)
     }
 
+    /// The table as it would be written; an address without a name and password in it.
+    pub fn shown(&self) -> Value {
+        let row = |(name, server): (&String, &Server)| {
+            let policy = if server.is_portable { "portable" } else { "openai" };
+            let row = serde_json::json!({
+                "base_url": without_login(&server.base_url),
+                "key_env": server.key_env,
+                "policy": policy,
+                "models": server.models,
+            });
+            (name.clone(), row)
+        };
+        self.0.iter().map(row).collect()
+    }
+
     /// Every name, sorted.
     pub fn names(&self) -> Vec<&str> {
         self.0.keys().map(String::as_str).collect()
     }
+}
+
+/// `https://me:secret@host/v1?key=…` as `https://host/v1`.
+fn without_login(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit('@').next().unwrap_or(host);
+    format!("{scheme}://{host}{path}")
 }
 
 fn server(entry: &Value) -> Result<Server, String> {

@@ -335,8 +335,9 @@ fn the_servers_of_a_workspace_count_when_their_file_is_trusted() {
     assert!(loaded.notices[0].contains("not trusted"), "{:?}", loaded.notices);
     desk.trusted = wanted(&work, &loaded.config);
     assert_eq!(desk.trusted[0].settings.len(), 4);
-    let Loaded { config, notices } = desk.load().unwrap();
-    let [mine, tools] = config.mcp.servers.as_slice() else { panic!("{:?}", config.mcp) };
+    let Loaded { config, notices, .. } = desk.load().unwrap();
+    let usable: Vec<_> = config.mcp.servers.iter().filter(|one| one.problem().is_none()).collect();
+    let [mine, tools] = usable.as_slice() else { panic!("{:?}", config.mcp) };
     assert!(mine.is_trusted && mine.origin == McpOrigin::User);
     assert_eq!(tools.private_values(), [("A".to_owned(), "said".to_owned())]);
     assert!(!tools.is_trusted && tools.origin == McpOrigin::Workspace);

@@ -82,6 +82,8 @@ impl Ephemeral {
 pub enum Status {
     /// Nothing runs and nothing has run yet.
     Idle,
+    /// A Turn waits a moment for MCP servers that are still starting.
+    Starting { servers: Vec<String> },
     /// A Provider call is under way.
     Thinking { iteration: u32 },
     /// A tool runs, or waits for something before it can.
@@ -104,6 +106,25 @@ impl Status {
     /// Whether the Turn is over.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Status::Done | Status::Error { .. } | Status::Interrupted)
+    }
+}
+
+/// How many servers are named to a person.
+const NAMED_SERVERS: usize = 5;
+
+/// What a person is told of servers that are still starting.
+pub fn still_starting(servers: &[String]) -> String {
+    let named: Vec<String> =
+        servers.iter().take(NAMED_SERVERS).map(|name| format!("`{name}`")).collect();
+    match servers.len() {
+        0 | 1 => format!("MCP server {} is still starting", named.join("")),
+        count => {
+            let more = match count.saturating_sub(NAMED_SERVERS) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("MCP servers {}{more} are still starting", named.join(", "))
+        }
     }
 }
 

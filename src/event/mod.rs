@@ -9,6 +9,7 @@ mod canonical;
 mod counts;
 mod descriptor;
 mod ephemeral;
+mod guest;
 mod open;
 mod posture;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use canonical::*;
 pub use counts::*;
 pub use descriptor::Descriptor;
 pub use ephemeral::*;
+pub use guest::{guest, guest_call};
 pub use posture::*;
 
 use crate::id::{EventId, SessionId};
@@ -155,6 +157,13 @@ impl Event {
             extra: Extra::new(),
             moment,
         }
+    }
+
+    /// Supposes a fact, to see what would follow from it. It has no seq, because it is in no Log, and
+    /// nobody may publish it.
+    pub fn supposed(session_id: SessionId, fact: Canonical) -> Self {
+        let (id, ts) = (EventId::mint(), Timestamp::now());
+        Self::sequenced(Sequenced { id, session_id, seq: None, ts, fact, extra: Extra::new() })
     }
 
     /// The Event's own id.

@@ -172,7 +172,7 @@ fn meaning(notice: &Ephemeral) -> &'static str {
         Ephemeral::ReasoningDelta(_) => "A piece of the model's reasoning summary.",
         Ephemeral::ToolOutputDelta { .. } => "A piece of a running tool's output.",
         Ephemeral::Status(_) => {
-            "idle, thinking, working (with `waiting` and the reason while a call waits for its turn), or the end of a Turn: done, error, interrupted."
+            "idle, starting (the first Turn waits a moment for the MCP servers that `servers` names), thinking, working (with `waiting` and the reason while a call waits for its turn), or the end of a Turn: done, error, interrupted."
         }
         Ephemeral::ContextPressure(_) => "How full the model's window is.",
         Ephemeral::ProviderRetry(_) => "A Provider call failed and will be tried again.",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::posture::Posture;
 use super::{Harness, HarnessError};
+use crate::config::McpServer;
 use crate::config::models::{self, Model};
 use crate::conversation::Conversation;
 use crate::credential::FieldPolicy;
@@ -86,6 +87,19 @@ impl Harness {
         let budget = Budget::new(self.config.budget, self.config.prices.clone());
         let old = conversation.settings();
         conversation.with(Settings { budget: Arc::new(budget), ..old.clone() })
+    }
+
+    /// The same Session with these MCP servers of its caller, in place of those it brought before;
+    /// and what is to be said of those that are not used. Those that a Turn uses live until its end.
+    pub fn connect(
+        &self,
+        conversation: &Conversation,
+        brought: Vec<McpServer>,
+    ) -> (Conversation, Vec<String>) {
+        let old = conversation.settings();
+        let root = old.workspace.root();
+        let (connections, notices) = self.connections(&old.session_folder, root, brought);
+        (conversation.with(Settings { connections, ..old.clone() }), notices)
     }
 
     /// The same Session with further directories beside its Workspace, in place of those it had;

@@ -90,6 +90,15 @@ impl History {
         events
     }
 
+    /// The same History as it was when this seq was the last; nothing before the first.
+    #[must_use]
+    pub fn up_to(&self, last: Option<Seq>) -> Self {
+        let is_there = |event: &&SharedEvent| {
+            event.seq().is_none_or(|own| last.is_some_and(|last| own <= last))
+        };
+        Self::from_events(self.iter().filter(is_there).cloned().collect())
+    }
+
     /// The highest seq, if any.
     pub fn last_seq(&self) -> Option<Seq> {
         self.iter().rev().find_map(|event| event.seq())

@@ -54,6 +54,51 @@ pub fn output(result: CallToolResult, shelf: &Shelf, limit: usize) -> ToolOutput
     ToolOutput { ok: !result.is_error.unwrap_or(false), text, details }
 }
 
+/// What keeps an answer from being the result of a call.
+pub fn flaw_of(answer: &Value) -> String {
+    let Some(fields) = answer.as_object() else {
+        return format!("it is {}, not an object", nature(answer));
+    };
+    match fields.get("content") {
+        None if fields.is_empty() => return "it is empty, without `content`".to_owned(),
+        None if !fields.contains_key("structuredContent") => {
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            return format!("it has no `content`, only {}", name(&names.join(", ")));
+        }
+        None => {}
+        Some(Value::Array(parts)) => {
+            for (place, part) in parts.iter().enumerate() {
+                if let Err(error) = serde_json::from_value::<ContentBlock>(part.clone()) {
+                    let kind = part.get("type").map(|kind| format!(" of type {kind}"));
+                    let kind = name(&kind.unwrap_or_default());
+                    let kind = if kind.is_empty() { kind } else { format!(" {kind}") };
+                    let error = name(&error.to_string());
+                    return format!(
+                        "part {}{kind} of `content` cannot be read: {error}",
+                        place + 1
+                    );
+                }
+            }
+        }
+        Some(other) => return format!("`content` is {}, not a list", nature(other)),
+    }
+    match fields.get("isError") {
+        Some(odd) if !odd.is_boolean() => format!("`isError` is {}", nature(odd)),
+        _ => "it is of a kind that Pixir does not know".to_owned(),
+    }
+}
+
+fn nature(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
 struct Answer<'a> {
     shelf: &'a Shelf,
     lines: Vec<String>,
@@ -165,6 +210,25 @@ mod tests {
         assert_eq!((lines[5], lines[6]), ("[resource file:///y]", "inner"));
         assert_eq!(lines[7], "[resource z a/b, 3 bytes: it cannot be shown]");
         assert!(lines[8].contains("cannot be shown"), "{lines:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_answer_is_named() {
+        for (answer, words) in [
+            (json!("x"), "it is a text, not an object"),
+            (json!({}), "it is empty"),
+            (json!({"toolResult": 1, "x": 2}), "no `content`, only toolResult, x"),
+            (json!({"content": "nonsense"}), "`content` is a text, not a list"),
+            (
+                json!({"content": [{"type": "text", "text": "a"}, {"type": "hologram"}]}),
+                r#"part 2 of type "hologram" of `content` cannot be read: "#,
+            ),
+            (json!({"content": ["a"]}), "part 1 of `content` cannot be read: "),
+            (json!({"content": [], "isError": "no"}), "`isError` is a text"),
+        ] {
+            let flaw = flaw_of(&answer);
+            assert!(flaw.contains(words), "{answer}: {flaw}");
+        }
     }
 
     #[test]

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rmcp::RoleClient;
-use rmcp::model::{PaginatedRequestParams, Tool};
+use rmcp::model::{ClientRequest, ListToolsRequest, PaginatedRequestParams, ServerResult, Tool};
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt, Peer, RunningService,
     ServiceError,
 };
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use serde_json::Value;
 
 use super::McpError;
 use super::handler::Handler;
@@ -43,7 +43,7 @@ pub struct Ground {
 pub struct Live {
     pub running: RunningService<RoleClient, Handler>,
     pub handler: Handler,
-    pub tools: Vec<Tool>,
+    pub tools: Listed,
     pub flaw: Flaw,
     pub errors: Errors,
 }
@@ -57,10 +57,6 @@ pub async fn connect(server: &McpServer, ground: &Ground) -> Result<Live, McpErr
         Ok(outcome) => outcome,
         Err(_) => Err(McpError::Silent { after, errors: String::new() }),
     };
-    if let Err(McpError::Ended { .. }) = &outcome {
-        // The last words on standard error may still be on their way.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     outcome.map_err(|error| error.with_errors(errors.tail(&ground.secrets)))
 }
 
@@ -92,6 +88,9 @@ async fn attempt(
             settings.max_sse_event_size = LONGEST_MESSAGE;
             let transport = StreamableHttpClientTransport::with_client(web, settings);
             handler.clone().serve_with_lifecycle(transport, greet).await
+        }
+        McpTransport::Broken { key, problem } => {
+            return Err(McpError::Setting(format!("`{key}`: {problem}")));
         }
     };
     let running = greeted.map_err(|error| explained(&flaw, &error))?;
@@ -126,24 +125,56 @@ fn folder_of(folder: &McpFolder, ground: &Ground) -> Result<PathBuf, McpError> {
     Ok(path.clone())
 }
 
+/// What a server says it has.
+#[derive(Default)]
+pub struct Listed {
+    pub tools: Vec<Tool>,
+    /// How many entries are no tools.
+    pub unreadable: usize,
+}
+
+impl Listed {
+    /// Takes a page, and gives the cursor of the next.
+    fn take(&mut self, page: ServerResult) -> Result<Option<String>, ServiceError> {
+        let page = match page {
+            ServerResult::ListToolsResult(page) => {
+                self.tools.extend(page.tools);
+                return Ok(page.next_cursor);
+            }
+            // One tool that cannot be read is no reason to do without the others.
+            other => serde_json::to_value(other).unwrap_or_default(),
+        };
+        let Some(entries) = page.get("tools").and_then(Value::as_array) else {
+            return Err(ServiceError::UnexpectedResponse);
+        };
+        for entry in entries {
+            match serde_json::from_value(entry.clone()) {
+                Ok(tool) => self.tools.push(tool),
+                Err(_) => self.unreadable += 1,
+            }
+        }
+        Ok(page.get("nextCursor").and_then(Value::as_str).map(str::to_owned))
+    }
+}
+
 /// Every tool of a server, page by page.
-pub async fn list(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, ServiceError> {
+pub async fn list(peer: &Peer<RoleClient>) -> Result<Listed, ServiceError> {
+    let mut listed = Listed::default();
     let offers_tools = peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
     if !offers_tools {
-        return Ok(Vec::new());
+        return Ok(listed);
     }
-    let mut tools = Vec::new();
     let mut asked = PaginatedRequestParams::default();
     for _ in 0..MOST_PAGES {
-        let page = peer.list_tools(Some(asked.clone())).await?;
-        tools.extend(page.tools);
-        asked.cursor = page.next_cursor;
-        if asked.cursor.is_none() || tools.len() >= MOST_LISTED {
+        let request = ListToolsRequest::with_param(asked.clone());
+        let page = peer.send_request(ClientRequest::ListToolsRequest(request)).await?;
+        asked.cursor = listed.take(page)?;
+        if asked.cursor.is_none() || listed.tools.len() >= MOST_LISTED {
             break;
         }
     }
-    tools.truncate(MOST_LISTED);
-    Ok(tools)
+    listed.tools.truncate(MOST_LISTED);
+    Ok(listed)
 }
 
 /// Why the greeting failed: what the transport knows counts more than what the SDK saw of it.

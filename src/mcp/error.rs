@@ -27,7 +27,7 @@ pub enum McpError {
     #[error("it refused the request: HTTP {status}")]
     Unauthorized { status: u16 },
     /// It answers with an error.
-    #[error("it answered with HTTP {status}")]
+    #[error("it answered with HTTP {status}{}", redirect(*.status))]
     Http { status: u16 },
     /// It cannot be reached.
     #[error("it cannot be reached: {reason}")]
@@ -50,11 +50,8 @@ impl McpError {
             Self::Start { kind, .. } => matches!(kind, Kind::NotFound | Kind::InvalidArgs),
             Self::Unauthorized { .. } | Self::Setting(_) | Self::Insecure(_) => true,
             Self::Network { kind, .. } => *kind == Kind::InvalidConfig,
-            Self::Ended { .. }
-            | Self::Silent { .. }
-            | Self::Odd { .. }
-            | Self::Http { .. }
-            | Self::Closed => false,
+            Self::Http { status } => is_redirect(*status),
+            Self::Ended { .. } | Self::Silent { .. } | Self::Odd { .. } | Self::Closed => false,
         }
     }
 
@@ -138,6 +135,9 @@ impl Explain for McpError {
                 one("give it an `Authorization` header in `headers`; `${NAME}` takes it from the \
                      environment")
             }
+            Self::Http { status } if is_redirect(*status) => {
+                one("put the address that it leads to into its `url`")
+            }
             Self::Http { .. } => one("check its `url`, and what the server says about it"),
             Self::Network { .. } => one("check its `url`, and that the server runs"),
             Self::Setting(_) => one("correct its entry in `mcp_servers`"),
@@ -145,6 +145,14 @@ impl Explain for McpError {
             Self::Closed => Vec::new(),
         }
     }
+}
+
+fn is_redirect(status: u16) -> bool {
+    (300..400).contains(&status)
+}
+
+fn redirect(status: u16) -> &'static str {
+    if is_redirect(status) { ", a redirect, which is not followed" } else { "" }
 }
 
 fn seconds(span: &Duration) -> String {

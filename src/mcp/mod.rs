@@ -14,13 +14,15 @@ mod offer;
 mod pipes;
 mod private;
 mod remote;
+mod schema;
 mod server;
 mod web;
 mod wording;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
@@ -29,11 +31,14 @@ pub use error::McpError;
 pub use private::{secrets_of, shown};
 
 use crate::config::McpServer;
+use crate::event::still_starting;
 use crate::resource::Shelf;
 use crate::tool::{AnyTool, Effect};
 use remote::RemoteTool;
 use server::{Notices, Remote, slugs};
 
+/// From here on a person notices that a Turn waits.
+const NOTICEABLE: Duration = Duration::from_millis(500);
 /// How much a server may say about itself, in bytes; and all of them together.
 const LONGEST_INSTRUCTIONS: usize = 1024;
 const ALL_INSTRUCTIONS: usize = 4096;
@@ -51,6 +56,8 @@ struct Inner {
     notices: Notices,
     ground: Ground,
     began: Instant,
+    /// Whether the user knows which servers the first Turn has to do without.
+    is_told: AtomicBool,
 }
 
 impl Connections {
@@ -66,7 +73,13 @@ impl Connections {
         let slugs = slugs(&servers);
         let start = |(server, slug)| Remote::start(server, slug, ground.clone(), notices.clone());
         let remotes = servers.into_iter().zip(slugs).map(start).collect();
-        Self(Some(Arc::new(Inner { remotes, notices, ground, began: Instant::now() })))
+        Self(Some(Arc::new(Inner {
+            remotes,
+            notices,
+            ground,
+            began: Instant::now(),
+            is_told: AtomicBool::new(false),
+        })))
     }
 
     /// Knows them without keeping them; `None` when there are none.
@@ -80,12 +93,27 @@ impl Connections {
         own.eq(servers)
     }
 
-    /// Waits for servers that are still starting, as long as the first Turn of a Session may.
-    pub async fn settled(&self) {
+    /// Waits for servers that are still starting, as long as the first Turn of a Session may; says
+    /// which they are as soon as the wait can be noticed.
+    pub async fn settled(&self, tell: impl FnOnce(Vec<String>)) {
         let Some(inner) = &self.0 else { return };
         let patience = inner.ground.limits.wait.saturating_sub(inner.began.elapsed());
-        let all = join_all(inner.remotes.iter().map(Remote::settled));
-        tokio::time::timeout(patience, all).await.ok();
+        let quiet = patience.min(NOTICEABLE);
+        let mut all = std::pin::pin!(join_all(inner.remotes.iter().map(Remote::settled)));
+        if tokio::time::timeout(quiet, &mut all).await.is_ok() {
+            return;
+        }
+        if patience > quiet {
+            tell(inner.starting());
+            if tokio::time::timeout(patience.saturating_sub(quiet), all).await.is_ok() {
+                return;
+            }
+        }
+        let late = inner.starting();
+        if !late.is_empty() && !inner.is_told.swap(true, Ordering::Relaxed) {
+            let words = still_starting(&late);
+            inner.notices.say(format!("{words}: what it offers joins at a later Turn"));
+        }
     }
 
     /// The tools of all servers, as they are now, by name.
@@ -106,10 +134,12 @@ impl Connections {
         }
         tools.retain(|tool| wanted == Wanted::All || tool.offer.effect == Effect::Read);
         tools.sort_by(|one, other| one.offer.name.cmp(&other.offer.name));
+        // A Provider refuses a list in which a name stands twice.
+        tools.dedup_by(|later, earlier| later.offer.name == earlier.offer.name);
         tools.into_iter().map(|tool| tool as Arc<dyn AnyTool>).collect()
     }
 
-    fn limit(&self) -> std::time::Duration {
+    fn limit(&self) -> Duration {
         self.0.as_ref().map(|inner| inner.ground.limits.call).unwrap_or_default()
     }
 
@@ -134,6 +164,14 @@ impl Connections {
     /// What happened to servers since somebody asked last.
     pub fn take_notices(&self) -> Vec<String> {
         self.0.as_ref().map(|inner| inner.notices.take()).unwrap_or_default()
+    }
+}
+
+impl Inner {
+    /// The names of servers whose first attempt is under way.
+    fn starting(&self) -> Vec<String> {
+        let starting = self.remotes.iter().filter(|remote| remote.is_starting());
+        starting.map(|remote| wording::line(&remote.server.name, 64)).collect()
     }
 }
 
@@ -192,7 +230,9 @@ pub async fn probe(server: &McpServer, ground: &Ground) -> Result<Probe, McpErro
     let live = connect::connect(server, ground).await?;
     let info = live.running.peer().peer_info();
     let slug = slugs(std::slice::from_ref(server)).pop().unwrap_or_default();
-    let (offers, left_out) = offer::Offer::all(server, &slug, live.tools.clone());
+    let connect::Listed { tools, unreadable } = live.tools;
+    let (offers, left_out) = offer::Offer::all(server, &slug, tools);
+    let left_out = left_out + unreadable;
     let tools = offers.iter().map(|offer| ProbedTool {
         name: offer.name.clone(),
         description: offer.manual.clone(),

@@ -13,7 +13,14 @@ const DIGITS: usize = 6;
 
 /// The part of names that stands for a server, told apart from those before it.
 pub fn of_server(name: &str, taken: &HashSet<String>) -> String {
-    apart(&sanitised(name), name, LONGEST_SERVER, taken)
+    apart(&single(&sanitised(name)), name, LONGEST_SERVER, taken)
+}
+
+/// Without the mark that parts a server from its tool, inside or at the end: else two servers could
+/// have one name for two tools, and a Provider refuses such a list.
+fn single(plain: &str) -> String {
+    let words: Vec<&str> = plain.split('_').filter(|word| !word.is_empty()).collect();
+    if words.is_empty() { "unnamed".to_owned() } else { words.join("_") }
 }
 
 /// The whole name of a tool, told apart from those of the same server before it.
@@ -42,7 +49,7 @@ fn sanitised(name: &str) -> String {
 fn marked(plain: &str, name: &str, attempt: usize, longest: usize) -> String {
     let mark = hex(&Sha256::digest(format!("{attempt} {name}"))[..DIGITS / 2]);
     let room = longest - DIGITS - 1;
-    let kept = &plain[..plain.len().min(room)];
+    let kept = plain[..plain.len().min(room)].trim_end_matches('_');
     format!("{kept}_{mark}")
 }
 
@@ -66,7 +73,11 @@ mod tests {
     fn names_say_where_a_tool_comes_from() {
         let none = HashSet::new();
         assert_eq!(of_tool("git", "log", &none), "mcp__git__log");
-        assert_eq!(of_server("My Server (π)", &none), "My_Server____");
+        assert_eq!(of_server("My Server (π)", &none), "My_Server");
+        assert_eq!(
+            (of_server("_a__b_", &none), of_server("__", &none)),
+            ("a_b".into(), "unnamed".into())
+        );
         assert_eq!(of_tool("git", "a.b/c", &none), "mcp__git__a_b_c");
         let taken = HashSet::from(["mcp__git__a_b".to_owned()]);
         let other = of_tool("git", "a.b", &taken);
@@ -81,7 +92,12 @@ mod tests {
             let none = HashSet::new();
             let slug = of_server(&server, &none);
             prop_assert!((1..=LONGEST_SERVER).contains(&slug.len()));
+            prop_assert!(!slug.contains("__") && !slug.ends_with('_'), "{slug}");
+            let other = of_server(&server, &HashSet::from([slug.clone()]));
+            prop_assert!(other != slug && !other.contains("__"), "{other}");
             let name = of_tool(&slug, &tool, &none);
+            let guest = crate::event::guest(&name).map(|(server, _)| server);
+            prop_assert_eq!(guest, Some(slug.as_str()));
             prop_assert!(name.len() <= LONGEST);
             prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)));
             let again = of_tool(&slug, &tool, &HashSet::from([name.clone()]));

@@ -7,7 +7,7 @@ use rmcp::model::Tool;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{name, wording};
+use super::{name, schema, wording};
 use crate::config::{McpServer, McpTransport};
 use crate::tool::{Effect, Schema};
 
@@ -53,7 +53,7 @@ impl Offer {
             if says_it_reads && server.is_trusted { Effect::Read } else { Effect::Execute };
         let description = tool.description.as_deref().or(tool.title.as_deref());
         let manual = wording::manual(&server.name, description.unwrap_or_default());
-        let schema = wording::schema(&tool.input_schema);
+        let schema = schema::schema(&tool.input_schema);
         Self {
             name: name::of_tool(slug, &tool.name, taken),
             own_name: tool.name.clone().into_owned(),
@@ -80,6 +80,8 @@ fn identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -> Str
             }
         }
         McpTransport::Http { url, .. } => add(url),
+        // It offers nothing.
+        McpTransport::Broken { key, .. } => add(key),
     }
     [server.name.as_str(), tool, manual, &schema.to_string()].into_iter().for_each(add);
     name::hex(&hash.finalize()[..16])

@@ -48,6 +48,11 @@ impl Flaw {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
+    /// The reason, for everybody who asks.
+    pub fn seen(&self) -> Option<McpError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The reason, once.
     pub fn take(&self) -> Option<McpError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -74,6 +79,9 @@ impl Errors {
     }
 }
 
+/// How long the end of what a program said on standard error is waited for when it is over.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// The connection to a program.
 pub struct Pipes {
     service: Service,
@@ -88,7 +96,7 @@ pub struct Pipes {
     over: CancellationToken,
     flaw: Flaw,
     /// Reads standard error for as long as the connection is.
-    _listener: AbortOnDropHandle<()>,
+    listener: AbortOnDropHandle<()>,
 }
 
 impl Pipes {
@@ -110,7 +118,7 @@ impl Pipes {
             waiting: Arc::default(),
             over: CancellationToken::new(),
             flaw,
-            _listener: AbortOnDropHandle::new(listener),
+            listener: AbortOnDropHandle::new(listener),
         }
     }
 
@@ -124,6 +132,9 @@ impl Pipes {
                 return Ok(message);
             }
             if let Said::Over(ending) = self.service.listen(&mut self.buffer).await {
+                if !self.listener.is_finished() {
+                    tokio::time::timeout(LAST_WORDS, &mut self.listener).await.ok();
+                }
                 return Err(McpError::of_ending(ending));
             }
         }
@@ -149,7 +160,7 @@ impl Pipes {
                     }
                     // Whoever waits for this answer shall not wait for ever.
                     if let Some(id) = answered(line) {
-                        let odd = ErrorData::internal_error("its answer cannot be read", None);
+                        let odd = ErrorData::internal_error(unreadable(&error), None);
                         return Ok(Some(RxJsonRpcMessage::<RoleClient>::error(odd, Some(id))));
                     }
                 }
@@ -163,8 +174,20 @@ impl Pipes {
     }
 }
 
+/// Why a line that should be an answer is none.
+pub fn unreadable(error: &serde_json::Error) -> String {
+    let reason = match error.to_string() {
+        // What the decoder says then is about the decoder.
+        reason if reason.starts_with("data did not match") => {
+            "it is neither a result nor an error".to_owned()
+        }
+        reason => wording::line(&reason, 200),
+    };
+    format!("its answer cannot be read: {reason}")
+}
+
 /// The request that a line answers, if it is an answer at all.
-fn answered(line: &[u8]) -> Option<RequestId> {
+pub fn answered(line: &[u8]) -> Option<RequestId> {
     // What is too deep to be read can still be passed over.
     #[derive(Deserialize)]
     struct Shallow {

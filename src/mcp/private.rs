@@ -36,6 +36,7 @@ pub fn secrets_of(server: &McpServer) -> Vec<(String, String)> {
             }
             found.extend(in_address(url));
         }
+        McpTransport::Broken { .. } => {}
     }
     found
 }
@@ -83,6 +84,7 @@ pub fn shown(server: &McpServer) -> String {
             }
             Err(_) => "an address that cannot be read".to_owned(),
         },
+        McpTransport::Broken { key, .. } => key.clone(),
     }
 }
 

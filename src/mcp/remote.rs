@@ -19,8 +19,9 @@ use super::offer::Offer;
 use super::server::{Ready, State};
 use super::{answer, wording};
 use crate::error::Kind;
+use crate::event::guest_call;
 use crate::resource::Shelf;
-use crate::tool::{AnyTool, Plan, ToolContext, ToolError, ToolOutput, ToolSpec, first_chars};
+use crate::tool::{AnyTool, Plan, ToolContext, ToolError, ToolOutput, ToolSpec};
 
 /// How much of the arguments stands in the line about a call, in characters.
 const SHOWN_ARGUMENTS: usize = 200;
@@ -47,9 +48,8 @@ impl AnyTool for RemoteTool {
     }
 
     fn plan(&self, args: &Value, _context: &ToolContext) -> Result<Plan, ToolError> {
-        let (server, tool) = (wording::line(&self.server, 64), &self.offer.own_name);
-        let args = first_chars(&args.to_string(), SHOWN_ARGUMENTS);
-        let summary = format!("{server}: {} {args}", wording::line(tool, 100));
+        let server = wording::line(&self.server, 64);
+        let summary = guest_call(&server, &self.tool(), args, SHOWN_ARGUMENTS);
         Ok(Plan {
             agent: Some(self.offer.identity.clone()),
             ..Plan::new(self.offer.effect, summary)
@@ -88,9 +88,9 @@ impl RemoteTool {
         };
         pending.id = None;
         let answered = answered.map_err(|error| self.broken(&ready, &error))?;
-        let ServerResult::CallToolResult(result) = answered else {
-            let message = format!("{} wants something that Pixir cannot give", self.shown());
-            return Err(ToolError::new(Kind::McpServerFailed, message).next("go on without it"));
+        let result = match answered {
+            ServerResult::CallToolResult(result) => result,
+            other => return Err(self.unreadable(&other)),
         };
         let mut output = self.told(result, &context).await?;
         output.details["server"] = json!(self.server);
@@ -138,14 +138,42 @@ impl RemoteTool {
         }
     }
 
+    /// An answer that is no result, with what is wrong about it.
+    fn unreadable(&self, answered: &ServerResult) -> ToolError {
+        let flaw = match answered {
+            ServerResult::InputRequiredResult(_) => {
+                "it wants more input first, which Pixir does not give".to_owned()
+            }
+            ServerResult::CreateTaskResult(_) | ServerResult::GetTaskResult(_) => {
+                "it is a task to be followed, which Pixir does not do".to_owned()
+            }
+            other => answer::flaw_of(&serde_json::to_value(other).unwrap_or_default()),
+        };
+        let message = format!(
+            "{} answered the call of `{}` with what is no tool result: {flaw}",
+            self.shown(),
+            self.tool()
+        );
+        ToolError::new(Kind::McpServerFailed, message)
+            .details(json!({ "server": self.server, "tool": self.offer.own_name, "flaw": flaw }))
+            .next("look at what the call may have done, then go on without this tool")
+    }
+
     fn broken(&self, ready: &Ready, error: &ServiceError) -> ToolError {
         let message = match error {
             ServiceError::McpError(said) => {
                 let words = wording::clean(&said.message, 2000);
-                format!("{} answered with an error: {words} ({})", self.shown(), said.code.0)
+                let (server, tool) = (self.shown(), self.tool());
+                format!("{server} answered `{tool}` with an error: {words} ({})", said.code.0)
             }
-            ServiceError::TransportClosed => format!("{} ended during the call", self.shown()),
-            error => format!("{}: {}", self.shown(), failed(&ready.flaw, error)),
+            ServiceError::TransportClosed => {
+                let why = ready.flaw.seen().map(|why| format!(": {why}")).unwrap_or_default();
+                format!("{} ended during the call of `{}`{why}", self.shown(), self.tool())
+            }
+            error => {
+                let reason = failed(&ready.flaw, error);
+                format!("{}, tool `{}`: {reason}", self.shown(), self.tool())
+            }
         };
         let error = ToolError::new(Kind::McpServerFailed, message)
             .details(json!({ "server": self.server, "tool": self.offer.own_name }));
@@ -161,8 +189,13 @@ impl RemoteTool {
     }
 
     fn late(&self) -> ToolError {
-        let message = format!("{} did not answer in {} ms", self.shown(), self.limit.as_millis());
+        let (server, tool) = (self.shown(), self.tool());
+        let message = format!("{server} did not answer `{tool}` in {} ms", self.limit.as_millis());
         ToolError::new(Kind::Timeout, message).next("go on without it, or ask for less at once")
+    }
+
+    fn tool(&self) -> String {
+        wording::line(&self.offer.own_name, 100)
     }
 
     fn shown(&self) -> String {

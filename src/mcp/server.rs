@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::RoleClient;
-use rmcp::model::{ServerPeerInfo, Tool};
+use rmcp::model::ServerPeerInfo;
 use rmcp::service::Peer;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::McpError;
-use super::connect::{Ground, Live, connect, failed, list};
+use super::connect::{Ground, Listed, Live, connect, failed, list};
 use super::handler::Handler;
 use super::offer::Offer;
 use super::pipes::Flaw;
@@ -41,10 +41,10 @@ const MOST_NOTICES: usize = 50;
 pub struct Notices(Arc<Mutex<Vec<String>>>);
 
 impl Notices {
-    fn say(&self, words: String) {
+    pub fn say(&self, words: String) {
         tracing::info!(words, "of an MCP server");
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < MOST_NOTICES && all.last() != Some(&words) {
+        if all.len() < MOST_NOTICES && !all.contains(&words) {
             all.push(words);
         }
     }
@@ -127,6 +127,11 @@ impl Remote {
         self.state.clone()
     }
 
+    /// Whether its first attempt is under way.
+    pub fn is_starting(&self) -> bool {
+        matches!(*self.state.borrow(), State::Starting)
+    }
+
     /// Waits until its first attempt is over, either way.
     pub async fn settled(&self) {
         let mut state = self.state.clone();
@@ -196,7 +201,7 @@ impl Actor {
             }
             tokio::time::sleep(LIST_PAUSE).await;
         }
-        let error = flaw.take().unwrap_or(McpError::Closed);
+        let error = flaw.seen().unwrap_or(McpError::Closed);
         error.with_errors(errors.tail(&self.ground.secrets))
     }
 
@@ -204,7 +209,7 @@ impl Actor {
         &self,
         peer: &Peer<RoleClient>,
         handler: &Handler,
-        tools: Vec<Tool>,
+        tools: Listed,
         flaw: &Flaw,
         info: Option<&ServerPeerInfo>,
     ) {
@@ -220,7 +225,13 @@ impl Actor {
         self.publish.send_replace(State::Ready(Arc::new(ready)));
     }
 
-    fn offers(&self, tools: Vec<Tool>) -> Vec<Arc<Offer>> {
+    fn offers(&self, listed: Listed) -> Vec<Arc<Offer>> {
+        let Listed { tools, unreadable } = listed;
+        if unreadable > 0 {
+            let name = &self.server.name;
+            let words = format!("MCP server `{name}`: {unreadable} tools cannot be read");
+            self.notices.say(format!("{words}, and are left out"));
+        }
         let (offers, left_out) = Offer::all(&self.server, &self.slug, tools);
         if left_out > 0 {
             let (name, count) = (&self.server.name, offers.len());

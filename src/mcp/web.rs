@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
-use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::common::http_header::{
     EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
@@ -22,10 +22,11 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpPostResponse,
 };
 use sse_stream::{Sse, SseStream};
+use tokio::time::Instant;
 use url::Url;
 
 use super::McpError;
-use super::pipes::{Flaw, LONGEST_MESSAGE};
+use super::pipes::{Flaw, LONGEST_MESSAGE, answered, unreadable};
 use crate::network::{Client, Endpoint, Network, Response};
 
 /// Headers that belong to the request itself, and to nobody's entry.
@@ -43,6 +44,8 @@ const RESERVED: [&str; 9] = [
 
 /// How long a connection may take to stand.
 const CONNECT: Duration = Duration::from_secs(30);
+/// How often a stream is listened to anew, at most.
+const LISTEN_EVERY: Duration = Duration::from_secs(1);
 
 type Failure = StreamableHttpError<WebError>;
 
@@ -52,6 +55,8 @@ pub struct Web {
     client: Arc<Client>,
     headers: HeaderMap,
     flaw: Flaw,
+    /// When a stream may be listened to again.
+    listen_at: Arc<Mutex<Option<Instant>>>,
 }
 
 /// What went wrong on the way, as the SDK carries it.
@@ -91,7 +96,7 @@ impl Web {
         let base_url = url.split('#').next().unwrap_or(url).to_owned();
         let endpoint = Endpoint { base_url, is_loopback, connect: CONNECT };
         let client = Arc::new(network.clone().client(endpoint));
-        Ok(Self { client, headers: sent, flaw })
+        Ok(Self { client, headers: sent, flaw, listen_at: Arc::default() })
     }
 
     /// What every request has: what the entry says, then what the SDK says.
@@ -171,6 +176,18 @@ impl Web {
         }
     }
 
+    /// A server that hangs up, or says that it wants to be asked again at once, is not stormed.
+    async fn pause(&self) {
+        let now = Instant::now();
+        let at = {
+            let mut next = self.listen_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = next.unwrap_or(now).max(now);
+            *next = Some(at + LISTEN_EVERY);
+            at
+        };
+        tokio::time::sleep_until(at).await;
+    }
+
     /// A body that is no stream, as far as anybody would want it.
     async fn whole(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
         let mut body = Vec::new();
@@ -229,6 +246,7 @@ impl StreamableHttpClient for Web {
             let name = name.map_err(|_| StreamableHttpError::UnexpectedEndOfStream)?;
             headers.insert(name, text(&last)?);
         }
+        self.pause().await;
         let sent = self.client.get("", headers).await;
         let response =
             sent.map_err(|error| StreamableHttpError::Client(WebError(McpError::from(&error))))?;
@@ -263,7 +281,19 @@ fn events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> {
             Err(error) => Some((Err(WebError(McpError::from(&error))), None)),
         }
     });
-    SseStream::from_bytes_stream(bytes.boxed()).boxed()
+    SseStream::from_bytes_stream(bytes.boxed()).map(|event| event.map(readable)).boxed()
+}
+
+/// An answer that cannot be read becomes an error, so that nobody waits for it.
+fn readable(mut event: Sse) -> Sse {
+    let Some(data) = &event.data else { return event };
+    let Err(error) = serde_json::from_str::<ServerJsonRpcMessage>(data) else { return event };
+    if let Some(id) = answered(data.as_bytes()) {
+        let odd = ErrorData::internal_error(unreadable(&error), None);
+        let answer = ServerJsonRpcMessage::error(odd, Some(id));
+        event.data = serde_json::to_string(&answer).ok();
+    }
+    event
 }
 
 /// Counts the bytes of an event; an empty line ends it.

@@ -1,9 +1,15 @@
 //! Projections: read models recomputed from Logs; every presenter may use them, none is a truth.
 
+mod diagnosis;
+mod replay;
 mod sessions;
+mod transcript;
 mod usage;
 mod workspaces;
 
-pub use sessions::{Place, Standing, Summary, delete, find, list, page, posture_model};
+pub use diagnosis::{Diagnosis, Health, Turn, diagnose};
+pub use replay::{Anatomy, METHOD, anatomy};
+pub use sessions::{Place, Standing, Summary, delete, find, holder_of, list, page, posture_model};
+pub use transcript::{Attachment as Exported, Call, Entry, Transcript, transcript};
 pub use usage::{Spending, Sum, Window, spending, spending_of};
 pub use workspaces::{known, remember};

@@ -43,6 +43,10 @@ pub trait Provider: Send + Sync + Debug {
     /// item, and ends at once when the wire says its last word. It sends the request anew only while
     /// the model has said nothing, at most `resends` times, and announces each time by `Sent`.
     fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>>;
+    /// The body that a call would send, without sending it; `None` where there is nothing to show.
+    fn rehearse(&self, _request: &Request) -> Option<Vec<u8>> {
+        None
+    }
     /// A call of this Session will follow soon: what can be done without saying anything may be
     /// done now.
     fn expect_call(&self, _session: &SessionId) {}

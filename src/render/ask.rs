@@ -6,7 +6,7 @@
 
 use super::diff;
 use super::sanitise::clean;
-use crate::event::{Answer, PermissionRequest, Said};
+use crate::event::{Answer, PermissionRequest, Said, guest};
 
 /// The column behind the labels.
 const LABEL: usize = 11;
@@ -29,11 +29,9 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     let paint = |text: &str| {
         if colour { format!("\x1b[1;33m{text}\x1b[0m") } else { text.to_owned() }
     };
-    line(&paint(&format!(
-        "? {} asks: {}",
-        on_one_line(&request.tool),
-        on_one_line(&request.summary)
-    )));
+    let is_guest = guest(&request.tool).is_some();
+    let who = if is_guest { "an MCP tool".to_owned() } else { on_one_line(&request.tool) };
+    line(&paint(&format!("? {who} asks: {}", on_one_line(&request.summary))));
     let mut field = |label: &str, value: &str| {
         for (place, part) in value.split('\n').enumerate() {
             let label = if place == 0 { label } else { "" };
@@ -61,6 +59,9 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     }
     if request.is_unsandboxed {
         field("sandbox", "off: nothing holds this command");
+    }
+    if is_guest {
+        field("sandbox", "none: nothing holds what an MCP server does");
     }
     // A diff that was cut is no full account; the arguments are.
     let arguments = (request.command.is_none() && (request.diff.is_none() || request.diff_is_cut))
@@ -268,6 +269,19 @@ mod tests {
           [n] no, or: n and what the model should do instead
           ›
         ");
+    }
+
+    #[test]
+    fn a_call_of_a_server_is_told_as_such() {
+        let mut asked = request("", &[]);
+        asked.tool = "mcp__story__look".into();
+        asked.summary = "story: look (text: \"x\")".into();
+        asked.args = json!({"text": "x"});
+        asked.command = None;
+        let shown = text(&asked, false);
+        assert!(shown.contains("\n? an MCP tool asks: story: look (text: \"x\")\n"), "{shown}");
+        assert!(shown.contains("  sandbox    none: nothing holds"), "{shown}");
+        assert!(shown.contains("  arguments  {\"text\":\"x\"}\n"), "{shown}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::title::{PLANNING, title};
 use crate::error::Report;
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Plan, ProviderRetry, Status,
-    TerminalStatus, ToolCall, ToolResult, TurnFailed, UserMessage,
+    TerminalStatus, ToolCall, ToolResult, TurnFailed, UserMessage, still_starting,
 };
 use crate::id::CallId;
 
@@ -306,12 +306,16 @@ impl Line {
                 self.error(error, terminal_status, sheet);
             }
             // A terminal has a status line for what passes.
+            Status::Starting { servers } if self.look.activity == Surface::Plain => {
+                self.activity(&one_line(&still_starting(servers), TITLE_WIDTH), sheet);
+            }
             Status::Working { tool, waiting: Some(reason), .. }
                 if self.look.activity == Surface::Plain =>
             {
                 self.activity(&one_line(&format!("{tool} waits {reason}"), TITLE_WIDTH), sheet);
             }
             Status::Idle
+            | Status::Starting { .. }
             | Status::Working { .. }
             | Status::Done
             | Status::Error { .. }

@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::sanitise::one_line;
 use super::title::title;
-use crate::event::{Canonical, Ephemeral, EventKind, Heard, Status};
+use crate::event::{Canonical, Ephemeral, EventKind, Heard, Status, still_starting};
 use crate::id::CallId;
 
 /// How often the line may change.
@@ -30,6 +30,8 @@ pub struct StatusLine {
     running: Vec<(CallId, String)>,
     /// Why the call that was heard of last does not run yet.
     waiting: Option<(CallId, String)>,
+    /// What the Turn waits for before it begins.
+    starting: Option<String>,
     tokens: u64,
     drawn: Option<String>,
 }
@@ -44,6 +46,7 @@ impl StatusLine {
             over: true,
             running: Vec::new(),
             waiting: None,
+            starting: None,
             tokens: 0,
             drawn: None,
         }
@@ -58,6 +61,10 @@ impl StatusLine {
             EventKind::Ephemeral(Ephemeral::Status(status)) => {
                 self.over = status.is_terminal() || *status == Status::Idle;
                 self.thinking = matches!(status, Status::Thinking { .. });
+                self.starting = match status {
+                    Status::Starting { servers } => Some(still_starting(servers)),
+                    _ => None,
+                };
                 self.waiting = match status {
                     Status::Working { call_id, waiting: Some(reason), .. } => {
                         Some((call_id.clone(), reason.clone()))
@@ -105,7 +112,7 @@ impl StatusLine {
         }
         let tail = format!(" · {}", facts.join(" · "));
         let what = match self.running.as_slice() {
-            [] => "thinking".to_owned(),
+            [] => self.starting.clone().unwrap_or_else(|| "thinking".to_owned()),
             [(_, only)] => only.clone(),
             [.., (_, last)] => format!("{last} (+{} more)", self.running.len() - 1),
         };

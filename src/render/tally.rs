@@ -73,7 +73,11 @@ impl Ending {
                 Some(TerminalStatus::from_text(terminal_status))
             }
             Status::Interrupted => Some(TerminalStatus::Interrupted),
-            Status::Done | Status::Idle | Status::Thinking { .. } | Status::Working { .. } => None,
+            Status::Done
+            | Status::Idle
+            | Status::Starting { .. }
+            | Status::Thinking { .. }
+            | Status::Working { .. } => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::sanitise::one_line;
-use crate::event::ToolCall;
+use crate::event::{ToolCall, guest, guest_call};
 
 /// The arguments that say most about a call, in this order.
 const TELLING: &[&str] = &["command", "path", "file_path", "pattern", "query", "url", "name", "id"];
@@ -18,6 +18,9 @@ const NAMED_FILES: usize = 3;
 pub fn title(call: &ToolCall, width: usize) -> String {
     if call.name == PLANNING {
         return PLANNING.to_owned();
+    }
+    if let Some((server, tool)) = guest(&call.name) {
+        return one_line(&guest_call(server, tool, &call.args, width), width);
     }
     let text = |key: &str| call.args.get(key).and_then(Value::as_str);
     let about = TELLING

@@ -32,6 +32,7 @@ pub fn look(bytes: &[u8]) -> Result<Nature, Flaw> {
     if let Some((media_type, size)) = format(bytes) {
         let (width, height) = size(bytes)
             .filter(|(width, height)| *width > 0 && *height > 0)
+            .filter(|_| !is_cut(bytes))
             .ok_or(Flaw::Broken(media_type))?;
         if width > LONGEST_SIDE || height > LONGEST_SIDE {
             return Err(Flaw::TooWide { width, height });
@@ -115,6 +116,25 @@ fn archive(bytes: &[u8]) -> Option<&'static str> {
 fn png(bytes: &[u8]) -> Option<(u32, u32)> {
     let is_header = bytes.get(12..16) == Some(b"IHDR");
     is_header.then_some((be32(bytes, 16)?, be32(bytes, 20)?))
+}
+
+/// Whether the end of a PNG is missing: it says how long each of its parts is, and which one is the
+/// last. A Provider would refuse it, again with every later request that shows it.
+fn is_cut(bytes: &[u8]) -> bool {
+    let mut place = 8;
+    while bytes.starts_with(b"\x89PNG") {
+        let (Some(length), Some(name)) = (be32(bytes, place), array::<4>(bytes, place + 4)) else {
+            return true;
+        };
+        place = place.saturating_add(length as usize).saturating_add(12);
+        if place > bytes.len() {
+            return true;
+        }
+        if &name == b"IEND" {
+            return false;
+        }
+    }
+    false
 }
 
 fn gif(bytes: &[u8]) -> Option<(u32, u32)> {

@@ -12,13 +12,16 @@ use crate::event::Descriptor;
 use crate::history::History;
 use crate::secret::Secrets;
 
-/// The header of a PNG, and as many bytes behind it.
+/// The parts of a PNG, with as many bytes in the one for the picture.
 fn png(width: u32, height: u32, rest: usize) -> Vec<u8> {
-    let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
-    bytes.extend(width.to_be_bytes());
-    bytes.extend(height.to_be_bytes());
-    bytes.resize(bytes.len() + rest, 7);
-    bytes
+    let part = |name: &[u8], data: &[u8]| {
+        let length = u32::try_from(data.len()).unwrap().to_be_bytes();
+        [&length, name, data, b"crc!"].concat()
+    };
+    let size = [width.to_be_bytes(), height.to_be_bytes()].concat();
+    let head = part(b"IHDR", &[&size[..], b"\x08\x06\0\0\0"].concat());
+    let picture = part(b"IDAT", &vec![7; rest]);
+    [b"\x89PNG\r\n\x1a\n".to_vec(), head, picture, part(b"IEND", b"")].concat()
 }
 
 fn jpeg(width: u16, height: u16) -> Vec<u8> {
@@ -74,6 +77,10 @@ fn images_that_nobody_could_see_are_refused() {
     assert!(words(b"\x89PNG\r\n\x1a\n").contains("broken"));
     assert!(words(b"\xff\xd8\xff\xe0\0\x04ab\xff\xd9").contains("broken"));
     assert!(words(&png(0, 5, 0)).contains("broken"));
+    let whole = png(5, 5, 100);
+    for cut in [24, 40, 100, whole.len() - 12, whole.len() - 1] {
+        assert!(words(&whole[..cut]).contains("broken"), "{cut}");
+    }
     assert!(words(&png(16_001, 5, 0)).contains("16001x5"));
     let huge = png(5, 5, usize::try_from(LARGEST_IMAGE).unwrap());
     assert!(words(&huge).contains("8388608 are the most for an image"));
@@ -192,7 +199,7 @@ fn what_is_kept_is_private_known_and_checked() {
     let files = gather(&[desk.put("shot.png", &picture), desk.put("data", b"\0\x01")]).unwrap();
     let taken = shelf.take(files, &Secrets::default()).unwrap();
     let [image, data] = &taken[..] else { panic!("{taken:?}") };
-    assert_eq!(image.summary(), "shot.png (image/png, 3x2, 33 bytes)");
+    assert_eq!(image.summary(), "shot.png (image/png, 3x2, 66 bytes)");
     assert_eq!(data.summary(), "data (application/octet-stream, 2 bytes)");
     assert_eq!(image.id, format!("res_{}", &image.sha256.as_ref().unwrap()[..16]));
     assert_eq!(shelf.bytes(image).unwrap(), picture);

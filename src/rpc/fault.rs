@@ -16,6 +16,9 @@ const INTERNAL: i64 = -32_603;
 /// Whoever asked does not want to know any more.
 const CANCELLED: i64 = -32_800;
 
+/// The longest sentence, in characters: whoever sends something odd need not get all of it back.
+const LONGEST: usize = 2000;
+
 /// An error as the wire has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
@@ -29,7 +32,12 @@ pub struct Fault {
 impl Fault {
     /// A fault with a code of the protocol above.
     pub fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None }
+        let mut message: String = message.into();
+        if let Some((end, _)) = message.char_indices().nth(LONGEST) {
+            message.truncate(end);
+            message.push('\u{2026}');
+        }
+        Self { code, message, data: None }
     }
 
     /// The same, with facts.

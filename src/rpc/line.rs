@@ -1,14 +1,24 @@
 //! Lines in: a thread that waits for the other side, so that nobody else has to.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio_util::sync::CancellationToken;
+
+use super::{Fault, Id, Message};
 
 /// The longest line; images and whole files come on one.
 const LONGEST: usize = 128 << 20;
 
-/// How many lines may wait to be handled.
+/// How many messages may wait to be handled.
 const WAITING: usize = 32;
+
+/// How often it is tried to hand on a message when nobody takes any.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// A line that came, or how much of one that was too long.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,28 +27,95 @@ pub enum Line {
     TooLong,
 }
 
-/// The lines of the other side, until it is gone.
-pub struct Lines(mpsc::Receiver<Line>);
-
-impl Lines {
-    /// The next line; `None` when the other side is gone.
-    pub async fn next(&mut self) -> Option<Line> {
-        self.0.recv().await
+impl Line {
+    /// What it says; `None` when there is nothing on it.
+    fn message(&self) -> Option<Message> {
+        match self {
+            Line::Whole(line) => Message::read(line),
+            Line::TooLong => {
+                let fault = Fault::invalid_request("the line is too long");
+                Some(Message::Refused { id: Id::null(), fault })
+            }
+        }
     }
 }
 
-/// Starts to read. The thread ends with its stream, or with whoever listens; nobody waits for it.
-pub fn read_lines(input: impl Read + Send + 'static) -> io::Result<Lines> {
-    let (lines, waiting) = mpsc::channel(WAITING);
+/// What the other side says, until it is gone.
+pub struct Lines {
+    messages: mpsc::Receiver<Message>,
+    gone: CancellationToken,
+}
+
+impl Lines {
+    /// The next message; `None` when the other side is gone.
+    pub async fn next(&mut self) -> Option<Message> {
+        self.messages.recv().await
+    }
+
+    /// Is cancelled when the other side is gone, also while messages of it still wait.
+    pub fn gone(&self) -> CancellationToken {
+        self.gone.clone()
+    }
+}
+
+/// Starts to read. Lines are understood here as well, because some are very long, and whoever
+/// handles messages has better things to do. The thread ends with its stream, or with whoever
+/// listens; nobody waits for it.
+pub fn read_lines(input: impl Read + AsFd + Send + 'static) -> io::Result<Lines> {
+    let (sender, messages) = mpsc::channel(WAITING);
+    let gone = CancellationToken::new();
+    let leaving = gone.clone();
     std::thread::Builder::new().name("pixir-in".to_owned()).spawn(move || {
+        // However this ends, it is the end.
+        let _end = leaving.clone().drop_guard();
         let mut input = BufReader::with_capacity(64 * 1024, input);
         while let Some(line) = next_line(&mut input, LONGEST) {
-            if lines.blocking_send(line).is_err() {
+            let Some(message) = line.message() else { continue };
+            drop(line);
+            let look = || {
+                let is_gone = hangs_up(input.get_ref().as_fd());
+                if is_gone {
+                    leaving.cancel();
+                }
+                is_gone
+            };
+            if !hand_on(&sender, message, look) {
                 return;
             }
         }
     })?;
-    Ok(Lines(waiting))
+    Ok(Lines { messages, gone })
+}
+
+/// Hands a message on. While nobody takes it, the stream is not read either, and its end has to be
+/// looked for.
+fn hand_on(
+    messages: &mpsc::Sender<Message>,
+    mut message: Message,
+    is_gone: impl Fn() -> bool,
+) -> bool {
+    loop {
+        match messages.try_send(message) {
+            Ok(()) => return true,
+            Err(TrySendError::Closed(_)) => return false,
+            Err(TrySendError::Full(back)) => message = back,
+        }
+        if is_gone() {
+            return messages.blocking_send(message).is_ok();
+        }
+    }
+}
+
+/// Waits a little for the other side to hang up; what it said before may still be unread.
+fn hangs_up(input: BorrowedFd<'_>) -> bool {
+    let mut watched = [PollFd::from_borrowed_fd(input, PollFlags::RDHUP)];
+    let pause = Timespec::try_from(PAUSE).ok();
+    if poll(&mut watched, pause.as_ref()).is_err() {
+        std::thread::sleep(PAUSE);
+        return false;
+    }
+    let [watched] = watched;
+    watched.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
 }
 
 /// Reads one line without its end. Of one that is too long nothing is kept.

@@ -167,11 +167,43 @@ impl Envelope<'_> {
 /// Parameters are an object, or nothing.
 fn parameters(raw: Option<&RawValue>) -> Result<Value, Fault> {
     let Some(raw) = raw else { return Ok(Value::Null) };
-    match serde_json::from_str(raw.get()) {
+    let read = serde_json::from_str(raw.get())
+        .or_else(|error| serde_json::from_str(&paired(raw.get()).ok_or(error)?));
+    match read {
         Ok(params @ (Value::Object(_) | Value::Null)) => Ok(params),
         Ok(_) => Err(Fault::invalid_params("the parameters must be an object")),
         Err(error) => Err(Fault::invalid_params(format!("the parameters: {error}"))),
     }
+}
+
+/// The same JSON where it names half of a letter: languages whose texts are UTF-16 write such halves
+/// when they cut a text, and what is left of it is still worth reading. `None` when there are none.
+fn paired(text: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut mended, mut kept, mut at) = (String::new(), 0, 0);
+    while let Some(found) = memchr::memchr(b'\\', text.as_bytes().get(at..)?) {
+        at += found;
+        let whole = match unit(at) {
+            Some(0xD800..=0xDBFF) if matches!(unit(at + 6), Some(0xDC00..=0xDFFF)) => Some(12),
+            Some(0xD800..=0xDFFF) => None,
+            Some(_) => Some(6),
+            None => Some(2),
+        };
+        at += whole.unwrap_or_else(|| {
+            mended.push_str(text.get(kept..at).unwrap_or_default());
+            mended.push_str("\\ufffd");
+            kept = at + 6;
+            6
+        });
+    }
+    if kept == 0 {
+        return None;
+    }
+    mended.push_str(text.get(kept..)?);
+    Some(mended)
 }
 
 fn unreadable(error: &serde_json::Error) -> Fault {

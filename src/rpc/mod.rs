@@ -12,7 +12,7 @@ mod tests;
 mod writer;
 
 pub use fault::Fault;
-pub use line::{Line, read_lines};
+pub use line::read_lines;
 pub use message::{Id, Message};
 pub use peer::{CANCEL_REQUEST, Peer};
 pub use writer::{Writer, write_lines};

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::writer::Outgoing;
 use super::{Fault, Id, Writer};
@@ -22,6 +23,7 @@ pub struct Peer(Arc<Inner>);
 
 struct Inner {
     lines: mpsc::Sender<Outgoing>,
+    given_up: CancellationToken,
     next: AtomicU64,
     /// A leaf: nothing is awaited while it is held.
     open: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
@@ -32,13 +34,14 @@ type Outcome = Result<Value, Fault>;
 impl Peer {
     /// The side that reads what `writer` writes.
     pub fn new(writer: &Writer) -> Self {
-        let (lines, next) = (writer.lines(), AtomicU64::new(0));
-        Self(Arc::new(Inner { lines, next, open: Mutex::default() }))
+        let (lines, given_up) = (writer.lines(), writer.given_up());
+        let (next, open) = (AtomicU64::new(0), Mutex::default());
+        Self(Arc::new(Inner { lines, given_up, next, open }))
     }
 
     /// Says something that wants no answer.
     pub async fn notify(&self, method: &str, params: &impl Serialize) {
-        self.say(&json_line(&Notification { jsonrpc: "2.0", method, params })).await;
+        self.say(json_line(&Notification { jsonrpc: "2.0", method, params })).await;
     }
 
     /// Answers a question.
@@ -47,7 +50,7 @@ impl Peer {
             Ok(result) => json_line(&Success { jsonrpc: "2.0", id, result }),
             Err(error) => json_line(&Failure { jsonrpc: "2.0", id, error }),
         };
-        self.say(&line).await;
+        self.say(line).await;
     }
 
     /// Asks. The question is out when this returns; what it gives is the answer to come. Dropping
@@ -57,7 +60,7 @@ impl Peer {
         let (reply, answer) = oneshot::channel();
         self.open().insert(number, reply);
         let question = Question { jsonrpc: "2.0", id: number, method, params };
-        self.say(&json_line(&question)).await;
+        self.say(json_line(&question)).await;
         Asked { peer: self.clone(), number, answer, is_over: false }
     }
 
@@ -72,9 +75,13 @@ impl Peer {
     }
 
     /// Hands a line over; when the writer is gone, so is whoever would have read it.
-    async fn say(&self, line: &Result<Vec<u8>, serde_json::Error>) {
+    async fn say(&self, line: Result<Vec<u8>, serde_json::Error>) {
         match line {
-            Ok(line) => drop(self.0.lines.send(Outgoing::Line(line.clone())).await),
+            Ok(line) => tokio::select! {
+                biased;
+                sent = self.0.lines.send(Outgoing::Line(line)) => drop(sent),
+                () = self.0.given_up.cancelled() => {}
+            },
             Err(error) => tracing::error!(%error, "a message could not be written down"),
         }
     }

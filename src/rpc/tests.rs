@@ -70,6 +70,36 @@ fn an_id_comes_back_as_it_was() {
 }
 
 #[test]
+fn half_a_letter_becomes_the_letter_for_what_is_lost() {
+    let text = |escaped: &str| {
+        let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"t":"{escaped}"}}}}"#);
+        match Message::read(line.as_bytes()) {
+            Some(Message::Notification { params, .. }) => {
+                params.map(|params| params["t"].as_str().unwrap().to_owned())
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    for (escaped, expected) in [
+        (r"\ud83d\ude00", "\u{1f600}"),
+        (r"a\ud83d", "a\u{fffd}"),
+        (r"\ude00b", "\u{fffd}b"),
+        (r"\ud83d\ud83d\ude00", "\u{fffd}\u{1f600}"),
+        (r"\ud83d\n\\", "\u{fffd}\n\\"),
+        (r"\\ud83d \udc00", "\\ud83d \u{fffd}"),
+        (r"\ud83d\u0041", "\u{fffd}A"),
+    ] {
+        assert_eq!(text(escaped).as_deref(), Ok(expected), "{escaped}");
+    }
+}
+
+#[test]
+fn what_is_odd_is_not_repeated_at_length() {
+    let fault = Fault::invalid_params("\u{fc}".repeat(100_000));
+    assert_eq!(fault.message.chars().count(), 2001);
+}
+
+#[test]
 fn parameters_are_an_object_or_nothing() {
     let params = |text: &str| {
         let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{text}}}"#);

@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// How many lines may wait for a slow reader.
 const WAITING: usize = 1024;
@@ -19,6 +20,8 @@ pub enum Outgoing {
 /// The writer of a connection, to be waited for at the end.
 pub struct Writer {
     lines: mpsc::Sender<Outgoing>,
+    /// Nobody waits for the reader any more.
+    given_up: CancellationToken,
     done: oneshot::Receiver<()>,
 }
 
@@ -45,13 +48,23 @@ pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
         }
         finished.send(()).ok();
     })?;
-    Ok(Writer { lines, done })
+    Ok(Writer { lines, given_up: CancellationToken::new(), done })
 }
 
 impl Writer {
     /// Where lines are handed in.
     pub fn lines(&self) -> mpsc::Sender<Outgoing> {
         self.lines.clone()
+    }
+
+    /// When nobody waits any more that there is room for another line.
+    pub fn given_up(&self) -> CancellationToken {
+        self.given_up.clone()
+    }
+
+    /// From now on, what does not fit is not said: nobody seems to read it.
+    pub fn give_up(&self) {
+        self.given_up.cancel();
     }
 
     /// Waits until everything is out, but not for a reader that does not read.

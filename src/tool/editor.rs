@@ -20,7 +20,7 @@ use super::write::BOM;
 const LARGEST: usize = 4 << 20;
 
 /// How long the editor may take; a person has no part in it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Files as a front-end has them. Paths are absolute.
 pub trait Editor: Send + Sync + Debug {
@@ -32,6 +32,8 @@ pub trait Editor: Send + Sync + Debug {
         path: &Path,
         text: String,
     ) -> Option<BoxFuture<'static, Result<(), String>>>;
+    /// It was asked and did not answer; from now on it should not be asked.
+    fn fell_silent(&self);
 }
 
 /// The editor of one call.
@@ -67,7 +69,7 @@ impl Desk {
     pub fn unsaved(&self, path: &Path, disk: &[u8]) -> Option<String> {
         let editor = self.editor.as_ref()?;
         let on_disk = std::str::from_utf8(disk).ok().filter(|disk| disk.len() <= LARGEST)?;
-        let held = match self.wait(editor.read_text(path)?) {
+        let held = match self.wait(editor, editor.read_text(path)?) {
             Ok(held) => held,
             Err(reason) => {
                 tracing::debug!(path = %path.display(), %reason, "the editor does not tell");
@@ -83,7 +85,7 @@ impl Desk {
         let (Some(_), Some(text)) = (plain(old), plain(new)) else { return Handed::NotAsked };
         match editor.write_text(path, text.to_owned()) {
             None => Handed::NotAsked,
-            Some(writing) => match self.wait(writing) {
+            Some(writing) => match self.wait(editor, writing) {
                 Ok(()) => Handed::Over,
                 Err(reason) => Handed::Refused(reason),
             },
@@ -92,18 +94,24 @@ impl Desk {
 
     /// Waits where a plan or a run is: on a thread that may wait, or on one that lets another
     /// take over its tasks first.
-    fn wait<T>(&self, asking: BoxFuture<'static, Result<T, String>>) -> Result<T, String> {
+    fn wait<T>(
+        &self,
+        editor: &Arc<dyn Editor>,
+        asking: BoxFuture<'static, Result<T, String>>,
+    ) -> Result<T, String> {
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
         if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
             // It would wait for itself.
             return Err("this runtime has one thread".to_owned());
         }
         let cancelled = self.cancel.clone();
+        let editor = Arc::clone(editor);
         let asking = async move {
             tokio::select! {
-                answer = tokio::time::timeout(PATIENCE, asking) => {
-                    answer.unwrap_or_else(|_| Err("it did not answer".to_owned()))
-                }
+                answer = tokio::time::timeout(PATIENCE, asking) => answer.unwrap_or_else(|_| {
+                    editor.fell_silent();
+                    Err("it did not answer".to_owned())
+                }),
                 () = cancelled.cancelled() => Err("the call was cancelled".to_owned()),
             }
         };

@@ -10,9 +10,7 @@ use crate::event::{
     Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, TerminalStatus, Tokens,
 };
 use crate::history::History;
-use crate::provider::{
-    Completed, Item, ModelEvent, ProviderError, Request, Sent, limits_of, next_delay,
-};
+use crate::provider::{Completed, Item, ModelEvent, ProviderError, Sent, limits_of, next_delay};
 use crate::resource::{self, Contents};
 use crate::secret::{Cleaner, Secrets};
 
@@ -152,20 +150,10 @@ impl Turn {
     async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
         let history = self.context.history().await.map_err(|error| Stop::End(error.into()))?;
         let contents = self.contents(&history).await;
-        let prompt = &self.settings.prompt;
-        let mut stream = self.settings.provider.stream(Request {
-            model: self.settings.model.clone(),
-            effort: self.settings.effort.clone(),
-            instructions: prompt.instructions.clone(),
-            project: prompt.project.clone(),
-            tools: self.toolbox().specs(),
-            history,
-            contents,
-            cache_key: prompt.cache_key.clone(),
-            wishes: self.settings.wishes.clone(),
-            session: self.context.session_id().clone(),
-            resends: self.resends(progress.attempts),
-        });
+        let (tools, resends) = (self.toolbox().specs(), self.resends(progress.attempts));
+        let session = self.context.session_id();
+        let request = self.settings.request(session, history, contents, tools, resends);
+        let mut stream = self.settings.provider.stream(request);
         let mut items = Vec::new();
         let mut is_parted = false;
         loop {

@@ -9,6 +9,7 @@ mod doom;
 mod evidence;
 mod execute;
 mod permit;
+mod request;
 mod stance;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,6 @@ use crate::event::{
 use crate::history;
 use crate::mcp::{Connections, Wanted};
 use crate::permission::Approvals;
-use crate::prompt::Context;
 use crate::provider::{Item, Provider, Source, Wishes};
 use crate::resource::Shelf;
 use crate::role::Role;
@@ -219,15 +219,13 @@ impl Turn {
     async fn begin(&self, input: Input) -> Result<(), End> {
         let settings = &self.settings;
         // Servers that are still starting are waited for a moment, once per Session.
-        self.context.cancel().run_until_cancelled(settings.connections.settled()).await;
+        let tell = |servers| self.context.emit(Ephemeral::Status(Status::Starting { servers }));
+        self.context.cancel().run_until_cancelled(settings.connections.settled(tell)).await;
         // The way to the model can be opened while the disk takes the user's words.
         settings.provider.expect_call(self.context.session_id());
         let history = self.context.history().await?;
         self.toolbox.get_or_init(|| self.gather());
-        let shell = &settings.prompt.shell;
-        let mode = settings.stance.mode();
-        let now = Context::now(&settings.workspace, shell, &mode, settings.role);
-        let mut context = Context { servers: settings.connections.instructions(), ..now }.text();
+        let mut context = settings.late_context();
         if let Some(told) = &input.context {
             context.extend(["\n\nThe user's editor says:\n", &settings.secrets.clean(told)]);
         }

@@ -397,7 +397,7 @@ async fn a_child_in_a_worktree_commits_on_its_own_branch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_repository_or_with_too_many_files_a_child_is_told_what_to_do() {
     let house = House::scripted(Script::answering(|_| Reply::says("hello"))).await;
-    let family = Family::in_house(house, |config| config.workspaces.max_files = 3);
+    let family = Family::in_house(house, |config| config.workspaces.most_files = 3);
     let here = family.house.workspace();
     let report =
         family.nursery.child(&here, &family.parent, "sub_1", "worktree").await.unwrap_err();

@@ -33,10 +33,19 @@ fn the_command_reference_is_true() {
     let mut command = pixir::command();
     command.build();
     describe(&mut command, "pixir", &mut text);
-    let path = page("docs/cli.md");
+    keep("docs/cli.md", &text);
+}
+
+#[test]
+fn the_reference_of_settings_is_true() {
+    keep("docs/config.md", &pixir::settings_reference());
+}
+
+fn keep(name: &str, text: &str) {
+    let path = page(name);
     if fs::read_to_string(&path).unwrap_or_default() != text {
         fs::write(&path, text).unwrap();
-        panic!("docs/cli.md was stale and has been rewritten: commit it");
+        panic!("{name} was stale and has been rewritten: commit it");
     }
 }
 

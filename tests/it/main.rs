@@ -22,6 +22,8 @@ mod background;
 mod budgets;
 /// The command line through its own door.
 mod cli;
+/// Settings shown and changed.
+mod config;
 /// Paths that try to leave, and links that change while they are followed.
 mod confinement;
 /// Killed while the sign-in is renewed.
@@ -36,6 +38,8 @@ mod doctor;
 mod ends;
 /// What is said when a Provider does not answer.
 mod errors;
+/// What can be seen of a Session, whatever state it is in.
+mod evidence;
 /// Files that are more than their letters, changed by every tool.
 mod fidelity;
 /// Sessions that branch off.

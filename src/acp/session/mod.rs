@@ -3,6 +3,7 @@
 //! It never waits for a Turn. A Turn is something that is listened to, like the client: so a
 //! cancel, another mode or a close is heard whatever runs.
 
+mod branching;
 mod opening;
 mod running;
 mod setting;
@@ -16,13 +17,14 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-pub use opening::{Which, open};
+pub use opening::{Which, branch, open};
 
 use super::ask::{self, Replied};
 use super::client::Client;
 use super::commands;
 use super::connection::Connection;
 use super::content::Prompt;
+use super::editor::Silence;
 use super::fault;
 use super::inbox::Inbox;
 use super::options::model_of;
@@ -80,6 +82,8 @@ pub struct Actor {
     announce_at: Option<Instant>,
     /// What the user should know, and was not told yet.
     notes: Vec<String>,
+    /// Whether the client answers for its files.
+    silence: Silence,
     was_prompted: bool,
 }
 
@@ -90,6 +94,7 @@ impl Actor {
         client: Client,
         harness: Arc<Harness>,
         conversation: Conversation,
+        silence: Silence,
     ) -> Self {
         let notes = conversation.notices().to_vec();
         let window = model_of(conversation.model(), harness.models()).window();
@@ -108,6 +113,7 @@ impl Actor {
             open: Vec::new(),
             announce_at: None,
             notes,
+            silence,
             was_prompted: false,
         }
     }
@@ -167,14 +173,14 @@ impl Actor {
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw(&key).await,
             Inbox::Set { ticket, wish } => self.set(ticket, wish).await,
-            Inbox::Load { ticket, setup } => {
-                self.set_up(&setup);
-                self.load(ticket).await;
-            }
-            Inbox::Resume { ticket, setup } => {
-                self.set_up(&setup);
-                self.resume(ticket).await;
-            }
+            Inbox::Load { ticket, setup } => match self.set_up_again(&setup) {
+                Ok(()) => self.load(ticket).await,
+                Err(fault) => ticket.answer(Err::<(), _>(fault)).await,
+            },
+            Inbox::Resume { ticket, setup } => match self.set_up_again(&setup) {
+                Ok(()) => self.resume(ticket).await,
+                Err(fault) => ticket.answer(Err::<(), _>(fault)).await,
+            },
             // The loop has taken it out.
             Inbox::Close { .. } => {}
         }
@@ -192,10 +198,11 @@ impl Actor {
         tokio::time::timeout(WINDING_UP, winding_up).await.ok();
     }
 
-    /// Ends everything: what runs, what waits, and the Session's hold on its Log.
+    /// Ends everything: what runs, what waits, and the Session's hold on its Log. Whoever closed it
+    /// has made it unknown to the client before.
     async fn end(mut self, mut inbox: mpsc::Receiver<Inbox>) {
-        self.connection.dismiss(&self.id);
         inbox.close();
+        self.connection.widen(&self.id, Vec::new());
         self.take_back_questions();
         for (ticket, _) in self.waiting.drain(..) {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
@@ -258,14 +265,25 @@ impl Actor {
         }
         self.conversation = self.harness.afresh(&self.conversation);
         let context = prompt.context.take();
-        let composed = prompt.compose(self.conversation.workspace());
+        let workspace = self.conversation.workspace().to_owned();
+        // Attachments may be large.
+        let composing = tokio::task::spawn_blocking(move || prompt.compose(&workspace));
+        let composed = match composing.await {
+            Ok(composed) => composed,
+            Err(error) => {
+                let fault = Fault::internal(format!("the prompt cannot be read: {error}"));
+                return ticket.answer(Err::<(), _>(fault)).await;
+            }
+        };
         if composed.attachments.iter().any(Attachment::is_image) && !self.conversation.sees_images()
         {
             let model = self.conversation.model();
             self.notes.push(format!("{model} takes no images: they will only be described to it"));
             self.tell_notes().await;
         }
-        let running = Running::new(ticket, &self.conversation);
+        let history = self.conversation.history().await;
+        let heard = history.ok().and_then(|history| history.last_seq());
+        let running = Running::new(ticket, &self.conversation, heard);
         let input = Input { text: composed.text };
         let sent = self.conversation.send_in(input, composed.attachments, context).await;
         match sent {
@@ -289,10 +307,14 @@ impl Actor {
 
     async fn withdraw(&mut self, key: &str) {
         if self.running.as_ref().is_some_and(|running| running.ticket.key() == key) {
-            return self.stop();
+            self.stop();
         }
-        let place = self.waiting.iter().position(|(ticket, _)| ticket.key() == key);
-        if let Some((ticket, _)) = place.and_then(|place| self.waiting.remove(place)) {
+        // A client that gives one id to two requests means both.
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (named, others): (VecDeque<_>, VecDeque<_>) =
+            waiting.partition(|(ticket, _)| ticket.key() == key);
+        self.waiting = others;
+        for (ticket, _) in named {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
         }
     }

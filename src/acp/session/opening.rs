@@ -7,7 +7,7 @@ use crate::acp::client::Client;
 use crate::acp::connection::Connection;
 use crate::acp::editor::ClientFiles;
 use crate::acp::fault;
-use crate::acp::setup::{Server, Setup};
+use crate::acp::setup::Setup;
 use crate::error::Report;
 use crate::harness::{self, Start};
 use crate::id::SessionId;
@@ -31,23 +31,34 @@ pub async fn open(
         Which::New => fault::of(report),
         Which::Known(id) => fault::of_session(report, &id.to_string()),
     };
-    if !setup.cwd.is_dir() {
-        let shown = setup.cwd.display();
-        return Err(Fault::invalid_params(format!("`cwd` {shown} is not a directory")));
-    }
+    setup.directory()?;
     let harness = connection.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
     let session = match &which {
         Which::New => harness::Which::New,
         Which::Known(id) => harness::Which::Resume(id.clone()),
     };
-    let mcp_servers = setup.servers.iter().cloned().map(Server::handed_over).collect();
+    let mcp_servers = setup.handed_over();
     let start = Start { workspace: setup.cwd.clone(), session, can_ask: true, mcp_servers };
     let started = harness.start(start).await;
     let mut conversation = started.map_err(|error| explain(&Report::from(&error)))?;
-    if let Some(files) = ClientFiles::of(&connection.peer, conversation.id(), client) {
+    let files = ClientFiles::of(&connection.peer, conversation.id(), client);
+    let silence = files.as_ref().map(ClientFiles::silence).unwrap_or_default();
+    if let Some(files) = files {
         conversation = conversation.edited_in(Arc::new(files));
     }
-    let mut actor = Actor::new(connection, client, harness, conversation);
+    let mut actor = Actor::new(connection, client, harness, conversation, silence);
     actor.set_up(setup);
     Ok(actor)
+}
+
+/// Branches off another Session, and gives its name.
+pub async fn branch(
+    connection: &Connection,
+    setup: &Setup,
+    parent: &SessionId,
+) -> Result<SessionId, Fault> {
+    let explain = |report: &Report| fault::of_session(report, &parent.to_string());
+    let workspace = setup.directory()?;
+    let harness = connection.harness(&workspace).await.map_err(|report| explain(&report))?;
+    harness.branch(&workspace, parent).await.map_err(|report| explain(&report))
 }

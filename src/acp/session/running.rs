@@ -6,7 +6,8 @@ use crate::acp::ending::Ending;
 use crate::acp::ticket::Ticket;
 use crate::conversation::Conversation;
 use crate::event::{
-    Ephemeral, EventKind, From, Heard, Listener, PermissionRequest, SharedEvent, Status,
+    Canonical, Ephemeral, EventKind, From, Heard, Listener, PermissionRequest, Seq, SharedEvent,
+    Status,
 };
 use crate::id::CallId;
 use crate::rpc::Fault;
@@ -15,6 +16,10 @@ use crate::rpc::Fault;
 pub struct Running {
     pub ticket: Ticket,
     pub listener: Listener,
+    /// The last fact that was heard, of this Turn or before it.
+    pub heard: Option<Seq>,
+    /// Whether the prompt itself was among them.
+    pub is_begun: bool,
     ending: Ending,
     is_cancelled: bool,
 }
@@ -30,9 +35,10 @@ pub struct Told {
 
 impl Running {
     /// Listens before anything is sent, so that nothing can be missed.
-    pub fn new(ticket: Ticket, conversation: &Conversation) -> Self {
+    pub fn new(ticket: Ticket, conversation: &Conversation, heard: Option<Seq>) -> Self {
         let listener = conversation.subscribe(From::Now);
-        Self { ticket, listener, ending: Ending::default(), is_cancelled: false }
+        let (is_begun, is_cancelled) = (false, false);
+        Self { ticket, listener, heard, is_begun, ending: Ending::default(), is_cancelled }
     }
 
     /// Asks the Turn to end; its end is heard like everything else.
@@ -61,7 +67,11 @@ impl Running {
             None => return Told { over: Some(Status::Interrupted), ..told },
         };
         match event.kind() {
-            EventKind::Canonical(fact) => self.ending.hear(fact),
+            EventKind::Canonical(fact) => {
+                self.heard = event.seq().or(self.heard);
+                self.is_begun |= matches!(fact, Canonical::UserMessage(_));
+                self.ending.hear(fact);
+            }
             EventKind::Ephemeral(Ephemeral::PermissionRequest(asked)) => {
                 told.asked = Some(asked.clone());
             }

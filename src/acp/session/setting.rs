@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{
-    LoadSessionResponse, NewSessionResponse, NoticeSeverity, ResumeSessionResponse, SessionUpdate,
+    LoadSessionResponse, NewSessionResponse, NoticeSeverity, ResumeSessionResponse,
     SetSessionConfigOptionResponse, SetSessionModeResponse,
 };
 use serde_json::json;
@@ -17,11 +17,10 @@ use crate::acp::fault;
 use crate::acp::options::{self, Wish, model_of};
 use crate::acp::setup::Setup;
 use crate::acp::ticket::Ticket;
-use crate::acp::to_acp::{self, Renderer};
+use crate::acp::to_acp::{self, Attached, Renderer};
 use crate::config::models::Model;
 use crate::error::Report;
-use crate::harness::Change;
-use crate::id::EventId;
+use crate::harness::{Change, Way};
 use crate::rpc::Fault;
 
 /// Clients need a moment after the answer before they know the Session that it names.
@@ -36,21 +35,41 @@ pub(super) enum Obeyed {
 }
 
 impl Actor {
-    /// Takes in what the client says when it opens the Session, now or once more: further
-    /// directories replace those of before.
-    ///
-    /// This is the place where the client's MCP servers (`setup.servers`) go into the Harness.
+    /// Takes in what the client says when it opens the Session: further directories replace those of
+    /// before. The servers are with the Harness by now.
     pub(super) fn set_up(&mut self, setup: &Setup) {
         let (conversation, notes) = self.harness.widen(&self.conversation, &setup.directories);
         self.conversation = conversation;
-        for note in setup.notes.iter().chain(&notes) {
-            if !self.notes.contains(note) {
-                self.notes.push(note.clone());
+        self.connection.widen(&self.id, self.conversation.directories().to_vec());
+        self.note(setup.notes.iter().cloned().chain(notes));
+    }
+
+    /// Takes in what it says when it opens one that is open: the same Session, so in the same
+    /// directory, with the servers that are named now from the next Turn on.
+    pub(super) fn set_up_again(&mut self, setup: &Setup) -> Result<(), Fault> {
+        let workspace = self.conversation.workspace();
+        if setup.directory()? != workspace {
+            return Err(fault::elsewhere(&self.id.to_string(), workspace));
+        }
+        if setup.servers.is_some() {
+            let servers = setup.handed_over();
+            let (conversation, notes) = self.harness.connect(&self.conversation, servers);
+            self.conversation = conversation;
+            self.note(notes);
+        }
+        self.set_up(setup);
+        Ok(())
+    }
+
+    fn note(&mut self, notes: impl IntoIterator<Item = String>) {
+        for note in notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
             }
         }
     }
 
-    /// Answers `session/new`.
+    /// Answers `session/new` and `session/fork`, whose answers have the same form.
     pub async fn introduce(&mut self, ticket: Ticket) {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
@@ -82,14 +101,9 @@ impl Actor {
     /// Tells the user what they should know: as notices, or as words before the first answer.
     pub(super) async fn tell_notes(&mut self) {
         self.notes.extend(self.conversation.take_notices());
+        self.notes.extend(self.silence.take_note());
         for note in std::mem::take(&mut self.notes) {
-            let update = if self.client.takes_notices {
-                to_acp::notice_update(NoticeSeverity::Warning, "Pixir", &note)
-            } else {
-                let id = EventId::mint().to_string();
-                SessionUpdate::AgentMessageChunk(to_acp::chunk(&id, &format!("\u{26a0} {note}\n")))
-            };
-            self.tell(update).await;
+            self.tell(to_acp::note_update(self.client, NoticeSeverity::Warning, &note)).await;
         }
     }
 
@@ -100,15 +114,37 @@ impl Actor {
                 return ticket.answer(Err::<(), _>(fault::of(&Report::from(&error)))).await;
             }
         };
-        let mut renderer = Renderer::new(
+        let fresh = Renderer::new(
             self.conversation.workspace().to_owned(),
             self.client,
             self.renderer.window,
         );
-        for update in renderer.replay(&history) {
+        // What the Turn has recorded and was not heard yet comes by itself, after this.
+        let (history, owes_prompt) = match &self.running {
+            Some(running) => (history.up_to(running.heard), !running.is_begun),
+            None => (history, false),
+        };
+        let conversation = self.conversation.clone();
+        let replay = move || {
+            let mut renderer = fresh;
+            let updates = renderer.replay(&history, &Attached::of(&conversation, &history));
+            (renderer, updates)
+        };
+        // Attachments come from the disk.
+        let (renderer, updates) = match tokio::task::spawn_blocking(replay).await {
+            Ok(replayed) => replayed,
+            Err(error) => {
+                let fault = Fault::internal(format!("it cannot be shown: {error}"));
+                return ticket.answer(Err::<(), _>(fault)).await;
+            }
+        };
+        for update in updates {
             self.tell(update).await;
         }
-        self.renderer = renderer;
+        let before = std::mem::replace(&mut self.renderer, renderer);
+        for update in self.renderer.go_on_from(before, owes_prompt) {
+            self.tell(update).await;
+        }
         self.tell(commands::update()).await;
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
@@ -174,6 +210,9 @@ impl Actor {
                 return Obeyed::Answer(format!("The model is {current}. There are: {names}."));
             }
             Order::Model { name } => (Wish::Model(name), None),
+            Order::Undo { turns } => return Obeyed::Answer(self.undo(&turns).await),
+            Order::Redo => return Obeyed::Answer(self.rewind(Way::Forward).await),
+            Order::Fork => return Obeyed::Answer(self.fork().await),
         };
         let changed = match wish.change(&self.conversation, models) {
             Ok(change) => self.change(change, models).await,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::diff::{self, Before};
 use super::fenced;
 use crate::acp::client::Client;
-use crate::event::{self, ToolResult};
+use crate::event::{self, ToolResult, guest, guest_call};
 
 /// The longest title, in characters.
 const TITLE: usize = 200;
@@ -50,6 +50,10 @@ pub struct Look {
 impl Look {
     /// How a call of a tool looks.
     pub fn of(tool: &str, args: &Value, root: &Path) -> Self {
+        if let Some((server, own)) = guest(tool) {
+            let title = guest_call(server, own, args, TITLE);
+            return Self { title: bounded(&title), kind: ToolKind::Other, locations: Vec::new() };
+        }
         let known = LOOKS.iter().find(|(name, ..)| *name == tool);
         let (kind, verb) = known.map_or((ToolKind::Other, tool), |(_, kind, verb)| (*kind, *verb));
         let text = |key: &str| args.get(key).and_then(Value::as_str);
@@ -144,13 +148,15 @@ impl Card {
 
     /// It printed something.
     pub fn output(&mut self, piece: &str) -> Option<SessionUpdate> {
+        self.output.push_str(piece);
         if self.has_terminal {
             self.told += piece.len();
-            let data = json!({ "terminal_id": self.terminal(), "data": for_terminal(piece) });
-            let meta = Meta::from_iter([("terminal_output".to_owned(), data)]);
-            return Some(self.update(ToolCallUpdateFields::new(), Some(meta)));
+            // Kept for a client that looks again.
+            if self.output.len() > 2 * SHOWN {
+                keep_tail(&mut self.output, SHOWN);
+            }
+            return Some(self.printed(piece));
         }
-        self.output.push_str(piece);
         // All of it is sent every time, so it is sent less and less often.
         let news = self.output.len().saturating_sub(self.told);
         if news < self.told / 8 {
@@ -160,6 +166,32 @@ impl Card {
         self.told = self.output.len();
         let content = vec![text(&fenced(&self.output, ""))];
         Some(self.update(ToolCallUpdateFields::new().content(content), None))
+    }
+
+    /// What a client that sees it for the first time has missed, besides that it began.
+    pub fn so_far(&self) -> Vec<SessionUpdate> {
+        let mut updates = Vec::new();
+        if self.is_started {
+            let fields = ToolCallUpdateFields::new().status(ToolCallStatus::InProgress);
+            updates.push(self.update(fields, None));
+        }
+        if self.output.is_empty() {
+            return updates;
+        }
+        updates.push(if self.has_terminal {
+            self.printed(&self.output)
+        } else {
+            let content = vec![text(&fenced(&self.output, ""))];
+            self.update(ToolCallUpdateFields::new().content(content), None)
+        });
+        updates
+    }
+
+    /// Output for a terminal of the client.
+    fn printed(&self, piece: &str) -> SessionUpdate {
+        let data = json!({ "terminal_id": self.terminal(), "data": for_terminal(piece) });
+        let meta = Meta::from_iter([("terminal_output".to_owned(), data)]);
+        self.update(ToolCallUpdateFields::new(), Some(meta))
     }
 
     /// It is over.
@@ -304,7 +336,7 @@ fn patched_files(patch: &str) -> Vec<String> {
 }
 
 /// On one line, and not too long.
-fn bounded(title: &str) -> String {
+pub fn bounded(title: &str) -> String {
     let line: String = title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(TITLE) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),

@@ -15,7 +15,7 @@ pub struct Hunk {
     /// `None` when there was no file before.
     pub old: Option<String>,
     pub new: String,
-    /// Where it begins in the new file, from 1.
+    /// Where the first change is in the new file, from 1; what stands around it is no change.
     pub line: u32,
 }
 
@@ -84,6 +84,7 @@ struct Open {
     old: String,
     new: String,
     line: u32,
+    is_changed: bool,
     /// Lines that its head promises and that have not come.
     old_left: u32,
     new_left: u32,
@@ -107,6 +108,7 @@ impl Open {
             old: String::new(),
             new: String::new(),
             line: line.max(1),
+            is_changed: false,
             old_left,
             new_left,
             is_new: old_start == 0 && old_left == 0,
@@ -139,6 +141,10 @@ impl Open {
             return;
         }
         self.last = (mark != '+', mark != '-');
+        self.is_changed |= mark != ' ';
+        if !self.is_changed {
+            self.line += 1;
+        }
         if self.last.0 {
             self.old.push_str(text);
             self.old_left = self.old_left.saturating_sub(1);

@@ -3,6 +3,7 @@
 //! It has no clock and no channel: Events go in, updates come out. Live, a tool call is told when it
 //! begins and again when it changes; of the past it is told once, with everything.
 
+mod attached;
 pub mod call;
 pub mod diff;
 mod stream;
@@ -14,16 +15,17 @@ use std::path::PathBuf;
 
 use agent_client_protocol_schema::v1::{
     ContentBlock, ContentChunk, Cost, MessageId, Notice, NoticeSeverity, Plan, PlanEntry,
-    PlanEntryPriority, PlanEntryStatus, ResourceLink, SessionInfoUpdate, SessionUpdate,
-    TextContent, UsageUpdate,
+    PlanEntryPriority, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, TextContent, UsageUpdate,
 };
 use serde_json::Value;
+
+pub use attached::Attached;
 
 use super::client::Client;
 use super::{ending, fault};
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Seq,
-    Status, TerminalStatus, TurnFailed, UserMessage,
+    Status, TerminalStatus, TurnFailed, UserMessage, still_starting,
 };
 use crate::history::History;
 use crate::id::{CallId, EventId};
@@ -53,6 +55,8 @@ pub struct Renderer {
     /// Tokens in the window after the last call.
     used: Option<u64>,
     is_titled: bool,
+    /// The client has looked again before the prompt was recorded.
+    owes_prompt: bool,
 }
 
 impl Renderer {
@@ -68,6 +72,7 @@ impl Renderer {
             spent: None,
             used: None,
             is_titled: false,
+            owes_prompt: false,
         }
     }
 
@@ -81,7 +86,7 @@ impl Renderer {
 
     /// Shows everything that happened so far and was not taken back; calls that still run are left
     /// open.
-    pub fn replay(&mut self, history: &History) -> Vec<SessionUpdate> {
+    pub fn replay(&mut self, history: &History, attached: &Attached) -> Vec<SessionUpdate> {
         let mut updates = Vec::new();
         let live: HashSet<Seq> = history.live_backwards().map(|(seq, _)| seq).collect();
         for event in history.iter() {
@@ -94,7 +99,7 @@ impl Renderer {
                 // Only what it came to is of interest.
                 Canonical::Plan(_) => {}
                 Canonical::UserMessage(message) => {
-                    updates.extend(user(event.id(), message));
+                    updates.extend(attached.user(event.id(), message));
                     self.is_titled = true;
                 }
                 Canonical::ToolCall(call) if call.name != PLANNING => {
@@ -113,6 +118,26 @@ impl Renderer {
             updates.push(plan_update(plan));
         }
         updates.extend(self.standing(history));
+        updates
+    }
+
+    /// Goes on where another renderer was in the middle of a Turn: what it told that is not in the
+    /// Log yet is told again under the same names, so that what follows belongs to it.
+    pub fn go_on_from(&mut self, other: Self, owes_prompt: bool) -> Vec<SessionUpdate> {
+        self.owes_prompt = owes_prompt;
+        let mut updates = Vec::new();
+        for (id, card) in other.cards {
+            if let Some(own) = self.cards.get_mut(&id) {
+                updates.extend(card.so_far());
+                *own = card;
+            }
+        }
+        let chunks = |stream: &Stream| -> Vec<ContentChunk> {
+            stream.told().map(|(id, text)| chunk(id, text)).collect()
+        };
+        (self.words, self.thoughts) = (other.words, other.thoughts);
+        updates.extend(chunks(&self.thoughts).into_iter().map(SessionUpdate::AgentThoughtChunk));
+        updates.extend(chunks(&self.words).into_iter().map(SessionUpdate::AgentMessageChunk));
         updates
     }
 
@@ -139,8 +164,12 @@ impl Renderer {
 
     fn fact(&mut self, id: &EventId, fact: &Canonical) -> Vec<SessionUpdate> {
         match fact {
-            // What the user said is known to whoever said it.
-            Canonical::UserMessage(message) => self.title(message),
+            // What the user said is known to whoever said it, unless they looked again since.
+            Canonical::UserMessage(message) => {
+                let is_owed = std::mem::take(&mut self.owes_prompt);
+                let said = is_owed.then(|| Attached::default().user(id, message));
+                said.into_iter().flatten().chain(self.title(message)).collect()
+            }
             Canonical::AssistantMessage(message) => self.message(id, message),
             Canonical::Reasoning(reasoning) => self.reasoning(id, reasoning),
             Canonical::ToolCall(call) if call.name == PLANNING => Vec::new(),
@@ -198,6 +227,9 @@ impl Renderer {
             Ephemeral::Status(Status::Working { call_id, .. }) => {
                 let card = self.cards.get_mut(call_id);
                 card.and_then(Card::start).into_iter().collect()
+            }
+            Ephemeral::Status(Status::Starting { servers }) => {
+                vec![note_update(self.client, NoticeSeverity::Info, &still_starting(servers))]
             }
             Ephemeral::ProviderRetry(retry) if self.client.takes_notices => {
                 let title = format!("Trying again ({}/{})", retry.attempt, retry.max_attempts);
@@ -270,20 +302,6 @@ impl Renderer {
     }
 }
 
-/// The user's words of the past.
-fn user(id: &EventId, message: &UserMessage) -> Vec<SessionUpdate> {
-    let id = id.to_string();
-    let words = (!message.text.is_empty()).then(|| chunk(&id, &message.text));
-    let attached = message.descriptors().map(|resource| {
-        let uri = format!("pixir:resource/{}", resource.id);
-        let link = ResourceLink::new(resource.name.clone(), uri)
-            .mime_type(resource.media_type.clone())
-            .size(i64::try_from(resource.bytes).ok());
-        ContentChunk::new(ContentBlock::ResourceLink(link)).message_id(MessageId::new(id.clone()))
-    });
-    words.into_iter().chain(attached).map(SessionUpdate::UserMessageChunk).collect()
-}
-
 /// The words of a failure.
 pub fn failure(id: &str, told: &str) -> SessionUpdate {
     SessionUpdate::AgentMessageChunk(chunk(id, &format!("\u{26a0} {told}")))
@@ -298,6 +316,15 @@ pub fn chunk(id: &str, text: &str) -> ContentChunk {
 /// Something the user should know, for clients that take notices.
 pub fn notice_update(severity: NoticeSeverity, title: &str, words: &str) -> SessionUpdate {
     SessionUpdate::Notice(Notice::new(severity, title).description(words.to_owned()))
+}
+
+/// Something the user should know: a notice, or words of their own where notices are not taken.
+pub fn note_update(client: Client, severity: NoticeSeverity, note: &str) -> SessionUpdate {
+    if client.takes_notices {
+        return notice_update(severity, "Pixir", note);
+    }
+    let id = EventId::mint().to_string();
+    SessionUpdate::AgentMessageChunk(chunk(&id, &format!("\u{26a0} {note}\n")))
 }
 
 fn title_update(text: &str) -> SessionUpdate {

@@ -52,6 +52,11 @@ impl Stream {
         Some((event.to_string(), text.to_owned()))
     }
 
+    /// What was told of messages whose Events do not exist yet, each with its id.
+    pub fn told(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.open.iter().map(|open| (open.id.as_str(), open.told.as_str()))
+    }
+
     /// Ends it, and says whether anything had been told.
     pub fn close(&mut self) -> bool {
         let was_open = !self.open.is_empty();

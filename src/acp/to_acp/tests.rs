@@ -58,7 +58,11 @@ fn shown(updates: Vec<SessionUpdate>) -> Vec<Value> {
 
 fn replayed(events: Vec<Event>) -> Vec<Value> {
     let events = events.into_iter().map(std::sync::Arc::new).collect();
-    shown(Screen::new(Client::default()).0.replay(&History::from_events(events)))
+    shown(
+        Screen::new(Client::default())
+            .0
+            .replay(&History::from_events(events), &Attached::default()),
+    )
 }
 
 fn terminals() -> Client {
@@ -317,7 +321,7 @@ fn check(diff: &str, expected: &[(&str, Option<&str>, &str, u32)]) {
 fn a_diff_is_taken_apart_into_true_texts() {
     check(
         "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n@@ -9 +9,2 @@\n y\n+z\n",
-        &[("x", Some("a\nb\n"), "a\nc\n", 1), ("x", Some("y\n"), "y\nz\n", 9)],
+        &[("x", Some("a\nb\n"), "a\nc\n", 2), ("x", Some("y\n"), "y\nz\n", 10)],
     );
     check("--- a/new\n+++ b/new\n@@ -0,0 +1,2 @@\n+a\n+b\n", &[("new", None, "a\nb\n", 1)]);
     check("--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", &[("gone", Some("a\n"), "", 1)]);

@@ -130,6 +130,12 @@ pub fn find(workspace: &Path, id: &SessionId) -> bool {
     paths::log(workspace, id).symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
+/// Who has a Session open; looking takes no lock.
+pub fn holder_of(workspace: &Path, id: &SessionId) -> Option<u32> {
+    let file = Folder::open(workspace).ok()??.read_log(id).ok()?;
+    Locks::now().holder(&file)
+}
+
 /// Deletes a Session's Log and folder, unless a process has it open; says what was deleted.
 pub fn delete(workspace: &Path, id: &SessionId) -> Result<Vec<PathBuf>, LogError> {
     let (log, folder) = (paths::log(workspace, id), paths::session_folder(workspace, id));

@@ -223,10 +223,14 @@ impl Call {
             },
         };
         self.announce("sse", fallback_reason, None);
-        let policy = self.shared.credential.policy();
-        let body = Parts::write(&self.request, &self.reader(), policy, Form::Http).into_bytes();
-        self.letter = Some(Letter::Sse(body));
+        self.letter = Some(Letter::Sse(self.http_body()));
         Ok(())
+    }
+
+    /// The whole request, as it goes over HTTP.
+    pub(super) fn http_body(&self) -> Vec<u8> {
+        let policy = self.shared.credential.policy();
+        Parts::write(&self.request, &self.reader(), policy, Form::Http).into_bytes()
     }
 
     /// The Session's socket with what its server knows, or a new one.

@@ -122,6 +122,10 @@ impl Provider for Responses {
             .boxed()
     }
 
+    fn rehearse(&self, request: &Request) -> Option<Vec<u8>> {
+        Some(Call::new(self.shared.clone(), request.clone()).http_body())
+    }
+
     fn expect_call(&self, session: &SessionId) {
         if !self.shared.lines.of(session, |line| line.has_socket()) {
             self.shared.client.dial_ahead();

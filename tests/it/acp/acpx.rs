@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::conformance::actor::{self, play};
+use crate::mcp::server::arguments;
 use crate::support::desk::{Ran, ran};
 use crate::support::house::{DEADLINE, newest_log};
 use crate::support::stage::{Stage, wait_for};
@@ -137,5 +138,20 @@ async fn a_command_is_cancelled_while_it_runs() {
     };
     assert_eq!(wait_for(Duration::from_secs(10), last, |end| end == "interrupted"), "interrupted");
     acpx.run(&["sessions", "close"]);
+    acpx.stage.assert_nothing_survives();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_of_a_server_that_it_hands_over_is_called() {
+    let Some(acpx) = Acpx::new("MCP").await else { return };
+    acpx.stage.configure(&json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
+    let env = json!([{"name": "STORY_SERVER", "value": "{}"}]);
+    let server = json!({"name": "story", "command": "/bin/sh", "args": arguments(&acpx.stage.mark), "env": env});
+    let settings = acpx.work().join("mcp.json");
+    std::fs::write(&settings, json!({ "mcpServers": [server] }).to_string()).unwrap();
+    let prompt = play("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
+    let settings = settings.to_str().unwrap();
+    let told = acpx.run(&["--approve-all", "--mcp-config", settings, "exec", &prompt]);
+    assert!(told.out.contains("you said hello"), "{}", told.out);
     acpx.stage.assert_nothing_survives();
 }

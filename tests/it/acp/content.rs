@@ -30,7 +30,7 @@ async fn all_blocks_reach_the_model_in_order() {
         text.starts_with("Compare `src/a.rs` with [attached: b.rs from file:///x/b.rs]"),
         "{text}"
     );
-    assert!(text.contains("[attached: image.png][an audio recording was left out"), "{text}");
+    assert!(text.contains("[attached: image.png] [an audio recording was left out"), "{text}");
     assert_eq!(message["resources"].as_array().unwrap().len(), 2);
     assert!(
         message["context"]

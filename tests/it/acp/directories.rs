@@ -33,6 +33,11 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
     let params = json!({"cwd": stage.workspace(), "mcpServers": [], "additionalDirectories": [near, "/etc"]});
     let made = editor.call("session/new", params).unwrap();
     let id = made["sessionId"].as_str().unwrap().to_owned();
+    let listed = |editor: &mut Editor| {
+        let listed = editor.call("session/list", json!({"cwd": stage.workspace()})).unwrap();
+        listed["sessions"][0]["additionalDirectories"].clone()
+    };
+    assert_eq!(listed(&mut editor), json!([near]), "what is used is listed");
     editor.turn(&id, "near").unwrap();
     let told = crate::support::editor::text_of(&editor.updates(), "agent_message_chunk");
     assert!(told.contains("/etc cannot be writable"), "what is not used is told: {told}");
@@ -46,7 +51,15 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
     assert_eq!(failed, 2);
     // Who opens the Session again says again what belongs to it.
     editor.call("session/resume", json!({"sessionId": id, "cwd": stage.workspace()})).unwrap();
+    assert_eq!(listed(&mut editor), json!(null));
     editor.turn(&id, "near again").unwrap();
     assert!(!near.join("again").exists());
+    // What is beside the Workspace is not surveyed, so undo leaves it alone, and says so.
+    let told = editor.turn(&id, "/undo 3").unwrap();
+    assert_eq!(told["stopReason"], "end_turn");
+    let told = crate::support::editor::text_of(&editor.updates(), "agent_message_chunk");
+    let left = near.join("by-tool");
+    assert!(told.contains("3 Turns taken back") && told.contains(left.to_str().unwrap()), "{told}");
+    assert!(left.is_file());
     assert!(editor.end().0.success());
 }

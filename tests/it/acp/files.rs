@@ -101,3 +101,32 @@ async fn a_client_without_files_is_never_asked_for_any() {
         !all.iter().any(|message| message["method"].as_str().is_some_and(|m| m.starts_with("fs/")))
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_editor_that_does_not_answer_is_asked_once_and_that_is_told_once() {
+    let read = |name: &str| Reply::calls("read", json!({ "path": name }));
+    let stage = stage([
+        read("a.txt"),
+        read("b.txt"),
+        edit("one", "two"),
+        Reply::says("done"),
+        read("b.txt"),
+        Reply::says("and again"),
+    ])
+    .await;
+    for name in ["a.txt", "b.txt"] {
+        std::fs::write(stage.workspace().join(name), "one\n").unwrap();
+    }
+    let (mut editor, id) = editor(&stage, &["--auto"], FILES());
+    assert_eq!(editor.turn(&id, "read and change").unwrap()["stopReason"], "end_turn");
+    assert_eq!(editor.turn(&id, "read").unwrap()["stopReason"], "end_turn");
+    assert_eq!(content(&stage.workspace().join("a.txt")), "two\n");
+    let messages = editor.drain();
+    let asked = messages.iter().filter(|message| {
+        message["method"].as_str().is_some_and(|method| method.starts_with("fs/"))
+    });
+    assert_eq!(asked.count(), 1, "{messages:#?}");
+    let told = json!(messages).to_string();
+    assert_eq!(told.matches("the editor did not answer").count(), 1, "{told}");
+    assert!(editor.end().0.success());
+}

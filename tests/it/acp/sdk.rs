@@ -7,15 +7,17 @@ use std::time::Duration;
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
-    CancelNotification, CloseSessionRequest, ContentBlock, InitializeRequest, ListSessionsRequest,
-    LoadSessionRequest, NewSessionRequest, PermissionOptionKind, PromptRequest, PromptResponse,
-    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
-    ResumeSessionRequest, SelectedPermissionOutcome, SessionId, SessionNotification, SessionUpdate,
-    StopReason, TextContent, ToolCallContent, ToolCallStatus,
+    CancelNotification, CloseSessionRequest, ContentBlock, EnvVariable, InitializeRequest,
+    ListSessionsRequest, LoadSessionRequest, McpServer, McpServerStdio, NewSessionRequest,
+    PermissionOptionKind, PromptRequest, PromptResponse, RequestPermissionOutcome,
+    RequestPermissionRequest, RequestPermissionResponse, ResumeSessionRequest,
+    SelectedPermissionOutcome, SessionId, SessionNotification, SessionUpdate, StopReason,
+    TextContent, ToolCallContent, ToolCallStatus,
 };
 use agent_client_protocol::{AcpAgent, AcpAgentConfig, Agent, Client, Error};
 
 use super::conformance::actor::{self, play};
+use crate::mcp::server::arguments;
 use crate::support::Stage;
 use crate::support::house::DEADLINE;
 use crate::support::leaks;
@@ -186,6 +188,36 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
         let answer = prompt(&client, &session, "what was said » repeat").await?;
         assert_eq!(answer.stop_reason, StopReason::EndTurn);
         assert!(text_of(&ears.take()).contains("cat made.txt"));
+        client.send_request(CloseSessionRequest::new(session)).block_task().await?;
+        Ok(())
+    })
+    .await;
+    stage.assert_nothing_survives();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_client_hands_over_a_server_whose_tool_is_called() {
+    let stage = Stage::new(Stage::mark(), actor::script()).await;
+    stage.configure(&serde_json::json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
+    let work = stage.workspace().canonicalize().unwrap();
+    let server = McpServerStdio::new("story", "/bin/sh")
+        .args(arguments(&stage.mark))
+        .env(vec![EnvVariable::new("STORY_SERVER", "{}")]);
+    let heard = Heard::default();
+    let ears = heard.clone();
+    drive(&stage, &heard, async move |client: ConnectionTo<Agent>| {
+        greet(&client).await?;
+        let new = NewSessionRequest::new(work).mcp_servers(vec![McpServer::Stdio(server)]);
+        let session = client.send_request(new).block_task().await?.session_id;
+        let script = play("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
+        let answer = prompt(&client, &session, &script).await?;
+        assert_eq!(answer.stop_reason, StopReason::EndTurn);
+        assert!(text_of(&ears.take()).contains("you said hello"));
+        assert_eq!(
+            ears.asked.lock().unwrap().len(),
+            1,
+            "nobody knows what it does, so it is asked"
+        );
         client.send_request(CloseSessionRequest::new(session)).block_task().await?;
         Ok(())
     })

@@ -1,12 +1,15 @@
 //! `pixir mcp`, and servers that a Workspace brings.
 
 use pixir::scripted::{Reply, Script};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::of_server;
 use super::server::{arguments, entry};
 use super::web::{KEY, Web};
 use crate::support::House;
+use crate::support::house::DEADLINE;
+use crate::support::stage::{Stage, wait_for};
 use crate::support::terminal::Terminal;
 
 async fn house(servers: &Value) -> House {
@@ -34,8 +37,11 @@ async fn the_list_shows_servers_and_no_secret() {
     let listed = house.pixir(&["mcp", "list", "--json"]).exits(0);
     assert!(!listed.out.contains(token), "{}", listed.out);
     let output = &listed.envelope()["output"];
-    assert_eq!(output[0]["env"], json!(["API_KEY"]));
-    assert_eq!(output[1]["headers"], json!(["Authorization"]));
+    let files = json!({"name": "files", "transport": "stdio", "place": "npx -y server …",
+        "origin": "user", "trusted": false, "env": ["API_KEY"]});
+    let web = json!({"name": "web", "transport": "http", "place": "https://x.example/mcp?…",
+        "origin": "user", "trusted": true, "headers": ["Authorization"]});
+    assert_eq!(*output, json!([files, web]), "the whole shape");
     let odd = house.pixir(&["mcp", "test", "nobody", "--json"]).exits(2).envelope();
     assert_eq!(odd["error"]["details"]["next_actions"][0], "use one of: files, web");
 }
@@ -55,9 +61,19 @@ async fn a_test_says_what_a_server_offers() {
         "{told}"
     );
     let output = house.pixir(&["mcp", "test", "story", "--json"]).exits(0).envelope();
-    assert_eq!(output["output"]["server"], json!({"name": "story-server", "version": "1.2.3"}));
-    assert_eq!(output["output"]["instructions"], "Be kind.");
-    assert_eq!(output["output"]["tools"][1]["name"], "mcp__story__echo");
+    let mut shape = output["output"].clone();
+    assert!(shape["took_ms"].is_u64());
+    shape["took_ms"] = json!(0);
+    shape["tools"] = json!([shape["tools"][1]]);
+    let echo = json!({"name": "mcp__story__echo", "read_only": false,
+        "description": "[MCP server story] Does what echo does."});
+    assert_eq!(
+        shape,
+        json!({"name": "story", "transport": "stdio", "protocol": "2025-11-25", "took_ms": 0,
+            "server": {"name": "story-server", "version": "1.2.3"}, "instructions": "Be kind.",
+            "tools": [echo], "tools_left_out": 0}),
+        "the whole shape"
+    );
     let output = house.pixir(&["mcp", "test", "web", "--json"]).exits(0).envelope();
     assert_eq!(output["output"]["tools"][0]["name"], "mcp__web__add");
 }
@@ -97,6 +113,73 @@ async fn a_test_that_fails_says_why_and_what_to_do() {
     }
     let failed = house.pixir(&["mcp", "test", "exits", "--json"]).exits(1).envelope();
     assert!(failed["error"]["details"]["stderr"].as_str().unwrap().starts_with("no database"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_entry_is_told_by_its_name_and_the_others_work() {
+    let house = house(&json!({
+        "typo": {"comand": "npx"},
+        "lost": {"url": "https://x.example/${NO_SUCH_VARIABLE}"},
+        "story": entry(&json!({}), "plain-"),
+    }))
+    .await;
+    let typo = "`comand` is none of type, command, args";
+    let listed = house.pixir(&["mcp", "list", "--json"]).exits(0);
+    let all = listed.envelope()["output"].clone();
+    let names: Vec<&str> =
+        all.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(names, ["lost", "story", "typo"]);
+    assert_eq!(
+        (&all[2]["transport"], &all[2]["place"]),
+        (&json!("broken"), &json!("mcp_servers.typo"))
+    );
+    assert!(all[2]["problem"].as_str().unwrap().starts_with(typo), "{all}");
+    let shown = house.pixir(&["mcp"]).exits(0);
+    assert!(
+        shown.out.contains(&format!("typo   broken  mcp_servers.typo: {typo}")),
+        "{}",
+        shown.out
+    );
+    for (name, words) in [("typo", typo), ("lost", "the variable NO_SUCH_VARIABLE is not set")] {
+        let failed = house.pixir(&["mcp", "test", name, "--json"]).exits(2).envelope();
+        assert_eq!(failed["error"]["kind"], "invalid_config", "{failed}");
+        let message = failed["error"]["message"].as_str().unwrap();
+        let place = format!("MCP server `{name}`: `mcp_servers.{name}`: {words}");
+        assert!(message.starts_with(&place), "{message}");
+        assert!(failed["error"]["details"]["next_actions"][0].is_string(), "{failed}");
+    }
+    house.pixir(&["mcp", "test", "story"]).exits(0);
+    let run = house.pixir(&["hi"]).exits(0);
+    assert!(
+        run.err.contains("MCP server `typo` cannot be used: `mcp_servers.typo`"),
+        "{}",
+        run.err
+    );
+    let offered = of_server(house.requests().last().unwrap());
+    assert!(offered.contains(&"mcp__story__echo".to_owned()), "{offered:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_test_takes_as_long_as_it_is_given_and_can_be_stopped() {
+    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    let mute = json!({"mode": "mute"});
+    stage.configure(&json!({"mcp_servers": {"mute": entry(&mute, &stage.mark)}}));
+    let ended = stage.run(&["mcp", "test", "mute", "--json", "--timeout", "1s"]);
+    ended.expect_code(124);
+    let failed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(failed["error"]["kind"], "timeout", "{failed}");
+    let message = failed["error"]["message"].as_str().unwrap();
+    assert!(message.contains("MCP server `mute`: it did not answer within 1 s"), "{message}");
+    let next = failed["error"]["details"]["next_actions"].to_string();
+    assert!(next.contains("by hand") && next.contains("--timeout"), "{next}");
+    stage.assert_nothing_survives();
+
+    let running = stage.start(&["mcp", "test", "mute", "--timeout", "10m"]);
+    let is_there = |left: &Vec<String>| left.iter().any(|line| line.contains("when_asked"));
+    assert!(is_there(&wait_for(DEADLINE, || stage.survivors(), is_there)), "it runs");
+    running.signal(Signal::INT);
+    running.end().expect_code(130);
+    stage.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{house, of_server, story};
 use crate::support::House;
-use crate::support::house::DEADLINE;
+use crate::support::house::{DEADLINE, say};
 
 /// A Turn beside a server that cannot be used; gives what is told about it.
 async fn told_of(mode: &str) -> String {
@@ -56,6 +56,20 @@ async fn a_server_that_asks_and_does_not_listen_is_left() {
 async fn an_answer_that_nobody_can_read_is_an_answer() {
     let told = told_of("abyss").await;
     assert!(told.contains("its answer cannot be read"), "{told}");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_result_is_told_with_server_tool_and_flaw() {
+    let replies = [Reply::calls("mcp__story__babble", json!({})), Reply::says("Fine.")];
+    let house = house(&json!({"more": ["babble"]}), replies).await;
+    let (conversation, status) = house.turn("babble").await;
+    assert_eq!(status, Status::Done);
+    let log = house.transcript(&conversation);
+    assert!(log.contains("tool_result error mcp_server_failed"), "{log}");
+    let told = house.requests().pop().unwrap().outputs().last().unwrap().to_string();
+    for words in ["MCP server `story`", "the call of `babble`", "`content` is a text, not a list"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
 }
 
 #[tokio::test]
@@ -125,4 +139,102 @@ async fn a_huge_schema_and_hidden_words_do_not_reach_the_model() {
     let shown: String = tools[tools.len() - 3..].iter().map(ToString::to_string).collect();
     assert!(shown.len() < 64 * 1024, "{}", shown.len());
     assert!(!shown.contains('\u{202e}') && !shown.contains("\\u001b"));
+}
+
+/// A Turn that calls one of the further tools; gives what the model is told, and the notices.
+async fn called(tool: &str) -> (String, String) {
+    let call = Reply::calls(format!("mcp__story__{tool}").as_str(), json!({}));
+    let replies = [call, Reply::says("Fine."), Reply::says("Still fine.")];
+    let house = house(&json!({"more": [tool]}), replies).await;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    let told = house.requests().pop().unwrap().outputs().last().unwrap().to_string();
+    assert_eq!(say(&conversation, "and now").await, Status::Done);
+    (told, conversation.take_notices().join("\n"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_answers_twice_is_heard_once() {
+    let (told, notices) = called("twice").await;
+    assert!(told.contains("the first") && !told.contains("the second"), "{told}");
+    assert_eq!(notices, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_may_ask_for_roots_and_gets_no_model_and_no_user() {
+    let (told, _) = called("ask").await;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(told[0]["error"]["code"].is_i64(), "no model: {told}");
+    assert!(
+        told[1]["error"].is_object() || told[1]["result"]["action"] == "decline",
+        "no user: {told}"
+    );
+    assert!(told[2]["result"]["roots"][0]["uri"].as_str().unwrap().starts_with("file:///"));
+    assert_eq!(told[3]["error"]["code"], -32_601, "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_of_fifty_megabytes_ends_the_connection_and_says_why() {
+    let (told, notices) = called("vast").await;
+    assert!(told.contains("MCP server `story`") && told.contains("`vast`"), "{told}");
+    assert!(told.contains("more than 25165824 bytes"), "{told}");
+    assert!(notices.contains("more than 25165824 bytes"), "{notices}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_breaks_off_in_the_middle_is_told_with_its_end() {
+    let (told, notices) = called("half").await;
+    assert!(told.contains("ended during the call of `half`"), "{told}");
+    assert!(told.contains("exit code 4"), "{told}");
+    assert!(notices.contains("exit code 4: broken off"), "{notices}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn noise_on_standard_error_and_storms_of_notifications_pass() {
+    let (told, notices) = called("noise").await;
+    assert!(told.contains("quiet again") && notices.is_empty(), "{told} {notices}");
+    let (told, notices) = called("storm").await;
+    assert!(told.contains("calm again") && notices.is_empty(), "{told} {notices}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_that_act_on_a_terminal_do_not_reach_the_model() {
+    let (told, _) = called("turned").await;
+    assert!(!told.contains(['\u{1b}', '\u{9b}']) && told.contains('c'), "{told:?}");
+}
+
+#[tokio::test]
+async fn tools_that_cannot_be_read_are_left_out_and_schemas_are_mended() {
+    let replies = [Reply::calls("mcp__story__echo", json!({"text": "x"})), Reply::says("Ok.")];
+    let house = house(&json!({"mode": "odd"}), replies).await;
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let request = house.requests().remove(0);
+    assert_eq!(of_server(&request), ["mcp__story__echo", "mcp__story__one", "mcp__story__two"]);
+    let tools = request.body["tools"].as_array().unwrap();
+    let open = json!({"type": "object", "properties": {}});
+    assert_eq!(tools[tools.len() - 2]["parameters"], open);
+    let mended = json!({"text": {"type": "string"}, "odd": {}});
+    assert_eq!(tools[tools.len() - 1]["parameters"]["properties"], mended);
+    let told = conversation.take_notices().join("\n");
+    assert!(told.contains("MCP server `story`: 3 tools cannot be read"), "{told}");
+    assert!(house.transcript(&conversation).contains(r#"ok=true "you said x""#));
+}
+
+#[tokio::test]
+async fn names_that_would_be_one_are_told_apart_across_servers() {
+    let mut house = House::with([Reply::says("Ok.")]).await;
+    house.config.mcp.wait = DEADLINE;
+    let with = |name: &str, tool: &str| {
+        let mut server = story(&json!({"more": [tool]}));
+        server.name = name.to_owned();
+        server
+    };
+    house.mcp_servers = vec![with("a", "b__c"), with("a__b", "c"), with("a_", "_d")];
+    let (_, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let names = of_server(&house.requests()[0]);
+    let apart: std::collections::HashSet<&String> = names.iter().collect();
+    assert_eq!(apart.len(), names.len(), "{names:?}");
+    assert_eq!(names.len(), 3 * 14);
 }

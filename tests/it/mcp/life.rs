@@ -18,7 +18,7 @@ use crate::support::stage::{Stage, wait_for};
 async fn stage(script: Script) -> Stage {
     let mark = Stage::mark();
     let stage = Stage::new(mark.clone(), script).await;
-    let servers = json!({"story": entry(&json!({}), &mark)});
+    let servers = json!({"story": entry(&json!({"daemon": mark}), &mark)});
     stage.configure(
         &json!({"durability": "none", "mcp_servers": servers, "mcp": {"wait_ms": 60_000}}),
     );
@@ -45,6 +45,7 @@ async fn a_killed_pixir_leaves_no_server() {
         let called = || stage.session().is_some() && stage.events().len() >= 4;
         assert!(wait_for(Duration::from_mins(1), called, |called| *called), "the call is made");
         assert!(is_served(&stage));
+        assert!(stage.survivors().iter().any(|line| line.contains("sleep 1000")), "with a daemon");
         running.signal(signal);
         running.end();
         stage.assert_nothing_survives();

@@ -6,6 +6,8 @@ mod cli;
 mod everything;
 /// Servers that mean harm, or are merely broken.
 mod hostile;
+/// Addresses that do.
+mod hostile_web;
 /// Whatever becomes of Pixir, no server stays.
 mod life;
 /// What is asked, and what is refused.
@@ -219,6 +221,36 @@ async fn a_slow_server_holds_up_nobody_and_joins_later() {
     assert_eq!(say(&conversation, "hi").await, Status::Done);
     assert_eq!(of_server(&house.requests()[0]), Vec::<String>::new());
     until_offered(&house, &conversation, "mcp__story__echo").await;
+}
+
+#[tokio::test]
+async fn a_wait_that_is_noticed_is_explained() {
+    let house = house(&json!({"mode": "mute"}), [Reply::says("Fine.")]).await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: "hi".into() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Starting { .. })))
+    })
+    .await;
+    let told = serde_json::to_value(&**heard.last().unwrap()).unwrap();
+    assert_eq!(told["data"], json!({"status": "starting", "servers": ["story"]}));
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert!(house.requests().is_empty(), "nobody asked the model yet");
+}
+
+#[tokio::test]
+async fn a_turn_that_goes_on_without_a_server_says_so_once() {
+    let mut house =
+        house(&json!({"mode": "mute"}), [Reply::says("Fine."), Reply::says("Again.")]).await;
+    house.config.mcp.wait = Duration::from_millis(50);
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let words = "MCP server `story` is still starting: what it offers joins at a later Turn";
+    assert_eq!(conversation.take_notices(), [words]);
+    assert_eq!(say(&conversation, "again").await, Status::Done);
+    assert!(conversation.take_notices().is_empty());
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ async fn a_question_shows_server_tool_and_arguments() {
     let conversation = house.start().await;
     let question = asked(&conversation, "look").await;
     assert_eq!(question.tool, "mcp__story__look");
-    assert_eq!(question.summary, r#"story: look {"text":"x"}"#);
+    assert_eq!(question.summary, r#"story: look (text: "x")"#);
     assert_eq!(question.args, json!({"text": "x"}));
     let call_id = CallId::new(question.call_id.to_string());
     conversation.answer(&call_id, Answer::Session).await.unwrap();

@@ -13,6 +13,10 @@ use serde_json::{Value, json};
 /// One red pixel.
 pub const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 
+/// What a server may ask of a client, and more.
+const ASKED: [&str; 4] =
+    ["sampling/createMessage", "elicitation/create", "roots/list", "no/such/method"];
+
 /// What makes this program a server.
 const VARIABLE: &str = "STORY_SERVER";
 
@@ -49,19 +53,35 @@ pub fn entry(script: &Value, mark: &str) -> Value {
 fn a_server_when_asked() {
     let Ok(script) = std::env::var(VARIABLE) else { return };
     let wire = OpenOptions::new().write(true).open("/proc/self/fd/3").unwrap();
-    Scripted { script: serde_json::from_str(&script).unwrap(), wire, grown: false }.serve();
+    let script = serde_json::from_str(&script).unwrap();
+    Scripted { script, wire, grown: false, asking: None, replies: Vec::new() }.serve();
 }
 
 struct Scripted {
     script: Value,
     wire: File,
     grown: bool,
+    /// The call that waits for answers of the client, and those that came.
+    asking: Option<Value>,
+    replies: Vec<Value>,
 }
 
 impl Scripted {
     fn serve(mut self) -> ! {
         if let Some(delay) = self.script["delay_ms"].as_u64() {
             std::thread::sleep(Duration::from_millis(delay));
+        }
+        if let Some(mark) = self.script["daemon"].as_str() {
+            // A child that left the family, and stays behind.
+            let sentence = format!("setsid sh -c 'sleep 1000; : {mark}' & disown 2>/dev/null");
+            let nobody = std::process::Stdio::null;
+            std::process::Command::new("sh")
+                .args(["-c", &sentence])
+                .stdin(nobody())
+                .stdout(nobody())
+                .stderr(nobody())
+                .status()
+                .unwrap();
         }
         match self.script["mode"].as_str().unwrap_or("plain") {
             "exit" => {
@@ -115,6 +135,9 @@ impl Scripted {
     }
 
     fn heed(&mut self, message: &Value) {
+        if message.get("method").is_none() {
+            return self.take(message);
+        }
         let (id, params) = (&message["id"], &message["params"]);
         match message["method"].as_str().unwrap_or_default() {
             "initialize" => {
@@ -146,6 +169,18 @@ impl Scripted {
         }
     }
 
+    /// An answer of the client; the last one lets the call that asked go on.
+    fn take(&mut self, message: &Value) {
+        self.replies.push(message.clone());
+        if self.replies.len() == ASKED.len()
+            && let Some(id) = self.asking.take()
+        {
+            self.replies.sort_by_key(|reply| reply["id"].as_u64());
+            let text = Value::from(std::mem::take(&mut self.replies)).to_string();
+            self.answer(&id, &json!({"content": [{"type": "text", "text": text}]}));
+        }
+    }
+
     fn list(&self, cursor: Option<&str>) -> Value {
         match self.script["mode"].as_str().unwrap_or_default() {
             "many" => {
@@ -173,6 +208,15 @@ impl Scripted {
                 let deep = json!({"name": "deep", "inputSchema": deep});
                 json!({"tools": [odd, deep, tool("echo", false)]})
             }
+            "odd" => json!({"tools": [
+                {"name": "one", "inputSchema": {"type": 5, "properties": [1], "required": "x"}},
+                {"name": "two", "inputSchema": {"anyOf": [], "properties": {
+                    "text": {"type": "string"}, "odd": {"type": "nonsense", "pattern": "("}}}},
+                {"name": "list", "inputSchema": []},
+                {"name": 7, "inputSchema": {}},
+                "no tool at all",
+                tool("echo", false),
+            ]}),
             "abyss" => {
                 let mut deep = json!({});
                 for _ in 0..500 {
@@ -197,6 +241,8 @@ impl Scripted {
                     "wait",
                 ];
                 names.extend(self.grown.then_some("grown"));
+                let more = self.script["more"].as_array().into_iter().flatten();
+                names.extend(more.filter_map(Value::as_str));
                 let tools: Vec<Value> =
                     names.into_iter().map(|name| tool(name, name == "look")).collect();
                 json!({"tools": tools})
@@ -239,6 +285,51 @@ impl Scripted {
                 return self.say(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
             }
             "wait" => return,
+            "twice" => {
+                self.answer(id, &text("the first"));
+                self.answer(id, &text("the second"));
+                self.answer(&json!(987_654), &text("of nobody"));
+                return self.answer(&json!("x"), &text("of nobody"));
+            }
+            "ask" => {
+                self.asking = Some(id.clone());
+                for (number, method) in ASKED.iter().enumerate() {
+                    let params = json!({"messages": [], "maxTokens": 1, "message": "who are you?",
+                        "requestedSchema": {"type": "object", "properties": {}}});
+                    self.say(&json!({"jsonrpc": "2.0", "id": number, "method": method,
+                        "params": params}));
+                }
+                return;
+            }
+            "vast" => text(&"x".repeat(50 << 20)),
+            "turned" => text("a\u{202e}b\u{1b}[2Jc\u{9b}31md\u{200b}e"),
+            "noise" => {
+                for _ in 0..1000 {
+                    complain(&"\u{1b}[31mnoise ".repeat(800));
+                }
+                text("quiet again")
+            }
+            "storm" => {
+                let token = &params["_meta"]["progressToken"];
+                let changed =
+                    json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+                for step in 0..20_000 {
+                    let params = json!({"progressToken": token, "progress": step,
+                        "message": "x".repeat(500)});
+                    self.say(&json!({"jsonrpc": "2.0", "method": "notifications/progress",
+                        "params": params}));
+                    if step % 10 == 0 {
+                        self.say(&changed);
+                    }
+                }
+                text("calm again")
+            }
+            "half" => {
+                let whole = json!({"jsonrpc": "2.0", "id": id, "result": text("whole")});
+                self.wire.write_all(&whole.to_string().as_bytes()[..40]).ok();
+                complain("broken off");
+                exit(4);
+            }
             "pester" => {
                 // Pings that nobody reads the answers of; more than a pipe holds.
                 let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});

@@ -202,4 +202,34 @@ const CASES: &[Case] = &[
         assert_eq!(other.answer(id).unwrap()["stopReason"], "cancelled");
         scene.stage.configure(&json!({"durability": "none"}));
     }),
+    case("two prompts of one id are taken back together", |scene| {
+        let session = scene.session();
+        let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go » say begun ;; pause 600000"}]});
+        let line =
+            json!({"jsonrpc": "2.0", "id": "twice", "method": "session/prompt", "params": prompt});
+        for _ in 0..2 {
+            scene.probe.raw(format!("{line}\n").as_bytes());
+        }
+        scene.told(&session, "agent_message_chunk");
+        scene.probe.notify("$/cancel_request", json!({"requestId": "twice"}));
+        for _ in 0..2 {
+            let answer = scene.probe.wait("an answer", |message| message["id"] == "twice");
+            assert_eq!(answer["result"]["stopReason"], "cancelled", "{answer}");
+        }
+    }),
+    case("the first of two prompts of one id does not hide the second", |scene| {
+        let session = scene.session();
+        let line = |text: &str| {
+            let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
+            let line = json!({"jsonrpc": "2.0", "id": "again", "method": "session/prompt", "params": prompt});
+            format!("{line}\n")
+        };
+        scene.probe.raw(line("one » say quick").as_bytes());
+        scene.probe.raw(line("two » say begun ;; pause 600000").as_bytes());
+        scene.probe.wait("the first", |message| message["id"] == "again");
+        scene.probe.wait("the second", |message| message.to_string().contains("begun"));
+        scene.probe.notify("$/cancel_request", json!({"requestId": "again"}));
+        let answer = scene.probe.wait("the second", |message| message["id"] == "again");
+        assert_eq!(answer["result"]["stopReason"], "cancelled", "{answer}");
+    }),
 ];

@@ -69,6 +69,23 @@ const EXERCISES: &[(&str, Exercise)] = &[
         scene.probe.call("session/resume", params).unwrap();
         assert_eq!(scene.turn(&session, "on we go").stop(), "end_turn");
     }),
+    ("sessionCapabilities.fork", |scene| {
+        let session = scene.session();
+        scene.turn(&session, "the flower is an aster » say noted");
+        let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
+        // Not a part of the stable schema, so it is not held against it.
+        let made = scene.probe.odd("session/fork", &params).unwrap();
+        let child = made["sessionId"].as_str().unwrap().to_owned();
+        assert!(child != session && made["modes"].is_object(), "{made}");
+        assert!(scene.turn(&child, "and? » repeat").text().contains("aster"));
+        let log = scene.log(&child);
+        assert_eq!(
+            (&log[0]["type"], &log[0]["data"]["parent_session_id"]),
+            (&json!("session_fork"), &json!(session))
+        );
+        let unknown = json!({"sessionId": "20260101T000000-abcdef", "cwd": scene.workspace()});
+        assert_eq!(scene.probe.odd("session/fork", &unknown).unwrap_err()["code"], -32_002);
+    }),
     ("sessionCapabilities.close", |scene| {
         let session = scene.session();
         assert!(

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::case::{Case, Scene, Topic, case};
+use super::actor::play;
+use super::case::{Case, Scene, Topic, case, turn};
 
 pub const TOPIC: Topic = Topic::new("commands", CASES);
 
@@ -76,5 +77,51 @@ const CASES: &[Case] = &[
         let turn = scene.once("please /plan » repeat");
         assert!(turn.text().contains("please /plan"), "{turn:?}");
         assert!(turn.of("current_mode_update").is_empty());
+    }),
+    case("/undo takes back the last Turn with its files, and /redo brings it back", |scene| {
+        let mut probe = scene.other(&["--auto"], json!({}));
+        let session = probe.session(&scene.workspace());
+        let file = scene.workspace().join("undone.txt");
+        let write = r#"call write {"path": "undone.txt", "content": "made\n"}"#;
+        turn(&mut probe, &session, "keep this » say kept");
+        turn(&mut probe, &session, &play("make it", &[write]));
+        assert!(file.is_file());
+        let told = turn(&mut probe, &session, "/undo").text();
+        assert!(told.contains("1 Turn taken back") && told.contains("make it"), "{told}");
+        assert!(told.contains("removed `undone.txt`"), "{told}");
+        assert!(!file.exists());
+        let told = turn(&mut probe, &session, "/redo").text();
+        assert!(told.contains("1 Turn brought back") && file.is_file(), "{told}");
+        turn(&mut probe, &session, "/undo 2");
+        let said = turn(&mut probe, &session, "what was said? » repeat").text();
+        assert!(!said.contains("keep this") && !said.contains("make it"), "{said}");
+    }),
+    case("/undo leaves alone what somebody else changed, and says so", |scene| {
+        let mut probe = scene.other(&["--auto"], json!({}));
+        let session = probe.session(&scene.workspace());
+        let write = r#"call write {"path": "theirs.txt", "content": "made\n"}"#;
+        turn(&mut probe, &session, &play("make it", &[write]));
+        scene.write("theirs.txt", "and changed by hand\n");
+        let told = turn(&mut probe, &session, "/undo").text();
+        assert!(told.contains("Nothing was changed") && told.contains("theirs.txt"), "{told}");
+        assert_eq!(
+            std::fs::read_to_string(scene.workspace().join("theirs.txt")).unwrap(),
+            "and changed by hand\n"
+        );
+        for odd in ["/undo x", "/undo 0", "/undo 7"] {
+            let told = turn(&mut probe, &session, odd);
+            assert!(told.stop() == "end_turn" && told.text().contains('\u{26a0}'), "{told:?}");
+        }
+    }),
+    case("/fork names another Session that knows what this one knew", |scene| {
+        let session = scene.session();
+        scene.turn(&session, "the word is tulip » say noted");
+        let told = scene.turn(&session, "/fork").text();
+        let id = told.split_whitespace().nth(1).unwrap().to_owned();
+        assert!(told.contains("the word is tulip") && id != session, "{told}");
+        let params = json!({"sessionId": id, "cwd": scene.workspace(), "mcpServers": []});
+        scene.probe.call("session/resume", params).unwrap();
+        assert!(scene.turn(&id, "and? » repeat").text().contains("tulip"));
+        assert!(scene.turn(&session, "still here » repeat").text().contains("tulip"));
     }),
 ];

@@ -1,5 +1,7 @@
 //! Prompt content: what the model sees of the blocks that a client sends.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::case::{Case, Scene, Topic, Turn, case, finished};
@@ -161,5 +163,33 @@ const CASES: &[Case] = &[
         for words in ["/no-such-command x", "// a comment", "/", "/usr/bin/env"] {
             assert!(seen(scene, vec![text(words)]).contains(words), "{words}");
         }
+    }),
+    case("mentions in a row stay apart", |scene| {
+        let link = |name: &str| json!({"type": "resource_link", "name": name, "uri": format!("https://example.org/{name}")});
+        let told = seen(scene, vec![text("compare"), link("a"), link("b"), text("please")]);
+        assert!(
+            told.contains("compare [a](https://example.org/a) [b](https://example.org/b) please"),
+            "{told}"
+        );
+    }),
+    case("an image that is cut or none at all is not sent on", |scene| {
+        let cut = BASE64.encode(&BASE64.decode(PNG).unwrap()[..60]);
+        for (data, why) in [(cut, "broken"), (BASE64.encode("no picture"), "it is none")] {
+            let image = json!({"type": "image", "mimeType": "image/png", "data": data});
+            let told = sent(scene, &json!([image, text("look » see")]));
+            assert_eq!((told.stop(), told.text().as_str()), ("end_turn", "0 images"));
+            assert!(request(scene, why).contains("look"), "{why}");
+        }
+    }),
+    case("half a letter of a text that was cut is no reason to refuse it", |scene| {
+        let session = scene.session();
+        let id = "half-a-letter";
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","id":"{id}","method":"session/prompt","params":{{"sessionId":"{session}","prompt":[{{"type":"text","text":"cut \\\\ud83d \ud83d\ude00 \ud83d» say taken"}}]}}}}"#
+        );
+        let answer = scene.probe.line(line.as_bytes(), |message| message["id"] == id);
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        let said = scene.log(&session).into_iter().find(|fact| fact["type"] == "user_message");
+        assert_eq!(said.unwrap()["data"]["text"], "cut \\\\ud83d \u{1f600} \u{fffd}» say taken");
     }),
 ];

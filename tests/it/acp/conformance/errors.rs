@@ -146,4 +146,19 @@ const CASES: &[Case] = &[
         assert!(!error["message"].as_str().unwrap().is_empty());
         scene.probe.still_answers();
     }),
+    case("what is odd is not repeated at length", |scene| {
+        let long = "x".repeat(100_000);
+        for (method, params) in [
+            ("session/load", json!({"sessionId": long, "cwd": "/"})),
+            ("session/new", json!({"cwd": format!("/{long}"), "mcpServers": []})),
+            ("session/set_mode", json!({"sessionId": "20260101T000000-abcdef", "modeId": long})),
+            (long.as_str(), json!({})),
+            ("session/list", json!({"cursor": long})),
+        ] {
+            let error = scene.probe.odd(method, &params).unwrap_err();
+            assert!(error.to_string().len() < 5000, "{method}");
+        }
+        let line = format!(r#"{{"jsonrpc":"2.0","id":"{long}"}}"#);
+        scene.probe.code_of(line.as_bytes());
+    }),
 ];

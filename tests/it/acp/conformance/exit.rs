@@ -1,6 +1,6 @@
 //! The end of the process: how it is asked for, and that nothing stays behind.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -155,6 +155,46 @@ const CASES: &[Case] = &[
         drop(stdin);
         let status = wait_for(DEADLINE, || child.try_wait().unwrap(), Option::is_some);
         assert_eq!(status.unwrap().code(), Some(0));
+    }),
+    case("the end of input ends it also when nobody reads what it says", |scene| {
+        // Few lines or many may wait behind the one that cannot be answered.
+        for more in [3, 500] {
+            let mut command = scene.stage.command(&["acp", "--auto"]);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            let mut stdin = child.stdin.take().unwrap();
+            let mut stdout = BufReader::new(child.stdout.take().unwrap());
+            let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new",
+                "params": {"cwd": scene.workspace(), "mcpServers": []}});
+            stdin.write_all(format!("{HELLO}\n{new}\n").as_bytes()).unwrap();
+            let mut lines = stdout.by_ref().lines().map(|line| line.unwrap());
+            let session = lines.find_map(|line| {
+                let message: Value = serde_json::from_str(&line).unwrap();
+                Some(message["result"]["sessionId"].as_str()?.to_owned())
+            });
+            let session = session.unwrap();
+            let loud = play("go", &["deltas 20000 ;; bash echo begun; sleep 611"]);
+            let prompt = json!({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params":
+                {"sessionId": session, "prompt": [{"type": "text", "text": loud}]}});
+            stdin.write_all(format!("{prompt}\n").as_bytes()).unwrap();
+            let begun = || scene.log(&session).iter().any(|fact| fact["type"] == "user_message");
+            assert!(wait_for(DEADLINE, begun, |begun| *begun), "the Turn begins");
+            // From here on nobody reads. What is asked now finds no room for its answer.
+            for _ in 0..more {
+                stdin.write_all(format!("{HELLO}\n").as_bytes()).unwrap();
+                stdin.flush().unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            drop(stdin);
+            let status = wait_for(DEADLINE, || child.try_wait().unwrap(), Option::is_some);
+            let status = status.unwrap_or_else(|| {
+                child.kill().unwrap();
+                panic!("it does not end")
+            });
+            assert_eq!(status.code(), Some(0));
+            drop(stdout);
+            assert_interrupted(scene, &session);
+        }
     }),
     case("a reader that is slow loses nothing", |scene| {
         let mut probe = scene.other(&["--auto"], json!({}));

@@ -162,11 +162,10 @@ const CASES: &[Case] = &[
         let markers = hello["agentCapabilities"]["sessionCapabilities"].as_object().unwrap();
         assert!(markers.values().all(Value::is_object), "{markers:?}");
     }),
-    case("nothing unstable is advertised", |scene| {
+    case("nothing unstable is advertised but forking", |scene| {
         let hello = scene.probe.initialize(json!({}));
         let all = &hello["agentCapabilities"];
         for path in [
-            "/sessionCapabilities/fork",
             "/sessionCapabilities/archive",
             "/sessionCapabilities/status",
             "/sessionCapabilities/title",

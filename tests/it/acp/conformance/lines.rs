@@ -148,7 +148,7 @@ const CASES: &[Case] = &[
         assert_eq!(error["code"], -32_601);
     }),
     case("unstable methods that are not advertised are not found", |scene| {
-        for method in ["session/fork", "session/archive", "session/set_title", "auth/status"] {
+        for method in ["session/status", "session/archive", "session/set_title", "auth/status"] {
             let error = scene.probe.odd(method, &json!({"sessionId": "x"})).unwrap_err();
             assert_eq!(error["code"], -32_601, "{method}: {error}");
         }

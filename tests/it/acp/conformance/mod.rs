@@ -17,6 +17,7 @@ mod lines;
 mod listing;
 mod mess;
 mod options;
+mod order;
 mod permission;
 mod replay;
 mod schema;
@@ -42,6 +43,7 @@ const TOPICS: &[&Topic] = &[
     &cancel::TOPIC,
     &replay::TOPIC,
     &listing::TOPIC,
+    &order::TOPIC,
     &errors::TOPIC,
     &exit::TOPIC,
 ];
@@ -65,7 +67,7 @@ macro_rules! played {
 
 played!(
     lines, initialize, auth, lifecycle, content, updates, tools, files, permission, options,
-    commands, cancel, replay, listing, errors, exit
+    commands, cancel, replay, listing, order, errors, exit
 );
 
 #[test]

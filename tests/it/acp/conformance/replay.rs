@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::actor::play;
 use super::case::{Case, Probe, Scene, Topic, Turn, case, merged, turn};
+use crate::support::editor::text_of;
+
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 
 pub const TOPIC: Topic = Topic::new("load and resume", CASES).with_args(&["--auto"]);
 
@@ -219,5 +222,130 @@ const CASES: &[Case] = &[
         let prompt = scene.probe.prompt(&session, "next");
         scene.probe.answer(load).unwrap();
         assert_eq!(scene.probe.answer(prompt).unwrap()["stopReason"], "end_turn");
+    }),
+    case("a Session that is open is not to be had in another directory", |scene| {
+        let session = scene.session();
+        let elsewhere = scene.workspace().parent().unwrap().join("another");
+        std::fs::create_dir_all(&elsewhere).unwrap();
+        for method in ["session/load", "session/resume"] {
+            let params = json!({"sessionId": session, "cwd": elsewhere, "mcpServers": []});
+            let error = scene.probe.call(method, params).unwrap_err();
+            assert_eq!(
+                (&error["code"], &error["data"]["sessionId"]),
+                (&json!(-32_002), &json!(session))
+            );
+            assert!(
+                error["message"].as_str().unwrap().contains(scene.workspace().to_str().unwrap())
+            );
+            let params = json!({"sessionId": session, "cwd": "/no/such/place", "mcpServers": []});
+            assert_eq!(scene.probe.call(method, params).unwrap_err()["code"], -32_602);
+        }
+        assert_eq!(scene.turn(&session, "still here").stop(), "end_turn");
+    }),
+    case("what is loaded in the middle of an answer is told once", |scene| {
+        let session = scene.session();
+        let prompt = scene
+            .probe
+            .prompt(&session, "go » think Hm, well. ;; say begun, ;; pause 1500 ;; say  and done.");
+        scene.told(&session, "agent_message_chunk");
+        let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
+        let load = scene.probe.ask("session/load", params);
+        let before = scene.probe.received.len();
+        scene.probe.answer(prompt).unwrap();
+        scene.probe.answer(load).unwrap();
+        let updates: Vec<Value> = scene.probe.received[before..]
+            .iter()
+            .map(|message| message["params"]["update"].clone())
+            .filter(|update| !update.is_null())
+            .collect();
+        assert_eq!(
+            text_of(&updates, "user_message_chunk").matches("go »").count(),
+            1,
+            "{updates:#?}"
+        );
+        assert_eq!(text_of(&updates, "agent_thought_chunk").trim(), "Hm, well.", "{updates:#?}");
+        assert_eq!(text_of(&updates, "agent_message_chunk"), "begun, and done.");
+    }),
+    case("what is loaded right behind a prompt has the prompt", |scene| {
+        let session = scene.session();
+        let prompt = scene.probe.prompt(&session, "go » say One answer.");
+        let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
+        let load = scene.probe.ask("session/load", params);
+        scene.probe.answer(prompt).unwrap();
+        scene.probe.answer(load).unwrap();
+        let updates: Vec<Value> = scene
+            .probe
+            .drain()
+            .into_iter()
+            .map(|message| message["params"]["update"].clone())
+            .collect();
+        assert_eq!(
+            text_of(&updates, "user_message_chunk").matches("go »").count(),
+            1,
+            "{updates:#?}"
+        );
+        assert_eq!(text_of(&updates, "agent_message_chunk"), "One answer.");
+    }),
+    case("a command that runs while it is loaded shows what it printed", |scene| {
+        for capabilities in [json!({}), json!({"_meta": {"terminal_output": true}})] {
+            let mut probe = scene.other(&["--auto"], capabilities);
+            let session = probe.session(&scene.workspace());
+            let prompt = probe.prompt(
+                &session,
+                &play(
+                    "go",
+                    &[
+                        "bash echo early; while [ ! -e go-on ]; do sleep 0.05; done; echo late",
+                        "say ok",
+                    ],
+                ),
+            );
+            probe.wait("its output", |message| {
+                message["method"] == "session/update" && message.to_string().contains("early\\")
+            });
+            let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
+            let load = probe.ask("session/load", params);
+            probe.answer(load).unwrap();
+            let seen: Vec<Value> = probe.drain();
+            let replay = json!(seen).to_string();
+            assert!(replay.contains("early\\"), "{seen:#?}");
+            assert!(replay.contains("in_progress"), "{seen:#?}");
+            std::fs::write(scene.workspace().join("go-on"), "").unwrap();
+            assert_eq!(probe.answer(prompt).unwrap()["stopReason"], "end_turn");
+            std::fs::remove_file(scene.workspace().join("go-on")).unwrap();
+        }
+    }),
+    case("what was attached is shown again as what it was", |scene| {
+        let session = scene.session();
+        let prompt = json!([
+            {"type": "text", "text": "look » see"},
+            {"type": "image", "mimeType": "image/png", "data": PNG},
+            {"type": "resource", "resource": {"uri": "file:///w/notes.md", "text": "the embedded words"}},
+            {"type": "resource", "resource": {"uri": "file:///w/a.bin", "blob": "AAECAwD/"}},
+        ]);
+        scene
+            .probe
+            .call("session/prompt", json!({"sessionId": session, "prompt": prompt}))
+            .unwrap();
+        scene.probe.drain();
+        let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
+        scene.probe.call("session/load", params).unwrap();
+        let said: Vec<Value> = scene
+            .probe
+            .updates()
+            .into_iter()
+            .filter(|update| update["sessionUpdate"] == "user_message_chunk")
+            .map(|update| update["content"].clone())
+            .collect();
+        let types: Vec<&str> = said.iter().map(|block| block["type"].as_str().unwrap()).collect();
+        assert_eq!(types, ["text", "image", "resource", "resource_link"]);
+        assert_eq!((&said[1]["data"], &said[1]["mimeType"]), (&json!(PNG), &json!("image/png")));
+        assert_eq!(said[2]["resource"]["text"], "the embedded words");
+        let path = said[3]["uri"].as_str().unwrap().strip_prefix("file://").unwrap();
+        assert_eq!(
+            std::fs::read(path).unwrap(),
+            b"\x00\x01\x02\x03\x00\xff",
+            "a link that can be opened"
+        );
     }),
 ];

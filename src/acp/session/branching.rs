@@ -1,0 +1,93 @@
+//! Other ways, by a command of the user: Turns taken back or brought back, another Session from here.
+
+use std::fmt::Write;
+
+use super::Actor;
+use crate::acp::fault;
+use crate::acp::to_acp::title;
+use crate::event::Canonical;
+use crate::harness::{Done, Rewound, Way};
+
+/// How many files the user is told by name.
+const NAMED: usize = 50;
+
+impl Actor {
+    /// Takes Turns back; in words for the user, as everything here.
+    pub(super) async fn undo(&mut self, turns: &str) -> String {
+        let count = if turns.is_empty() { Some(1) } else { turns.parse().ok() };
+        match count.filter(|count| *count > 0) {
+            Some(count) => self.rewind(Way::Back(count)).await,
+            None => {
+                "\u{26a0} `/undo` takes a number of Turns, or nothing for the last one.".to_owned()
+            }
+        }
+    }
+
+    pub(super) async fn rewind(&mut self, way: Way) -> String {
+        match self.harness.rewind(&self.conversation, way).await {
+            Ok(rewound) => told(&rewound, way),
+            Err(report) => {
+                // The flags of the terminal are not to be had here.
+                let files = report.details.get("files").and_then(|files| files.as_array());
+                let mut words = format!("\u{26a0} Nothing was changed: {}.", report.message);
+                if files.is_some_and(|files| !files.is_empty()) {
+                    let id = &self.id;
+                    write!(words, " In a terminal, `pixir undo {id} --dry-run` shows more.").ok();
+                }
+                words
+            }
+        }
+    }
+
+    pub(super) async fn fork(&mut self) -> String {
+        let branch = self.harness.branch(self.conversation.workspace(), &self.id).await;
+        let id = match branch {
+            Ok(id) => id,
+            Err(report) => return format!("\u{26a0} {}", fault::told(&report)),
+        };
+        let history = self.conversation.history().await.unwrap_or_default();
+        let first = history.facts().find_map(|fact| match fact {
+            Canonical::UserMessage(message) => Some(title(&message.text)),
+            _ => None,
+        });
+        let title = first.unwrap_or_default();
+        format!(
+            "Session {id} (\u{201c}{title}\u{201d}) has branched off from here. Open it from the list of Sessions, \
+             or with `pixir resume {id}`; this one goes on as it is."
+        )
+    }
+}
+
+fn told(rewound: &Rewound, way: Way) -> String {
+    let count = rewound.turns.len();
+    let turns = if count == 1 { "Turn" } else { "Turns" };
+    let mut text = match way {
+        Way::Back(_) => format!("{count} {turns} taken back:\n\n"),
+        Way::Forward => format!("{count} {turns} brought back:\n\n"),
+    };
+    for words in &rewound.turns {
+        writeln!(text, "- \u{201c}{}\u{201d}", title(words)).ok();
+    }
+    text.push('\n');
+    for (done, path) in rewound.files.iter().take(NAMED) {
+        let done = match done {
+            Done::Removed => "removed",
+            Done::Made => "made",
+            Done::Restored => "restored",
+        };
+        writeln!(text, "- {done} `{}`", path.display()).ok();
+    }
+    match rewound.files.len() {
+        0 => text.push_str("No file was changed.\n"),
+        many if many > NAMED => drop(writeln!(text, "- and {} more files", many - NAMED)),
+        _ => {}
+    }
+    for note in &rewound.notes {
+        writeln!(text, "\n\u{26a0} {note}").ok();
+    }
+    text.push_str(match way {
+        Way::Back(_) => "\n`/redo` brings it back, as long as nothing was said since.",
+        Way::Forward => "",
+    });
+    text.trim_end().to_owned()
+}

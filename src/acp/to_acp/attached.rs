@@ -1,0 +1,92 @@
+//! What the user attached to messages of the past, shown again as what it was.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use agent_client_protocol_schema::v1::{
+    ContentBlock, ContentChunk, EmbeddedResource, EmbeddedResourceResource, ImageContent,
+    MessageId, ResourceLink, SessionUpdate, TextResourceContents,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use super::chunk;
+use crate::conversation::Conversation;
+use crate::event::{Canonical, Descriptor, UserMessage};
+use crate::history::History;
+use crate::id::EventId;
+
+/// How many bytes of attachments are sent with a replay; the rest is named.
+const SENT: u64 = 24 << 20;
+
+/// What was attached in a Session, by the ids of it.
+#[derive(Debug, Default)]
+pub struct Attached(HashMap<String, Stored>);
+
+/// An attachment on the disk.
+#[derive(Debug)]
+struct Stored {
+    path: PathBuf,
+    /// Its bytes, where they are sent along.
+    bytes: Option<Vec<u8>>,
+}
+
+impl Attached {
+    /// Looks for everything that was attached; reads from the disk. The newest comes along first,
+    /// because it is what the user is about to look at.
+    pub fn of(conversation: &Conversation, history: &History) -> Self {
+        let (mut all, mut room) = (HashMap::new(), SENT);
+        let live = history.live_backwards().filter_map(|(_, fact)| match fact {
+            Canonical::UserMessage(message) => Some(message),
+            _ => None,
+        });
+        for resource in live.flat_map(UserMessage::descriptors) {
+            if all.contains_key(&resource.id) {
+                continue;
+            }
+            let is_shown = resource.is_image() || resource.kind == "text";
+            let fits = is_shown && resource.bytes <= room;
+            let bytes = fits.then(|| conversation.stored(&resource)).flatten();
+            if bytes.is_some() {
+                room -= resource.bytes;
+            }
+            let path = conversation.stored_at(&resource);
+            all.insert(resource.id, Stored { path, bytes });
+        }
+        Self(all)
+    }
+
+    /// The user's words of the past, and what came with them.
+    pub fn user(&self, id: &EventId, message: &UserMessage) -> Vec<SessionUpdate> {
+        let id = id.to_string();
+        let words = (!message.text.is_empty()).then(|| chunk(&id, &message.text));
+        let attached = message.descriptors().map(|resource| {
+            ContentChunk::new(self.block(&resource)).message_id(MessageId::new(id.clone()))
+        });
+        words.into_iter().chain(attached).map(SessionUpdate::UserMessageChunk).collect()
+    }
+
+    /// An attachment as it was sent, or a link that leads to it.
+    fn block(&self, resource: &Descriptor) -> ContentBlock {
+        let stored = self.0.get(&resource.id);
+        let uri = stored.and_then(|stored| url::Url::from_file_path(&stored.path).ok());
+        let uri = uri.map_or_else(|| format!("pixir:resource/{}", resource.id), String::from);
+        let media_type = resource.media_type.clone();
+        match stored.and_then(|stored| stored.bytes.as_deref()) {
+            Some(bytes) if resource.is_image() => {
+                ContentBlock::Image(ImageContent::new(BASE64.encode(bytes), media_type).uri(uri))
+            }
+            Some(bytes) => {
+                let text = String::from_utf8_lossy(bytes);
+                let text = TextResourceContents::new(text, uri).mime_type(media_type);
+                let text = EmbeddedResourceResource::TextResourceContents(text);
+                ContentBlock::Resource(EmbeddedResource::new(text))
+            }
+            None => ContentBlock::ResourceLink(
+                ResourceLink::new(resource.name.clone(), uri)
+                    .mime_type(media_type)
+                    .size(i64::try_from(resource.bytes).ok()),
+            ),
+        }
+    }
+}

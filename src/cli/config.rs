@@ -1,0 +1,201 @@
+//! `pixir config`: what is set, by whom, and how to change it.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::{Context, bad_argument};
+use crate::config::{self, Edit, Entry, Key, Loaded};
+use crate::error::Report;
+use crate::paths;
+use crate::render::{clean, one_line};
+
+/// Show settings and where they come from, or change yours
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show settings and where they come from, or change yours.\n\n\
+        Weakest first: the default, your config.json, the Workspace's .pixir/config.json (only what cannot widen \
+        anything, unless you trust it), the environment, flags. `set` and `unset` change your own file, and nothing else in \
+        it; what would not load is refused. docs/config.md describes every setting.",
+    after_long_help = "Examples:\n  pixir config list --origin\n  pixir config get model\n  \
+        pixir config set bash.timeout_ms 300000\n  pixir config set sandbox.write '[\"~/.cache\", \"/var/build\"]'\n  \
+        pixir config unset effort\n  pixir config path"
+)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show every setting as it holds here
+    List {
+        /// Show who set each of them
+        #[arg(long)]
+        origin: bool,
+    },
+    /// Show one setting as it holds here
+    Get {
+        /// Its name, such as `retry.base_ms`
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
+    /// Change a setting in your own file
+    Set {
+        /// Its name, such as `retry.base_ms`
+        #[arg(value_name = "KEY")]
+        key: String,
+        /// Text, a number, true or false; lists as JSON or with commas, objects as JSON
+        #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+        value: String,
+    },
+    /// Take a setting out of your own file
+    Unset {
+        /// Its name; also one that is not a setting, if it stands there
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
+    /// Show where the files are
+    Path,
+}
+
+pub fn config(args: ConfigArgs, context: &Context) -> Result<Exit, Report> {
+    match args.action.unwrap_or(Action::List { origin: false }) {
+        Action::List { origin } => list(origin, context),
+        Action::Get { key } => get(&key, context),
+        Action::Set { key, value } => {
+            let known = known(&key)?;
+            let value = known.0.shape.value_of(&value);
+            change(&key, &Edit::Set(value), context)
+        }
+        Action::Unset { key } => change(&key, &Edit::Unset, context),
+        Action::Path => path(context),
+    }
+}
+
+/// A setting by its name, or the name that was meant.
+fn known(name: &str) -> Result<(&'static Key, &'static Entry), Report> {
+    let found = Key::find(config::canonical(name)).zip(config::find(name));
+    found.ok_or_else(|| {
+        let mut actions = vec!["list all of them with `pixir config list`".to_owned()];
+        let mut message = format!("`{name}` is not a setting");
+        if let Some(nearest) = Key::nearest(name) {
+            message = format!("{message}, did you mean `{nearest}`?");
+            actions.insert(0, format!("use `{nearest}`"));
+        }
+        bad_argument(message).with_details(json!({ "key": name })).with_next_actions(actions)
+    })
+}
+
+fn loaded(context: &Context) -> Result<Loaded, Report> {
+    let folder = context.folder().ok();
+    let loaded = context.settings(folder.as_deref())?;
+    for notice in &loaded.notices {
+        context.notice(notice);
+    }
+    Ok(loaded)
+}
+
+fn fact(key: &Key, entry: &Entry, loaded: &Loaded) -> Value {
+    json!({
+        "key": key.name,
+        "value": (entry.show)(&loaded.config),
+        "origin": loaded.origins.of(key.name).facts(),
+        "accepts": config::accepts(key),
+        "about": entry.about,
+        "variable": key.variable(),
+        "in_workspace": key.in_workspace,
+    })
+}
+
+fn list(origin: bool, context: &Context) -> Result<Exit, Report> {
+    let loaded = loaded(context)?;
+    let width = config::entries().map(|(key, _)| key.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (key, entry) in config::entries() {
+        let value = one_line(&shown(&(entry.show)(&loaded.config)), 100);
+        let from = loaded.origins.of(key.name);
+        let from = if origin { format!("  ({}: {from})", from.layer()) } else { String::new() };
+        let from = from.replace("(default: default)", "(default)");
+        // Writing to a String cannot fail.
+        writeln!(text, "{:width$}  {value}{from}", key.name).ok();
+    }
+    let facts: Vec<Value> =
+        config::entries().map(|(key, entry)| fact(key, entry, &loaded)).collect();
+    Ok(context.told(
+        "config",
+        &clean(&text),
+        json!({ "settings": facts, "notices": loaded.notices }),
+    ))
+}
+
+fn get(name: &str, context: &Context) -> Result<Exit, Report> {
+    let (key, entry) = known(name)?;
+    let loaded = loaded(context)?;
+    let value = (entry.show)(&loaded.config);
+    if value.is_null() {
+        context.notice(&format!("`{}` is not set", key.name));
+        return Ok(context.told("config", "", fact(key, entry, &loaded)));
+    }
+    let text = format!("{}\n", shown(&value));
+    Ok(context.told("config", &clean(&text), fact(key, entry, &loaded)))
+}
+
+/// A value as a person would type it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn change(name: &str, edit: &Edit, context: &Context) -> Result<Exit, Report> {
+    let home = context.home()?;
+    let edited = config::change(&home, name, edit).map_err(|error| Report::from(&error))?;
+    if *edit == Edit::Unset && !edited.is_changed {
+        // Not there: was it a slip of the finger?
+        known(name)?;
+    }
+    if let Some(mistake) = &edited.still_wrong {
+        context.notice(&format!("still to be corrected: {mistake}"));
+    }
+    let file = edited.file.display();
+    let what = match (edit, edited.is_changed) {
+        (_, false) => format!("{file} says so already\n"),
+        (Edit::Set(value), true) => format!("{name} = {} in {file}\n", shown(value)),
+        (Edit::Unset, true) => format!("{name} is no longer in {file}\n"),
+    };
+    overridden(name, context);
+    let output = json!({
+        "key": name,
+        "file": edited.file,
+        "changed": edited.is_changed,
+        "still_wrong": edited.still_wrong,
+    });
+    Ok(context.told("config", &clean(&what), output))
+}
+
+/// Somebody who sets a thing wants it to hold; whoever says otherwise is named.
+fn overridden(name: &str, context: &Context) {
+    let Ok(loaded) = context.settings(context.folder().ok().as_deref()) else { return };
+    let origin = loaded.origins.of(name);
+    if matches!(origin.layer(), "workspace" | "environment" | "flag") {
+        context.notice(&format!("here {origin} says otherwise, and counts more"));
+    }
+}
+
+fn path(context: &Context) -> Result<Exit, Report> {
+    let user = context.home()?.config();
+    let workspace = context.folder().ok().map(|folder| paths::workspace_config(&folder));
+    let place = |path: &Path| json!({ "path": path, "exists": path.exists() });
+    let output = json!({ "user": place(&user), "workspace": workspace.as_deref().map(place) });
+    let mut text = format!("{}\n", user.display());
+    if let Some(workspace) = workspace.filter(|path| path.exists()) {
+        writeln!(text, "{}", workspace.display()).ok();
+    }
+    Ok(context.told("config", &clean(&text), output))
+}

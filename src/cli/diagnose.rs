@@ -1,0 +1,150 @@
+//! `pixir diagnose`: what happened in a Session, what is wrong with it, and what to do next.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde_json::json;
+
+use super::exit::Exit;
+use super::sessions::count_of;
+use super::{Context, say};
+use crate::credential::FieldPolicy;
+use crate::error::{Kind, Report};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::projection::{self, Anatomy, Diagnosis, Health, Turn, anatomy};
+use crate::provider::{Request, Wishes, body};
+use crate::render::{Envelope, clean, one_line};
+use crate::resource::Contents;
+
+/// How many damaged places and Turns a person is shown.
+const SHOWN: usize = 20;
+
+/// Explain a Session: its Turns, its damage, and what to do next
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Explain a Session: its Turns, its damage, and what to do next.\n\n\
+        Looks at the Log as it is, also at one that is damaged or being written, and changes nothing: calls and their \
+        results, how every Turn ended, whether the conversation could be sent again, damaged lines with their place, Events \
+        that this version does not know, who has it open, what was spent, and where it comes from. A failure that a later \
+        answer has overtaken is told and no longer counts. The exit code is 1 when a check fails.",
+    after_long_help = "Examples:\n  pixir diagnose 20260721T101112-abcdef\n  \
+        pixir diagnose 20260721T101112-abcdef --since-success --json"
+)]
+pub struct DiagnoseArgs {
+    /// The Session to look at
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Show only Turns after the last one that was answered
+    #[arg(long)]
+    since_success: bool,
+}
+
+pub fn diagnose(args: &DiagnoseArgs, context: &Context) -> Result<Exit, Report> {
+    let (id, folder) = context.session_named(&args.id)?;
+    // Settings that cannot be read are the doctor's business; a look needs only prices.
+    let settings = context.settings(Some(&folder)).map(|loaded| loaded.config);
+    let prices = settings.as_ref().map(|config| config.prices.clone()).unwrap_or_default();
+    let model = projection::posture_model(&folder, &id).unwrap_or_default();
+    let replay = |history: History| replayed(&id, &model, history);
+    let found = projection::diagnose(&folder, &id, &prices, replay);
+    let mut found = found.map_err(|error| Report::from(&error))?;
+    if args.since_success {
+        found = found.since_success();
+    }
+    let is_sound = found.is_sound();
+    if context.flags.json {
+        let output = serde_json::to_value(&found)
+            .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
+        let mut envelope = Envelope::success("diagnose", output, context.started.elapsed())
+            .of_session(&id, context.resume_command(&id, &folder));
+        if !is_sound {
+            let failed = found.checks.iter().filter(|check| check.status == Health::Failed);
+            let failed: Vec<&str> = failed.map(|check| check.id).collect();
+            envelope.ok = false;
+            envelope.status = "error";
+            let message = format!("failed: {}", failed.join(", "));
+            let report = Report::new(Kind::LogDamaged, message)
+                .with_details(json!({ "checks": failed }))
+                .with_next_actions(found.next_actions.clone());
+            envelope.error = Some(report);
+        }
+        say(&envelope.line());
+    } else {
+        say(&clean(&told(&found, args.since_success)));
+    }
+    Ok(if is_sound { Exit::Answered } else { Exit::Error })
+}
+
+/// What a server would be sent now, as far as the Log decides it.
+fn replayed(id: &SessionId, model: &str, history: History) -> Anatomy {
+    let request = Request {
+        model: model.to_owned(),
+        effort: None,
+        instructions: "".into(),
+        project: None,
+        tools: [].into(),
+        history,
+        contents: Contents::default(),
+        cache_key: String::new(),
+        session: id.clone(),
+        resends: 0,
+        wishes: Wishes::default(),
+    };
+    let body = serde_json::from_slice(&body(&request, FieldPolicy::OpenAi));
+    anatomy(&body.unwrap_or_default())
+}
+
+fn told(found: &Diagnosis, since_success: bool) -> String {
+    let Diagnosis { session_id, events, bytes, .. } = found;
+    let turns = count_of(found.turns.len());
+    let since = if since_success { " since the last success" } else { "" };
+    let mut text =
+        format!("{session_id}: {turns}{since}, {} Events, {bytes} bytes\n", events.count);
+    let hidden = found.turns.len().saturating_sub(SHOWN);
+    if hidden > 0 {
+        writeln!(text, "  … {hidden} earlier Turns, in full with --json").ok();
+    }
+    for turn in found.turns.iter().skip(hidden) {
+        // Writing to a String cannot fail.
+        writeln!(text, "  {}", turn_line(turn)).ok();
+    }
+    for check in &found.checks {
+        let word = match check.status {
+            Health::Passed => "ok     ",
+            Health::Warning => "warning",
+            Health::Failed => "FAILED ",
+        };
+        writeln!(text, "{word} {}: {}", check.id, one_line(&check.message, 300)).ok();
+    }
+    for found in found.damage.breaks.iter().take(SHOWN) {
+        let words = one_line(&found.message, 160);
+        writeln!(text, "  line {}, offset {}: {words} ({})", found.line, found.offset, found.kind)
+            .ok();
+    }
+    if found.damage.breaks.len() > SHOWN {
+        writeln!(text, "  and {} more", found.damage.breaks.len() - SHOWN).ok();
+    }
+    for action in &found.next_actions {
+        writeln!(text, "  try: {action}").ok();
+    }
+    text
+}
+
+fn turn_line(turn: &Turn) -> String {
+    let seq = turn.seq.map(|seq| format!(" #{seq}")).unwrap_or_default();
+    let undone = if turn.is_undone { ", taken back" } else { "" };
+    let failed = match turn.tool_failures {
+        0 => String::new(),
+        count => format!(", {count} failed"),
+    };
+    let why = turn.error_message.as_deref().map(|why| format!(": {}", one_line(why, 80)));
+    format!(
+        "{}{seq} {}{undone}, {} calls{failed}{}  {}",
+        turn.number,
+        turn.status,
+        turn.tool_calls,
+        why.unwrap_or_default(),
+        one_line(&turn.prompt, 60)
+    )
+}

@@ -1,0 +1,233 @@
+//! `pixir inspect-replay`: the request that would leave next, and how much of the window it takes.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::{Context, say};
+use crate::config::Config;
+use crate::config::models::Model;
+use crate::credential::Credential;
+use crate::error::{Kind, Report};
+use crate::event::Seq;
+use crate::harness::{Door, Harness, Preview, Supposed};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::log::{Log, Reading};
+use crate::projection::{self, Anatomy, METHOD, anatomy};
+use crate::render::{Envelope, clean, one_line};
+use crate::scripted::DEMO_MODEL;
+use crate::workspace::Workspace;
+
+/// Where nobody is: stands in for an endpoint, because nothing is sent.
+const NOWHERE: &str = "http://127.0.0.1:9/v1";
+
+/// Show the request that would leave next, without sending it
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show the request that would leave next, without sending it.\n\n\
+        It is built by the code that a Turn uses, from the Log as it is: instructions, tools, and what of the \
+        conversation is replayed, each with an estimate of its tokens. Nothing is sent, started, locked or changed, and a \
+        damaged Log is read as far as it can be. With --json --items the whole request is in the envelope.",
+    after_long_help = "Examples:\n  pixir inspect-replay 20260721T101112-abcdef\n  \
+        pixir inspect-replay 20260721T101112-abcdef --items --after-seq 40\n  \
+        pixir inspect-replay 20260721T101112-abcdef --prompt \"go on\" --items --json"
+)]
+pub struct InspectReplayArgs {
+    /// The Session to look at
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Suppose that the Log ends with this seq
+    #[arg(long, value_name = "N")]
+    after_seq: Option<Seq>,
+    /// Show every item
+    #[arg(long)]
+    items: bool,
+    /// Suppose that you say this next
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+}
+
+pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exit, Report> {
+    let (id, folder) = context.session_named(&args.id)?;
+    let reading = Log::read(&folder, &id).map_err(|error| Report::from(&error))?;
+    let holder = projection::holder_of(&folder, &id);
+    let mut events = reading.events.clone();
+    if let Some(last) = args.after_seq {
+        events.retain(|event| event.seq().is_none_or(|seq| seq <= last));
+    }
+    let (events_in_all, events_looked_at) = (reading.events.len(), events.len());
+    let history = History::from_events(events);
+    let supposed = Supposed {
+        prompt: args.prompt.as_deref(),
+        is_running: holder.is_some() && args.after_seq.is_none(),
+    };
+    let (preview, mut notes) = preview(&folder, &id, history, supposed, context)?;
+    let body: Value = preview
+        .body
+        .as_deref()
+        .and_then(|body| serde_json::from_slice(body).ok())
+        .ok_or_else(|| Report::new(Kind::Internal, "the request has no JSON form"))?;
+    let anatomy = anatomy(&body);
+    notes.extend(notes_of(&preview, &reading, holder));
+    let window = Model::named(&preview.model).window();
+    if context.flags.json {
+        let mut output = json!({
+            "workspace": folder,
+            "after_seq": args.after_seq,
+            "events": { "in_all": events_in_all, "looked_at": events_looked_at },
+            "model": preview.model,
+            "effort": preview.effort,
+            "permission_mode": preview.mode,
+            "role": preview.role,
+            "prompt_contract": preview.contract,
+            "prompt_cache_key": preview.cache_key,
+            "late_context": preview.late_context,
+            "orphan_calls": preview.orphans,
+            "estimate": {
+                "tokens": anatomy.estimated_tokens,
+                "window": window,
+                "method": METHOD,
+            },
+            "damaged_lines": reading.damage.len(),
+            "notes": notes,
+        });
+        let mut taken_apart = json!(anatomy);
+        if args.items {
+            taken_apart["request"] = body;
+        } else if let Some(fields) = taken_apart.as_object_mut() {
+            fields.shift_remove("items");
+        }
+        output["replay"] = taken_apart;
+        let envelope = Envelope::success("inspect-replay", output, context.started.elapsed());
+        say(&envelope.of_session(&id, context.resume_command(&id, &folder)).line());
+    } else {
+        say(&clean(&told(&id, &preview, &anatomy, window, args.items)));
+        for note in notes {
+            context.notice(&format!("note: {note}"));
+        }
+    }
+    Ok(if anatomy.is_valid { Exit::Answered } else { Exit::Error })
+}
+
+/// Builds the request with the settings that a resume would have.
+fn preview(
+    folder: &Path,
+    id: &SessionId,
+    history: History,
+    supposed: Supposed<'_>,
+    context: &Context,
+) -> Result<(Preview, Vec<String>), Report> {
+    let mut notes = Vec::new();
+    let stored_model = projection::posture_model(folder, id);
+    let loaded = context.settings(Some(folder))?;
+    let mut config = loaded.config;
+    notes.extend(loaded.notices);
+    if let Some(model) = super::provider::fitting_model(&config, stored_model.as_deref()) {
+        config.model = model;
+        config.model_named = true;
+    }
+    let credential = access(&config, stored_model.as_deref(), context, &mut notes)?;
+    let own_binary = std::env::current_exe().unwrap_or_default();
+    let environment = context.environment.all();
+    let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
+    let harness = Harness::open(Door { config, credential, environment, own_binary });
+    let preview =
+        harness.preview(&workspace, id, history, supposed).map_err(|error| Report::from(&error))?;
+    notes.extend(preview.notices.iter().cloned());
+    Ok((preview, notes))
+}
+
+/// Who would pay decides which fields go along; where nobody does, a look is still possible.
+fn access(
+    config: &Config,
+    stored_model: Option<&str>,
+    context: &Context,
+    notes: &mut Vec<String>,
+) -> Result<Credential, Report> {
+    let model = stored_model.filter(|_| !config.model_named).unwrap_or(&config.model);
+    let nowhere = || Credential::new(None, NOWHERE).map_err(|error| Report::from(&error));
+    if model == DEMO_MODEL {
+        return nowhere();
+    }
+    match context.chosen(config) {
+        Ok(chosen) => Ok(chosen.credential),
+        Err(report) => {
+            notes.push(format!("{}; shown as with an API key", report.message));
+            nowhere()
+        }
+    }
+}
+
+fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(pid) = holder {
+        notes.push(format!("process {pid} has the Session open: it may be past this already"));
+    }
+    if !reading.damage.is_empty() {
+        let count = reading.damage.len();
+        notes.push(format!("{count} damaged places in the Log; see `pixir diagnose`"));
+    }
+    if preview.orphans > 0 {
+        let count = preview.orphans;
+        notes.push(format!("{count} calls without a result get one that says so"));
+    }
+    if !preview.servers.is_empty() {
+        let names = preview.servers.join(", ");
+        notes.push(format!("tools of MCP servers are not in it, because none is started: {names}"));
+    }
+    notes
+}
+
+fn told(id: &SessionId, preview: &Preview, anatomy: &Anatomy, window: u64, items: bool) -> String {
+    let effort = preview.effort.as_deref().map(|effort| format!(", effort {effort}"));
+    let mut text = format!(
+        "{id}: the next request to {}{} ({}, {} mode)\n",
+        preview.model,
+        effort.unwrap_or_default(),
+        preview.contract,
+        preview.mode,
+    );
+    for part in &anatomy.parts {
+        // Writing to a String cannot fail.
+        writeln!(
+            text,
+            "  {:<13} {:>5}  {:>9} bytes  about {:>7} tokens",
+            part.name, part.count, part.bytes, part.estimated_tokens
+        )
+        .ok();
+    }
+    let share = anatomy.estimated_tokens.saturating_mul(100) / window.max(1);
+    writeln!(text, "  in all about {} of {window} tokens, {share} %", anatomy.estimated_tokens)
+        .ok();
+    if items {
+        for item in &anatomy.items {
+            let what = [item.role.as_deref(), item.name.as_deref()];
+            let what = what.into_iter().flatten().collect::<Vec<_>>().join(" ");
+            writeln!(
+                text,
+                "  {:>4}  {:<21} {:<12} {:>7} tokens  {}",
+                item.index,
+                one_line(&item.kind, 21),
+                one_line(&what, 30),
+                item.estimated_tokens,
+                one_line(&item.excerpt, 70)
+            )
+            .ok();
+        }
+    } else {
+        let counts: Vec<String> =
+            anatomy.counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        writeln!(text, "  items: {}", counts.join(", ")).ok();
+    }
+    for problem in &anatomy.problems {
+        writeln!(text, "  INVALID {problem}").ok();
+    }
+    if anatomy.is_valid {
+        text.push_str("  valid: every call has its output\n");
+    }
+    text
+}

@@ -1,0 +1,259 @@
+//! A transcript as Markdown. Nothing that was said can change what the document around it means:
+//! fences are longer than any inside, and text that could swallow what follows is quoted.
+
+use std::fmt::Write;
+
+use crate::projection::{Call, Entry, Exported, Transcript};
+
+/// The document.
+pub fn markdown(told: &Transcript) -> String {
+    let mut page = format!("# Session {}\n\n", told.session_id);
+    let facts = [
+        ("Workspace", Some(told.workspace.display().to_string())),
+        ("Started", told.started.clone()),
+        ("Model", told.model.clone()),
+        ("Role", told.role.clone()),
+        ("Permission mode", told.permission_mode.clone()),
+        ("Branched off from", told.parent_session_id.clone()),
+    ];
+    for (name, value) in facts {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            // Writing to a String cannot fail.
+            writeln!(page, "- {name}: {}", code(&value)).ok();
+        }
+    }
+    if told.damaged_lines + told.unknown_events > 0 {
+        let (damaged, unknown) = (told.damaged_lines, told.unknown_events);
+        writeln!(page, "- Missing: {damaged} damaged places, {unknown} unknown Events").ok();
+    }
+    for turn in &told.turns {
+        let undone = if turn.is_undone { ", taken back" } else { "" };
+        write!(page, "\n## Turn {} ({}{undone})\n", turn.number, plain(&turn.status)).ok();
+        for entry in &turn.entries {
+            page.push('\n');
+            write_entry(&mut page, entry);
+        }
+    }
+    page
+}
+
+fn write_entry(page: &mut String, entry: &Entry) {
+    match entry {
+        Entry::User { text, attachments } => {
+            page.push_str("### You\n\n");
+            page.push_str(&quoted(text));
+            names(page, attachments);
+        }
+        Entry::Assistant { text, phase } => {
+            let title = match *phase {
+                "final" => "### Answer\n\n",
+                "partial" => "### Broken off\n\n",
+                _ => "",
+            };
+            page.push_str(title);
+            page.push_str(&said(text));
+        }
+        Entry::Reasoning { summary } => {
+            page.push_str("*Thought:*\n\n");
+            page.push_str(&quoted(summary));
+        }
+        Entry::Tool(call) => write_call(page, call),
+        Entry::Plan { entries } => {
+            page.push_str("**Plan**\n\n");
+            for step in entries {
+                let mark = if step.status == "completed" { "x" } else { " " };
+                writeln!(page, "- [{mark}] {}", code(&step.content)).ok();
+            }
+        }
+        Entry::Compaction { from_seq, to_seq, trigger } => {
+            let trigger = plain(trigger);
+            writeln!(page, "*Events {from_seq} to {to_seq} were compacted ({trigger}).*").ok();
+        }
+        Entry::Rewound { to_seq } => {
+            writeln!(page, "*Taken back to before Event {to_seq}.*").ok();
+        }
+        Entry::Failure { terminal_status, error_kind, message } => {
+            let (status, kind) = (plain(terminal_status), plain(error_kind));
+            writeln!(page, "### Ended without an answer: {status} ({kind})\n").ok();
+            page.push_str(&quoted(message));
+        }
+    }
+}
+
+fn write_call(page: &mut String, call: &Call) {
+    let verdict = match call.ok {
+        Some(true) => "",
+        Some(false) => ", failed",
+        None => ", no result",
+    };
+    writeln!(page, "**{}**{verdict}\n", code(&call.name)).ok();
+    let command = call.args.get("command").and_then(|command| command.as_str());
+    match command {
+        Some(command) => page.push_str(&fenced("sh", command)),
+        None if call.diff.is_some() => {
+            let path = call.args.get("path").and_then(|path| path.as_str());
+            if let Some(path) = path {
+                writeln!(page, "{}\n", code(path)).ok();
+            }
+        }
+        None => {
+            let args = serde_json::to_string_pretty(&call.args).unwrap_or_default();
+            page.push_str(&fenced("json", &args));
+        }
+    }
+    if let Some(diff) = &call.diff {
+        page.push_str(&fenced("diff", diff));
+    } else if !call.output.is_empty() {
+        page.push('\n');
+        page.push_str(&fenced("text", &call.output));
+    }
+    names(page, &call.attachments);
+}
+
+fn names(page: &mut String, attachments: &[Exported]) {
+    for own in attachments {
+        let (name, kind, bytes) = (code(&own.name), plain(&own.media_type), own.bytes);
+        writeln!(page, "\nAttached: {name} ({kind}, {bytes} bytes)").ok();
+    }
+}
+
+/// The longest run of a character.
+fn longest_run(text: &str, wanted: char) -> usize {
+    let runs = text.split(|c| c != wanted).map(str::len);
+    runs.max().unwrap_or(0)
+}
+
+/// A block that no content can end.
+fn fenced(language: &str, text: &str) -> String {
+    let fence = "`".repeat((longest_run(text, '`') + 1).max(3));
+    let gap = if text.ends_with('\n') { "" } else { "\n" };
+    format!("{fence}{language}\n{text}{gap}{fence}\n")
+}
+
+/// A piece of code on one line.
+fn code(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let fence = "`".repeat(longest_run(&line, '`') + 1);
+    let pad = if line.starts_with('`') || line.ends_with('`') { " " } else { "" };
+    if line.is_empty() { "(empty)".to_owned() } else { format!("{fence}{pad}{line}{pad}{fence}") }
+}
+
+/// A word of ours, or of a foreign Log: only what cannot mean anything else.
+fn plain(text: &str) -> String {
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_-./+ ".contains(*c);
+    text.chars().filter(is_plain).take(100).collect()
+}
+
+/// A quotation: whatever is open inside ends with it.
+fn quoted(text: &str) -> String {
+    let mut page = String::with_capacity(text.len() + 64);
+    for line in text.lines() {
+        page.push_str(if line.is_empty() { ">" } else { "> " });
+        page.push_str(line);
+        page.push('\n');
+    }
+    page
+}
+
+/// The model writes Markdown itself. It stands as it is where everything it opens it also closes.
+fn said(text: &str) -> String {
+    if !is_closed(text) {
+        return quoted(text);
+    }
+    let gap = if text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{gap}")
+}
+
+/// Whether every fence is closed, no HTML begins, and no heading or reference joins ours.
+fn is_closed(text: &str) -> bool {
+    let mut open: Option<(char, usize)> = None;
+    for line in text.lines() {
+        let bare = line.trim_start();
+        let mark = bare.chars().next().filter(|c| matches!(c, '`' | '~'));
+        let length = mark.map_or(0, |mark| bare.chars().take_while(|c| *c == mark).count());
+        match (open, mark) {
+            (None, Some(mark)) if length >= 3 => {
+                let info: String = bare.chars().skip(length).collect();
+                let is_code_span = mark == '`' && info.contains('`');
+                // Deeper than a paragraph it may belong to a list; then nobody knows where it ends.
+                if !is_code_span {
+                    if line.len() - bare.len() > 3 {
+                        return false;
+                    }
+                    open = Some((mark, length));
+                }
+            }
+            (Some((own, least)), Some(mark))
+                if own == mark
+                    && length >= least
+                    && bare.chars().skip(length).all(char::is_whitespace) =>
+            {
+                if line.len() - bare.len() > 3 {
+                    return false;
+                }
+                open = None;
+            }
+            (None, _) => {
+                let joins = bare.starts_with('#')
+                    || bare.starts_with('[')
+                    || bare.starts_with("===")
+                    || bare.contains('<');
+                if joins {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+    }
+    open.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_fence_is_longer_than_any_inside() {
+        assert_eq!(fenced("text", "a\n```\nb"), "````text\na\n```\nb\n````\n");
+        assert_eq!(fenced("sh", "x\n"), "```sh\nx\n```\n");
+        assert_eq!(code("a`b"), "``a`b``");
+        assert_eq!(code("`"), "`` ` ``");
+    }
+
+    #[test]
+    fn what_does_not_close_is_quoted() {
+        assert!(is_closed("fine\n\n```rust\nlet a = \"<b>\";\n# no heading\n```\n- a list"));
+        assert!(is_closed("``` `not a fence` ```"));
+        for text in [
+            "```\nopen",
+            "<!-- ",
+            "text <script>",
+            "# Turn 9",
+            "~~~\n```",
+            "    ```\nx",
+            "[a]: http://x",
+            "Title\n===",
+        ] {
+            assert!(!is_closed(text), "{text}");
+            assert!(said(text).starts_with('>'), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_content_ends_its_fence(text in "[`~a\n]{0,60}") {
+            let block = fenced("text", &text);
+            let fence = block.split("text\n").next().unwrap_or_default();
+            let inner: Vec<&str> = block.lines().skip(1).collect();
+            let ends = inner.iter().position(|line| line.trim().starts_with(fence));
+            prop_assert_eq!(ends, Some(inner.len() - 1));
+        }
+
+        #[test]
+        fn every_line_of_a_quotation_is_quoted(text in "\\PC{0,80}") {
+            prop_assert!(quoted(&text).lines().all(|line| line.starts_with('>')));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Changing the user's file: one setting at a time, checked before it is written, replaced whole.
+//!
+//! What else stands in the file stays, in its order. A file that cannot be understood is never
+//! overwritten: somebody may want to look.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::file::{ConfigError, apply_user_text, check_together};
+use super::keys::Key;
+use super::manual::canonical;
+use super::origin::Origins;
+use super::tree::leaves;
+use super::{Config, read};
+use crate::error::{Explain, Kind};
+use crate::paths::Home;
+
+/// What is to be done to a setting.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Edit {
+    Set(Value),
+    Unset,
+}
+
+/// What was done.
+#[derive(Debug)]
+pub struct Edited {
+    pub file: PathBuf,
+    /// Whether the file is other than it was.
+    pub is_changed: bool,
+    /// A mistake that stands elsewhere in the file and is still there.
+    pub still_wrong: Option<String>,
+}
+
+/// Changes one setting of the user's file; nothing is written unless the whole can be used.
+pub fn change(home: &Home, name: &str, edit: &Edit) -> Result<Edited, EditError> {
+    let path = home.config();
+    let unwritable = |source| EditError::Unwritable { path: path.clone(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder()).map_err(unwritable)?;
+    // Two at once would lose what one of them said; the kernel's lock goes with its holder.
+    let folder = File::open(home.folder()).map_err(unwritable)?;
+    folder.lock().map_err(unwritable)?;
+    let of_file = |reason| EditError::Refused(ConfigError::of_file(&path, reason));
+    let old = read::user_file(&path).map_err(of_file)?.unwrap_or_default();
+    let (new, is_changed) = edited(&old, name, edit).map_err(of_file)?;
+    let still_wrong = judged(&old, &new, &path, home)?;
+    if is_changed {
+        replace(&path, &new).map_err(unwritable)?;
+    }
+    Ok(Edited { file: path, is_changed, still_wrong })
+}
+
+/// Refuses a mistake that was not there before; an old one is only told.
+fn judged(old: &str, new: &str, path: &Path, home: &Home) -> Result<Option<String>, EditError> {
+    let mistakes = |text: &str| {
+        let mut config = Config::new(home.clone());
+        let applied = apply_user_text(&mut config, path, text, &mut Origins::default());
+        (applied, check_together(&config))
+    };
+    let (old_single, old_together) = mistakes(old);
+    let (single, together) = mistakes(new);
+    let pairs = [(single.err(), old_single.err()), (together.err(), old_together.err())];
+    let mut still_wrong = None;
+    for (mistake, before) in pairs {
+        let Some(mistake) = mistake else { continue };
+        if mistake.is_worse_than(before.as_ref()) {
+            return Err(EditError::Refused(mistake));
+        }
+        still_wrong.get_or_insert(mistake.to_string());
+    }
+    Ok(still_wrong)
+}
+
+/// The text with the change in it, and whether it differs.
+fn edited(old: &str, name: &str, edit: &Edit) -> Result<(String, bool), String> {
+    let found = leaves(old)?;
+    let names = [name, canonical(name)];
+    let doubled =
+        found.iter().find(|leaf| found.iter().filter(|other| other.path == leaf.path).count() > 1);
+    if let Some(doubled) = doubled {
+        return Err(format!("`{}` is given more than once; correct that first", doubled.path));
+    }
+    let mut root: Map<String, Value> = if old.trim().is_empty() {
+        Map::new()
+    } else {
+        serde_json::from_str(old).map_err(|error| format!("it is not a JSON object: {error}"))?
+    };
+    let before = root.clone();
+    if let Edit::Set(value) = edit {
+        put(&mut root, canonical(name), value.clone());
+    } else {
+        for name in names {
+            remove(&mut root, name);
+        }
+    }
+    let is_changed = root != before;
+    let mut text = serde_json::to_string_pretty(&root).map_err(|error| error.to_string())?;
+    text.push('\n');
+    Ok((text, is_changed))
+}
+
+/// Puts a value where its dotted name leads. A name that is already written out keeps its place.
+fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
+    if object.contains_key(name) && !matches!(object.get(name), Some(Value::Object(_))) {
+        object.insert(name.to_owned(), value);
+        return;
+    }
+    let Some((group, rest)) = name.split_once('.') else {
+        object.insert(name.to_owned(), value);
+        return;
+    };
+    let inner = object.entry(group.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+    if !inner.is_object() {
+        // A group that stands as a single value has a name inside: `"sandbox": "off"`.
+        let leaf = canonical(group).split_once('.').map(|(_, leaf)| leaf.to_owned());
+        let old = std::mem::replace(inner, Value::Object(Map::new()));
+        if let (Some(leaf), Some(fields)) = (leaf, inner.as_object_mut())
+            && !old.is_null()
+        {
+            fields.insert(leaf, old);
+        }
+    }
+    if let Some(fields) = inner.as_object_mut() {
+        put(fields, rest, value);
+    }
+}
+
+/// Takes a value out, and a group that is empty then.
+fn remove(object: &mut Map<String, Value>, name: &str) {
+    let is_group = matches!(object.get(name), Some(Value::Object(_)))
+        && Key::find(name).is_some()
+        && canonical(name) != name;
+    if !is_group && object.shift_remove(name).is_some() {
+        return;
+    }
+    let Some((group, rest)) = name.split_once('.') else { return };
+    let Some(Value::Object(inner)) = object.get_mut(group) else { return };
+    remove(inner, rest);
+    if inner.is_empty() {
+        object.shift_remove(group);
+    }
+}
+
+/// Replaces the file whole. People keep their settings in other places: a link stays one.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = target.parent().unwrap_or(Path::new("."));
+    let temporary = folder.join(format!(".config.{:016x}", fastrand::u64(..)));
+    let write = || {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, &target)
+    };
+    write().inspect_err(|_| {
+        fs::remove_file(&temporary).ok();
+    })?;
+    // The file is in place; a folder that cannot be forced to the disk is no reason to fail.
+    File::open(folder).and_then(|folder| folder.sync_all()).ok();
+    Ok(())
+}
+
+/// Why a setting was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum EditError {
+    #[error("{0}")]
+    Refused(ConfigError),
+    #[error("{} cannot be written", path.display())]
+    Unwritable { path: PathBuf, source: io::Error },
+}
+
+impl Explain for EditError {
+    fn kind(&self) -> Kind {
+        match self {
+            EditError::Refused(error) => error.kind(),
+            EditError::Unwritable { .. } => Kind::WriteFailed,
+        }
+    }
+    fn details(&self) -> Value {
+        match self {
+            EditError::Refused(error) => error.details(),
+            EditError::Unwritable { path, .. } => {
+                serde_json::json!({ "file": path.display().to_string() })
+            }
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            EditError::Refused(error) => error.next_actions(),
+            EditError::Unwritable { .. } => vec!["make the file and its folder writable".into()],
+        }
+    }
+}

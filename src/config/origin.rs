@@ -1,0 +1,75 @@
+//! Where a setting comes from: who said the last word about it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::manual::canonical;
+
+/// Who set a value.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// Nobody: it is what Pixir comes with.
+    #[default]
+    Default,
+    /// The user's file.
+    User(PathBuf),
+    /// The Workspace's file.
+    Workspace(PathBuf),
+    /// An environment variable.
+    Variable(String),
+    /// A flag of this run.
+    Flag(String),
+}
+
+impl Origin {
+    /// The word for the layer.
+    pub fn layer(&self) -> &'static str {
+        match self {
+            Origin::Default => "default",
+            Origin::User(_) => "user",
+            Origin::Workspace(_) => "workspace",
+            Origin::Variable(_) => "environment",
+            Origin::Flag(_) => "flag",
+        }
+    }
+
+    /// Layer and place, for machines.
+    pub fn facts(&self) -> Value {
+        match self {
+            Origin::Default => json!({ "layer": self.layer() }),
+            Origin::User(path) | Origin::Workspace(path) => {
+                json!({ "layer": self.layer(), "file": path.display().to_string() })
+            }
+            Origin::Variable(name) => json!({ "layer": self.layer(), "variable": name }),
+            Origin::Flag(name) => json!({ "layer": self.layer(), "flag": name }),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::User(path) | Origin::Workspace(path) => write!(f, "{}", path.display()),
+            Origin::Variable(name) | Origin::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Who set what; a setting that is not in it has its default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origins(BTreeMap<String, Origin>);
+
+impl Origins {
+    /// Who said the last word about a setting.
+    pub fn of(&self, name: &str) -> Origin {
+        self.0.get(canonical(name)).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn set(&mut self, name: &str, origin: Origin) {
+        self.0.insert(canonical(name).to_owned(), origin);
+    }
+}

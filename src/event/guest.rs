@@ -1,0 +1,101 @@
+//! Calls of guests: tools of MCP servers, told so that a person can read them.
+//!
+//! Names and arguments come from a model and from strangers. Characters that hide, or turn the text
+//! around them, stand there by their numbers.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// What the names of guests begin with, and what parts a server from its tool.
+const MARK: &str = "mcp__";
+const PARTING: &str = "__";
+
+/// The server and the tool that a name stands for; `None` when it is no guest's.
+pub fn guest(name: &str) -> Option<(&str, &str)> {
+    let (server, tool) = name.strip_prefix(MARK)?.split_once(PARTING)?;
+    (!server.is_empty() && !tool.is_empty()).then_some((server, tool))
+}
+
+/// A call on one line: `server: tool (argument: value, …)`, its arguments at most so many characters.
+pub fn guest_call(server: &str, tool: &str, args: &Value, most: usize) -> String {
+    let named = format!("{}: {}", spelled(server), spelled(tool));
+    let told = match args {
+        Value::Null => String::new(),
+        Value::Object(fields) if fields.is_empty() => String::new(),
+        Value::Object(fields) => {
+            let mut told = String::new();
+            for (name, value) in fields {
+                let comma = if told.is_empty() { "" } else { ", " };
+                // Writing to a String cannot fail.
+                write!(told, "{comma}{name}: {value}").ok();
+                if told.chars().nth(most).is_some() {
+                    break;
+                }
+            }
+            told
+        }
+        other => other.to_string(),
+    };
+    if told.is_empty() {
+        return named;
+    }
+    match told.char_indices().nth(most) {
+        Some((end, _)) => format!("{named} ({}…", spelled(told.get(..end).unwrap_or_default())),
+        None => format!("{named} ({})", spelled(&told)),
+    }
+}
+
+fn spelled(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' | '\t' => shown.push(' '),
+            // Writing to a String cannot fail.
+            c if hides(c) => write!(shown, "<U+{:04X}>", u32::from(c)).unwrap_or_default(),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Whether a reader would not see it, or would see others in another order because of it.
+fn hides(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_name_says_whose_guest_it_is() {
+        assert_eq!(guest("mcp__git__log"), Some(("git", "log")));
+        assert_eq!(guest("mcp__git__a__b"), Some(("git", "a__b")));
+        for own in ["bash", "mcp__", "mcp__git", "mcp____x", "mcp__git__"] {
+            assert_eq!(guest(own), None, "{own}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_read_from_left_to_right_and_has_an_end() {
+        let told = |args: Value| guest_call("git", "log", &args, 40);
+        assert_eq!(told(json!({})), "git: log");
+        assert_eq!(told(Value::Null), "git: log");
+        assert_eq!(
+            told(json!({"branch": "main\n", "count": 3})),
+            r#"git: log (branch: "main\n", count: 3)"#
+        );
+        assert_eq!(told(json!(["x"])), r#"git: log (["x"])"#);
+        let long = told(json!({"text": "x".repeat(1000), "unseen": 1}));
+        assert_eq!(long.chars().count(), "git: log (…".chars().count() + 40);
+        let turned = told(json!({"text": "\u{202e}moc\u{200b}"}));
+        assert_eq!(turned, r#"git: log (text: "<U+202E>moc<U+200B>")"#);
+    }
+}

@@ -1,0 +1,111 @@
+//! Other ways: Turns taken back and brought back, and another Session from here, for a front-end
+//! that has the Session open.
+
+use std::path::{Path, PathBuf};
+
+use super::Harness;
+use crate::conversation::Conversation;
+use crate::error::{Kind, Report};
+use crate::fork::{Cut, fork};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::rewind::{Rewind, RewindError, Site};
+use crate::snapshot::{Change, Limits};
+
+/// Which way a Session is taken through its Turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// So many of the last Turns are taken back.
+    Back(usize),
+    /// What was taken back last comes back.
+    Forward,
+}
+
+/// What was taken back or brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rewound {
+    /// What the user had said in each Turn, the oldest first.
+    pub turns: Vec<String>,
+    /// What was done to which file.
+    pub files: Vec<(Done, PathBuf)>,
+    /// What is not covered.
+    pub notes: Vec<String>,
+}
+
+/// What was done to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    Removed,
+    Made,
+    Restored,
+}
+
+impl Harness {
+    /// Takes Turns back or brings them back, files and conversation, as `pixir undo` does. What
+    /// somebody else changed is named, and then nothing happens. No Turn may run meanwhile.
+    pub async fn rewind(&self, conversation: &Conversation, way: Way) -> Result<Rewound, Report> {
+        let session = conversation.session();
+        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let settings = conversation.settings();
+        let site = Site {
+            workspace: settings.workspace.clone(),
+            session_folder: settings.session_folder.clone(),
+            limits: Limits::of(self.config.undo),
+        };
+        let done = tokio::task::spawn_blocking(move || take(&history, way, &site)).await;
+        let (rewind, fact) =
+            done.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
+        session.record(fact).await.map_err(|error| Report::from(&error))?;
+        let done = |change: &Change| {
+            let done = match (&change.from, &change.to) {
+                (_, None) => Done::Removed,
+                (None, Some(_)) => Done::Made,
+                (Some(_), Some(_)) => Done::Restored,
+            };
+            (done, change.path.clone())
+        };
+        Ok(Rewound {
+            turns: rewind.turns.iter().map(|(_, words)| words.clone()).collect(),
+            files: rewind.plan.changes.iter().map(done).collect(),
+            notes: rewind.plan.notes,
+        })
+    }
+
+    /// Branches off a Session of a Workspace at its end, which may be open meanwhile; gives the
+    /// name of the new one.
+    pub async fn branch(&self, workspace: &Path, parent: &SessionId) -> Result<SessionId, Report> {
+        let workspace = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
+        let parent = parent.clone();
+        let forking = move || fork(&workspace, &parent, Cut::End, false, false);
+        let forked = tokio::task::spawn_blocking(forking).await;
+        let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
+        let forked = forked.map_err(|error| Report::from(&error))?;
+        let nameless = || Report::new(Kind::Internal, "the branch has no name");
+        forked.session_id.ok_or_else(nameless)
+    }
+}
+
+/// Changes the files, and says what the Log is told; reads and writes the disk.
+fn take(
+    history: &History,
+    way: Way,
+    site: &Site,
+) -> Result<(Rewind, crate::event::Canonical), Report> {
+    let explain = |error: RewindError| Report::from(&error);
+    let rewind = match way {
+        Way::Back(count) => Rewind::back(history, count, site),
+        Way::Forward => Rewind::forward(history, site),
+    };
+    let rewind = rewind.map_err(explain)?;
+    rewind.check(false, site).map_err(explain)?;
+    let restored = rewind.restore(site).map_err(explain)?;
+    if let Some((path, reason)) = restored.failed.first() {
+        let (count, path) = (restored.failed.len(), path.display());
+        let message = format!(
+            "{count} files could not be changed, such as {path}: {reason}; the conversation was left as it is"
+        );
+        return Err(Report::new(Kind::WriteFailed, message));
+    }
+    let fact = rewind.fact(&restored);
+    Ok((rewind, fact))
+}

@@ -1,0 +1,256 @@
+//! The checks of a diagnosis: what is wrong now, and what helps.
+
+use serde_json::{Value, json};
+
+use super::{Check, Events, Health, Lineage, Turn};
+use crate::id::SessionId;
+use crate::log::{Break, Verification};
+use crate::projection::replay::Anatomy;
+use crate::projection::usage::Sum;
+
+fn check(id: &'static str, status: Health, message: impl Into<String>) -> Check {
+    let (message, details) = (message.into(), Value::Null);
+    Check { id, status, message, details, next_actions: Vec::new() }
+}
+
+impl Check {
+    fn with(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+    fn next(mut self, action: impl Into<String>) -> Self {
+        self.next_actions.push(action.into());
+        self
+    }
+}
+
+/// What is looked at.
+pub struct Facts<'a> {
+    pub id: &'a SessionId,
+    pub damage: &'a Verification,
+    pub events: &'a Events,
+    pub turns: &'a [Turn],
+    pub last_success: Option<usize>,
+}
+
+impl Facts<'_> {
+    pub fn checks(&self, holder: Option<u32>) -> Vec<Check> {
+        vec![
+            self.log(),
+            lock(holder),
+            self.unknown(),
+            self.pairing(holder),
+            self.open_turn(holder),
+            self.failures(),
+            self.partial(),
+        ]
+    }
+
+    /// Breaks of the file itself; those of pairs and Turns have checks of their own.
+    fn log(&self) -> Check {
+        const ID: &str = "log";
+        let Verification { lines, proven_lines, .. } = self.damage;
+        let breaks: Vec<&Break> = self
+            .damage
+            .breaks
+            .iter()
+            .filter(|found| !matches!(found.kind, "call_without_result" | "result_without_call"))
+            .collect();
+        if let Some(first) = breaks.first() {
+            let count = breaks.len();
+            let message = format!(
+                "{count} damaged places, the first in line {} at offset {}: {}",
+                first.line, first.offset, first.message
+            );
+            return check(ID, Health::Failed, message)
+                .with(json!({ "breaks": breaks }))
+                .next(format!("see all of it with `pixir verify {}`", self.id))
+                .next(format!("write a cleaned copy with `pixir repair {}`", self.id));
+        }
+        if self.events.count == 0 {
+            return check(ID, Health::Failed, "nothing in the Log can be read")
+                .next(format!("`pixir sessions delete {}` removes it", self.id));
+        }
+        let repaired = self.damage.repaired.len();
+        let closed = match repaired {
+            0 => String::new(),
+            count => format!(", {count} torn lines closed and skipped"),
+        };
+        check(ID, Health::Passed, format!("{lines} lines, {proven_lines} proven{closed}"))
+    }
+
+    fn unknown(&self) -> Check {
+        const ID: &str = "unknown_events";
+        if self.events.unknown.is_empty() {
+            return check(ID, Health::Passed, "every Event is known");
+        }
+        let names: Vec<String> =
+            self.events.unknown.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let message = format!("kept and skipped: {}", names.join(", "));
+        check(ID, Health::Warning, message)
+            .with(json!({ "types": self.events.unknown }))
+            .next("use the version of Pixir that wrote them to see what they say")
+    }
+
+    fn pairing(&self, holder: Option<u32>) -> Check {
+        const ID: &str = "tool_pairing";
+        let lost: Vec<&str> = self
+            .turns
+            .iter()
+            .filter(|turn| turn.status != "open" || holder.is_none())
+            .flat_map(|turn| turn.unanswered_calls.iter().map(String::as_str))
+            .collect();
+        let stray: Vec<u64> = self
+            .damage
+            .breaks
+            .iter()
+            .filter(|found| found.kind == "result_without_call")
+            .map(|found| found.line)
+            .collect();
+        if lost.is_empty() && stray.is_empty() {
+            return check(ID, Health::Passed, "every call has its result");
+        }
+        let message = format!(
+            "{} calls without a result, {} results without a call",
+            lost.len(),
+            stray.len()
+        );
+        check(ID, Health::Warning, message)
+            .with(json!({ "calls_without_result": lost, "result_lines_without_call": stray }))
+            .next(format!("`pixir resume {}` closes calls that were cut", self.id))
+    }
+
+    fn open_turn(&self, holder: Option<u32>) -> Check {
+        const ID: &str = "turn_end";
+        let open: Vec<&Turn> = self.turns.iter().filter(|turn| turn.status == "open").collect();
+        let Some(last) = open.last() else {
+            return check(
+                ID,
+                Health::Passed,
+                format!("{} Turns, each with one end", self.turns.len()),
+            );
+        };
+        let number = last.number;
+        if holder.is_some() && number == self.turns.len() && open.len() == 1 {
+            return check(ID, Health::Passed, format!("Turn {number} is running"));
+        }
+        let message = format!("Turn {number} was cut: it has no end");
+        check(ID, Health::Warning, message)
+            .with(json!({ "turns": open.iter().map(|turn| turn.number).collect::<Vec<_>>() }))
+            .next(format!("`pixir resume {}` records its end and goes on", self.id))
+    }
+
+    fn failures(&self) -> Check {
+        const ID: &str = "failures";
+        let failed = |turn: &&Turn| !matches!(turn.status.as_str(), "answered" | "open");
+        let is_past = |turn: &&Turn| self.last_success.is_some_and(|last| turn.number < last);
+        let past = self.turns.iter().filter(failed).filter(is_past).count();
+        let now: Vec<&Turn> =
+            self.turns.iter().filter(failed).filter(|turn| !is_past(turn)).collect();
+        let Some(last) = now.last() else {
+            let message = match past {
+                0 => "no Turn failed".to_owned(),
+                count => format!("{count} Turns failed, and a later one was answered"),
+            };
+            return check(ID, Health::Passed, message).with(json!({ "past": past }));
+        };
+        let message = format!(
+            "Turn {} ended as {}: {}",
+            last.number,
+            last.status,
+            last.error_message.as_deref().unwrap_or_default()
+        );
+        let mut found = check(ID, Health::Warning, message).with(json!({
+            "past": past,
+            "since_success": now.iter().map(|turn| turn.number).collect::<Vec<_>>(),
+            "error_kind": last.error_kind,
+        }));
+        found.next_actions.extend(last.next_actions.iter().cloned());
+        found.next(advice(last, self.id))
+    }
+
+    fn partial(&self) -> Check {
+        const ID: &str = "partial_answers";
+        let last = self.last_success.unwrap_or(0);
+        let count: usize = self
+            .turns
+            .iter()
+            .filter(|turn| turn.number > last)
+            .map(|turn| turn.partial_messages)
+            .sum();
+        if count == 0 {
+            return check(ID, Health::Passed, "no answer broke off since the last success");
+        }
+        let message = format!("{count} answers broke off; their text is kept and not replayed");
+        check(ID, Health::Warning, message)
+    }
+}
+
+/// What helps after an end like this.
+fn advice(turn: &Turn, id: &SessionId) -> String {
+    match turn.error_kind.as_deref().unwrap_or_default() {
+        "not_authenticated" | "auth_refused" => "sign in with `pixir login`".to_owned(),
+        "context_overflow" => format!("make room with `pixir compact {id}`"),
+        "network" | "tls" => {
+            "look whether the endpoint answers: `pixir doctor --online`".to_owned()
+        }
+        "model_not_supported" => "choose another model: `pixir models`".to_owned(),
+        "log_write_failed" => "make room on the disk, and look with `pixir doctor`".to_owned(),
+        _ => format!("go on with `pixir resume {id}`"),
+    }
+}
+
+fn lock(holder: Option<u32>) -> Check {
+    match holder {
+        Some(pid) => check("lock", Health::Passed, format!("open in process {pid}"))
+            .with(json!({ "pid": pid })),
+        None => check("lock", Health::Passed, "nobody has it open"),
+    }
+}
+
+pub fn replay_check(replay: &Anatomy) -> Check {
+    let tokens = replay.estimated_tokens;
+    let details = json!({
+        "items": replay.items.len(),
+        "counts": replay.counts,
+        "estimated_tokens": tokens,
+        "problems": replay.problems,
+    });
+    if replay.is_valid {
+        let message = format!("valid: {} items, about {tokens} tokens", replay.items.len());
+        return check("replay", Health::Passed, message).with(details);
+    }
+    let message = format!("a server would refuse it: {}", replay.problems.join("; "));
+    check("replay", Health::Failed, message)
+        .with(details)
+        .next("fork the Session before the damage with `pixir fork --to-seq`")
+}
+
+pub fn usage_check(usage: &Sum) -> Check {
+    let message = format!(
+        "{} calls of the model, {} failed, {} tokens",
+        usage.calls, usage.failed, usage.total_tokens
+    );
+    check("usage", Health::Passed, message)
+}
+
+pub fn lineage_check(lineage: &Lineage, holder: Option<u32>) -> Check {
+    const ID: &str = "lineage";
+    let open: Vec<&str> = lineage
+        .children
+        .iter()
+        .filter(|child| !child.is_over && holder.is_none())
+        .map(|child| child.subagent_id.as_str())
+        .collect();
+    if !open.is_empty() {
+        let message = format!("children without an end, and nobody runs them: {}", open.join(", "));
+        return check(ID, Health::Warning, message);
+    }
+    let parent = match (&lineage.parent_session_id, lineage.parent_is_here) {
+        (Some(parent), Some(true)) => format!("from {parent}, "),
+        (Some(parent), _) => format!("from {parent}, which is not here, "),
+        (None, _) => String::new(),
+    };
+    let (forks, children) = (lineage.forks.len(), lineage.children.len());
+    check(ID, Health::Passed, format!("{parent}{forks} forks, {children} children"))
+}

@@ -1,0 +1,303 @@
+//! A diagnosis: what happened in a Session, what is wrong with it now, and what to do next.
+//!
+//! A failure that a later answer has overtaken is past: it is told, and counts no more.
+
+mod checks;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use checks::{Facts, lineage_check, replay_check, usage_check};
+
+use super::replay::Anatomy;
+use super::sessions::holder_of;
+use super::usage::{Sum, Window, spending_of};
+use crate::config::Prices;
+use crate::event::{Canonical, Seq, SharedEvent};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::log::{Log, LogError, Verification, verify};
+use crate::paths;
+
+/// How much of a prompt names its Turn.
+const PROMPT: usize = 200;
+
+/// Everything there is to say; a promise to machines, so it serializes.
+#[derive(Debug, Serialize)]
+pub struct Diagnosis {
+    pub session_id: SessionId,
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// Who has it open.
+    pub holder_pid: Option<u32>,
+    pub events: Events,
+    pub turns: Vec<Turn>,
+    /// The number of the last Turn that was answered.
+    pub last_success: Option<usize>,
+    pub checks: Vec<Check>,
+    pub damage: Verification,
+    pub usage: Sum,
+    pub lineage: Lineage,
+    /// What to do, the most useful first.
+    pub next_actions: Vec<String>,
+}
+
+/// How many Events of each kind there are.
+#[derive(Debug, Default, Serialize)]
+pub struct Events {
+    pub count: usize,
+    pub first_seq: Option<Seq>,
+    pub last_seq: Option<Seq>,
+    pub by_type: BTreeMap<String, usize>,
+    /// Those that this build does not know; they are kept and skipped.
+    pub unknown: BTreeMap<String, usize>,
+}
+
+/// One Turn and how it ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Turn {
+    pub number: usize,
+    pub seq: Option<Seq>,
+    pub started: String,
+    pub prompt: String,
+    /// `answered`, `open`, or a terminal status.
+    pub status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next_actions: Vec<String>,
+    pub provider_calls: usize,
+    pub tool_calls: usize,
+    pub tool_failures: usize,
+    pub unanswered_calls: Vec<String>,
+    pub partial_messages: usize,
+    /// Taken back by an undo that still counts.
+    pub is_undone: bool,
+}
+
+/// Where a Session comes from and what came of it.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub struct Lineage {
+    pub parent_session_id: Option<String>,
+    pub parent_is_here: Option<bool>,
+    pub forks: Vec<SessionId>,
+    pub children: Vec<Child>,
+}
+
+/// A child Session, by the last thing its parent heard of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Child {
+    pub subagent_id: String,
+    pub session_id: Option<String>,
+    pub status: String,
+    pub is_over: bool,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Check {
+    pub id: &'static str,
+    pub status: Health,
+    pub message: String,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub details: Value,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next_actions: Vec<String>,
+}
+
+/// How it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    Passed,
+    Warning,
+    Failed,
+}
+
+impl Diagnosis {
+    /// Nothing is wrong that would stand in the way.
+    pub fn is_sound(&self) -> bool {
+        self.checks.iter().all(|check| check.status != Health::Failed)
+    }
+
+    /// Only what came after the last answer.
+    #[must_use]
+    pub fn since_success(mut self) -> Self {
+        let last = self.last_success.unwrap_or(0);
+        self.turns.retain(|turn| turn.number > last);
+        self
+    }
+}
+
+/// Looks at a Session. `replay` is what a server would be sent now, taken apart.
+pub fn diagnose(
+    workspace: &Path,
+    id: &SessionId,
+    prices: &Prices,
+    replay: impl FnOnce(History) -> Anatomy,
+) -> Result<Diagnosis, LogError> {
+    let damage = verify(workspace, id)?;
+    let reading = Log::read(workspace, id)?;
+    let holder_pid = holder_of(workspace, id);
+    let history = History::from_events(reading.events.clone());
+    let events = count(&reading.events);
+    let turns = turns(&history);
+    let last_success =
+        turns.iter().rev().find(|turn| turn.status == "answered").map(|turn| turn.number);
+    let lineage = lineage(workspace, id, &history);
+    let usage = spending_of(workspace, id, Window::default(), prices)
+        .map(|spending| spending.total)
+        .unwrap_or_default();
+    let replay = replay(history);
+    let facts = Facts { id, damage: &damage, events: &events, turns: &turns, last_success };
+    let mut checks = facts.checks(holder_pid);
+    checks.push(replay_check(&replay));
+    checks.push(usage_check(&usage));
+    checks.push(lineage_check(&lineage, holder_pid));
+    let mut next_actions: Vec<String> = Vec::new();
+    for health in [Health::Failed, Health::Warning, Health::Passed] {
+        let actions = checks.iter().filter(|check| check.status == health);
+        for action in actions.flat_map(|check| &check.next_actions) {
+            if !next_actions.contains(action) {
+                next_actions.push(action.clone());
+            }
+        }
+    }
+    Ok(Diagnosis {
+        session_id: id.clone(),
+        path: paths::log(workspace, id),
+        bytes: reading.end,
+        holder_pid,
+        events,
+        turns,
+        last_success,
+        checks,
+        damage,
+        usage,
+        lineage,
+        next_actions,
+    })
+}
+
+fn count(events: &[SharedEvent]) -> Events {
+    let mut counted = Events { count: events.len(), ..Events::default() };
+    for event in events {
+        counted.first_seq = counted.first_seq.or(event.seq());
+        counted.last_seq = counted.last_seq.max(event.seq());
+        let name = event.type_name().to_owned();
+        if matches!(event.fact(), Some(Canonical::Unknown(_))) {
+            *counted.unknown.entry(name.clone()).or_default() += 1;
+        }
+        *counted.by_type.entry(name).or_default() += 1;
+    }
+    counted
+}
+
+fn turns(history: &History) -> Vec<Turn> {
+    let live = history.live_turns();
+    let mut turns: Vec<Turn> = Vec::new();
+    for event in history.iter() {
+        let Some(fact) = event.fact() else { continue };
+        if let Canonical::UserMessage(message) = fact {
+            turns.push(Turn {
+                number: turns.len() + 1,
+                seq: event.seq(),
+                started: event.ts().to_string(),
+                prompt: message.text.chars().take(PROMPT).collect(),
+                status: "open".to_owned(),
+                error_kind: None,
+                error_message: None,
+                next_actions: Vec::new(),
+                provider_calls: 0,
+                tool_calls: 0,
+                tool_failures: 0,
+                unanswered_calls: Vec::new(),
+                partial_messages: 0,
+                is_undone: event.seq().is_some_and(|seq| !live.contains(&seq)),
+            });
+            continue;
+        }
+        let Some(turn) = turns.last_mut() else { continue };
+        match fact {
+            Canonical::AssistantMessage(message) if message.is_final() => {
+                "answered".clone_into(&mut turn.status);
+            }
+            Canonical::AssistantMessage(message) => {
+                turn.partial_messages += usize::from(message.is_partial());
+            }
+            Canonical::TurnFailed(failed) => {
+                failed.terminal_status.as_str().clone_into(&mut turn.status);
+                turn.error_kind = Some(failed.error_kind.clone());
+                turn.error_message = Some(failed.error_message.clone());
+                let actions = failed.details.get("next_actions").and_then(Value::as_array);
+                turn.next_actions = actions
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|action| action.as_str().map(str::to_owned))
+                    .collect();
+            }
+            Canonical::ProviderUsage(_) => turn.provider_calls += 1,
+            Canonical::ToolCall(call) => {
+                turn.tool_calls += 1;
+                turn.unanswered_calls.push(call.call_id.to_string());
+            }
+            Canonical::ToolResult(result) => {
+                turn.tool_failures += usize::from(!result.ok);
+                let id = result.call_id.as_str();
+                if let Some(place) = turn.unanswered_calls.iter().position(|open| open == id) {
+                    turn.unanswered_calls.remove(place);
+                }
+            }
+            _ => {}
+        }
+    }
+    turns
+}
+
+fn lineage(workspace: &Path, id: &SessionId, history: &History) -> Lineage {
+    let parent = history.facts().next().and_then(|fact| match fact {
+        Canonical::SessionFork(fork) => Some(fork.parent_session_id.clone()),
+        Canonical::SessionStarted(started) => started.parent_session_id.clone(),
+        _ => None,
+    });
+    let parent = parent.filter(|parent| !parent.is_empty());
+    let is_here = |parent: &String| {
+        SessionId::parse(parent).is_ok_and(|parent| super::find(workspace, &parent))
+    };
+    let forks = super::list(workspace, usize::MAX)
+        .into_iter()
+        .filter(|summary| {
+            let origin = summary.origin.as_ref();
+            origin.is_some_and(|origin| origin.parent_session_id == id.as_str())
+        })
+        .map(|summary| summary.session_id)
+        .collect();
+    let mut children: BTreeMap<String, Child> = BTreeMap::new();
+    for fact in history.facts() {
+        let Canonical::SubagentEvent(event) = fact else { continue };
+        let Some(name) = event.subagent_id.clone() else { continue };
+        let child = children.entry(name.clone()).or_insert_with(|| Child {
+            subagent_id: name,
+            session_id: None,
+            status: String::new(),
+            is_over: false,
+        });
+        child.session_id = event.child_session_id.clone().or(child.session_id.take());
+        child.status = event.status.clone().unwrap_or_else(|| event.event.clone());
+        child.is_over = matches!(
+            event.event.as_str(),
+            "finished" | "failed" | "cancelled" | "timed_out" | "closed"
+        );
+    }
+    Lineage {
+        parent_is_here: parent.as_ref().map(is_here),
+        parent_session_id: parent,
+        forks,
+        children: children.into_values().collect(),
+    }
+}

@@ -1,0 +1,232 @@
+//! The anatomy of a request: what is in it, how much of the window each part takes, and whether a
+//! server would accept its items.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// How tokens are counted.
+pub const METHOD: &str = "bytes_per_token_4";
+
+/// An image costs about this much, however many bytes it has.
+const IMAGE_TOKENS: u64 = 1_000;
+
+/// The longest piece of an item that is shown for it.
+const EXCERPT: usize = 300;
+
+/// A request taken apart; a promise to machines, so it serializes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Anatomy {
+    pub bytes: u64,
+    pub estimated_tokens: u64,
+    pub parts: Vec<Part>,
+    pub items: Vec<Item>,
+    /// Items by type.
+    pub counts: BTreeMap<String, u64>,
+    /// Every call has exactly one output behind it, and nothing else is wrong either.
+    pub is_valid: bool,
+    pub problems: Vec<String>,
+}
+
+/// One of the parts that add up to the whole.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Part {
+    pub name: &'static str,
+    pub count: u64,
+    pub bytes: u64,
+    pub estimated_tokens: u64,
+}
+
+/// One input item.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Item {
+    pub index: usize,
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub bytes: u64,
+    pub estimated_tokens: u64,
+    /// Its first words.
+    pub excerpt: String,
+}
+
+/// About how many tokens a text takes. The one place that knows.
+pub fn estimate(bytes: u64) -> u64 {
+    bytes.div_ceil(4)
+}
+
+/// Takes a request apart.
+pub fn anatomy(body: &Value) -> Anatomy {
+    let text = |value: &Value| value.as_str().map_or(0, str::len) as u64;
+    let list = |name: &str| body[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let tools = list("tools");
+    let items: Vec<Item> = list("input").iter().enumerate().map(item).collect();
+    let sum = |of: fn(&Item) -> u64| items.iter().map(of).sum::<u64>();
+    let part = |name, count: usize, bytes| Part {
+        name,
+        count: count as u64,
+        bytes,
+        estimated_tokens: estimate(bytes),
+    };
+    let instructions = text(&body["instructions"]);
+    let tool_bytes: u64 = tools.iter().map(length).sum();
+    let parts = vec![
+        part("instructions", usize::from(instructions > 0), instructions),
+        part("tools", tools.len(), tool_bytes),
+        Part {
+            name: "input",
+            count: items.len() as u64,
+            bytes: sum(|item| item.bytes),
+            estimated_tokens: sum(|item| item.estimated_tokens),
+        },
+    ];
+    let problems = problems(list("input"));
+    let mut counts = BTreeMap::new();
+    for item in &items {
+        *counts.entry(item.kind.clone()).or_default() += 1;
+    }
+    Anatomy {
+        bytes: length(body),
+        estimated_tokens: parts.iter().map(|part| part.estimated_tokens).sum(),
+        parts,
+        items,
+        counts,
+        is_valid: problems.is_empty(),
+        problems,
+    }
+}
+
+fn length(value: &Value) -> u64 {
+    serde_json::to_string(value).map_or(0, |text| text.len() as u64)
+}
+
+fn item((index, value): (usize, &Value)) -> Item {
+    let word = |name: &str| value[name].as_str().map(str::to_owned);
+    let bytes = length(value);
+    let images: Vec<u64> =
+        pieces(value).filter(|piece| piece["type"] == "input_image").map(length).collect();
+    let plain = bytes.saturating_sub(images.iter().sum());
+    Item {
+        index,
+        kind: word("type").unwrap_or_else(|| "unknown".to_owned()),
+        role: word("role"),
+        call_id: word("call_id"),
+        name: word("name"),
+        bytes,
+        estimated_tokens: estimate(plain) + IMAGE_TOKENS * images.len() as u64,
+        excerpt: excerpt(value),
+    }
+}
+
+/// The pieces of a message, or of an output that shows something.
+fn pieces(value: &Value) -> impl Iterator<Item = &Value> {
+    let of = |name: &str| value[name].as_array().into_iter().flatten();
+    of("content").chain(of("output"))
+}
+
+fn excerpt(value: &Value) -> String {
+    let said = pieces(value).find_map(|piece| piece["text"].as_str());
+    let plain = ["output", "arguments"].iter().find_map(|name| value[*name].as_str());
+    let text = said.or(plain).unwrap_or_default();
+    text.chars().take(EXCERPT).collect()
+}
+
+/// What a server would refuse.
+fn problems(items: &[Value]) -> Vec<String> {
+    let mut problems = Vec::new();
+    // Whether each call has its output; ids may be used again once they are answered.
+    let mut open: HashMap<&str, usize> = HashMap::new();
+    for (index, item) in items.iter().enumerate() {
+        let id = item["call_id"].as_str().unwrap_or_default();
+        match item["type"].as_str() {
+            Some("function_call") => {
+                if open.insert(id, index).is_some() {
+                    problems.push(format!("item {index}: call {id} is made twice"));
+                }
+            }
+            Some("function_call_output") => {
+                if open.remove(id).is_none() {
+                    problems.push(format!("item {index}: output {id} has no call before it"));
+                }
+                if item["output"].as_str() == Some("") {
+                    problems.push(format!("item {index}: output {id} is empty"));
+                }
+            }
+            Some("message") if !open.is_empty() => {
+                let waiting = open.len();
+                problems.push(format!(
+                    "item {index}: a message between {waiting} calls and their outputs"
+                ));
+            }
+            Some("reasoning") if index + 1 == items.len() => {
+                problems.push(format!("item {index}: reasoning that leads to nothing"));
+            }
+            Some(_) => {}
+            None => problems.push(format!("item {index} has no type")),
+        }
+    }
+    let mut left: Vec<(&str, usize)> = open.into_iter().collect();
+    left.sort_by_key(|(_, index)| *index);
+    problems
+        .extend(left.iter().map(|(id, index)| format!("item {index}: call {id} has no output")));
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(items: &Value) -> Vec<String> {
+        anatomy(&json!({"instructions": "", "input": items})).problems
+    }
+
+    #[test]
+    fn what_a_server_would_refuse_is_found() {
+        let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "read"});
+        let output = |id: &str, text: &str| json!({"type": "function_call_output", "call_id": id, "output": text});
+        let said = json!({"type": "message", "role": "user", "content": []});
+        assert_eq!(
+            of(&json!([said, call("a"), call("b"), output("a", "x"), output("b", "y")])),
+            [""; 0]
+        );
+        assert_eq!(of(&json!([call("a"), output("a", "x"), call("a"), output("a", "x")])), [""; 0]);
+        for (items, words) in [
+            (json!([call("a")]), "call a has no output"),
+            (json!([output("a", "x")]), "has no call"),
+            (json!([call("a"), output("a", "")]), "is empty"),
+            (json!([call("a"), said, output("a", "x")]), "a message between"),
+            (json!([call("a"), call("a"), output("a", "x")]), "is made twice"),
+            (json!([{"type": "reasoning"}]), "leads to nothing"),
+            (json!([{}]), "has no type"),
+        ] {
+            let problems = of(&items);
+            assert!(problems.iter().any(|problem| problem.contains(words)), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn the_parts_add_up_and_an_image_is_not_counted_by_its_bytes() {
+        let image = json!({"type": "input_image", "image_url": "x".repeat(1_000_000)});
+        let body = json!({
+            "instructions": "i".repeat(400),
+            "tools": [{"name": "a"}],
+            "input": [{"type": "message", "role": "user", "content": [image, {"type": "input_text", "text": "look"}]}],
+        });
+        let found = anatomy(&body);
+        assert_eq!(
+            found.parts.iter().map(|part| part.estimated_tokens).sum::<u64>(),
+            found.estimated_tokens
+        );
+        assert!(found.estimated_tokens < 1_300, "{}", found.estimated_tokens);
+        assert_eq!((found.items[0].excerpt.as_str(), found.counts["message"]), ("look", 1));
+        assert!(anatomy(&Value::Null).is_valid);
+    }
+}

@@ -1,0 +1,87 @@
+//! A Session written down for others.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use super::{house, log_of};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_tells_everything_and_nothing_breaks_out_of_it() {
+    let (house, id) = house().await;
+    let run = house.pixir(&["export", &id]).exits(0);
+    assert_eq!(run.err, "", "stdout has the document, stderr nothing");
+    let page = run.out;
+    for words in [
+        &format!("# Session {id}"),
+        "## Turn 1 (answered)",
+        "> work on it",
+        "Let me look.",
+        "-roses are red\n+roses are green",
+        "## Turn 2 (provider\\_error)",
+        "### Answer",
+    ] {
+        let words = words.replace("\\_", "_");
+        assert!(page.contains(&words), "{words}: {page}");
+    }
+    // The command printed a fence: the one around it is longer.
+    assert!(page.contains("````text\n"), "{page}");
+    assert!(
+        page.contains("```rust\nfn main() {}\n```"),
+        "the model's own Markdown stands as it is"
+    );
+    let headings: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
+    assert_eq!(headings.len(), 3, "{headings:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_json_has_a_shape_that_stays() {
+    let (house, id) = house().await;
+    let run = house.pixir(&["export", &id, "--format", "json"]).exits(0);
+    let told: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((&told["format"], &told["version"]), (&json!("pixir-transcript"), &json!(1)));
+    let types: Vec<&str> = told["turns"][0]["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(types, ["user", "reasoning", "assistant", "tool", "tool", "tool", "assistant"]);
+    assert_eq!(told["turns"][1]["entries"][1]["terminal_status"], "provider_error");
+    let envelope = house.pixir(&["export", &id, "--format", "json", "--json"]).exits(0).envelope();
+    assert_eq!(envelope["output"]["document"], told);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_written_whole_and_stdout_stays_empty() {
+    let (house, id) = house().await;
+    let target = house.workspace().join("out.md");
+    let run = house.pixir(&["export", &id, "-o", "out.md"]).exits(0);
+    assert_eq!(run.out, "");
+    assert_eq!(fs::read_to_string(&target).unwrap(), house.pixir(&["export", &id]).exits(0).out);
+    assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
+    for bad in [".", "nowhere/at/all.md"] {
+        let envelope = house.pixir(&["export", &id, "--output", bad, "--json"]).exits(1).envelope();
+        assert_eq!(envelope["error"]["kind"], "write_failed", "{bad}");
+    }
+    house.pixir(&["export", &id, "--format", "pdf"]).exits(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_is_known_only_now_and_a_terminals_orders_are_left_out() {
+    let (house, id) = house().await;
+    let path = log_of(&house, &id);
+    let log = fs::read_to_string(&path).unwrap();
+    // As another program, or another environment, could have left it.
+    let planted =
+        log.replace("Let me look.", "sk-test-of-the-house \\u001b]0;owned\\u0007\\u202e look");
+    fs::write(&path, planted).unwrap();
+    for format in ["markdown", "json"] {
+        let run = house.pixir(&["export", &id, "--format", format]);
+        run.exits(0);
+    }
+    let page = house.pixir(&["export", &id]).out;
+    assert!(!page.contains('\u{1b}') && !page.contains('\u{202e}'), "{page:?}");
+    fs::write(&path, log).unwrap();
+}

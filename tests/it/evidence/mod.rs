@@ -1,0 +1,71 @@
+//! Evidence: commands that look at a Session, whatever state its Log is in, and change nothing.
+
+/// Logs in every bad state, before every command.
+mod damaged;
+/// What is wrong, and what to do next.
+mod diagnose;
+/// A Session written down.
+mod export;
+/// The request that would leave next.
+mod replay;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use pixir::scripted::{Received, Reply, Script};
+use serde_json::json;
+
+use crate::support::House;
+use crate::support::house::newest_log;
+
+/// A Session of three Turns: one with tools, one that failed, one that was answered.
+async fn house() -> (House, String) {
+    let house = House::scripted(Script::answering(reply)).await;
+    house.write("poem.txt", "roses are red\nviolets are blue\n");
+    house.pixir(&["work on it"]).exits(0);
+    house.pixir(&["resume", "--last", "fail"]).exits(1);
+    house.pixir(&["resume", "--last", "answer"]).exits(0);
+    let id = newest_log(&house.workspace()).file_stem().unwrap().to_str().unwrap().to_owned();
+    (house, id)
+}
+
+fn reply(request: &Received) -> Reply {
+    let asked = request.user_texts().last().copied().unwrap_or_default().to_owned();
+    let outputs = request.outputs().len();
+    match (asked.as_str(), outputs) {
+        ("work on it", 0) => Reply::new()
+            .reasoning("I look first")
+            .commentary("Let me look.")
+            .call("read", json!({"path": "poem.txt"}))
+            .call("bash", json!({"command": "printf 'one\\n```\\ntwo\\n'; exit 3"})),
+        ("work on it", 2) => Reply::calls(
+            "edit",
+            json!({"path": "poem.txt", "edits": [{"old_string": "red", "new_string": "green"}]}),
+        ),
+        ("fail", _) => Reply::status(400, r#"{"error":{"message":"no such thing","code":"odd"}}"#),
+        _ => Reply::says("It is **done**.\n\n```rust\nfn main() {}\n```"),
+    }
+}
+
+/// What every file beneath a folder holds, with its mode and the time of its last change.
+fn state(folder: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let facts = fs::symlink_metadata(&path).unwrap();
+        let content = if facts.is_dir() {
+            waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            Vec::new()
+        } else {
+            fs::read(&path).unwrap_or_default()
+        };
+        found.insert(path, (facts.mode(), facts.mtime(), facts.mtime_nsec(), content));
+    }
+    found
+}
+
+fn log_of(house: &House, id: &str) -> PathBuf {
+    house.workspace().join(format!(".pixir/sessions/{id}.ndjson"))
+}

@@ -1,0 +1,85 @@
+//! The request that would leave next is the one that leaves.
+
+use serde_json::{Value, json};
+
+use super::{house, log_of, state};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_shown_is_what_leaves_byte_for_byte() {
+    let (house, id) = house().await;
+    let before = state(&house.workspace());
+    let sent = house.requests().len();
+    let args = ["inspect-replay", &id, "--prompt", "and now?", "--items", "--json"];
+    let shown = house.pixir(&args).exits(0).envelope();
+    assert_eq!(state(&house.workspace()), before, "looking changes nothing");
+    assert_eq!(house.requests().len(), sent, "and sends nothing");
+
+    house.pixir(&["resume", &id, "and now?"]).exits(0);
+    let left = house.requests().pop().unwrap();
+    let request = &shown["output"]["replay"]["request"];
+    assert_eq!(request.to_string(), left.body.to_string());
+
+    let replay = &shown["output"]["replay"];
+    assert_eq!(
+        (&replay["is_valid"], &replay["counts"]["function_call"]),
+        (&json!(true), &json!(3))
+    );
+    let tokens = replay["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| part["estimated_tokens"].as_u64().unwrap());
+    let sum: u64 = tokens.sum();
+    assert_eq!(replay["estimated_tokens"], sum);
+    assert_eq!(shown["output"]["estimate"]["tokens"], sum);
+    assert!(sum > 500 && shown["output"]["estimate"]["window"].as_u64() > Some(sum));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_point_shows_what_was_known_there() {
+    let (house, id) = house().await;
+    let texts = |args: &[&str]| -> Vec<String> {
+        let run = house.pixir(&[&["inspect-replay", &id, "--items", "--json"], args].concat());
+        let replay = run.exits(0).envelope()["output"]["replay"].clone();
+        let items = replay["items"].as_array().unwrap().clone();
+        items.iter().map(|item| item["excerpt"].as_str().unwrap().to_owned()).collect()
+    };
+    let events = std::fs::read_to_string(log_of(&house, &id)).unwrap();
+    let call = events.lines().position(|line| line.contains("\"type\":\"tool_call\"")).unwrap();
+    let whole = texts(&[]);
+    let part = texts(&["--after-seq", &call.to_string()]);
+    assert!(part.len() < whole.len());
+    assert!(part.last().unwrap().contains("did not finish"), "a cut call is closed: {part:?}");
+    assert!(!whole.iter().any(|text| text.contains("did not finish")));
+    assert!(!whole.iter().any(|text| text.contains("no such thing")), "failures are not replayed");
+    let nothing = texts(&["--after-seq", "0"]);
+    assert!(nothing.len() <= 1, "{nothing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_sees_the_parts_and_needs_no_credential() {
+    let (house, id) = house().await;
+    let run = house.pixir(&["inspect-replay", &id]).exits(0);
+    for words in
+        ["the next request to gpt-5.5", "instructions", "tools", "input", "valid: every call"]
+    {
+        assert!(run.out.contains(words), "{}", run.out);
+    }
+    let run = std::process::Command::new(crate::support::house::PIXIR)
+        .args(["inspect-replay", &id, "--json"])
+        .env_clear()
+        .env("HOME", house.home())
+        .current_dir(house.workspace())
+        .output()
+        .unwrap();
+    let envelope: Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(envelope["ok"], true, "{envelope}");
+    assert!(envelope["output"]["notes"].to_string().contains("as with an API key"), "{envelope}");
+    for args in [
+        &["inspect-replay"][..],
+        &["inspect-replay", "../x"],
+        &["inspect-replay", "20990101T000000-ffffff"],
+    ] {
+        house.pixir(args).exits(2);
+    }
+}

@@ -1,0 +1,301 @@
+//! Addresses that mean harm, or are merely broken: the Turn ends, and nothing goes on without end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pixir::scripted::Reply;
+use pixir::{McpServer, Status};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::DEADLINE;
+
+/// A request, as far as stories need it.
+struct Asked {
+    verb: String,
+    method: String,
+    session: String,
+    message: Value,
+}
+
+/// What is written back; `true` when the connection is good for another request.
+type Behaviour = dyn Fn(&Asked, &mut TcpStream) -> bool + Send + Sync;
+
+/// A server that behaves as it is told, and notes what it heard.
+struct Web {
+    url: String,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Web {
+    fn start(behaviour: impl Fn(&Asked, &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let behaviour: Arc<Behaviour> = Arc::new(behaviour);
+        let list = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for mut wire in listener.incoming().flatten() {
+                let (list, behaviour) = (Arc::clone(&list), Arc::clone(&behaviour));
+                std::thread::spawn(move || {
+                    while let Some(asked) = hear(&wire) {
+                        let Asked { verb, method, session, .. } = &asked;
+                        let line = format!("{verb} {method} {session}");
+                        list.lock().unwrap().push(line.trim().to_owned());
+                        if !behaviour(&asked, &mut wire) {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { url, heard }
+    }
+
+    fn heard(&self, what: &str) -> usize {
+        self.heard.lock().unwrap().iter().filter(|line| line.starts_with(what)).count()
+    }
+
+    fn server(&self) -> McpServer {
+        let headers = vec![("Authorization".to_owned(), "Bearer key-of-this-story".to_owned())];
+        McpServer::http("web", self.url.clone(), headers)
+    }
+}
+
+fn hear(wire: &TcpStream) -> Option<Asked> {
+    // Nothing is sent ahead of an answer, so nothing is lost with the reader.
+    let mut reader = BufReader::new(wire.try_clone().ok()?);
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        match reader.read_line(&mut line) {
+            Ok(1..) if line.trim().is_empty() => break,
+            Ok(1..) => head.push(line.trim().to_owned()),
+            _ => return None,
+        }
+    }
+    let header = |name: &str| {
+        let found = head.iter().find_map(|line| {
+            let (own, value) = line.split_once(':')?;
+            own.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+        });
+        found.unwrap_or_default()
+    };
+    let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
+    reader.read_exact(&mut body).ok()?;
+    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+    Some(Asked {
+        verb: head.first()?.split(' ').next()?.to_owned(),
+        method: message["method"].as_str().unwrap_or_default().to_owned(),
+        session: header("mcp-session-id"),
+        message,
+    })
+}
+
+fn plain(wire: &mut TcpStream, status: u16, more: &str, body: &str) -> bool {
+    let length = body.len();
+    let text = format!("HTTP/1.1 {status} X\r\n{more}Content-Length: {length}\r\n\r\n{body}");
+    wire.write_all(text.as_bytes()).is_ok()
+}
+
+fn json_of(wire: &mut TcpStream, session: &str, asked: &Asked, result: &Value) -> bool {
+    let body = json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result}).to_string();
+    let more = format!("Content-Type: application/json\r\nMcp-Session-Id: {session}\r\n");
+    plain(wire, 200, &more, &body)
+}
+
+/// The beginning of a stream that ends with its connection.
+fn stream(wire: &mut TcpStream) {
+    let head = "HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+    wire.write_all(head.as_bytes()).ok();
+}
+
+/// Behaves as servers do, with one tool, `add`.
+fn well(asked: &Asked, wire: &mut TcpStream, session: &str) -> bool {
+    match (asked.verb.as_str(), asked.method.as_str()) {
+        ("GET", _) => plain(wire, 405, "", ""),
+        ("DELETE", _) => plain(wire, 200, "", ""),
+        (_, "initialize") => json_of(
+            wire,
+            session,
+            asked,
+            &json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "web-server", "version": "0.1"}}),
+        ),
+        (_, "tools/list") => {
+            let tools = json!([{"name": "add", "inputSchema": {"type": "object"}}]);
+            json_of(wire, session, asked, &json!({"tools": tools}))
+        }
+        (_, "tools/call") => {
+            let result = json!({"content": [{"type": "text", "text": "added"}]});
+            json_of(wire, session, asked, &result)
+        }
+        _ => plain(wire, 202, "", ""),
+    }
+}
+
+async fn house(web: &Web, replies: impl IntoIterator<Item = Reply>) -> House {
+    let mut house = House::with(replies).await;
+    house.config.mcp.wait = DEADLINE;
+    house.mcp_servers = vec![web.server()];
+    house
+}
+
+/// A Turn that calls `add`; gives what the model is told.
+async fn called(house: &House) -> String {
+    let (_, status) = house.turn("add").await;
+    assert_eq!(status, Status::Done);
+    house.requests().pop().unwrap().outputs().last().unwrap().to_string()
+}
+
+fn adding() -> [Reply; 2] {
+    [Reply::calls("mcp__web__add", json!({})), Reply::says("Fine.")]
+}
+
+/// A Turn beside a server that cannot be used; gives what is told about it.
+async fn told_of(web: &Web) -> String {
+    let mut house = house(web, [Reply::says("Fine.")]).await;
+    house.config.mcp.connect = Duration::from_secs(2);
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    conversation.take_notices().join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_is_not_followed_and_takes_no_key_along() {
+    let thief = Web::start(|asked, wire| well(asked, wire, "s-1"));
+    let place = thief.url.clone();
+    let web = Web::start(move |_, wire| plain(wire, 307, &format!("Location: {place}\r\n"), ""));
+    let told = told_of(&web).await;
+    assert!(told.contains("HTTP 307") && told.contains("redirect"), "{told}");
+    assert_eq!(thief.heard(""), 0, "nobody went there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_refusal_has_its_status() {
+    for (status, outlook) in [(403, "not tried"), (404, "tried again"), (500, "tried again")] {
+        let web = Web::start(move |_, wire| plain(wire, status, "", "<html>no</html>"));
+        let told = told_of(&web).await;
+        assert!(told.contains(&format!("HTTP {status}")) && told.contains(outlook), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_greeting_that_never_ends_is_given_up() {
+    for (piece, words) in [
+        (": wait\n\n", "did not answer within 2 s"),
+        ("data: x", "did not answer within 2 s"),
+        ("event: message\ndata: {\"x\":1}\n\n", "does not speak MCP as it should"),
+    ] {
+        let web = Web::start(move |_, wire| {
+            stream(wire);
+            while wire.write_all(piece.as_bytes()).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            false
+        });
+        let told = told_of(&web).await;
+        assert!(told.contains(words), "{piece}: {told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_without_an_end_is_not_kept() {
+    let web = Web::start(|_, wire| {
+        let head = "HTTP/1.1 200 X\r\nContent-Type: application/json\r\n\r\n";
+        wire.write_all(head.as_bytes()).ok();
+        while wire.write_all(&[b' '; 8192]).is_ok() {}
+        false
+    });
+    let mut house = house(&web, [Reply::says("Fine.")]).await;
+    house.config.mcp.connect = DEADLINE;
+    let (conversation, status) = house.turn("hi").await;
+    assert_eq!(status, Status::Done);
+    let told = conversation.take_notices().join("\n");
+    assert!(told.contains("has no end"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_the_server_forgot_is_begun_anew() {
+    let count = AtomicUsize::new(1);
+    let web = Web::start(move |asked, wire| {
+        let is_old = asked.session == "s-1" && asked.method == "tools/call";
+        if is_old {
+            return plain(wire, 404, "", "who?");
+        }
+        // The first greeting gets a Session that does not last.
+        let session = match asked.session.as_str() {
+            "" => format!("s-{}", count.fetch_add(1, Ordering::Relaxed)),
+            known => known.to_owned(),
+        };
+        well(asked, wire, &session)
+    });
+    let house = house(&web, adding()).await;
+    let told = called(&house).await;
+    assert!(told.contains("added"), "{told}");
+    assert_eq!(web.heard("POST initialize"), 2);
+    assert_eq!(web.heard("POST tools/call s-1"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_on_a_stream_that_nobody_can_read_is_an_answer() {
+    let web = Web::start(|asked, wire| {
+        if asked.method != "tools/call" {
+            return well(asked, wire, "s-1");
+        }
+        stream(wire);
+        let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": "nonsense"});
+        write!(wire, "data: {answer}\n\n").ok();
+        // It stays open, as if there were more to come.
+        std::thread::sleep(DEADLINE * 2);
+        false
+    });
+    let told = called(&house(&web, adding()).await).await;
+    assert!(told.contains("its answer cannot be read"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_without_an_answer_ends_the_call() {
+    let web = Web::start(|asked, wire| {
+        if asked.method != "tools/call" {
+            return well(asked, wire, "s-1");
+        }
+        stream(wire);
+        wire.write_all(b": nothing to say\n\n").ok();
+        false
+    });
+    let told = called(&house(&web, adding()).await).await;
+    assert!(told.contains("MCP server `web`") && told.contains("`add`"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_up_on_listeners_is_not_stormed() {
+    for farewell in ["retry: 0\ndata: x\n\n", ""] {
+        let web = Web::start(move |asked, wire| {
+            if asked.verb != "GET" {
+                return well(asked, wire, "s-1");
+            }
+            if farewell.is_empty() {
+                // Broken off in the middle of a chunk.
+                let head = "HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\n\
+                            Transfer-Encoding: chunked\r\n\r\nff\r\n: ";
+                wire.write_all(head.as_bytes()).ok();
+                return false;
+            }
+            stream(wire);
+            wire.write_all(farewell.as_bytes()).ok();
+            false
+        });
+        let house = house(&web, adding()).await;
+        let conversation = house.start().await;
+        let status = crate::support::house::say(&conversation, "add").await;
+        assert_eq!(status, Status::Done);
+        // Nothing is waited for here: it is the storm that would show.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let listened = web.heard("GET");
+        assert!((1..10).contains(&listened), "{farewell:?}: {listened} times");
+    }
+}
