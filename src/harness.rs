@@ -2,6 +2,7 @@
 
 mod branch;
 mod change;
+mod children;
 mod grant;
 mod posture;
 mod preview;
@@ -9,12 +10,12 @@ mod preview;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::annex::{self, AnnexError, Annexes, MergeChild};
+use crate::annex::{self, AnnexError, Annexes};
 use crate::bounds::Bounds;
 use crate::config::models::Model;
 use crate::config::{Config, McpServer, SandboxLevel, Sight, mcp};
@@ -26,7 +27,7 @@ use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
 use crate::mcp::{Connections, Ground, WeakConnections};
 use crate::network::Network;
-use crate::paths;
+use crate::paths::{self, Home};
 use crate::permission::Approvals;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
@@ -36,11 +37,13 @@ use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::snapshot::{Limits, Store, Tracker};
+use crate::subagent::{Family, Subagents};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
-use crate::turn::{Budget, Prompt, Settings, Stance};
+use crate::turn::{Budget, Prompt, Purse, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
 pub use branch::{Done, Rewound, Way};
 pub use change::Change;
+pub use children::{Child, ChildStatus, ChildView};
 pub use preview::{Preview, Supposed};
 
 pub use crate::tool::Editor;
@@ -91,7 +94,11 @@ pub struct Harness {
     credential: Credential,
     secrets: Arc<Secrets>,
     commands: Commands,
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
+    /// Everybody whom Sessions delegate to; begins with the first Session.
+    subagents: OnceLock<Subagents>,
+    /// The children of live Sessions, by their folder: who reattaches finds them.
+    families: Mutex<HashMap<PathBuf, Weak<Family>>>,
     /// What live Sessions run in the background, by their folder: who reattaches finds it.
     backgrounds: Mutex<HashMap<PathBuf, WeakBackground>>,
     /// The MCP servers of live Sessions, in the same way.
@@ -132,7 +139,7 @@ impl Harness {
         let host = Host { own_binary, environment, containment: Containment::Best };
         let commands = Commands::new(host, &config);
         let provider = Arc::new(Responses::new(credential.clone(), config.stream, travel));
-        let sessions = Sessions::default();
+        let sessions = Arc::new(Sessions::default());
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
         let approvals = Approvals::new(&config.home);
         let grants = Grants::new(&config.home);
@@ -144,6 +151,8 @@ impl Harness {
             secrets,
             commands,
             sessions,
+            subagents: OnceLock::new(),
+            families: Mutex::default(),
             backgrounds: Mutex::default(),
             connections: Mutex::default(),
             network,
@@ -175,12 +184,16 @@ impl Harness {
         let workspace = Workspace::open(&start.workspace)?.hiding(self.config.home.folder());
         let caller = Caller { can_ask: start.can_ask, mcp_servers: start.mcp_servers };
         match start.session {
-            Which::New => self.begin(workspace, caller),
+            Which::New => self.begin(workspace, caller).await,
             Which::Resume(id) => self.resume(workspace, &id, caller).await,
         }
     }
 
-    fn begin(&self, workspace: Workspace, caller: Caller) -> Result<Conversation, HarnessError> {
+    async fn begin(
+        &self,
+        workspace: Workspace,
+        caller: Caller,
+    ) -> Result<Conversation, HarnessError> {
         let id = SessionId::mint();
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
@@ -188,7 +201,7 @@ impl Harness {
         let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
-        Ok(self.converse(session, workspace, posture, &history, caller, Vec::new()))
+        self.converse(session, workspace, posture, &history, caller, Vec::new()).await
     }
 
     async fn resume(
@@ -209,7 +222,7 @@ impl Harness {
         }
         let mut notices = notices(&opened);
         notices.extend(recovered(&session, &workspace));
-        Ok(self.converse(session, workspace, posture, &history, caller, notices))
+        self.converse(session, workspace, posture, &history, caller, notices).await
     }
 
     /// Where a Session works: in the Workspace of its Log, or in an annex if it is a child that has
@@ -223,7 +236,7 @@ impl Harness {
         Ok(Workspace::open(annex.folder())?.hiding(self.config.home.folder()))
     }
 
-    fn converse(
+    async fn converse(
         &self,
         session: Session,
         workspace: Workspace,
@@ -231,7 +244,7 @@ impl Harness {
         history: &History,
         caller: Caller,
         mut notices: Vec<String>,
-    ) -> Conversation {
+    ) -> Result<Conversation, HarnessError> {
         let seat = Seat { logs: paths::holding(session.log_path()), id: session.id() };
         let (folder, root) = (seat.folder(), workspace.root());
         let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
@@ -239,7 +252,8 @@ impl Harness {
         let (settings, told) =
             self.settings(seat, workspace, posture, history, connections, caller.can_ask);
         notices.extend(told);
-        Conversation::new(session, settings, notices)
+        let settings = self.with_children(&session, settings, history).await?;
+        Ok(Conversation::new(session, settings, notices))
     }
 
     /// Everything the Turns of a Session need, and what the user should know about it.
@@ -267,10 +281,7 @@ impl Harness {
         }
         let folder = seat.folder();
         let resources = Shelf::new(folder.clone());
-        let mut tools = self.toolbox(&folder, history, resources.clone());
-        if !self.annexes.of_parent(logs, id).is_empty() {
-            tools = tools.with_own(vec![Arc::new(MergeChild::new(self.annexes.clone()))]);
-        }
+        let tools = self.toolbox(&folder, history, resources.clone());
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             connections,
@@ -296,6 +307,7 @@ impl Harness {
             output_limit: self.config.output_limit,
             session_folder: folder,
             budget: Arc::clone(&self.budget),
+            purse: Purse::of(history, &self.config.prices),
             wishes: Wishes {
                 web_search: self.config.web_search,
                 answer_schema: self.config.answer_schema.clone(),
@@ -316,8 +328,7 @@ impl Harness {
 
     /// Whether a model can be shown images.
     fn sight(&self, model: &str) -> Sight {
-        let takes_images = self.credential.policy() != FieldPolicy::Portable;
-        Sight::new(takes_images, (self.config.home.clone(), self.credential.base_url()), model)
+        sight(&self.config.home, &self.credential, model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.
@@ -402,6 +413,11 @@ impl Seat<'_> {
     fn folder(&self) -> PathBuf {
         paths::session_folder(self.logs, self.id)
     }
+}
+
+fn sight(home: &Home, credential: &Credential, model: &str) -> Sight {
+    let takes_images = credential.policy() != FieldPolicy::Portable;
+    Sight::new(takes_images, (home.clone(), credential.base_url()), model)
 }
 
 /// What the caller of a Conversation brings.

@@ -5,9 +5,9 @@
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
 //! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
-//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`,
-//!   `permission`.
-//! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`, `harness`.
+//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`, `permission`.
+//! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
+//!   `subagent`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
@@ -52,6 +52,7 @@ mod harness;
 mod prompt;
 mod rewind;
 mod session;
+mod subagent;
 mod turn;
 
 // Top floor: presenters.
@@ -82,7 +83,9 @@ pub use conversation::{Conversation, ConversationError, Input};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;
-pub use harness::{Change, Door, Harness, HarnessError, Start, Which};
+pub use harness::{
+    Change, Child, ChildStatus, ChildView, Door, Harness, HarnessError, Start, Which,
+};
 pub use history::History;
 pub use id::{CallId, EventId, SessionId};
 pub use log::{Break, LogError, Open, Repaired, Verification, repair, verify};

@@ -90,7 +90,7 @@ pub fn log(workspace: &Path, id: &SessionId) -> PathBuf {
     sessions(workspace).join(format!("{id}.ndjson"))
 }
 
-/// The Workspace that holds a Log.
+/// The Workspace that holds a Log, or the folder beside it.
 pub fn holding(log: &Path) -> &Path {
     log.ancestors().nth(3).unwrap_or(log)
 }

@@ -24,9 +24,39 @@ static ROLES: &[Role] = &[
             goal, the steps in order with the files each one touches, how to check the result, and \
             what is still unknown. Do not write the code; somebody else will build from your plan.",
         ceiling: PermissionMode::ReadOnly,
-        withheld: &["apply_patch", "edit", "write"],
+        withheld: WRITERS,
+    },
+    Role {
+        name: "worker",
+        instructions: "You do one task for another agent and then you are done; nobody can answer questions. Do \
+            what the task says and nothing beside it, and check your result. Your last message is all that the other \
+            agent sees: what you did, the files you changed, how you checked it (command and outcome), and what is \
+            missing or uncertain. At most 30 lines; point to evidence as path:line instead of quoting it.",
+        ceiling: PermissionMode::Auto,
+        withheld: &[],
+    },
+    Role {
+        name: "explorer",
+        instructions: "You look something up for another agent and change nothing. Search widely, read what matters, \
+            stop when the question is answered. Your last message is all that the other agent sees: the answer first, \
+            then the evidence as path:line, then what you did not look at or could not find out. At most 30 lines; do not \
+            paste files.",
+        ceiling: PermissionMode::ReadOnly,
+        withheld: WRITERS,
+    },
+    Role {
+        name: "reviewer",
+        instructions: "You review work for another agent and change nothing. Look for what is wrong, not for what is \
+            nice; check claims against the files. End with one JSON object and nothing behind it: {\"verdict\": \
+            \"approve\" | \"request_changes\" | \"unclear\", \"findings\": [{\"severity\": \"high\" | \"medium\" | \"low\", \
+            \"where\": \"path:line\", \"what\": \"...\"}], \"limitations\": [\"what you could not check\"]}.",
+        ceiling: PermissionMode::ReadOnly,
+        withheld: WRITERS,
     },
 ];
+
+/// What a role that only looks has no use for.
+const WRITERS: &[&str] = &["apply_patch", "edit", "write"];
 
 /// A role that another version wrote down: nothing is known of it but that it must be careful.
 static UNKNOWN: Role =

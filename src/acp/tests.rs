@@ -203,6 +203,7 @@ fn modes_are_a_role_and_a_permission() {
 fn question() -> PermissionRequest {
     PermissionRequest {
         call_id: CallId::new("c"),
+        agent: None,
         tool: "bash".into(),
         summary: "run x".into(),
         args: json!({}),

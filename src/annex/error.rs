@@ -62,6 +62,11 @@ pub enum AnnexError {
 }
 
 impl AnnexError {
+    /// Whether somebody has an annex of that name.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Keep(error) if error.kind() == io::ErrorKind::AlreadyExists)
+    }
+
     /// What git said, in few words.
     pub fn git(sentence: &str, said: &str) -> Self {
         let words = sentence.split_whitespace().filter(|word| !word.starts_with(['-', '\'', '/']));

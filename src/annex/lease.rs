@@ -90,8 +90,10 @@ impl Lease {
         let (mut file, draft) = self.draft(home)?;
         file.lock()?;
         file.write_all(&self.text()?)?;
-        fs::rename(draft, place(home, &self.child))?;
-        Ok(Making(file))
+        // A name that is taken stays another's.
+        let linked = fs::hard_link(&draft, place(home, &self.child));
+        fs::remove_file(draft)?;
+        linked.map(|()| Making(file))
     }
 
     /// Replaces it.
@@ -102,9 +104,9 @@ impl Lease {
     }
 
     fn draft(&self, home: &Home) -> io::Result<(File, PathBuf)> {
-        let place = home.annexes().join(format!(".{}.draft", self.child));
+        let place = home.annexes().join(format!(".{}.{:08x}.draft", self.child, fastrand::u32(..)));
         let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let options = options.write(true).create_new(true).mode(0o600);
         Ok((options.open(&place)?, place))
     }
 

@@ -149,7 +149,7 @@ pub struct Flags {
     /// Ask nothing, also in a Session that was started with --ask or --read-only
     #[arg(long, global = true)]
     pub auto: bool,
-    /// Give the Session this role: build or plan
+    /// Give the Session this role: build, plan, worker, explorer or reviewer
     #[arg(long, global = true, value_name = "NAME")]
     pub role: Option<String>,
     /// Let tools write only where this glob matches, such as 'src/**'; may be repeated

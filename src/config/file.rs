@@ -297,6 +297,10 @@ pub(super) fn check_together(config: &Config) -> Result<(), ConfigError> {
         };
         return refuse("provider", &format!("names no server: {name:?}; {known}"));
     }
+    if config.subagents.timeout > config.subagents.max_timeout {
+        let reason = "must not be larger than subagents.max_timeout_ms";
+        return refuse("subagents.timeout_ms", reason);
+    }
     if config.retry.base > config.retry.cap {
         return refuse("retry.base_ms", "must not be larger than retry.cap_ms");
     }

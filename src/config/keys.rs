@@ -164,6 +164,24 @@ pub const KEYS: &[Key] = &[
     user("tls.extra_roots", Shape::List, |config, value| {
         put(&mut config.extra_roots, files(value)?)
     }),
+    user("subagents.max_running", Shape::Number, |config, value| {
+        put(&mut config.subagents.max_running, count(value, 1..=4_096)?)
+    }),
+    user("subagents.max_in_process", Shape::Number, |config, value| {
+        put(&mut config.subagents.max_in_process, count(value, 1..=4_096)?)
+    }),
+    user("subagents.max_depth", Shape::Number, |config, value| {
+        put(&mut config.subagents.max_depth, count(value, 0..=8)?)
+    }),
+    user("subagents.timeout_ms", Shape::Number, |config, value| {
+        put(&mut config.subagents.timeout, millis(value, 1..=24 * HOUR)?)
+    }),
+    user("subagents.max_timeout_ms", Shape::Number, |config, value| {
+        put(&mut config.subagents.max_timeout, millis(value, 1..=24 * HOUR)?)
+    }),
+    user("subagents.retries", Shape::Number, |config, value| {
+        put(&mut config.subagents.retries, count(value, 0..=5)?)
+    }),
     workspace("bash.timeout_ms", Shape::Number, |config, value| {
         put(&mut config.bash.timeout, millis(value, 1..=24 * HOUR)?)
     }),

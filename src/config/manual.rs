@@ -255,6 +255,32 @@ const MANUAL: &[Entry] = &[
         "All such files together; beyond that only changes of file tools are covered",
         |c| json!(c.undo.largest_sum),
     ),
+    entry("subagents.max_running", "How many Subagents of one Session run at a time", |c| {
+        json!(c.subagents.max_running)
+    }),
+    entry(
+        "subagents.max_in_process",
+        "How many run at a time in this process, whoever started them",
+        |c| json!(c.subagents.max_in_process),
+    ),
+    entry(
+        "subagents.max_depth",
+        "How deep Subagents may start Subagents; 0 for none at all",
+        |c| json!(c.subagents.max_depth),
+    ),
+    entry(
+        "subagents.timeout_ms",
+        "How long one may work, without the time it waits for its turn",
+        |c| millis(c.subagents.timeout),
+    ),
+    entry("subagents.max_timeout_ms", "The longest time that the model may ask for", |c| {
+        millis(c.subagents.max_timeout)
+    }),
+    entry(
+        "subagents.retries",
+        "How often one that only reads is tried again when the Provider fails in passing",
+        |c| json!(c.subagents.retries),
+    ),
     entry("instructions_limit", "How many bytes of the chain of AGENTS.md reach the model", |c| {
         json!(c.instructions_limit)
     }),

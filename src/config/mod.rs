@@ -112,6 +112,8 @@ pub struct Config {
     pub provider: Option<String>,
     /// Servers that offer tools.
     pub mcp: Mcp,
+    /// Limits of Subagents.
+    pub subagents: Subagents,
 }
 
 impl Config {
@@ -149,6 +151,7 @@ impl Config {
             servers: Servers::default(),
             provider: None,
             mcp: Mcp::default(),
+            subagents: Subagents::default(),
         }
     }
 }
@@ -323,5 +326,35 @@ pub struct Workspaces {
 impl Default for Workspaces {
     fn default() -> Self {
         Self { most_files: 100_000, largest_file: 256 << 20, largest_sum: 1 << 30 }
+    }
+}
+
+/// How many Subagents may work, how deep they may go, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subagents {
+    /// How many children of one Session work at once.
+    pub max_running: usize,
+    /// How many work at once in the process.
+    pub max_in_process: usize,
+    /// How many generations there may be; with none, nothing is delegated.
+    pub max_depth: u32,
+    /// How long one may work, unless its parent says otherwise.
+    pub timeout: Duration,
+    /// The longest that a parent may ask for.
+    pub max_timeout: Duration,
+    /// How often one that can change nothing is started anew.
+    pub retries: u32,
+}
+
+impl Default for Subagents {
+    fn default() -> Self {
+        Self {
+            max_running: 8,
+            max_in_process: 64,
+            max_depth: 2,
+            timeout: Duration::from_mins(10),
+            max_timeout: Duration::from_hours(1),
+            retries: 1,
+        }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::open::open_enum;
 use super::{
     Continuation, Extra, PermissionDecision, PostureChanged, RateLimits, SessionFork,
-    SessionStarted, Tokens,
+    SessionStarted, SubagentEvent, Tokens,
 };
 use crate::error::Report;
 use crate::id::CallId;
@@ -367,25 +367,6 @@ pub struct SkillContextHydration {
     pub name: String,
     #[serde(default)]
     pub content_hash: String,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
-/// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct SubagentEvent {
-    #[serde(default)]
-    pub event: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subagent_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub child_session_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub summary: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

@@ -142,6 +142,9 @@ pub struct ProviderRetry {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PermissionRequest {
     pub call_id: CallId,
+    /// Which Subagent asks; `None` when it is the Session itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     pub tool: String,
     pub summary: String,
     pub args: Value,

@@ -14,6 +14,7 @@ mod open;
 mod posture;
 #[cfg(test)]
 mod reference;
+mod subagent;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,7 @@ pub use descriptor::Descriptor;
 pub use ephemeral::*;
 pub use guest::{guest, guest_call};
 pub use posture::*;
+pub use subagent::{SubagentEvent, SubagentUsage};
 
 use crate::id::{EventId, SessionId};
 

@@ -82,8 +82,11 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             (json!({"name": "tidy", "content_hash": "…"}), "A Skill's context was loaded again.")
         }
         "subagent_event" => (
-            json!({"event": "finished", "subagent_id": "sub_1", "status": "completed", "summary": "All fine."}),
-            "Something happened to a child Session.",
+            json!({"event": "finished", "subagent_id": "sub_0123456789", "child_session_id": "20260101T000000-fedcba",
+                "agent": "explorer", "status": "completed", "summary": "All fine.", "task": "Look around.", "depth": 1,
+                "attempt": 1, "elapsed_ms": 2100, "child_seq": 7,
+                "usage": {"calls": 2, "input_tokens": 200, "output_tokens": 40, "total_tokens": 240}}),
+            "Something happened to a child Session: queued, started, input, retrying or closed; or its run ended: finished, failed, timed_out, cancelled or detached.",
         ),
         "workflow_event" => {
             (json!({"kind": "workflow_started", "workflow_id": "wf_1"}), "A step of a Workflow.")
@@ -123,6 +126,7 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
     let report = || Report::new(Kind::ProviderOverloaded, "the model is overloaded");
     let request = || PermissionRequest {
         call_id: CallId::new("call_1"),
+        agent: None,
         tool: "bash".into(),
         summary: "run `rm x`".into(),
         args: json!({"command": "rm x"}),

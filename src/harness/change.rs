@@ -65,7 +65,9 @@ impl Harness {
             effort: after.effort,
             ..old.clone()
         };
-        Ok(conversation.with(settings))
+        let conversation = conversation.with(settings);
+        self.lead(&conversation);
+        Ok(conversation)
     }
 
     /// Goes on with a Session that another Harness of this process opened: who signed in or out in
@@ -86,7 +88,9 @@ impl Harness {
     pub fn afresh(&self, conversation: &Conversation) -> Conversation {
         let budget = Budget::new(self.config.budget, self.config.prices.clone());
         let old = conversation.settings();
-        conversation.with(Settings { budget: Arc::new(budget), ..old.clone() })
+        let conversation = conversation.with(Settings { budget: Arc::new(budget), ..old.clone() });
+        self.lead(&conversation);
+        conversation
     }
 
     /// The same Session with these MCP servers of its caller, in place of those it brought before;
@@ -99,7 +103,9 @@ impl Harness {
         let old = conversation.settings();
         let root = old.workspace.root();
         let (connections, notices) = self.connections(&old.session_folder, root, brought);
-        (conversation.with(Settings { connections, ..old.clone() }), notices)
+        let conversation = conversation.with(Settings { connections, ..old.clone() });
+        self.lead(&conversation);
+        (conversation, notices)
     }
 
     /// The same Session with further directories beside its Workspace, in place of those it had;
@@ -122,7 +128,9 @@ impl Harness {
             }
         }
         let workspace = old.workspace.clone().beside(spaces);
-        (conversation.with(Settings { workspace, ..old.clone() }), notes)
+        let conversation = conversation.with(Settings { workspace, ..old.clone() });
+        self.lead(&conversation);
+        (conversation, notes)
     }
 
     /// Remembers a mode that is laxer than the settings, so that the Session has it again when it

@@ -1,7 +1,5 @@
 //! Posture: what a Session is set to, how a run sets it, and what a Log remembers of it.
 
-use serde_json::Value;
-
 use super::{Change, HarnessError};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::config::Config;
@@ -77,7 +75,7 @@ impl Posture {
                 }
                 Canonical::PostureChanged(changed) => posture.apply(changed),
                 Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
-                    if let Some(mode) = event.extra.get("permission_mode").and_then(Value::as_str) {
+                    if let Some(mode) = event.permission_mode.as_deref() {
                         posture.mode = PermissionMode::from_text(mode);
                     }
                 }

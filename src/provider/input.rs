@@ -163,6 +163,13 @@ fn link(facts: &[&Canonical]) -> Vec<Option<usize>> {
     links
 }
 
+/// A message that waits for the outputs of a batch.
+struct Aside {
+    /// The Subagent that it tells of; where an output has told already, it is not said again.
+    about: Option<String>,
+    text: String,
+}
+
 #[derive(Clone, Copy)]
 enum Role {
     Developer,
@@ -181,7 +188,7 @@ struct Fold<'a> {
     unanswered: usize,
     /// Reasoning that waits for the item it produced.
     held: Vec<&'a Reasoning>,
-    deferred: Vec<String>,
+    deferred: Vec<Aside>,
     scratch: Vec<u8>,
     /// Where the current Turn begins; what it shows, earlier ones only name.
     turn_start: usize,
@@ -248,16 +255,22 @@ impl<'a> Fold<'a> {
             Canonical::SubagentEvent(child)
                 if matches!(
                     child.event.as_str(),
-                    "finished" | "failed" | "cancelled" | "timed_out"
+                    "finished" | "failed" | "cancelled" | "timed_out" | "detached"
                 ) =>
             {
-                self.aside(format!(
+                let id = child.subagent_id.clone();
+                let text = format!(
                     "[Subagent {} ({}) {}]\n{}",
                     child.subagent_id.as_deref().unwrap_or("unnamed"),
                     child.agent.as_deref().unwrap_or("no role"),
                     child.status.as_deref().unwrap_or(&child.event),
                     child.summary.as_deref().unwrap_or("It left no summary."),
-                ));
+                );
+                if self.batch.is_empty() {
+                    self.message(Role::User, &text);
+                } else {
+                    self.deferred.push(Aside { about: id, text });
+                }
             }
             Canonical::BranchSummary(branch) => self.aside(format!(
                 "[Summary of the branch of Session {} that was left]\n{}",
@@ -317,7 +330,10 @@ impl<'a> Fold<'a> {
     /// Writes the outputs of the open batch in the order of its calls, then what waited for them.
     fn settle(&mut self) {
         let is_current = self.batch_start >= self.turn_start;
-        for (call, result) in std::mem::take(&mut self.batch) {
+        let batch = std::mem::take(&mut self.batch);
+        let results = batch.iter().filter_map(|(_, result)| *result);
+        let told: Vec<&str> = results.flat_map(told).collect();
+        for (call, result) in batch {
             self.open_item("{\"type\":\"function_call_output\",\"call_id\":");
             json(self.out, call.call_id.as_str());
             self.out.extend_from_slice(b",\"output\":");
@@ -328,8 +344,10 @@ impl<'a> Fold<'a> {
             self.out.push(b'}');
         }
         self.unanswered = 0;
-        for text in std::mem::take(&mut self.deferred) {
-            self.message(Role::User, &text);
+        for Aside { about, text } in std::mem::take(&mut self.deferred) {
+            if !about.is_some_and(|id| told.contains(&id.as_str())) {
+                self.message(Role::User, &text);
+            }
         }
     }
 
@@ -353,7 +371,7 @@ impl<'a> Fold<'a> {
         if self.batch.is_empty() {
             self.message(Role::User, &text);
         } else {
-            self.deferred.push(text);
+            self.deferred.push(Aside { about: None, text });
         }
     }
 
@@ -400,6 +418,12 @@ impl<'a> Fold<'a> {
         }
         self.out.extend_from_slice(opening.as_bytes());
     }
+}
+
+/// The Subagents whose ends a result has told.
+fn told(result: &ToolResult) -> impl Iterator<Item = &str> {
+    let told = result.details.get("told").and_then(Value::as_array);
+    told.into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn checkpoint_text(checkpoint: &HistoryCompaction) -> String {

@@ -50,6 +50,8 @@ pub trait Provider: Send + Sync + Debug {
     /// A call of this Session will follow soon: what can be done without saying anything may be
     /// done now.
     fn expect_call(&self, _session: &SessionId) {}
+    /// No call of this Session will follow: what is kept for it may go.
+    fn forget(&self, _session: &SessionId) {}
     /// Who pays, and where, as a short mark; `None` when there is nothing to tell apart.
     fn account(&self) -> Option<Arc<str>> {
         None

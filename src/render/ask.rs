@@ -208,6 +208,7 @@ mod tests {
     fn request(command: &str, parts: &[&str]) -> PermissionRequest {
         PermissionRequest {
             call_id: CallId::new("call_1"),
+            agent: None,
             tool: "bash".into(),
             summary: format!("run {command}"),
             args: json!({ "command": command }),

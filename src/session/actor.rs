@@ -59,6 +59,8 @@ struct RunningTurn {
 }
 
 struct Question {
+    /// Which Turn asks; one that asks outside of a Turn is not over with it.
+    turn: Option<TurnId>,
     request: PermissionRequest,
     reply: Reply<Said>,
 }
@@ -366,7 +368,7 @@ impl Actor {
     fn finish(&mut self, status: &Status) {
         if let Some(turn) = self.turn.take() {
             turn.over.store(true, Ordering::Release);
-            for question in self.questions.drain(..) {
+            for question in self.questions.extract_if(.., |open| open.turn.is_some()) {
                 let call_id = question.request.call_id;
                 self.bus.emit(Ephemeral::PermissionResolved { call_id, answer: Answer::No });
             }
@@ -380,12 +382,12 @@ impl Actor {
         }
     }
 
-    fn ask(&mut self, turn: TurnId, request: PermissionRequest, reply: Reply<Said>) {
-        if self.check_turn(turn).is_err() {
+    fn ask(&mut self, turn: Option<TurnId>, request: PermissionRequest, reply: Reply<Said>) {
+        if turn.is_some_and(|turn| self.check_turn(turn).is_err()) {
             return;
         }
         self.bus.emit(Ephemeral::PermissionRequest(Box::new(request.clone())));
-        self.questions.push(Question { request, reply });
+        self.questions.push(Question { turn, request, reply });
     }
 
     /// Settles a question; of two answers the first counts, the other finds no question.

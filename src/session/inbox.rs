@@ -31,8 +31,8 @@ pub enum Inbox {
     StartTurn { body: Body, reply: Reply<Result<(), SessionError>> },
     /// End the Turn.
     Interrupt(Reply<Result<(), SessionError>>),
-    /// Ask the user.
-    Ask { turn: TurnId, request: Box<PermissionRequest>, reply: Reply<Said> },
+    /// Ask the user; `turn` is who asks, `None` when it is not a Turn.
+    Ask { turn: Option<TurnId>, request: Box<PermissionRequest>, reply: Reply<Said> },
     /// The user answers.
     Answer { call_id: CallId, said: Said, reply: Reply<Result<(), SessionError>> },
     /// Tell when no Turn runs.

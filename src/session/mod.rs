@@ -130,6 +130,12 @@ impl Session {
         self.ask(|reply| Inbox::Answer { call_id, said, reply }).await?
     }
 
+    /// Asks the user outside of a Turn, and waits as long as they need. Who stops waiting says so
+    /// by an answer of its own.
+    pub async fn ask_user(&self, request: PermissionRequest) -> Result<Said, SessionError> {
+        self.ask(|reply| Inbox::Ask { turn: None, request: Box::new(request), reply }).await
+    }
+
     /// Waits until no Turn runs, and says how the last one ended.
     pub async fn finished(&self) -> Result<Status, SessionError> {
         self.ask(Inbox::Finished).await
@@ -220,7 +226,7 @@ impl TurnContext {
 
     /// Asks the user and waits as long as they need.
     pub async fn ask_user(&self, request: PermissionRequest) -> Result<Said, SessionError> {
-        let turn = self.turn;
+        let turn = Some(self.turn);
         self.session.ask(|reply| Inbox::Ask { turn, request: Box::new(request), reply }).await
     }
 }

@@ -219,6 +219,7 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
         context.emit(Ephemeral::Status(Status::Thinking { iteration: 0 }));
         let request = PermissionRequest {
             call_id: CallId::new("q"),
+            agent: None,
             tool: "bash".into(),
             summary: "rm x".into(),
             args: Value::Null,

@@ -71,9 +71,11 @@ pub use inquiry::Inquiry;
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
 pub use schema::Schema;
+#[cfg(test)]
+pub use schema::{draw as draw_schema, keep as keep_schemas};
 pub use service::{Program, Said, Served, Service, quoted};
 pub use supervisor::{SUPERVISE, supervise};
-pub use toolbox::Toolbox;
+pub use toolbox::{Rest, Toolbox};
 
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Canonical, Ephemeral, Status};
@@ -348,13 +350,18 @@ pub trait AnyTool: Send + Sync {
     ) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
 }
 
+/// What the model is told about a tool of this type.
+pub fn spec_of<T: Tool>() -> ToolSpec {
+    ToolSpec {
+        name: T::NAME.to_owned(),
+        description: T::MANUAL.to_owned(),
+        parameters: Schema::of::<T::Args>(T::NAME),
+    }
+}
+
 impl<T: Tool> AnyTool for T {
     fn spec(&self) -> ToolSpec {
-        ToolSpec {
-            name: T::NAME.to_owned(),
-            description: T::MANUAL.to_owned(),
-            parameters: Schema::of::<T::Args>(T::NAME),
-        }
+        spec_of::<T>()
     }
 
     #[cfg(test)]

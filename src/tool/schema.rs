@@ -61,7 +61,7 @@ impl fmt::Debug for Schema {
 }
 
 /// The schema of a type, every part of it in place, so that no reference needs to be followed.
-pub(super) fn draw<A: JsonSchema>() -> Value {
+pub fn draw<A: JsonSchema>() -> Value {
     let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
@@ -80,6 +80,9 @@ fn shorten(schema: Value) -> Value {
     {
         map.insert("type".to_owned(), only);
     }
+    if let Some(Value::Array(values)) = map.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
     if map.contains_key("properties") {
         map.remove("description");
     }
@@ -92,4 +95,21 @@ fn shorten(schema: Value) -> Value {
         value => (key, shorten(value)),
     });
     Value::Object(shortened.collect())
+}
+
+/// Keeps these schemas as text, and fails when that was not so.
+#[cfg(test)]
+pub fn keep(drawn: impl IntoIterator<Item = (String, Value)>) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tool/schemas.json");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut all: std::collections::BTreeMap<String, Value> =
+        serde_json::from_str(&before).unwrap_or_default();
+    all.extend(drawn);
+    let lines: Vec<String> =
+        all.iter().map(|(name, schema)| format!("{}:{schema}", serde_json::json!(name))).collect();
+    let page = format!("{{\n{}\n}}\n", lines.join(",\n"));
+    if before != page {
+        std::fs::write(&path, page).unwrap();
+        panic!("src/tool/schemas.json was stale and has been rewritten: commit it");
+    }
 }

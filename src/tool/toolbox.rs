@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use futures_util::future::BoxFuture;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -40,7 +41,12 @@ pub struct Toolbox {
     own: usize,
     /// Where there are commands, those that outlive their calls.
     background: Option<Background>,
+    /// What else has to come to rest after an interrupt.
+    rest: Option<Rest>,
 }
+
+/// Ends what a tool started and left behind, and waits until it is gone.
+pub type Rest = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 struct Entry {
     tool: Arc<dyn AnyTool>,
@@ -60,7 +66,7 @@ impl Toolbox {
         let entry = |tool| Arc::new(Entry { tool, validator: OnceLock::new() });
         let own = specs.len();
         let entries = tools.into_iter().map(entry).collect();
-        Self { entries, specs: specs.into(), own, background: None }
+        Self { entries, specs: specs.into(), own, background: None, rest: None }
     }
 
     /// The same tools, and those of others behind them: what the model knows best stays where it
@@ -73,8 +79,15 @@ impl Toolbox {
         let guests = Self::new(guests);
         let entries = self.entries.iter().chain(guests.entries.iter()).cloned();
         let specs = self.specs.iter().chain(guests.specs.iter()).cloned();
-        let background = self.background.clone();
-        Self { entries: entries.collect(), specs: specs.collect(), own: self.own, background }
+        let (background, rest) = (self.background.clone(), self.rest.clone());
+        Self { entries: entries.collect(), specs: specs.collect(), own: self.own, background, rest }
+    }
+
+    /// The same tools and more of Pixir's own; what they leave behind is ended by `rest`.
+    #[must_use]
+    pub fn and(self, more: Vec<Arc<dyn AnyTool>>, rest: Rest) -> Self {
+        let own = self.entries.iter().take(self.own).map(|entry| entry.tool.clone());
+        Self { background: self.background, rest: Some(rest), ..Self::new(own.chain(more)) }
     }
 
     /// The tools that Pixir brings, for one Session with this History so far.
@@ -112,18 +125,19 @@ impl Toolbox {
         Self { background: Some(background), ..Self::new(tools) }
     }
 
-    /// The same tools, and more of Pixir's own.
-    #[must_use]
-    pub fn with_own(self, more: Vec<Arc<dyn AnyTool>>) -> Self {
-        let own = self.entries.iter().take(self.own).map(|entry| entry.tool.clone());
-        Self { background: self.background, ..Self::new(own.chain(more)) }
-    }
-
-    /// Waits until nothing is left of the background commands that are being stopped.
+    /// Waits until nothing is left of what calls started and an interrupt stops.
     pub async fn settle(&self) {
-        if let Some(background) = &self.background {
-            background.settle().await;
-        }
+        let resting = async {
+            if let Some(rest) = &self.rest {
+                rest().await;
+            }
+        };
+        let settling = async {
+            if let Some(background) = &self.background {
+                background.settle().await;
+            }
+        };
+        tokio::join!(resting, settling);
     }
 
     /// The same tools without those of these names.
@@ -134,7 +148,7 @@ impl Toolbox {
         }
         let is_kept = |entry: &&Arc<Entry>| !names.contains(&entry.tool.spec().name.as_str());
         let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
-        Self { background: self.background, ..Self::new(tools) }
+        Self { background: self.background, rest: self.rest, ..Self::new(tools) }
     }
 
     /// What the model is told, in a stable order.

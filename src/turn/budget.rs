@@ -1,7 +1,7 @@
 //! Budgets: hard limits of a run, looked at before every request leaves.
 //!
-//! Tokens and cost are counted over the whole Session, because that is what is paid for; requests
-//! and time over this run, because that is what somebody waits for. What a request will cost is
+//! Tokens and cost are counted over the whole Session and everybody it delegated to, because that is
+//! what is paid for; requests and time over this run, because that is what somebody waits for. What a request will cost is
 //! known only afterwards, so the last one may overshoot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::purse::Purse;
 use crate::config::{Budget as Limits, Prices};
 use crate::error::{Kind, Report};
-use crate::event::{Canonical, ProviderUsage, TerminalStatus, Tokens};
-use crate::history::History;
+use crate::event::{TerminalStatus, Tokens};
 
 /// What a run may use up, and what it has used.
 #[derive(Debug)]
@@ -46,22 +46,14 @@ impl Budget {
         self.started.checked_add(self.limits.timeout?)
     }
 
-    /// Whether the Session's past must be known to judge.
-    pub fn needs_history(&self) -> bool {
-        self.limits.max_tokens_total.is_some() || self.limits.max_cost.is_some()
-    }
-
     /// Lets one request leave and counts it, or says which limit forbids it. `open` is what the
     /// current call was billed for already, and what is not in the Log yet.
-    pub fn admit(&self, model: &str, history: &History, open: &Tokens) -> Result<(), Spent> {
+    pub fn admit(&self, model: &str, purse: &Purse, open: &Tokens) -> Result<(), Spent> {
         if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(self.late());
         }
         if let Some(limit) = self.limits.max_tokens_total {
-            let used = usages(history)
-                .filter_map(ProviderUsage::billed)
-                .map(|tokens| tokens.total_tokens)
-                .fold(open.total_tokens, u64::saturating_add);
+            let used = purse.spent().tokens.saturating_add(open.total_tokens);
             if used >= limit {
                 let message =
                     format!("the Session has used {used} tokens of {limit} (--max-tokens-total)");
@@ -69,7 +61,7 @@ impl Budget {
             }
         }
         if let Some(limit) = self.limits.max_cost {
-            self.check_cost(limit, model, history, open)?;
+            self.check_cost(limit, model, purse, open)?;
         }
         let Some(limit) = self.limits.max_requests else { return Ok(()) };
         let used = self.requests.fetch_add(1, Ordering::Relaxed);
@@ -85,25 +77,19 @@ impl Budget {
         &self,
         limit: f64,
         model: &str,
-        history: &History,
+        purse: &Purse,
         open: &Tokens,
     ) -> Result<(), Spent> {
         let Some(open) = self.prices.cost(model, open) else {
             let status = TerminalStatus::ConfigurationError;
             return Err(Spent { status, report: Box::new(unpriced(model)) });
         };
-        let past = usages(history).filter_map(|usage| self.cost_of(usage)).sum::<f64>();
-        let used = past + open;
+        let used = purse.spent().cost + open;
         if used < limit {
             return Ok(());
         }
         let message = format!("the Session has cost about ${used:.4} of ${limit} (--max-cost)");
         Err(spent("max_cost", message, &json!(limit), &json!(used)))
-    }
-
-    /// What a call cost; one from before the price was known is reckoned anew.
-    fn cost_of(&self, usage: &ProviderUsage) -> Option<f64> {
-        usage.estimated_cost_usd.or_else(|| self.prices.cost(&usage.model, &usage.billed()?))
     }
 
     /// The run's time is over.
@@ -126,13 +112,6 @@ pub fn unpriced(model: &str) -> Report {
     );
     Report::new(Kind::InvalidConfig, message)
         .with_next_actions(vec![example, "or use --max-tokens-total".to_owned()])
-}
-
-fn usages(history: &History) -> impl Iterator<Item = &ProviderUsage> {
-    history.facts().filter_map(|fact| match fact {
-        Canonical::ProviderUsage(usage) => Some(usage),
-        _ => None,
-    })
 }
 
 fn spent(name: &str, message: String, limit: &Value, used: &Value) -> Spent {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
-use super::{End, Turn, evidence};
+use super::{End, Settings, Turn, evidence};
 use crate::error::{Kind, Report};
 use crate::event::{
     Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, TerminalStatus, Tokens,
@@ -60,7 +60,7 @@ impl Turn {
             screen: Screen::new(&self.settings.secrets),
         };
         loop {
-            if let Err(end) = self.check_budget(&progress).await {
+            if let Err(end) = self.check_budget(&progress) {
                 if progress.attempts > 0
                     && let End::Failed { error, .. } = &end
                 {
@@ -127,12 +127,10 @@ impl Turn {
     }
 
     /// Asks the budget whether another request may leave.
-    async fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
-        let budget = &self.settings.budget;
-        let history =
-            if budget.needs_history() { self.context.history().await? } else { History::default() };
+    fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
+        let Settings { budget, purse, model, .. } = &*self.settings;
         let open = progress.spent.clone().unwrap_or_default();
-        Ok(budget.admit(&self.settings.model, &history, &open)?)
+        Ok(budget.admit(model, purse, &open)?)
     }
 
     /// What the request shows of the Turn's Resources; most Turns have none.
@@ -214,7 +212,7 @@ impl Turn {
     /// budget is asked before it leaves.
     async fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
         if let Some(error) = sent.after.take() {
-            self.check_budget(progress).await.map_err(Stop::Spent)?;
+            self.check_budget(progress).map_err(Stop::Spent)?;
             progress.attempts += 1;
             self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
                 attempt: progress.attempts,
@@ -290,7 +288,14 @@ impl Turn {
             self.settings.secrets.clean_value(&mut searched);
             bill.extra.insert("web_search".to_owned(), searched);
         }
-        self.context.record(self.priced(bill)).await?;
+        self.pay(bill).await
+    }
+
+    /// Records a bill, and takes it from the Purse.
+    async fn pay(&self, bill: ProviderUsage) -> Result<(), End> {
+        let bill = self.priced(bill);
+        self.context.record(bill.clone()).await?;
+        self.settings.purse.pay(&bill, self.settings.budget.prices());
         Ok(())
     }
 
@@ -312,7 +317,7 @@ impl Turn {
         let status = Some("failed".to_owned());
         let error_kind = Some(error.kind.clone());
         let bill = ProviderUsage { status, error_kind, ..bill };
-        self.context.record(self.priced(bill)).await?;
+        self.pay(bill).await?;
         self.keep_partial(progress.shown.kept().to_owned(), error).await
     }
 }

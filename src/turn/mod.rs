@@ -9,6 +9,7 @@ mod doom;
 mod evidence;
 mod execute;
 mod permit;
+mod purse;
 mod request;
 mod stance;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use budget::{Budget, unpriced};
+pub use purse::Purse;
 pub use stance::Stance;
 
 use crate::config::{Miss, Retry, Sight};
@@ -79,6 +81,8 @@ pub struct Settings {
     pub prompt: Prompt,
     /// What the run may use up; shared by its Turns.
     pub budget: Arc<Budget>,
+    /// What the Session and those it delegated to were billed for.
+    pub purse: Purse,
     /// What the user wants of the answer.
     pub wishes: Wishes,
     /// The Resources of the Session.
@@ -109,7 +113,7 @@ pub struct Input {
     pub text: String,
     /// What is attached to it; the bytes are stored.
     pub resources: Vec<Descriptor>,
-    /// What the front-end knows of the moment.
+    /// What whoever sends it knows of the moment, and says who that is.
     pub context: Option<String>,
 }
 
@@ -227,7 +231,7 @@ impl Turn {
         self.toolbox.get_or_init(|| self.gather());
         let mut context = settings.late_context();
         if let Some(told) = &input.context {
-            context.extend(["\n\nThe user's editor says:\n", &settings.secrets.clean(told)]);
+            context.extend(["\n\n", &settings.secrets.clean(told)]);
         }
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());

@@ -199,6 +199,7 @@ impl Turn {
         });
         PermissionRequest {
             call_id: fact.call_id.clone(),
+            agent: None,
             tool: fact.name.clone(),
             summary: subject.summary.clone(),
             args: fact.args.clone(),

@@ -186,6 +186,7 @@ mod fakes {
                     cache_key: "k".into(),
                     shell: String::new(),
                 },
+                purse: turn::Purse::default(),
                 budget: Arc::new(turn::Budget::new(Limits::default(), Prices::default())),
                 wishes: Wishes::default(),
                 shelf: Shelf::new(self.folder.path().into()),

@@ -84,6 +84,8 @@ mod spending;
 mod stop;
 /// Every way a stream can break, on both transports.
 mod stream_faults;
+/// Children that work for a Session.
+mod subagents;
 /// A house to live in, and a way to read its Log.
 mod support;
 /// What a person sees on a terminal.

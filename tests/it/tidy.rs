@@ -20,6 +20,7 @@ const FLOORS: &[&[&str]] = &[
     &["session"],
     &["turn", "rewind", "fork"],
     &["conversation"],
+    &["subagent"],
     &["harness"],
     &["acp", "render", "scripted"],
     &["cli"],

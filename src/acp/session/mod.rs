@@ -265,6 +265,7 @@ impl Actor {
         }
         self.conversation = self.harness.afresh(&self.conversation);
         let context = prompt.context.take();
+        let context = context.map(|said| format!("The user's editor says:\n{said}"));
         let workspace = self.conversation.workspace().to_owned();
         // Attachments may be large.
         let composing = tokio::task::spawn_blocking(move || prompt.compose(&workspace));

@@ -132,6 +132,10 @@ impl Provider for Responses {
         }
     }
 
+    fn forget(&self, session: &SessionId) {
+        self.shared.lines.forget(session);
+    }
+
     fn account(&self) -> Option<Arc<str>> {
         Some(self.shared.account.clone())
     }

@@ -65,6 +65,11 @@ impl Lines {
         with(lines.entry(session.clone()).or_default())
     }
 
+    /// Lets go of a Session, and of the socket that waits for it.
+    pub fn forget(&self, session: &SessionId) {
+        self.lock().remove(session);
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Line>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

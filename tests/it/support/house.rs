@@ -158,6 +158,14 @@ impl House {
         })
     }
 
+    /// A new Session of a harness that the story keeps.
+    pub async fn start_with(&self, harness: &Harness) -> Conversation {
+        let (workspace, can_ask) = (self.workspace(), self.can_ask);
+        let mcp_servers = self.mcp_servers.clone();
+        let start = Start { workspace, session: Which::New, can_ask, mcp_servers };
+        harness.start(start).await.unwrap()
+    }
+
     pub async fn start(&self) -> Conversation {
         self.begin(Which::New).await.unwrap()
     }

@@ -48,6 +48,11 @@ fn show(kind: &str, data: &Value) -> String {
         }
         "turn_failed" => format!("{} {}", word("terminal_status"), word("error_kind")),
         "posture_changed" => data.to_string(),
+        "subagent_event" => {
+            let reason = data["reason"].as_str().map(|reason| format!(" {reason}"));
+            format!("{} {} {}", word("event"), word("agent"), word("status"))
+                + &reason.unwrap_or_default()
+        }
         "log_repaired" => format!("kept={}", data["kept"]),
         _ => String::new(),
     }

@@ -1,0 +1,99 @@
+//! A Subagent's life, as facts of its parent's Log.
+
+#![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
+
+use serde::{Deserialize, Serialize};
+
+use super::Extra;
+
+/// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SubagentEvent {
+    /// `queued`, `started`, `input`, `retrying`, `closed`, or one that ends a run.
+    #[serde(default)]
+    pub event: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subagent_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_session_id: Option<String>,
+    /// The name of its role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// What it came to, bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// What it is to do, bounded; the whole is in its own Log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Why it did not end well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// Which attempt this is, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_mode: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// How long it may work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long it worked; neither the queue nor a person's answer counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed_ms: Option<u64>,
+    /// What the run used up, children of its own included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<SubagentUsage>,
+    /// Where in the child's Log its end is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_seq: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next_actions: Vec<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// What a run of a Subagent used up.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct SubagentUsage {
+    #[serde(default)]
+    pub calls: u64,
+    #[serde(default)]
+    pub input_tokens: u64,
+    #[serde(default)]
+    pub output_tokens: u64,
+    #[serde(default)]
+    pub total_tokens: u64,
+    /// `None` when no price is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_cost_usd: Option<f64>,
+}
+
+impl SubagentUsage {
+    /// Adds what another one used up.
+    pub fn add(&mut self, other: &Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.total_tokens = self.total_tokens.saturating_add(other.total_tokens);
+        if let Some(cost) = other.estimated_cost_usd {
+            *self.estimated_cost_usd.get_or_insert(0.0) += cost;
+        }
+    }
+}
+
+impl SubagentEvent {
+    /// Whether it is the end of a run.
+    pub fn ends_run(&self) -> bool {
+        matches!(
+            self.event.as_str(),
+            "finished" | "failed" | "timed_out" | "cancelled" | "detached"
+        )
+    }
+}

@@ -1,0 +1,109 @@
+//! Children: the Family of a Session, and what a front-end may ask of it.
+
+use std::sync::{Arc, PoisonError, Weak};
+
+use super::{Harness, HarnessError};
+use crate::conversation::Conversation;
+use crate::event::Canonical;
+use crate::history::History;
+use crate::session::Session;
+use crate::subagent::{Family, Kin, Nursery, Subagents, tool_specs};
+pub use crate::subagent::{Record as Child, Status as ChildStatus, View as ChildView};
+use crate::tool::ToolSpec;
+use crate::turn::Settings;
+
+impl Harness {
+    /// The same settings with the Tools by which a Session delegates. All its Conversations in this
+    /// process share its children and its Purse.
+    pub(super) async fn with_children(
+        &self,
+        session: &Session,
+        settings: Settings,
+        history: &History,
+    ) -> Result<Settings, HarnessError> {
+        if let Some(family) = self.family(&settings) {
+            let settings = Settings { purse: family.base().purse.clone(), ..settings };
+            family.follow(&settings);
+            return Ok(family.equip(settings));
+        }
+        let (depth, own) = place(history);
+        let kin = Kin { session: session.clone(), depth, own, settings: settings.clone() };
+        let family = self.subagents().family(kin, history).await?;
+        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        families.retain(|_, weak| weak.strong_count() > 0);
+        families.insert(settings.session_folder.clone(), Arc::downgrade(&family));
+        drop(families);
+        Ok(family.equip(settings))
+    }
+
+    /// What children of a Conversation inherit is what it is set to now.
+    pub(super) fn lead(&self, conversation: &Conversation) {
+        if let Some(family) = self.family(conversation.settings()) {
+            family.follow(conversation.settings());
+        }
+    }
+
+    /// The children of a Conversation, in the order they came.
+    pub async fn children(&self, conversation: &Conversation) -> Vec<ChildView> {
+        match self.family(conversation.settings()) {
+            Some(family) => family.children().await,
+            None => Vec::new(),
+        }
+    }
+
+    /// Waits until no child of a Conversation works or waits for its turn.
+    pub async fn children_settled(&self, conversation: &Conversation) {
+        if let Some(family) = self.family(conversation.settings()) {
+            family.idle().await;
+        }
+    }
+
+    /// Ends all children of a Conversation; returns when that is recorded.
+    pub async fn cancel_children(&self, conversation: &Conversation) {
+        if let Some(family) = self.family(conversation.settings()) {
+            family.cancel_all().await;
+        }
+    }
+
+    fn family(&self, settings: &Settings) -> Option<Arc<Family>> {
+        let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        families.get(&settings.session_folder).and_then(Weak::upgrade)
+    }
+
+    /// These tools with those by which a Session delegates, for a look at its next request.
+    pub(super) fn with_tools_for_children(
+        &self,
+        tools: Arc<[ToolSpec]>,
+        history: &History,
+    ) -> Arc<[ToolSpec]> {
+        if place(history).0 >= self.config.subagents.max_depth {
+            return tools;
+        }
+        let mut all: Vec<ToolSpec> = tools.iter().cloned().chain(tool_specs()).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.into()
+    }
+
+    fn subagents(&self) -> &Subagents {
+        self.subagents.get_or_init(|| {
+            let (home, credential) = (self.config.home.clone(), self.credential.clone());
+            Subagents::new(Nursery {
+                sessions: Arc::clone(&self.sessions),
+                manners: self.manners(),
+                config: self.config.clone(),
+                commands: self.commands.clone(),
+                annexes: self.annexes.clone(),
+                sight: Box::new(move |model| super::sight(&home, &credential, model)),
+            })
+        })
+    }
+}
+
+/// How deep a Session is, and what its parent calls it.
+fn place(history: &History) -> (u32, Option<String>) {
+    let Some(Canonical::SessionStarted(started)) = history.facts().next() else {
+        return (0, None);
+    };
+    let depth = started.extra.get("depth").and_then(serde_json::Value::as_u64).unwrap_or_default();
+    (u32::try_from(depth).unwrap_or(u32::MAX), started.subagent_id.clone())
+}

@@ -1,0 +1,247 @@
+//! Subagents: Conversations that a Conversation starts, and what becomes of them.
+//!
+//! One actor per process owns every child; a Family is what it owns for one Session. A parent uses
+//! its children through Tools. Nothing here is known to `session` or `turn`.
+
+mod actor;
+mod context;
+mod nursery;
+mod progress;
+mod questions;
+mod queue;
+mod record;
+mod run;
+mod show;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use nursery::Nursery;
+pub use record::{Record, Status, View};
+pub use tools::specs as tool_specs;
+
+use crate::annex::Closed;
+use crate::error::Kind;
+use crate::history::History;
+use crate::id::SessionId;
+use crate::session::{Session, SessionError};
+use crate::tool::{Rest, ToolError, Toolbox};
+use crate::turn::Settings;
+use actor::{Actor, Inbox, Reply, Rule};
+use run::{Job, Link};
+use spec::Wisher;
+
+/// How many messages may wait for the actor.
+const INBOX: usize = 256;
+
+/// How long children that were cancelled are waited for.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// The handle of the actor; cheap to clone.
+#[derive(Clone)]
+pub struct Subagents {
+    inbox: mpsc::Sender<Inbox>,
+    nursery: Arc<Nursery>,
+}
+
+impl Subagents {
+    /// Starts the actor; it ends with the last handle.
+    pub fn new(nursery: Nursery) -> Self {
+        let (inbox, messages) = mpsc::channel(INBOX);
+        let actor = Actor::new(nursery.config.subagents);
+        // The actor owns itself: it ends when the last handle is gone, and nobody needs its result.
+        tokio::spawn(actor.run(messages));
+        Self { inbox, nursery: Arc::new(nursery) }
+    }
+
+    /// The Family of a Session that nobody has in this process yet. Children that a dead process
+    /// left at work are recorded as detached.
+    pub async fn family(&self, of: Kin, history: &History) -> Result<Arc<Family>, SessionError> {
+        let Kin { session, depth, own, settings } = of;
+        let token = CancellationToken::new();
+        let mut records = Vec::new();
+        if history.facts().next().is_some() {
+            // Those of a Family that is just leaving say how they ended first.
+            self.idle(session.id(), LEAVING).await;
+            records = detach(&session).await?;
+        }
+        let family = session.id().clone();
+        let register = Inbox::Register { family, records, token: token.clone() };
+        self.inbox.send(register).await.map_err(|_| SessionError::Closed)?;
+        let base = Mutex::new(Arc::new(bare(&settings)));
+        let (subagents, guard) = (self.clone(), token.clone().drop_guard());
+        Ok(Arc::new(Family { session, depth, own, base, token, subagents, _guard: guard }))
+    }
+
+    /// Waits until no child of a Session works or waits.
+    async fn idle(&self, family: &SessionId, patience: Duration) {
+        let family = family.clone();
+        let idle = self.ask(|reply| Inbox::Idle { family, reply });
+        tokio::time::timeout(patience, idle).await.ok();
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Inbox) -> Result<T, ToolError> {
+        let gone = || ToolError::new(Kind::SessionClosed, "Subagents are not at hand any more");
+        let (reply, answer) = oneshot::channel();
+        self.inbox.send(message(reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())
+    }
+}
+
+/// Whose children, and how deep.
+pub struct Kin {
+    pub session: Session,
+    /// A root has 0.
+    pub depth: u32,
+    /// What its own parent calls it, if it is a child.
+    pub own: Option<String>,
+    pub settings: Settings,
+}
+
+/// The children of one Session. Held by the Tools of its Conversations; with the last of them all
+/// children are cancelled.
+pub struct Family {
+    session: Session,
+    depth: u32,
+    own: Option<String>,
+    /// What children inherit; a leaf, replaced when the Session is set to something else.
+    base: Mutex<Arc<Settings>>,
+    token: CancellationToken,
+    subagents: Subagents,
+    _guard: DropGuard,
+}
+
+impl Family {
+    /// The same settings with the Tools of this Family, where it may have children.
+    pub fn equip(self: &Arc<Self>, settings: Settings) -> Settings {
+        let may_have = self.depth < self.subagents.nursery.config.subagents.max_depth;
+        let tools = if may_have { tools::all(self) } else { Vec::new() };
+        let family = Arc::clone(self);
+        let rest: Rest = Arc::new(move || {
+            let family = Arc::clone(&family);
+            Box::pin(async move { family.cancel_all().await })
+        });
+        Settings {
+            toolbox: settings.toolbox.clone().and(tools.clone(), rest.clone()),
+            tools: settings.tools.clone().and(tools, rest),
+            ..settings
+        }
+    }
+
+    /// What children inherit from now on.
+    pub fn follow(&self, settings: &Settings) {
+        *self.base.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(bare(settings));
+    }
+
+    /// What children inherit.
+    pub fn base(&self) -> Arc<Settings> {
+        Arc::clone(&self.base.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// All children, in the order they came.
+    pub async fn children(&self) -> Vec<View> {
+        self.look(None).await.unwrap_or_default()
+    }
+
+    /// Ends everything that works or waits, and returns when that is recorded.
+    pub async fn cancel_all(&self) {
+        let family = self.session.id().clone();
+        let cancelled = self.subagents.ask(|reply| Inbox::CancelAll { family, reply });
+        tokio::time::timeout(LEAVING, cancelled).await.ok();
+    }
+
+    /// Waits until no child works or waits.
+    pub async fn idle(&self) {
+        let family = self.session.id().clone();
+        // Who is gone has no children.
+        self.subagents.ask(|reply| Inbox::Idle { family, reply }).await.ok();
+    }
+
+    fn wisher(&self) -> Wisher {
+        Wisher { mode: self.base().stance.mode(), depth: self.depth }
+    }
+
+    /// What a run is tied to: its parent, and everything that ends it.
+    fn link(&self, turn: CancellationToken) -> Link {
+        Link {
+            parent: self.session.clone(),
+            base: self.base(),
+            subagents: self.subagents.clone(),
+            family: self.token.clone(),
+            turn,
+        }
+    }
+
+    async fn start(&self, job: Job) -> Result<Record, ToolError> {
+        let job = Box::new(job);
+        self.subagents.ask(|reply| Inbox::Start { job, reply }).await?
+    }
+
+    async fn look(&self, ids: Option<Vec<String>>) -> Result<Vec<View>, ToolError> {
+        let family = self.session.id().clone();
+        self.subagents.ask(|reply| Inbox::Look { family, ids, reply }).await?
+    }
+
+    async fn wait(&self, ids: Vec<String>, rule: Rule) -> Result<(), ToolError> {
+        let on_behalf = self.own.clone();
+        self.subagents.ask(|reply| Inbox::Wait { ids, rule, on_behalf, reply }).await
+    }
+
+    async fn told(&self, ids: Vec<String>) {
+        self.subagents.inbox.send(Inbox::Told { ids }).await.ok();
+    }
+
+    /// The Workspace of a closed child goes, unless something in it is nowhere else; says that.
+    async fn clear(&self, child: &SessionId) -> Option<String> {
+        let logs = crate::paths::holding(self.session.log_path());
+        let annexes = &self.subagents.nursery.annexes;
+        let annex = annexes.find(logs, child).ok().flatten()?;
+        match annexes.close(&annex).await {
+            Ok(Closed::Removed { branch: None }) => None,
+            Ok(Closed::Removed { branch: Some(branch) }) => {
+                Some(format!("its worktree is gone, its commits are on {branch}"))
+            }
+            Ok(Closed::Kept { changes }) => {
+                Some(format!("its workspace stays: {changes} changes are not merged"))
+            }
+            Err(error) => Some(format!("its workspace stays: {error}")),
+        }
+    }
+
+    async fn close(&self, id: &str) -> Result<View, ToolError> {
+        let (family, id) = (self.session.id().clone(), id.to_owned());
+        self.subagents.ask(|reply| Inbox::Close { family, id, reply }).await?
+    }
+}
+
+impl std::fmt::Debug for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Family").field("of", self.session.id()).finish_non_exhaustive()
+    }
+}
+
+/// Settings without Tools: a Family that held those would hold itself.
+fn bare(settings: &Settings) -> Settings {
+    let none = Toolbox::new([]);
+    Settings { toolbox: none.clone(), tools: none, ..settings.clone() }
+}
+
+/// The children of a Session whose runs nobody drives any more: those without an end get one.
+async fn detach(session: &Session) -> Result<Vec<Record>, SessionError> {
+    let mut records = Record::all(&session.history().await?);
+    for record in records.iter_mut().filter(|record| !record.status.is_over()) {
+        record.status = Status::Detached;
+        record.reason = Some("the process that ran it ended".to_owned());
+        record.is_told = false;
+        let usage = crate::event::SubagentUsage::default();
+        session.record(record.ended(usage).into()).await?;
+    }
+    Ok(records)
+}

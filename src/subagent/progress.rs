@@ -1,0 +1,94 @@
+//! What a child does at this moment, for whoever looks.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::event::{Canonical, Ephemeral, Event, EventKind, Status, SubagentUsage};
+use crate::tool::first_chars;
+
+/// How much of what it does is kept, in characters.
+const SHOWN: usize = 100;
+
+/// The clock and the counters of one run; a leaf, never locked across an await.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<Live>);
+
+#[derive(Debug, Default)]
+struct Live {
+    usage: SubagentUsage,
+    doing: String,
+    /// Since when it works; `None` while it waits for a person, or for its turn.
+    since: Option<Instant>,
+    worked: Duration,
+}
+
+impl Progress {
+    /// It works from now on.
+    pub fn go(&self) {
+        self.held().since.get_or_insert_with(Instant::now);
+    }
+
+    /// It waits for something that is not its work.
+    pub fn pause(&self) {
+        let mut live = self.held();
+        live.worked = live.worked();
+        live.since = None;
+    }
+
+    /// How long it has worked.
+    pub fn worked(&self) -> Duration {
+        self.held().worked()
+    }
+
+    /// What the run has used up.
+    pub fn usage(&self) -> SubagentUsage {
+        self.held().usage
+    }
+
+    /// What it does, or did last.
+    pub fn doing(&self) -> String {
+        self.held().doing.clone()
+    }
+
+    /// Takes in what the child's Session says.
+    pub fn hear(&self, event: &Event) {
+        match event.kind() {
+            EventKind::Canonical(Canonical::ProviderUsage(bill)) => {
+                let tokens = bill.billed().unwrap_or_default();
+                self.held().usage.add(&SubagentUsage {
+                    calls: 1,
+                    input_tokens: tokens.input_tokens,
+                    output_tokens: tokens.output_tokens,
+                    total_tokens: tokens.total_tokens,
+                    estimated_cost_usd: bill.estimated_cost_usd,
+                });
+            }
+            EventKind::Canonical(Canonical::SubagentEvent(child)) if child.ends_run() => {
+                self.held().usage.add(&child.usage.unwrap_or_default());
+            }
+            EventKind::Ephemeral(Ephemeral::Status(Status::Working { tool, summary, .. })) => {
+                let doing = if summary.is_empty() { tool } else { summary };
+                self.held().doing = first_chars(doing.lines().next().unwrap_or_default(), SHOWN);
+            }
+            EventKind::Ephemeral(Ephemeral::Status(Status::Thinking { .. })) => {
+                "thinking".clone_into(&mut self.held().doing);
+            }
+            EventKind::Ephemeral(Ephemeral::PermissionRequest(_)) => {
+                "waiting for permission".clone_into(&mut self.held().doing);
+            }
+            EventKind::Canonical(_) | EventKind::Ephemeral(_) => {}
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Live> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Live {
+    fn worked(&self) -> Duration {
+        self.worked + self.since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+}

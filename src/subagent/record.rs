@@ -1,0 +1,267 @@
+//! The record of a child: all that is left of one that does not work, and what the Log says of it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::spec::{Spec, WorkspaceMode};
+use crate::event::{Canonical, Extra, PermissionMode, Said, SubagentEvent, SubagentUsage};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::tool::first_chars;
+
+/// How much of a task is kept beside the child's own Log, in characters.
+const SHOWN_TASK: usize = 400;
+
+/// How far a child is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It waits for its turn.
+    Queued,
+    /// It works.
+    Running,
+    /// It answered.
+    Completed,
+    /// It ended without an answer.
+    Failed,
+    /// Its time was over.
+    TimedOut,
+    /// Somebody ended it.
+    Cancelled,
+    /// Its process died; its Log is there.
+    Detached,
+}
+
+impl Status {
+    /// The word for it, in results and in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Queued => "queued",
+            Status::Running => "running",
+            Status::Completed => "completed",
+            Status::Failed => "failed",
+            Status::TimedOut => "timed_out",
+            Status::Cancelled => "cancelled",
+            Status::Detached => "detached",
+        }
+    }
+
+    /// The Event that a run ends with.
+    fn event(self) -> &'static str {
+        match self {
+            Status::Completed => "finished",
+            other => other.name(),
+        }
+    }
+
+    /// Whether no run is under way.
+    pub fn is_over(self) -> bool {
+        !matches!(self, Status::Queued | Status::Running)
+    }
+
+    /// The status that an Event leads to.
+    fn after(event: &str) -> Option<Self> {
+        Some(match event {
+            "queued" | "input" | "retrying" => Status::Queued,
+            "started" => Status::Running,
+            "finished" => Status::Completed,
+            "failed" => Status::Failed,
+            "timed_out" => Status::TimedOut,
+            "cancelled" => Status::Cancelled,
+            "detached" => Status::Detached,
+            _ => return None,
+        })
+    }
+}
+
+/// What is known of a child.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// `sub_` and ten hex digits.
+    pub id: String,
+    pub role: String,
+    /// The beginning of what it is to do.
+    pub task: String,
+    pub model: Option<String>,
+    pub effort: Option<String>,
+    pub mode: PermissionMode,
+    pub workspace: WorkspaceMode,
+    pub depth: u32,
+    pub timeout: Duration,
+    /// Its Session, once there is one.
+    pub child: Option<SessionId>,
+    pub attempt: u32,
+    pub status: Status,
+    pub summary: Option<String>,
+    pub reason: Option<String>,
+    /// Where in its Log its end is.
+    pub child_seq: Option<u64>,
+    pub usage: SubagentUsage,
+    pub elapsed: Duration,
+    /// It takes no more input.
+    pub is_closed: bool,
+    /// A wait has told of its end.
+    pub is_told: bool,
+}
+
+impl Record {
+    /// A child that is about to wait for its turn.
+    pub fn new(spec: &Spec, model: &str, effort: Option<&str>) -> Self {
+        Self {
+            id: format!("sub_{:010x}", fastrand::u64(..) & 0xff_ffff_ffff),
+            role: spec.role.name.to_owned(),
+            task: first_chars(&spec.task, SHOWN_TASK),
+            model: Some(spec.model.clone().unwrap_or_else(|| model.to_owned())),
+            effort: spec.effort.clone().or_else(|| effort.map(str::to_owned)),
+            mode: spec.mode.clone(),
+            workspace: spec.workspace,
+            depth: spec.depth,
+            timeout: spec.timeout,
+            child: None,
+            attempt: 1,
+            status: Status::Queued,
+            summary: None,
+            reason: None,
+            child_seq: None,
+            usage: SubagentUsage::default(),
+            elapsed: Duration::ZERO,
+            is_closed: false,
+            is_told: false,
+        }
+    }
+
+    /// The children that a Log tells of, in the order they came.
+    pub fn all(history: &History) -> Vec<Self> {
+        let mut records: Vec<Self> = Vec::new();
+        for fact in history.facts() {
+            let Canonical::SubagentEvent(event) = fact else { continue };
+            let Some(id) = &event.subagent_id else { continue };
+            match records.iter_mut().find(|record| record.id == *id) {
+                Some(record) => record.apply(event),
+                None => records.extend(Self::first(id, event)),
+            }
+        }
+        records
+    }
+
+    fn first(id: &str, event: &SubagentEvent) -> Option<Self> {
+        let mode = event.permission_mode.as_deref().unwrap_or("read_only");
+        let effort = event.extra.get("effort").and_then(Value::as_str);
+        let mut record = Self {
+            id: id.to_owned(),
+            role: event.agent.clone().unwrap_or_default(),
+            task: event.task.clone().unwrap_or_default(),
+            model: event.model.clone(),
+            effort: effort.map(str::to_owned),
+            mode: PermissionMode::from_text(mode),
+            workspace: WorkspaceMode::named(event.workspace_mode.as_deref()),
+            depth: event.depth.unwrap_or(1),
+            timeout: Duration::from_millis(event.timeout_ms.unwrap_or(600_000)),
+            child: None,
+            attempt: 1,
+            status: Status::after(&event.event)?,
+            summary: None,
+            reason: None,
+            child_seq: None,
+            usage: SubagentUsage::default(),
+            elapsed: Duration::ZERO,
+            is_closed: false,
+            is_told: true,
+        };
+        record.apply(event);
+        Some(record)
+    }
+
+    fn apply(&mut self, event: &SubagentEvent) {
+        let named = event.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
+        self.child = named.or_else(|| self.child.take());
+        self.attempt = event.attempt.unwrap_or(self.attempt);
+        self.is_closed |= event.event == "closed";
+        let Some(status) = Status::after(&event.event) else { return };
+        self.status = status;
+        if status.is_over() {
+            self.summary.clone_from(&event.summary);
+            self.reason.clone_from(&event.reason);
+            self.child_seq = event.child_seq;
+            self.elapsed = Duration::from_millis(event.elapsed_ms.unwrap_or_default());
+            self.usage.add(&event.usage.unwrap_or_default());
+        }
+    }
+
+    /// A fact about it, with what everybody wants to know.
+    pub fn event(&self, name: &str) -> SubagentEvent {
+        SubagentEvent {
+            event: name.to_owned(),
+            subagent_id: Some(self.id.clone()),
+            child_session_id: self.child.as_ref().map(ToString::to_string),
+            agent: Some(self.role.clone()),
+            status: Some(self.status.name().to_owned()),
+            depth: Some(self.depth),
+            attempt: Some(self.attempt),
+            ..SubagentEvent::default()
+        }
+    }
+
+    /// The first fact about it: all that is needed to go on with it one day.
+    pub fn queued(&self) -> SubagentEvent {
+        let effort = self.effort.as_ref().map(|effort| ("effort".to_owned(), json!(effort)));
+        SubagentEvent {
+            task: Some(self.task.clone()),
+            model: self.model.clone(),
+            permission_mode: Some(self.mode.as_str().to_owned()),
+            workspace_mode: Some(self.workspace.name().to_owned()),
+            timeout_ms: Some(millis(self.timeout)),
+            extra: effort.into_iter().collect::<Extra>(),
+            ..self.event("queued")
+        }
+    }
+
+    /// The end of its run.
+    pub fn ended(&self, run: SubagentUsage) -> SubagentEvent {
+        SubagentEvent {
+            summary: self.summary.clone(),
+            reason: self.reason.clone(),
+            elapsed_ms: Some(millis(self.elapsed)),
+            usage: Some(run),
+            child_seq: self.child_seq,
+            next_actions: self.next_actions(),
+            ..self.event(self.status.event())
+        }
+    }
+
+    /// What a parent, or a person, may do about an end that is not a good one.
+    pub fn next_actions(&self) -> Vec<String> {
+        let go_on = self.child.as_ref().map(|child| format!("go on with `pixir resume {child}`"));
+        let look = self.child.as_ref().map(|child| format!("look at the Log of {child}"));
+        let advice = match self.status {
+            Status::Queued | Status::Running | Status::Completed => return Vec::new(),
+            Status::Failed => "spawn it again when the reason is gone, or do it yourself",
+            Status::TimedOut => "send_input to let it go on, or give a smaller task or more time",
+            Status::Cancelled => "spawn it again if it is still needed",
+            Status::Detached if self.child.is_none() => "it never started: spawn it again",
+            Status::Detached => "send_input to let it go on",
+        };
+        let first = if self.status == Status::Detached { go_on } else { look };
+        first.into_iter().chain([advice.to_owned()]).collect()
+    }
+}
+
+/// A child with what is known of its work at this moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct View {
+    pub record: Record,
+    /// What it does, or did last.
+    pub doing: String,
+    /// How many come before it, and itself; 0 when it does not wait.
+    pub place: usize,
+}
+
+/// An answer that comes too late is a no.
+pub fn nobody() -> Said {
+    Said::from(crate::event::Answer::No)
+}
+
+/// Whole milliseconds.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

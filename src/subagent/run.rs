@@ -1,0 +1,475 @@
+//! One run of a child: its turn in the queue, its Session, its Turn, and the one end on record.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::actor::Reply;
+use super::context;
+use super::nursery::{Parentage, Raised, inherited};
+use super::progress::Progress;
+use super::questions::Questions;
+use super::record::{Record, Status};
+use super::show;
+use super::{LEAVING, Subagents};
+use crate::conversation::{Conversation, Input};
+use crate::error::{Kind, Report};
+use crate::event::{
+    Canonical, Ephemeral, Event, EventKind, From as ListenFrom, Heard, Listener, PermissionMode,
+    Status as TurnStatus, SubagentEvent, TerminalStatus,
+};
+use crate::role::strictest;
+use crate::session::{Session, SessionError};
+use crate::tool::{ToolError, bound, first_chars};
+use crate::turn::Settings;
+
+/// How much of a last message reaches the parent, in bytes; the child's Log has all of it.
+const SUMMARY: usize = 4096;
+
+/// How long, at most, before a child is started anew.
+const JITTER_MS: u64 = 250;
+
+/// Failures of a Provider that another attempt may not meet.
+const PASSING: [Kind; 6] = [
+    Kind::Network,
+    Kind::StreamIdle,
+    Kind::InvalidResponse,
+    Kind::ProviderOverloaded,
+    Kind::ProviderError,
+    Kind::RateLimited,
+];
+
+/// What is to be done.
+pub struct Job {
+    pub record: Record,
+    /// What the child is told.
+    pub text: String,
+    /// Ids of the parent's Resources that go with it.
+    pub resources: Vec<String>,
+    pub link: Link,
+}
+
+/// What a run is tied to.
+#[derive(Clone)]
+pub struct Link {
+    pub parent: Session,
+    pub base: Arc<Settings>,
+    pub subagents: Subagents,
+    /// Cancelled when nobody has the parent open any more.
+    pub family: CancellationToken,
+    /// Cancelled when the Turn that asked for the run is interrupted.
+    pub turn: CancellationToken,
+}
+
+/// What the actor holds of a run.
+pub struct Leash {
+    pub cancel: CancellationToken,
+    pub permit: oneshot::Receiver<()>,
+    pub progress: Arc<Progress>,
+}
+
+/// What became of a run.
+pub enum Over {
+    /// It could not be recorded, so it did not begin.
+    Refused,
+    Ended(Box<Record>),
+}
+
+/// How a run ended.
+struct End {
+    status: Status,
+    summary: String,
+    reason: Option<String>,
+    child_seq: Option<u64>,
+    /// The kind of a Provider's failure.
+    provider: Option<Kind>,
+}
+
+impl End {
+    fn new(status: Status, reason: &str, summary: String) -> Self {
+        let reason = Some(reason.to_owned());
+        Self { status, summary, reason, child_seq: None, provider: None }
+    }
+
+    fn cancelled(reason: &str) -> Self {
+        let summary = format!("It was cancelled ({}).", reason.replace('_', " "));
+        Self::new(Status::Cancelled, reason, summary)
+    }
+
+    fn failed(reason: &str, report: &Report) -> Self {
+        let message = format!("{}: {}", report.kind, report.message);
+        Self::new(Status::Failed, reason, message)
+    }
+}
+
+/// Runs a child to its end and records that, whatever happens.
+pub async fn run(job: Job, leash: Leash, reply: Reply<Result<Record, ToolError>>) -> Over {
+    let Leash { cancel, permit, progress } = leash;
+    let Job { mut record, text, resources, link } = job;
+    let is_new = record.child.is_none() && record.status == Status::Queued;
+    record.status = Status::Queued;
+    let first = if is_new { record.queued() } else { input(&record, &text) };
+    let mut run = Run { record, text, resources, link, cancel, progress };
+    if let Err(error) = run.tell(first).await {
+        reply.send(Err(ToolError::from(&error))).ok();
+        return Over::Refused;
+    }
+    reply.send(Ok(run.record.clone())).ok();
+    let living = AssertUnwindSafe(run.live(permit)).catch_unwind().await;
+    let end = living.unwrap_or_else(|panic| End::failed("crashed", &crash(&*panic)));
+    run.finish(end).await;
+    Over::Ended(Box::new(run.record))
+}
+
+/// A child that is told more.
+fn input(record: &Record, text: &str) -> SubagentEvent {
+    SubagentEvent { task: Some(first_chars(text, 400)), ..record.event("input") }
+}
+
+struct Run {
+    record: Record,
+    text: String,
+    resources: Vec<String>,
+    link: Link,
+    cancel: CancellationToken,
+    progress: Arc<Progress>,
+}
+
+/// What can happen to a child that works.
+enum Wake {
+    Stopped(&'static str),
+    Late,
+    Answered(crate::id::CallId, crate::event::Said),
+    Heard(Option<Heard>),
+    /// The children of the child are done.
+    Idle,
+}
+
+impl Run {
+    async fn live(&mut self, permit: oneshot::Receiver<()>) -> End {
+        let stops = self.stops();
+        tokio::select! {
+            biased;
+            reason = stops.stopped() => return End::cancelled(reason),
+            granted = permit => if granted.is_err() {
+                return End::cancelled("pixir_ends");
+            }
+        }
+        self.progress.go();
+        loop {
+            let end = self.attempt().await;
+            self.progress.pause();
+            let Some(kind) = self.may_try_again(&end) else { return end };
+            self.record.status = Status::Queued;
+            let failed = self.record.child.take().map(|id| id.to_string());
+            let retrying = SubagentEvent {
+                reason: Some(kind.name().to_owned()),
+                child_session_id: failed,
+                ..self.record.event("retrying")
+            };
+            if self.tell(retrying).await.is_err() {
+                return end;
+            }
+            self.record.attempt += 1;
+            let pause = Duration::from_millis(fastrand::u64(..JITTER_MS));
+            tokio::select! {
+                biased;
+                reason = stops.stopped() => return End::cancelled(reason),
+                () = tokio::time::sleep(pause) => {}
+            }
+            self.progress.go();
+        }
+    }
+
+    /// Why another attempt may help, if it may.
+    fn may_try_again(&self, end: &End) -> Option<Kind> {
+        let retries = self.link.subagents.nursery.config.subagents.retries;
+        let is_reading =
+            strictest(&self.record.mode, &PermissionMode::ReadOnly) == self.record.mode;
+        end.provider
+            .filter(|kind| is_reading && self.record.attempt <= retries && PASSING.contains(kind))
+    }
+
+    async fn attempt(&mut self) -> End {
+        let Raised { conversation, family } = match self.prepare().await {
+            Ok(raised) => raised,
+            Err(report) => return End::failed("setup_failed", &report),
+        };
+        let held = Held(Some(conversation.clone()));
+        self.record.child = Some(conversation.id().clone());
+        self.record.status = Status::Running;
+        let end = match self.tell(self.record.event("started")).await {
+            Ok(()) => self.converse(&conversation, &family).await,
+            Err(error) => End::failed("log_write_failed", &Report::from(&error)),
+        };
+        held.release();
+        drop(family);
+        self.link.base.provider.forget(conversation.id());
+        conversation.close().await;
+        end
+    }
+
+    async fn prepare(&self) -> Result<Raised, Report> {
+        let Link { parent, base, subagents, .. } = &self.link;
+        let of = Parentage { parent: parent.id(), base, subagents };
+        let nursery = Arc::clone(&subagents.nursery);
+        match &self.record.child {
+            Some(child) => nursery.wake(child, &self.record, of).await,
+            None => nursery.raise(&self.record, of).await,
+        }
+    }
+
+    /// Tells the child what to do, and listens until it and its own children are done.
+    async fn converse(&mut self, conversation: &Conversation, family: &super::Family) -> End {
+        let mut listener = conversation.subscribe(ListenFrom::Now);
+        if let Err(report) = self.send(conversation).await {
+            return End::failed("setup_failed", &report);
+        }
+        let Record { id, role, .. } = &self.record;
+        let mut questions = Questions::new(self.link.parent.clone(), id, role);
+        let mut words = Words::default();
+        let mut end = None;
+        let stopped = loop {
+            match self.next(&mut listener, &mut questions, end.is_some().then_some(family)).await {
+                Wake::Stopped(reason) => break Some(End::cancelled(reason)),
+                Wake::Late => break Some(self.late()),
+                Wake::Idle => break None,
+                Wake::Answered(call_id, said) => {
+                    // It is gone when the child was stopped meanwhile.
+                    conversation.answer(&call_id, said).await.ok();
+                    if questions.is_empty() {
+                        self.progress.go();
+                    }
+                }
+                Wake::Heard(None) if end.is_some() => break None,
+                Wake::Heard(None) => {
+                    let report = Report::new(Kind::SessionClosed, "its Session closed");
+                    break Some(End::failed("crashed", &report));
+                }
+                Wake::Heard(Some(Heard::Missed(_))) => {}
+                Wake::Heard(Some(Heard::Event(event))) => {
+                    self.progress.hear(&event);
+                    self.hear_question(&event, &mut questions).await;
+                    end = words.hear(&event).or(end);
+                }
+            }
+        };
+        questions.settle_all().await;
+        if let Some(stopped) = stopped {
+            family.token.cancel();
+            let rest = self.stop(conversation, &mut listener, &mut words);
+            tokio::join!(rest, tokio::time::timeout(LEAVING, family.idle())).1.ok();
+            return End { child_seq: words.seq, ..stopped };
+        }
+        end.unwrap_or_else(|| End::cancelled("interrupted"))
+    }
+
+    async fn send(&self, conversation: &Conversation) -> Result<(), Report> {
+        let attachments = inherited(&self.link.base, &self.resources)?;
+        let max_depth = self.link.subagents.nursery.config.subagents.max_depth;
+        let context = context::text(&self.record, self.link.parent.id(), max_depth);
+        let input = Input { text: self.text.clone() };
+        let sent = conversation.send_in(input, attachments, Some(context)).await;
+        sent.map_err(|error| Report::from(&error))
+    }
+
+    async fn next(
+        &self,
+        listener: &mut Listener,
+        questions: &mut Questions,
+        family: Option<&super::Family>,
+    ) -> Wake {
+        let left = self.record.timeout.saturating_sub(self.progress.worked());
+        let is_asking = !questions.is_empty();
+        let stops = self.stops();
+        let idle = async {
+            match family {
+                Some(family) => family.idle().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            reason = stops.stopped() => Wake::Stopped(reason),
+            (call_id, said) = questions.answered(), if is_asking => Wake::Answered(call_id, said),
+            heard = listener.next() => Wake::Heard(heard),
+            () = idle => Wake::Idle,
+            () = tokio::time::sleep(left), if !is_asking => Wake::Late,
+        }
+    }
+
+    /// A question stops the clock: a person takes the time that a person takes.
+    async fn hear_question(&self, event: &Event, questions: &mut Questions) {
+        match event.kind() {
+            EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => {
+                self.progress.pause();
+                questions.ask(request);
+            }
+            EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
+                questions.settle(call_id).await;
+                if questions.is_empty() {
+                    self.progress.go();
+                }
+            }
+            EventKind::Ephemeral(_) | EventKind::Canonical(_) => {}
+        }
+    }
+
+    /// Ends the child's Turn and hears its last words.
+    async fn stop(&self, conversation: &Conversation, listener: &mut Listener, words: &mut Words) {
+        let hearing = async {
+            while let Some(heard) = listener.next().await {
+                let Heard::Event(event) = heard else { continue };
+                self.progress.hear(&event);
+                if words.hear(&event).is_some() {
+                    return;
+                }
+            }
+        };
+        let interrupted = async {
+            match conversation.interrupt().await {
+                Ok(()) => hearing.await,
+                // No Turn runs: there is nothing to hear.
+                Err(_) => {}
+            }
+        };
+        tokio::time::timeout(LEAVING, interrupted).await.ok();
+    }
+
+    fn late(&self) -> End {
+        let time = self.record.timeout.as_secs_f64();
+        let summary = format!("Its {time} s were over while it was at: {}.", self.progress.doing());
+        End::new(Status::TimedOut, "timeout", summary)
+    }
+
+    /// Records the one end of the run.
+    async fn finish(&mut self, end: End) {
+        self.progress.pause();
+        let usage = self.progress.usage();
+        self.record.status = end.status;
+        self.record.summary = Some(bound(&end.summary, SUMMARY).into_owned());
+        self.record.reason = end.reason;
+        self.record.child_seq = end.child_seq;
+        self.record.elapsed = self.progress.worked();
+        let mut event = self.record.ended(usage);
+        if self.record.role == "reviewer" && end.status == Status::Completed {
+            let verdict = show::verdict(&end.summary);
+            event.extra.insert("verdict".to_owned(), json!(verdict.unwrap_or("unstated")));
+        }
+        self.record.usage.add(&usage);
+        if let Err(error) = self.tell(event).await {
+            tracing::warn!(%error, id = %self.record.id, "the end of a Subagent is not recorded");
+        }
+    }
+
+    /// Records a fact in the parent's Log.
+    async fn tell(&self, mut fact: SubagentEvent) -> Result<(), SessionError> {
+        let secrets = &self.link.base.secrets;
+        for text in [&mut fact.task, &mut fact.summary].into_iter().flatten() {
+            *text = secrets.clean(text).into_owned();
+        }
+        self.link.parent.record(fact.into()).await.map(drop)
+    }
+
+    fn stops(&self) -> Stops {
+        let Link { family, turn, .. } = &self.link;
+        Stops { own: self.cancel.clone(), family: family.clone(), turn: turn.clone() }
+    }
+}
+
+/// Everything that ends a run from outside.
+struct Stops {
+    own: CancellationToken,
+    family: CancellationToken,
+    turn: CancellationToken,
+}
+
+impl Stops {
+    async fn stopped(&self) -> &'static str {
+        tokio::select! {
+            biased;
+            () = self.family.cancelled() => "parent_closed",
+            () = self.turn.cancelled() => "parent_interrupted",
+            () = self.own.cancelled() => "closed_by_parent",
+        }
+    }
+}
+
+/// What the child said last.
+#[derive(Default)]
+struct Words {
+    text: String,
+    seq: Option<u64>,
+}
+
+impl Words {
+    /// The end of the child's Turn, when this is it.
+    fn hear(&mut self, event: &Event) -> Option<End> {
+        match event.kind() {
+            EventKind::Canonical(Canonical::AssistantMessage(message)) if message.is_final() => {
+                self.text.clone_from(&message.text);
+                self.seq = event.seq();
+                None
+            }
+            EventKind::Canonical(Canonical::TurnFailed(_)) => {
+                self.seq = event.seq();
+                None
+            }
+            EventKind::Ephemeral(Ephemeral::Status(status)) => self.end(status),
+            EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,
+        }
+    }
+
+    fn end(&self, status: &TurnStatus) -> Option<End> {
+        let end = match status {
+            TurnStatus::Done => {
+                End { reason: None, ..End::new(Status::Completed, "", self.text.clone()) }
+            }
+            TurnStatus::Interrupted => End::cancelled("interrupted"),
+            TurnStatus::Error { terminal_status, error } => {
+                let end = End::failed(terminal_status, error);
+                let is_provider = *terminal_status == *TerminalStatus::ProviderError.as_str();
+                let provider = Kind::from_name(&error.kind).filter(|_| is_provider);
+                let is_late = *terminal_status == *TerminalStatus::TimedOut.as_str();
+                let status = if is_late { Status::TimedOut } else { end.status };
+                End { provider, status, ..end }
+            }
+            TurnStatus::Idle
+            | TurnStatus::Starting { .. }
+            | TurnStatus::Thinking { .. }
+            | TurnStatus::Working { .. } => {
+                return None;
+            }
+        };
+        Some(End { child_seq: self.seq, ..end })
+    }
+}
+
+/// A Conversation whose Turn must not go on without its run.
+struct Held(Option<Conversation>);
+
+impl Held {
+    fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(conversation) = self.0.take() {
+            tokio::spawn(async move { conversation.interrupt().await });
+        }
+    }
+}
+
+fn crash(panic: &(dyn std::any::Any + Send)) -> Report {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    let text = text.unwrap_or_else(|| "no message".to_owned());
+    Report::new(Kind::Crashed, format!("its run panicked: {text}"))
+}

@@ -1,0 +1,162 @@
+//! What a parent's model reads of its children.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::record::{Record, Status, View, millis};
+use crate::error::Kind;
+use crate::tool::{ToolError, bound, first_chars};
+
+/// What one child may take of an answer at most, in bytes.
+const LARGEST_SHARE: usize = 4096;
+
+/// What one child gets however many there are, in bytes.
+const SMALLEST_SHARE: usize = 160;
+
+/// What the lines around summaries take.
+const FRAME: usize = 220;
+
+/// How a wait went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of them answered.
+    Completed,
+    /// All are over, and some did not answer.
+    Partial,
+    /// Some are still at work.
+    Incomplete,
+}
+
+impl Outcome {
+    /// Judges children by their status; a child that was closed after its end keeps that end.
+    pub fn of(views: &[View]) -> Self {
+        let mut statuses = views.iter().map(|view| view.record.status);
+        if statuses.clone().any(|status| !status.is_over()) {
+            return Outcome::Incomplete;
+        }
+        if statuses.all(|status| status == Status::Completed) {
+            return Outcome::Completed;
+        }
+        Outcome::Partial
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Partial => "partial",
+            Outcome::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// One line about a child.
+pub fn line(view: &View) -> String {
+    let Record { id, role, status, elapsed, usage, child, child_seq, .. } = &view.record;
+    let mut line = format!("{id} ({role}) {}", status.name());
+    match status {
+        Status::Queued if view.place > 0 => write!(line, ", place {}", view.place).ok(),
+        Status::Queued => None,
+        _ => write!(line, ", {:.1} s, {} tokens", elapsed.as_secs_f64(), usage.total_tokens).ok(),
+    };
+    if *status == Status::Running && !view.doing.is_empty() {
+        line.extend([", ", &view.doing]);
+    }
+    if let Some(reason) = view.record.reason.as_ref().filter(|_| *status != Status::Completed) {
+        line.extend([", reason ", reason]);
+    }
+    if let Some(child) = child {
+        write!(line, " [Log {child}").ok();
+        if let Some(seq) = child_seq {
+            write!(line, " seq {seq}").ok();
+        }
+        line.push(']');
+    }
+    line
+}
+
+/// The children and their summaries, each with its fair share of `limit` bytes.
+pub fn report(views: &[View], limit: usize) -> String {
+    let room = limit.saturating_sub(FRAME * views.len()) / views.len().max(1);
+    let share = room.clamp(SMALLEST_SHARE, LARGEST_SHARE);
+    let over = views.iter().filter(|view| view.record.status.is_over()).count();
+    let mut text = match Outcome::of(views) {
+        Outcome::Completed => format!("All {} completed.", views.len()),
+        Outcome::Partial => format!("All {} ended, not all of them well.", views.len()),
+        Outcome::Incomplete => format!("{over} of {} ended; wait again for the rest.", views.len()),
+    };
+    for view in views {
+        text.extend(["\n\n", &line(view)]);
+        if let Some(summary) = view.record.summary.as_ref().filter(|text| !text.is_empty()) {
+            text.extend(["\n", &bound(summary, share)]);
+        }
+        for action in view.record.next_actions() {
+            text.extend(["\n- ", &action]);
+        }
+    }
+    text
+}
+
+/// The same for presenters and audits.
+pub fn details(views: &[View]) -> Value {
+    let over = |view: &&View| view.record.status.is_over();
+    let told: Vec<&str> = views.iter().filter(over).map(|view| view.record.id.as_str()).collect();
+    let count = |status: Status| views.iter().filter(|view| view.record.status == status).count();
+    let statuses = [
+        Status::Queued,
+        Status::Running,
+        Status::Completed,
+        Status::Failed,
+        Status::TimedOut,
+        Status::Cancelled,
+        Status::Detached,
+    ];
+    let counts: serde_json::Map<String, Value> = statuses
+        .into_iter()
+        .filter(|status| count(*status) > 0)
+        .map(|status| (status.name().to_owned(), json!(count(status))))
+        .collect();
+    json!({
+        "outcome": Outcome::of(views).name(),
+        "counts": counts,
+        "subagents": views.iter().map(value).collect::<Vec<_>>(),
+        "told": told,
+    })
+}
+
+/// One child as JSON; the summary is in its Event.
+pub fn value(view: &View) -> Value {
+    let record = &view.record;
+    json!({
+        "id": record.id,
+        "role": record.role,
+        "status": record.status.name(),
+        "child_session_id": record.child,
+        "child_seq": record.child_seq,
+        "elapsed_ms": millis(record.elapsed),
+        "usage": record.usage,
+        "reason": record.reason,
+        "closed": record.is_closed,
+    })
+}
+
+/// The verdict at the end of a review.
+pub fn verdict(text: &str) -> Option<&'static str> {
+    let text = text.trim_end().trim_end_matches('`').trim_end();
+    let starts = text.match_indices('{').map(|(place, _)| place);
+    let found = starts.filter_map(|place| serde_json::from_str::<Value>(&text[place..]).ok());
+    let verdict = found.last()?.get("verdict")?.as_str()?.to_owned();
+    ["approve", "request_changes", "unclear"].into_iter().find(|known| *known == verdict)
+}
+
+/// Nobody of that name.
+pub fn unknown(id: &str) -> ToolError {
+    let message = format!("there is no Subagent `{}` of this Session", first_chars(id, 40));
+    ToolError::new(Kind::NotFound, message).next("call `list_agents`")
+}
+
+/// It is at work.
+pub fn busy(record: &Record) -> ToolError {
+    let message = format!("{} is {}", record.id, record.status.name());
+    ToolError::new(Kind::Busy, message).next("wait for it with `wait_agent`, or close it")
+}

@@ -1,0 +1,103 @@
+//! What can be said of children without running any.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::record::{Record, Status, View};
+use super::show::{self, Outcome};
+use super::spec::{Spec, Wish, Wisher};
+use crate::config::Subagents as Limits;
+use crate::event::{PermissionMode, SubagentUsage};
+
+fn record(status: Status) -> Record {
+    let wish: Wish = serde_json::from_value(json!({"task": "look", "role": "explorer"})).unwrap();
+    let wisher = Wisher { mode: PermissionMode::Auto, depth: 0 };
+    let spec = Spec::of(&wish, &wisher, &Limits::default()).unwrap();
+    Record { status, ..Record::new(&spec, "gpt-5.5", None) }
+}
+
+fn view(status: Status) -> View {
+    View { record: record(status), doing: String::new(), place: 0 }
+}
+
+#[test]
+fn an_outcome_is_as_good_as_the_worst_child() {
+    let outcome = |statuses: &[Status]| {
+        Outcome::of(&statuses.iter().map(|status| view(*status)).collect::<Vec<_>>())
+    };
+    assert_eq!(outcome(&[Status::Completed, Status::Completed]), Outcome::Completed);
+    for bad in [Status::Failed, Status::TimedOut, Status::Cancelled, Status::Detached] {
+        assert_eq!(outcome(&[Status::Completed, bad]), Outcome::Partial);
+        assert_eq!(outcome(&[Status::Running, bad]), Outcome::Incomplete);
+    }
+    assert_eq!(outcome(&[Status::Completed, Status::Queued]), Outcome::Incomplete);
+}
+
+#[test]
+fn many_long_summaries_share_the_room_and_none_is_left_out() {
+    let views: Vec<View> = (0..50)
+        .map(|_| {
+            let mut view = view(Status::Completed);
+            view.record.summary = Some("word ".repeat(2000));
+            view
+        })
+        .collect();
+    let text = show::report(&views, 16 * 1024);
+    assert!(text.len() < 24 * 1024, "{}", text.len());
+    assert!(views.iter().all(|view| text.contains(&view.record.id)));
+    let one = show::report(&views[..1], 16 * 1024);
+    assert!(one.len() > 3 * 1024, "{}", one.len());
+}
+
+#[test]
+fn a_verdict_is_the_json_at_the_end() {
+    let check = |text: &str, expected| assert_eq!(show::verdict(text), expected, "{text}");
+    check(r#"Fine. {"verdict": "approve", "findings": []}"#, Some("approve"));
+    check(
+        "```json\n{\"verdict\": \"request_changes\", \"findings\": [{\"what\": \"{\"}]}\n```",
+        Some("request_changes"),
+    );
+    check(r#"{"verdict": "superb"}"#, None);
+    check("I approve.", None);
+    check(r#"{"verdict": "approve"} and more"#, None);
+}
+
+#[test]
+fn a_record_is_the_fold_of_its_events() {
+    use crate::event::{Canonical, Event, Sequenced};
+    use crate::id::{EventId, SessionId};
+    let mut live = record(Status::Queued);
+    let mut facts: Vec<Canonical> = vec![live.queued().into()];
+    live.child = Some(crate::id::SessionId::mint());
+    live.status = Status::Running;
+    facts.push(live.event("started").into());
+    live.status = Status::TimedOut;
+    live.summary = Some("half".into());
+    live.reason = Some("timeout".into());
+    live.elapsed = Duration::from_millis(1500);
+    let usage = SubagentUsage { calls: 1, total_tokens: 7, ..SubagentUsage::default() };
+    facts.push(live.ended(usage).into());
+    live.usage = usage;
+    let events = facts.into_iter().enumerate().map(|(seq, fact)| {
+        Arc::new(Event::sequenced(Sequenced {
+            id: EventId::mint(),
+            session_id: SessionId::mint(),
+            seq: Some(seq as u64),
+            ts: crate::event::Timestamp::now(),
+            fact,
+            extra: crate::event::Extra::new(),
+        }))
+    });
+    let history = crate::history::History::from_events(events.collect());
+    let folded = Record::all(&history);
+    live.is_told = true;
+    assert_eq!(folded, [live]);
+}
+
+#[test]
+fn the_kept_schemas_are_those_of_the_types() {
+    use super::tools::drawn;
+    crate::tool::keep_schemas(drawn());
+}

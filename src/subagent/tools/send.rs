@@ -1,0 +1,76 @@
+//! `send_input`: tells a child more, after it ended.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::error::Kind;
+use crate::event::PermissionMode;
+use crate::role::strictest;
+use crate::subagent::Family;
+use crate::subagent::record::{Record, View};
+use crate::subagent::run::Job;
+use crate::subagent::show;
+use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, first_chars};
+
+/// The tool.
+pub struct SendInput(pub Arc<Family>);
+
+/// The arguments of `send_input`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    id: String,
+    /// What it is told.
+    text: String,
+}
+
+impl Tool for SendInput {
+    type Args = Args;
+    const NAME: &'static str = "send_input";
+    const MANUAL: &'static str =
+        "Give a Subagent that ended another message; it still knows everything it did.";
+
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
+        // Which mode it has is not known here, so it is judged by what its parent may.
+        let mode = self.0.wisher().mode;
+        let is_reading = strictest(&mode, &PermissionMode::ReadOnly) == mode;
+        let effect = if is_reading { Effect::Read } else { Effect::Write };
+        let summary =
+            format!("tell {}: {}", first_chars(&args.id, 40), first_chars(&args.text, 80));
+        Ok(Plan::new(effect, summary))
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        let Args { id, text } = args;
+        if text.trim().is_empty() {
+            return Err(ToolError::invalid("there is nothing to tell it"));
+        }
+        let mut views = self.0.look(Some(vec![id.clone()])).await?;
+        let record = views.pop().map(|view| view.record).ok_or_else(|| show::unknown(&id))?;
+        check(&record)?;
+        let link = self.0.link(context.cancel);
+        let job = Job { record, text, resources: Vec::new(), link };
+        let record = self.0.start(job).await?;
+        let text = format!("{} ({}) is queued again.", record.id, record.role);
+        let view = View { record, doing: String::new(), place: 0 };
+        Ok(ToolOutput { ok: true, text, details: json!({ "subagent": show::value(&view) }) })
+    }
+}
+
+fn check(record: &Record) -> Result<(), ToolError> {
+    if !record.status.is_over() {
+        return Err(show::busy(record));
+    }
+    if record.is_closed {
+        let message = format!("{} is closed", record.id);
+        return Err(ToolError::new(Kind::NotFound, message).next("spawn another one"));
+    }
+    if record.child.is_none() {
+        let message = format!("{} never had a Session", record.id);
+        return Err(ToolError::new(Kind::NotFound, message).next("spawn another one"));
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! How children are ended by others, and that nothing of them is left.
+
+use std::time::Duration;
+
+use pixir::scripted::Reply;
+use pixir::{Canonical, EventKind, Input, Status};
+use serde_json::json;
+
+use super::cast::{self, GO, agree, cast, count, first_id, lives, says, spawns, waits};
+use crate::support::House;
+use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
+
+/// Whether a process with this mark in its arguments is alive.
+fn is_alive(mark: &str) -> bool {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut processes = entries.filter_map(|entry| {
+        let name = entry.file_name().to_string_lossy().parse::<u32>().ok()?;
+        std::fs::read(format!("/proc/{name}/cmdline")).ok()
+    });
+    processes.any(|words| String::from_utf8_lossy(&words).contains(mark))
+}
+
+/// Waits until a file is there.
+async fn appears(house: &House, name: &str) {
+    let path = house.workspace().join(name);
+    let waiting = async {
+        while !path.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, waiting).await.expect("the file appears");
+}
+
+/// Children that run a command that never ends, with children that do the same.
+fn sleepers(mark: String) -> impl Fn(&str, usize) -> Reply + Send + Sync + 'static {
+    move |task, step| {
+        let sleep = |name: &str| {
+            let command = format!("touch {name}.here; sleep 6{mark} & sleep 6{mark}; wait");
+            Reply::calls("bash", json!({"command": command}))
+        };
+        match (task, step) {
+            ("deep", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
+            (name, _) => sleep(name),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_ends_the_whole_tree_in_mid_tool() {
+    let mark = format!("{:08}", std::process::id());
+    let script = cast([spawns(&["deep", "flat"], "worker"), waits()], sleepers(mark.clone()));
+    let house = House::scripted(script).await;
+    let conversation = house.start().await;
+    conversation.send(Input { text: GO.to_owned() }).await.unwrap();
+    for name in ["deep.here", "flat.here", "grandchild.here"] {
+        appears(&house, name).await;
+    }
+    assert!(is_alive(&format!("6{mark}")), "they are at work");
+    conversation.interrupt().await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    let gone = async {
+        while is_alive(&format!("6{mark}")) || count(conversation.log_path(), "cancelled") < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, gone).await.expect("nothing survives");
+    let path = conversation.log_path().to_owned();
+    conversation.close().await;
+    let reasons: Vec<_> = lives(&path).iter().map(|life| life["reason"].clone()).collect();
+    assert!(reasons.contains(&json!("parent_interrupted")), "{reasons:?}");
+    assert_eq!(agree(&house.workspace()), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_go_on_after_the_turn_and_end_with_the_session() {
+    let mark = format!("1{:08}", std::process::id());
+    let script = cast([spawns(&["flat"], "worker"), says("Started.")], sleepers(mark.clone()));
+    let house = House::scripted(script).await;
+    let conversation = house.start().await;
+    assert_eq!(say(&conversation, GO).await, Status::Done);
+    appears(&house, "flat.here").await;
+    let path = conversation.log_path().to_owned();
+    conversation.close().await;
+    assert!(!is_alive(&format!("6{mark}")), "it is gone with its parent");
+    let life = lives(&path).pop().unwrap();
+    assert_eq!((&life["event"], &life["reason"]), (&json!("cancelled"), &json!("parent_closed")));
+    assert_eq!(agree(&house.workspace()), 1);
+}
+
+#[tokio::test]
+async fn a_child_that_is_closed_ends_and_one_that_waits_never_starts() {
+    let close = |request: &pixir::scripted::Received| {
+        Reply::calls("close_agent", json!({"id": first_id(request)}))
+    };
+    let script = cast(
+        [
+            spawns(&["works"], "worker"),
+            spawns(&["waits"], "worker"),
+            Box::new(close),
+            waits(),
+            Box::new(|request| {
+                Reply::calls("send_input", json!({"id": first_id(request), "text": "more"}))
+            }),
+            says("ok"),
+        ],
+        |task, _| match task {
+            "works" => Reply::new().stalls(),
+            _ => Reply::says("my turn came"),
+        },
+    );
+    let mut house = House::scripted(script).await;
+    house.config.subagents.max_running = 1;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let path = conversation.log_path();
+    assert_eq!((count(path, "cancelled"), count(path, "finished")), (1, 1));
+    let cut = lives(path).into_iter().find(|life| life["event"] == "cancelled").unwrap();
+    assert_eq!(cut["reason"], "closed_by_parent");
+    let results = cast::events(path);
+    let refused = results.iter().rfind(|event| event["type"] == "tool_result").unwrap();
+    assert_eq!(refused["data"]["error"]["kind"], "not_found", "who is closed takes no input");
+    agree(&house.workspace());
+}
+
+#[tokio::test]
+async fn a_child_that_cannot_be_reached_or_dies_is_seen_at_once() {
+    let script = cast([spawns(&["bad"], "worker"), waits(), says("ok")], |_, _| {
+        Reply::status(401, r#"{"error": {"code": "invalid_api_key", "message": "no"}}"#)
+    });
+    let house = House::scripted(script).await;
+    let conversation = house.start().await;
+    let mut listener = listen(&conversation);
+    conversation.send(Input { text: GO.to_owned() }).await.unwrap();
+    listen_until(&mut listener, |event| {
+        matches!(event.kind(), EventKind::Canonical(Canonical::SubagentEvent(life))
+            if life.event == "failed")
+    })
+    .await;
+    assert_eq!(finish(&conversation).await, Status::Done);
+    let life = lives(conversation.log_path()).pop().unwrap();
+    assert!(life["summary"].as_str().unwrap().contains("auth"), "{life}");
+    agree(&house.workspace());
+}

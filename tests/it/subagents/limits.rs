@@ -1,0 +1,150 @@
+//! How many at once, how deep, how long, and for how much.
+
+use std::time::Duration;
+
+use pixir::Status;
+use pixir::scripted::Reply;
+use serde_json::json;
+
+use super::cast::{self, Crowd, GO, agree, cast, count, lives, says, spawns, waits};
+use crate::support::House;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_children_take_turns_and_all_of_them_answer() {
+    let names: Vec<String> = (0..50).map(|n| format!("task {n}")).collect();
+    let tasks: Vec<&str> = names.iter().map(String::as_str).collect();
+    let crowd = Crowd::default();
+    let seen = crowd.clone();
+    let script = cast([spawns(&tasks, "worker"), waits(), says("ok")], move |task, step| {
+        let file = task.replace(' ', "_");
+        match step {
+            0 => {
+                seen.enter();
+                let args = json!({"path": format!("{file}.txt"), "content": task});
+                Reply::new().pause(Duration::from_millis(20)).call("write", args)
+            }
+            _ => {
+                seen.leave();
+                Reply::says(&format!("wrote {file}.txt"))
+            }
+        }
+    });
+    let house = House::scripted(script).await;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(count(conversation.log_path(), "finished"), 50);
+    assert!(crowd.most() <= 8, "{} at once", crowd.most());
+    assert!(crowd.most() >= 2, "they work at the same time");
+    for name in &names {
+        assert_eq!(house.read(&format!("{}.txt", name.replace(' ', "_"))), *name);
+    }
+    let requests = house.requests();
+    let last = requests.iter().rfind(|request| cast::task(request).is_none()).unwrap();
+    let told = last.outputs().last().copied().unwrap();
+    assert!(names.iter().all(|name| told.contains(&format!("wrote {}", name.replace(' ', "_")))));
+    assert_eq!(agree(&house.workspace()), 50);
+}
+
+#[tokio::test]
+async fn children_may_have_children_until_it_is_deep_enough() {
+    let script = cast([spawns(&["child"], "worker"), waits(), says("ok")], |task, step| {
+        match (task, step) {
+            ("child", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
+            ("child", 1) => Reply::calls("wait_agent", json!({})),
+            (task, _) => Reply::says(&format!("{task} is done")),
+        }
+    });
+    let mut house = House::scripted(script).await;
+    // With one place in the whole process, a child that waits leaves it to its own child.
+    house.config.subagents.max_in_process = 1;
+    let (_, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let requests = house.requests();
+    let deepest =
+        requests.iter().find(|request| cast::task(request).as_deref() == Some("grandchild"));
+    let tools = deepest.unwrap().body["tools"].to_string();
+    assert!(!tools.contains("spawn_agent") && !tools.contains("wait_agent"), "{tools}");
+    assert_eq!(agree(&house.workspace()), 2);
+}
+
+#[tokio::test]
+async fn each_child_has_its_own_time() {
+    let script = cast(
+        [
+            cast::line(
+                Reply::new()
+                    .call("spawn_agent", json!({"task": "slow", "timeout_ms": 300}))
+                    .call("spawn_agent", json!({"task": "quick"})),
+            ),
+            waits(),
+            says("ok"),
+        ],
+        |task, _| match task {
+            "slow" => Reply::new().stalls(),
+            _ => Reply::says("quick is done"),
+        },
+    );
+    let house = House::scripted(script).await;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let path = conversation.log_path();
+    assert_eq!((count(path, "timed_out"), count(path, "finished")), (1, 1));
+    let late = lives(path).into_iter().find(|life| life["event"] == "timed_out").unwrap();
+    assert_eq!((&late["status"], &late["reason"]), (&json!("timed_out"), &json!("timeout")));
+    let requests = house.requests();
+    let last = requests.iter().rfind(|request| cast::task(request).is_none()).unwrap();
+    assert!(last.outputs().last().unwrap().contains("not all of them well"));
+    agree(&house.workspace());
+}
+
+#[tokio::test]
+async fn what_children_spend_is_spent_from_the_same_purse() {
+    let script = cast([spawns(&["a"], "explorer"), waits(), says("never")], |_, step| match step {
+        0 => Reply::calls("list", json!({})).usage(900, 0, 100),
+        _ => Reply::says("done").usage(900, 0, 100),
+    });
+    let mut house = House::scripted(script).await;
+    house.config.budget.max_tokens_total = Some(1200);
+    let (conversation, status) = house.turn(GO).await;
+    let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "budget_exceeded");
+    assert!(error.message.contains("of 1200"), "{}", error.message);
+    let life = lives(conversation.log_path()).pop().unwrap();
+    assert_eq!((&life["event"], &life["reason"]), (&json!("failed"), &json!("budget_exceeded")));
+    assert_eq!(life["usage"]["total_tokens"], 1000);
+    agree(&house.workspace());
+}
+
+#[tokio::test]
+async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
+    let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let seen = tries.clone();
+    let script = cast(
+        [spawns(&["look"], "explorer"), spawns(&["do"], "worker"), waits(), says("ok")],
+        move |task, _| match (task, seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst)) {
+            ("look", 0) | ("do", _) => Reply::status(503, "try later"),
+            _ => Reply::says("found"),
+        },
+    );
+    let mut house = House::scripted(script).await;
+    house.config.retry.max_attempts = 1;
+    house.config.subagents.max_running = 1;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let told: Vec<_> = lives(conversation.log_path())
+        .iter()
+        .map(|life| {
+            format!("{} {}", life["agent"].as_str().unwrap(), life["event"].as_str().unwrap())
+        })
+        .collect();
+    let of = |role: &str| {
+        told.iter().filter(|line| line.starts_with(role)).cloned().collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(
+        of("explorer"),
+        "explorer queued, explorer started, explorer retrying, explorer started, explorer finished"
+    );
+    assert_eq!(of("worker"), "worker queued, worker started, worker failed");
+    assert_eq!(crate::support::house::logs(&house.workspace()).len(), 4, "each try has its Log");
+    agree(&house.workspace());
+}
