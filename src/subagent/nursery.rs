@@ -105,7 +105,7 @@ impl Nursery {
             };
             match self.annexes.make(wanted).await {
                 Err(error) if error.is_taken() && tries < NAMES => tries += 1,
-                made => return made.map(Some).map_err(|error| Report::from(&error)),
+                other => return other.map(Some).map_err(|error| Report::from(&error)),
             }
         }
     }
