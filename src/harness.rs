@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::annex::{self, AnnexError, Annexes};
+use crate::bounds::Bounds;
 use crate::config::models::Model;
 use crate::config::{Config, McpServer, SandboxLevel, Sight, Window, mcp};
 use crate::conversation::Conversation;
@@ -36,7 +38,7 @@ use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::skill::{Places, Skills};
-use crate::snapshot::{Limits, Tracker};
+use crate::snapshot::{Limits, Store, Tracker};
 use crate::subagent::{Family, Subagents};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Purse, Settings, Stance};
@@ -108,6 +110,7 @@ pub struct Harness {
     user_home: PathBuf,
     shell: String,
     budget: Arc<Budget>,
+    annexes: Annexes,
     approvals: Approvals,
     grants: Grants,
     /// What the user should know about how the settings came about.
@@ -142,6 +145,7 @@ impl Harness {
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
         let approvals = Approvals::new(&config.home);
         let grants = Grants::new(&config.home);
+        let annexes = Annexes::new(&config, commands.clone());
         Self {
             config,
             provider,
@@ -157,6 +161,7 @@ impl Harness {
             user_home,
             shell,
             budget,
+            annexes,
             approvals,
             grants,
             notices: Vec::new(),
@@ -213,12 +218,25 @@ impl Harness {
         let roster = Roster::new(&self.places(workspace.root()));
         let before = Posture::of(&history, &roster);
         let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
-        let workspace = workspace.bounded(posture.bounds()?);
+        self.remember_workspace(workspace.root());
+        let workspace = self.own_workspace(workspace, id)?.bounded(posture.bounds()?);
         if let Some(change) = change {
             session.record(change.into()).await?;
         }
-        self.remember_workspace(workspace.root());
-        self.converse(session, workspace, posture, &history, caller, notices(&opened)).await
+        let mut notices = notices(&opened);
+        notices.extend(recovered(&session, &workspace));
+        self.converse(session, workspace, posture, &history, caller, notices).await
+    }
+
+    /// Where a Session works: in the Workspace of its Log, or in an annex if it is a child that has
+    /// one.
+    fn own_workspace(
+        &self,
+        workspace: Workspace,
+        id: &SessionId,
+    ) -> Result<Workspace, HarnessError> {
+        let Some(annex) = self.annexes.find(workspace.root(), id)? else { return Ok(workspace) };
+        Ok(Workspace::open(annex.folder())?.hiding(self.config.home.folder()))
     }
 
     async fn converse(
@@ -230,12 +248,12 @@ impl Harness {
         caller: Caller,
         mut notices: Vec<String>,
     ) -> Result<Conversation, HarnessError> {
-        let root = workspace.root();
-        let folder = paths::session_folder(root, session.id());
+        let seat = Seat { logs: paths::holding(session.log_path()), id: session.id() };
+        let (folder, root) = (seat.folder(), workspace.root());
         let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
         notices.extend(taken);
         let (settings, told) =
-            self.settings(session.id(), workspace, posture, history, connections, caller.can_ask);
+            self.settings(seat, workspace, posture, history, connections, caller.can_ask);
         notices.extend(told);
         let settings = self.with_children(&session, settings, history).await?;
         Ok(Conversation::new(session, settings, notices))
@@ -244,23 +262,23 @@ impl Harness {
     /// Everything the Turns of a Session need, and what the user should know about it.
     fn settings(
         &self,
-        id: &SessionId,
+        seat: Seat<'_>,
         workspace: Workspace,
         posture: Posture,
         history: &History,
         connections: Connections,
         can_ask: bool,
     ) -> (Settings, Vec<String>) {
-        let root = workspace.root();
+        let Seat { logs, id } = seat;
         let project = Project::load(&Sources {
-            workspace: root,
+            workspace: logs,
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
             secrets: &self.secrets,
         });
         let mut notices = self.notices.clone();
         notices.extend(project.notices);
-        let skills = Skills::new(self.places(root));
+        let skills = Skills::new(self.places(logs));
         let found = skills.all();
         let index = prompt::index(&found, &self.secrets);
         let parts: Vec<&str> =
@@ -270,7 +288,7 @@ impl Harness {
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
-        let folder = paths::session_folder(root, id);
+        let folder = seat.folder();
         let resources = Shelf::new(folder.clone());
         let mut tools = self.toolbox(&folder, history, resources.clone());
         if !found.skills.is_empty() {
@@ -412,6 +430,19 @@ impl Harness {
     }
 }
 
+/// A Session, and the Workspace that holds its Log; a child may work elsewhere.
+#[derive(Debug, Clone, Copy)]
+struct Seat<'a> {
+    logs: &'a Path,
+    id: &'a SessionId,
+}
+
+impl Seat<'_> {
+    fn folder(&self) -> PathBuf {
+        paths::session_folder(self.logs, self.id)
+    }
+}
+
 fn sight(home: &Home, credential: &Credential, model: &str) -> Sight {
     let takes_images = credential.policy() != FieldPolicy::Portable;
     Sight::new(takes_images, (home.clone(), credential.base_url()), model)
@@ -421,6 +452,20 @@ fn sight(home: &Home, credential: &Credential, model: &str) -> Sight {
 struct Caller {
     can_ask: bool,
     mcp_servers: Vec<McpServer>,
+}
+
+/// Where the tools of a Session with this History may write.
+pub fn bounds_of(history: &History, roster: &Roster) -> Result<Bounds, HarnessError> {
+    Posture::of(history, roster).bounds()
+}
+
+/// Takes back a merge that a dead process left half done, and says so.
+fn recovered(session: &Session, workspace: &Workspace) -> Option<String> {
+    let folder = paths::session_folder(paths::holding(session.log_path()), session.id());
+    match annex::recover(workspace, &Store::beside(&folder), &folder) {
+        Ok(recovered) => recovered.map(|recovered| recovered.to_string()),
+        Err(error) => Some(format!("a merge that was cut off could not be taken back: {error}")),
+    }
 }
 
 /// What a person should know about the Log that was opened.
@@ -458,6 +503,9 @@ pub enum HarnessError {
     /// The Session does not open.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The child's own Workspace cannot be used.
+    #[error(transparent)]
+    Annex(#[from] AnnexError),
     /// The write bounds make no sense.
     #[error("write bounds: {0}")]
     Bounds(String),
@@ -468,6 +516,7 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.kind(),
             HarnessError::Session(error) => error.kind(),
+            HarnessError::Annex(error) => error.kind(),
             HarnessError::Bounds(_) => Kind::InvalidArgs,
         }
     }
@@ -475,6 +524,7 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.details(),
             HarnessError::Session(error) => error.details(),
+            HarnessError::Annex(error) => error.details(),
             HarnessError::Bounds(_) => Value::Null,
         }
     }
@@ -482,6 +532,7 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.next_actions(),
             HarnessError::Session(error) => error.next_actions(),
+            HarnessError::Annex(error) => error.next_actions(),
             HarnessError::Bounds(_) => {
                 vec!["write globs relative to the Workspace, such as 'src/**'".to_owned()]
             }

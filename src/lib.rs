@@ -5,7 +5,7 @@
 //! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`, `skill`, `roster`.
 //! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
-//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `provider`, `permission`.
+//! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
 //!   `subagent`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
@@ -41,6 +41,7 @@ mod resource;
 mod snapshot;
 
 // Second floor: the world.
+mod annex;
 mod credential;
 mod mcp;
 mod permission;

@@ -55,6 +55,10 @@ impl Home {
     pub fn trust(&self) -> PathBuf {
         self.0.join("trust.json")
     }
+    /// The Workspaces of children, and who has them.
+    pub fn annexes(&self) -> PathBuf {
+        self.0.join("workspaces")
+    }
     /// A cache of Workspaces that were used.
     pub fn workspaces(&self) -> PathBuf {
         self.0.join("workspaces.json")
@@ -73,12 +77,22 @@ pub fn sessions(workspace: &Path) -> PathBuf {
 
 /// The contents of files as they were, for all Sessions of a Workspace.
 pub fn snapshots(workspace: &Path) -> PathBuf {
-    state(workspace).join("snapshots")
+    snapshots_in(&state(workspace))
+}
+
+/// The same, in Pixir's folder of a Workspace.
+pub fn snapshots_in(state: &Path) -> PathBuf {
+    state.join("snapshots")
 }
 
 /// The Log of a Session.
 pub fn log(workspace: &Path, id: &SessionId) -> PathBuf {
     sessions(workspace).join(format!("{id}.ndjson"))
+}
+
+/// The Workspace that holds a Log, or the folder beside it.
+pub fn holding(log: &Path) -> &Path {
+    log.ancestors().nth(3).unwrap_or(log)
 }
 
 /// The folder beside the Log: blobs, spilled output, resources.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
-use crate::event::{Canonical, Extra, HistoryRewound, Seq};
+use crate::event::{Canonical, Extra, HistoryRewound, Seq, SharedEvent};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
@@ -73,7 +73,7 @@ impl Rewind {
     ) -> Result<Self, RewindError> {
         let read = |turn: &Seq| Record::read(&site.session_folder, *turn);
         let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
-        let store = Store::of(&site.workspace);
+        let store = Store::beside(&site.session_folder);
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
         let mut plan = Plan::of(&records, direction, &here)?;
         plan.notes.extend(outside(history, turns, site.workspace.root()));
@@ -100,13 +100,13 @@ impl Rewind {
         if !occupied.is_empty() {
             return Err(RewindError::Occupied(occupied));
         }
-        let lost = missing(&all, &Store::of(&site.workspace));
+        let lost = missing(&all, &Store::beside(&site.session_folder));
         if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
     }
 
     /// Changes the files; what follows is the fact for the Log.
     pub fn restore(&self, site: &Site) -> Result<Restored, RewindError> {
-        let (workspace, store) = (&site.workspace, &Store::of(&site.workspace));
+        let (workspace, store) = (&site.workspace, &Store::beside(&site.session_folder));
         for turn in &self.plan.cut_off {
             let survey = Survey { workspace, store, limits: site.limits };
             Record::read(&site.session_folder, *turn)?.close(&site.session_folder, &survey)?;
@@ -150,10 +150,13 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         // A child without a Log has no Turn that could be taken back.
         let Ok(reading) = Log::read(root, &child) else { continue };
         let folder = paths::session_folder(root, &child);
+        if !shares_files(&reading.events) {
+            continue;
+        }
         let turns = History::from_events(reading.events).live_turns();
         let records = turns.iter().map(|turn| Record::read(&folder, *turn));
         let records = records.collect::<Result<Vec<_>, _>>()?;
-        let store = Store::of(&site.workspace);
+        let store = Store::beside(&site.session_folder);
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
         let plan = Plan::of(&records, Direction::Back, &here)?;
         if !plan.changes.is_empty() || !plan.conflicts.is_empty() {
@@ -222,6 +225,13 @@ pub enum RewindError {
 
 fn names(children: &[SessionId]) -> Vec<String> {
     children.iter().take(NAMED).map(ToString::to_string).collect()
+}
+
+/// Whether a child worked in the files of its parent, and not in some of its own.
+fn shares_files(events: &[SharedEvent]) -> bool {
+    let first = events.iter().find_map(|event| event.fact());
+    let Some(Canonical::SessionStarted(started)) = first else { return true };
+    started.extra.get("workspace_mode").is_none_or(|mode| mode == "shared")
 }
 
 fn blame(conflicts: &[(PathBuf, Reason)]) -> &'static str {

@@ -10,10 +10,13 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
+use crate::annex::{AnnexError, Annexes, Closed, Mode, Wanted};
 use crate::config::Config;
 use crate::error::{Kind, Report};
+use crate::event::SessionStarted;
 use crate::history::History;
-use crate::id::CallId;
+use crate::id::{CallId, SessionId};
+use crate::log::Log;
 use crate::paths::Home;
 use crate::resource::Shelf;
 use crate::sandbox::Profile;
@@ -136,5 +139,83 @@ impl Workbench {
     /// Interrupts every running call, and all later ones.
     pub fn interrupt(&self) {
         self.cancel.cancel();
+    }
+}
+
+/// Children in Workspaces of their own, without the Subagents that they belong to.
+pub struct Nursery(Annexes);
+
+impl Nursery {
+    /// One with these settings.
+    pub fn new(
+        config: &Config,
+        own_binary: PathBuf,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Self {
+        let host = Host { own_binary, environment, containment: Containment::Best };
+        Self(Annexes::new(config, Commands::new(host, config)))
+    }
+
+    /// Makes a child of a Session: its Workspace, `isolated` or `worktree`, and its Log. Says its id,
+    /// and where it works.
+    pub async fn child(
+        &self,
+        workspace: &Path,
+        parent: &str,
+        name: &str,
+        mode: &str,
+    ) -> Result<(String, PathBuf), Report> {
+        let parent = SessionId::parse(parent).map_err(|error| Report::from(&error))?;
+        let workspace = Workspace::open(workspace).map_err(|error| Report::from(&error))?;
+        let wanted = Wanted {
+            child: SessionId::mint(),
+            parent: parent.clone(),
+            subagent: Some(name.to_owned()),
+            logs: workspace.root().to_owned(),
+            mode: if mode == "worktree" { Mode::Worktree } else { Mode::Isolated },
+            workspace: workspace.clone(),
+        };
+        let annex = self.0.make(wanted).await.map_err(|error| Report::from(&error))?;
+        let first: SessionStarted = serde_json::from_value(serde_json::json!({
+            "pixir_version": env!("CARGO_PKG_VERSION"),
+            "log_version": crate::event::LOG_VERSION,
+            "workspace": annex.folder().to_string_lossy(),
+            "role": "build",
+            "parent_session_id": parent,
+            "subagent_id": name,
+        }))
+        .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
+        let log = Log::create(workspace.root(), annex.child());
+        let appended = log.and_then(|mut log| log.append(first.into()));
+        appended.map_err(|error| Report::from(&error))?;
+        Ok((annex.child().to_string(), annex.folder().to_owned()))
+    }
+
+    /// Closes the Workspace of a child, and says what became of it.
+    pub async fn close(&self, workspace: &Path, child: &str) -> Result<String, Report> {
+        let child = SessionId::parse(child).map_err(|error| Report::from(&error))?;
+        let workspace = Workspace::open(workspace).map_err(|error| Report::from(&error))?;
+        let found = self.0.find(workspace.root(), &child);
+        let annex = found.and_then(|it| it.ok_or(AnnexError::NoAnnex(child.to_string())));
+        let annex = annex.map_err(|error| Report::from(&error))?;
+        self.0.close(&annex).await.map(|closed| told(&closed)).map_err(|error| Report::from(&error))
+    }
+
+    /// Clears away what belongs to nobody, and says what became of each.
+    pub async fn collect(&self) -> Vec<(String, Result<String, Report>)> {
+        let collected = self.0.collect().await.into_iter();
+        let one = |(child, closed): (SessionId, Result<Closed, AnnexError>)| {
+            let closed = closed.map(|closed| told(&closed)).map_err(|error| Report::from(&error));
+            (child.to_string(), closed)
+        };
+        collected.map(one).collect()
+    }
+}
+
+fn told(closed: &Closed) -> String {
+    match closed {
+        Closed::Removed { branch: None } => "removed".to_owned(),
+        Closed::Removed { branch: Some(branch) } => format!("removed, {branch} stays"),
+        Closed::Kept { changes } => format!("kept with {changes} changes"),
     }
 }

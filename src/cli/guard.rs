@@ -29,6 +29,8 @@ const HERE: &[&str] = &[
     "compact",
     "tree",
     "agents",
+    "changes",
+    "merge",
     "config",
     "inspect-replay",
     "diagnose",

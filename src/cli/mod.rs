@@ -6,6 +6,7 @@
 mod acp;
 mod agents;
 mod arguments;
+mod changes;
 mod children;
 mod compact;
 mod completions;
@@ -26,6 +27,7 @@ mod login;
 mod logout;
 mod markdown;
 mod mcp;
+mod merge;
 mod models;
 mod permissions;
 mod provider;
@@ -233,6 +235,8 @@ pub enum Command {
     Fork(fork::ForkArgs),
     Compact(compact::CompactArgs),
     Tree(tree::TreeArgs),
+    Changes(changes::ChangesArgs),
+    Merge(merge::MergeArgs),
     Acp(acp::AcpArgs),
     Login(login::LoginArgs),
     Logout(logout::LogoutArgs),
@@ -267,6 +271,8 @@ impl Command {
             Command::Fork(_) => "fork",
             Command::Compact(_) => "compact",
             Command::Tree(_) => "tree",
+            Command::Changes(_) => "changes",
+            Command::Merge(_) => "merge",
             Command::Acp(_) => "acp",
             Command::Login(_) => "login",
             Command::Logout(_) => "logout",
@@ -340,6 +346,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Fork(args) => fork::run(&args, context),
         Command::Compact(args) => compact::compact(&args, context),
         Command::Tree(args) => tree::tree(&args, context),
+        Command::Changes(args) => changes::changes(&args, context),
+        Command::Merge(args) => merge::merge(&args, context),
         Command::Acp(args) => acp::acp(&args, context),
         Command::Login(args) => login::login(&args, context),
         Command::Logout(args) => logout::logout(&args, context),

@@ -5,11 +5,13 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::changes::annexes;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::keyboard::{forget_typed, read_line};
 use super::resume::{last, unknown};
 use super::{Context, say};
+use crate::annex::Annex;
 use crate::config::Config;
 use crate::error::{Kind, Report};
 use crate::history::History;
@@ -93,19 +95,21 @@ fn rewind(
         return Err(unknown(&id));
     }
     let config = context.settings(Some(&folder))?.config;
-    let workspace = Workspace::open(&folder).map_err(|error| Report::from(&error))?;
-    let session_folder = paths::session_folder(workspace.root(), &id);
+    let annex = annexes(context, &config).find(&folder, &id);
+    let annex = annex.map_err(|error| Report::from(&error))?;
+    let files = annex.as_ref().map_or(folder.as_path(), Annex::folder);
+    let workspace = Workspace::open(files).map_err(|error| Report::from(&error))?;
+    let session_folder = paths::session_folder(&folder, &id);
     let site = Site { workspace, session_folder, limits: Limits::of(config.undo) };
     if context.flags.dry_run {
-        let reading =
-            Log::read(site.workspace.root(), &id).map_err(|error| Report::from(&error))?;
+        let reading = Log::read(&folder, &id).map_err(|error| Report::from(&error))?;
         let history = History::from_events(reading.events);
         let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
         return Ok(told(&rewind, None, &id, kind, context));
     }
     in_runtime(async {
-        let (session, _) = Session::open(site.workspace.root(), &id, manners(&config))
-            .map_err(|error| Report::from(&error))?;
+        let (session, _) =
+            Session::open(&folder, &id, manners(&config)).map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
         rewind.check(force, &site).map_err(|error| Report::from(&error))?;

@@ -100,6 +100,8 @@ pub struct Config {
     pub context_window: Option<u64>,
     /// How room is made in it.
     pub compaction: Compaction,
+    /// Limits of the Workspaces of children.
+    pub workspaces: Workspaces,
     /// What the run may use up.
     pub budget: Budget,
     /// What tokens cost, where that is known.
@@ -147,6 +149,7 @@ impl Config {
             undo: Undo::default(),
             context_window: None,
             compaction: Compaction::default(),
+            workspaces: Workspaces::default(),
             budget: Budget::default(),
             prices: Prices::default(),
             web_search: false,
@@ -312,6 +315,23 @@ pub struct Undo {
 impl Default for Undo {
     fn default() -> Self {
         Self { enabled: true, largest_file: 10 << 20, largest_sum: 1 << 30 }
+    }
+}
+
+/// How much of a Workspace a child may have a copy of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workspaces {
+    /// How many files and links.
+    pub most_files: usize,
+    /// The largest file, in bytes.
+    pub largest_file: u64,
+    /// All of them together.
+    pub largest_sum: u64,
+}
+
+impl Default for Workspaces {
+    fn default() -> Self {
+        Self { most_files: 100_000, largest_file: 256 << 20, largest_sum: 1 << 30 }
     }
 }
 

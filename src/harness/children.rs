@@ -113,6 +113,7 @@ impl Harness {
                 manners: self.manners(),
                 config: self.config.clone(),
                 commands: self.commands.clone(),
+                annexes: self.annexes.clone(),
                 sight: Box::new(move |model| super::sight(&home, &credential, model)),
             })
         })

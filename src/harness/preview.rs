@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::posture::{Posture, Resumed};
-use super::{Harness, HarnessError};
+use super::{Harness, HarnessError, Seat};
 use crate::event::{Canonical, Event, UserMessage};
 use crate::history::{self, History};
 use crate::id::SessionId;
@@ -53,7 +53,9 @@ impl Harness {
         mut history: History,
         supposed: Supposed<'_>,
     ) -> Result<Preview, HarnessError> {
-        let workspace = workspace.clone().hiding(self.config.home.folder());
+        let logs = workspace.root();
+        let own = self.own_workspace(workspace.clone(), id)?;
+        let workspace = own.hiding(self.config.home.folder());
         let orphans = if supposed.is_running { Vec::new() } else { history.orphans() };
         let suppose = |history: &mut History, fact: Canonical| {
             history.push(Arc::new(Event::supposed(id.clone(), fact)));
@@ -62,14 +64,15 @@ impl Harness {
             let result = history::orphan_result(call, "the process that ran it ended");
             suppose(&mut history, result.into());
         }
-        let granted = self.grants.find(id, workspace.root());
+        let granted = self.grants.find(id, logs);
         let roster = Roster::new(&self.places(workspace.root()));
         let before = Posture::of(&history, &roster);
         let Resumed { posture, .. } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         let connections = Connections::default();
+        let seat = Seat { logs, id };
         let (settings, notices) =
-            self.settings(id, workspace, posture, &history, connections, false);
+            self.settings(seat, workspace, posture, &history, connections, false);
         let context = settings.late_context();
         let late_context = Some(context).filter(|now| history.latest_context() != Some(now));
         if let Some(prompt) = supposed.prompt {

@@ -221,17 +221,30 @@ impl Sandbox {
         shown
     }
 
+    /// What to hide of Pixir's folder when the Workspace is beneath it, or is around it: the tokens,
+    /// and in a child's annex everything else that is not on the way there.
+    fn beside(&self, workspace: &Path) -> Vec<PathBuf> {
+        let home = Home::new(&self.state);
+        let mut hidden = vec![home.auth()];
+        if workspace.starts_with(home.annexes()) {
+            let entries = std::fs::read_dir(&self.state).into_iter().flatten().flatten();
+            let others = entries.map(|entry| entry.path());
+            hidden.extend(others.filter(|path| *path != home.annexes()));
+        }
+        hidden
+    }
+
     fn hidden(&self, wish: &Wish<'_>, shown: &[PathBuf]) -> Vec<PathBuf> {
         let home = self.user_home.as_deref();
         // The whole folder, where it is nothing but Pixir's: the tokens may come later.
         let is_shared = self.state == paths::state(wish.workspace)
             || wish.workspace.starts_with(&self.state)
             || home.is_some_and(|home| home.starts_with(&self.state));
-        let tokens = if is_shared { Home::new(&self.state).auth() } else { self.state.clone() };
+        let own = if is_shared { self.beside(wish.workspace) } else { vec![self.state.clone()] };
         let configured = self.settings.hide.iter().filter_map(|path| tilde(path, home));
         let mut hidden: Vec<PathBuf> = hidden::by_default(home)
             .into_iter()
-            .chain([tokens])
+            .chain(own)
             .chain(configured)
             .filter_map(|path| path.canonicalize().ok())
             // A Workspace inside such a folder was named by the user.

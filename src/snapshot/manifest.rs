@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{RawPath, State};
+use super::{Hash, RawPath, State, Store};
 
 /// The files, links and folders of a Workspace.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -49,6 +49,18 @@ impl Manifest {
     /// What a path was; `None` when it was not there, or was not kept.
     pub fn state(&self, path: &std::path::Path) -> Option<&State> {
         self.entries.get(path).map(|entry| &entry.state)
+    }
+
+    /// Keeps it in a store, under the hash of its text.
+    pub fn keep(&self, store: &Store) -> io::Result<Hash> {
+        let mut text = Vec::new();
+        self.write(&mut text)?;
+        store.put(&text)
+    }
+
+    /// The one that was kept under that hash.
+    pub fn kept(hash: &Hash, store: &Store) -> io::Result<Self> {
+        Self::read(store.get(hash)?.as_slice())
     }
 
     /// Writes it, a line for each path.

@@ -20,12 +20,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use manifest::Manifest;
+pub use manifest::Manifest;
 pub use plan::{Change, Direction, Plan, Reason};
-pub use record::{Record, Tracker};
+pub use record::{Record, Tracker, last_manifest};
 pub use restore::{Here, Restored, in_the_way, missing, restore};
 pub use store::Store;
-pub use survey::{Limits, Survey};
+pub use survey::{Limits, Refused, Survey, state_of};
 
 /// What a path of the Workspace is; one that is not there has no state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

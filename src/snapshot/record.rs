@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, BufReader, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,7 @@ impl Record {
         if self.lines.iter().any(has_base)
             && let Ok(manifest) = survey.take(None)
         {
-            let manifest = keep(&manifest, survey.store)?;
+            let manifest = manifest.keep(survey.store)?;
             self.lines.push(Line::Surveyed { when: When::After, manifest });
         }
         self.lines.push(Line::Ended);
@@ -102,12 +102,6 @@ impl Record {
         options.open(&draft)?.write_all(&text)?;
         std::fs::rename(draft, place)
     }
-}
-
-fn keep(manifest: &Manifest, store: &Store) -> io::Result<Hash> {
-    let mut text = Vec::new();
-    manifest.write(&mut text)?;
-    store.put(&text)
 }
 
 fn place(session_folder: &Path, turn: u64) -> PathBuf {
@@ -140,7 +134,7 @@ struct Following {
 impl Tracker {
     /// Follows a Session that has this folder.
     pub fn new(workspace: Workspace, session_folder: PathBuf, limits: Limits) -> Self {
-        let store = Store::of(&workspace);
+        let store = Store::beside(&session_folder);
         let state = Mutex::default();
         Self(Arc::new(Shared { workspace, store, limits, session_folder, state }))
     }
@@ -184,6 +178,13 @@ impl Tracker {
     pub fn after_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
         let Some(turn) = self.following().turn else { return Ok(()) };
         let state = self.kept(content)?;
+        self.note(turn, &Line::Left { path: RawPath(path.to_owned()), state })
+    }
+
+    /// Something may have changed here; what it is now is looked at.
+    pub fn after_change(&self, path: &Path) -> io::Result<()> {
+        let Some(turn) = self.following().turn else { return Ok(()) };
+        let state = survey::state_of(&self.0.workspace, path, Some(&self.0.store))?;
         self.note(turn, &Line::Left { path: RawPath(path.to_owned()), state })
     }
 
@@ -235,7 +236,7 @@ impl Tracker {
         let known = self.following().last.clone().or_else(|| last_manifest(store).map(Arc::new));
         match (Survey { workspace, store, limits: *limits }).take(known.as_deref()) {
             Ok(manifest) => {
-                let hash = keep(&manifest, store)?;
+                let hash = manifest.keep(store)?;
                 std::fs::write(store.folder().join("last"), hash.to_string())?;
                 self.following().last = Some(Arc::new(manifest));
                 self.note(turn, &Line::Surveyed { when, manifest: hash })?;
@@ -281,8 +282,8 @@ impl Tracker {
 }
 
 /// The Manifest of whoever surveyed this Workspace last; a cache like any other.
-fn last_manifest(store: &Store) -> Option<Manifest> {
+pub fn last_manifest(store: &Store) -> Option<Manifest> {
     let hash = std::fs::read_to_string(store.folder().join("last")).ok()?;
     let hash: Hash = serde_json::from_value(hash.into()).ok()?;
-    Manifest::read(BufReader::new(store.get(&hash).ok()?.as_slice())).ok()
+    Manifest::kept(&hash, store).ok()
 }

@@ -238,7 +238,7 @@ pub struct Here<'a> {
 
 impl super::plan::World for Here<'_> {
     fn manifest(&self, hash: &super::Hash) -> io::Result<super::Manifest> {
-        super::Manifest::read(self.store.get(hash)?.as_slice())
+        super::Manifest::kept(hash, self.store)
     }
     fn state(&self, path: &Path) -> io::Result<Option<State>> {
         survey::state_of(self.workspace, path, Some(self.store))

@@ -6,7 +6,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::Hash;
-use crate::workspace::Workspace;
 
 /// Contents of files, written once and never changed.
 #[derive(Debug, Clone)]
@@ -20,9 +19,16 @@ impl Store {
         Self { folder }
     }
 
-    /// The store of a Workspace.
-    pub fn of(workspace: &Workspace) -> Self {
-        Self::new(crate::paths::snapshots(workspace.root()))
+    /// The store that serves the Session of this folder: it lies beside the Logs, also when the
+    /// Session works elsewhere.
+    pub fn beside(session_folder: &Path) -> Self {
+        let state = session_folder.parent().and_then(Path::parent).unwrap_or(session_folder);
+        Self::new(crate::paths::snapshots_in(state))
+    }
+
+    /// The file that holds the content of that hash.
+    pub fn open(&self, hash: &Hash) -> io::Result<File> {
+        File::open(self.place(hash))
     }
 
     /// Where everything is.

@@ -35,6 +35,8 @@ pub struct Limits {
     pub file: u64,
     /// All files together.
     pub total: u64,
+    /// How many files.
+    pub files: usize,
     pub time: Duration,
 }
 
@@ -42,7 +44,7 @@ impl Limits {
     /// As the settings say.
     pub fn of(settings: Undo) -> Self {
         let Undo { largest_file: file, largest_sum: total, .. } = settings;
-        Self { file, total, time: Duration::from_secs(30) }
+        Self { file, total, files: usize::MAX, time: Duration::from_secs(30) }
     }
 }
 
@@ -51,6 +53,8 @@ impl Limits {
 pub enum Refused {
     #[error("the files that are not ignored are too many: {bytes} bytes of {limit}")]
     TooMuch { bytes: u64, limit: u64 },
+    #[error("the files that are not ignored are too many: {count} of {limit}")]
+    TooMany { count: usize, limit: usize },
     #[error("looking at all files took longer than {} s", limit.as_secs())]
     TooSlow { limit: Duration },
     #[error("{} could not be kept: {source}", path.display())]
@@ -137,6 +141,11 @@ impl Survey<'_> {
     }
 
     fn check_total(&self, found: &[Found]) -> Result<(), Refused> {
+        let files = found.iter().filter(|found| matches!(found.sort, Sort::File | Sort::Link));
+        let (count, limit) = (files.count(), self.limits.files);
+        if count > limit {
+            return Err(Refused::TooMany { count, limit });
+        }
         let sizes = found.iter().filter(|found| found.sort == Sort::File);
         let sizes =
             sizes.map(|found| look(&found.stat).size).filter(|size| *size <= self.limits.file);

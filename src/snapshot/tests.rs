@@ -155,7 +155,7 @@ impl Yard {
     }
 
     fn store(&self) -> Store {
-        Store::of(&self.workspace)
+        Store::new(crate::paths::snapshots(self.workspace.root()))
     }
 
     fn carry_out(&self, plan: &Plan) {

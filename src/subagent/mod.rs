@@ -30,6 +30,7 @@ pub use record::{Record, Status, View};
 pub use show::{line, value};
 pub use tools::specs as tool_specs;
 
+use crate::annex::Closed;
 use crate::error::Kind;
 use crate::history::History;
 use crate::id::SessionId;
@@ -202,6 +203,23 @@ impl Family {
 
     async fn told(&self, ids: Vec<String>) {
         self.subagents.inbox.send(Inbox::Told { ids }).await.ok();
+    }
+
+    /// The Workspace of a closed child goes, unless something in it is nowhere else; says that.
+    async fn clear(&self, child: &SessionId) -> Option<String> {
+        let logs = crate::paths::holding(self.session.log_path());
+        let annexes = &self.subagents.nursery.annexes;
+        let annex = annexes.find(logs, child).ok().flatten()?;
+        match annexes.close(&annex).await {
+            Ok(Closed::Removed { branch: None }) => None,
+            Ok(Closed::Removed { branch: Some(branch) }) => {
+                Some(format!("its worktree is gone, its commits are on {branch}"))
+            }
+            Ok(Closed::Kept { changes }) => {
+                Some(format!("its workspace stays: {changes} changes are not merged"))
+            }
+            Err(error) => Some(format!("its workspace stays: {error}")),
+        }
     }
 
     async fn close(&self, id: &str) -> Result<View, ToolError> {

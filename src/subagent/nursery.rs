@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::record::Record;
-use super::spec;
+use super::spec::{self, WorkspaceMode};
 use super::{Family, Kin, Subagents};
+use crate::annex::{self, Annex, AnnexError, Annexes};
 use crate::config::{Config, Sight};
 use crate::conversation::Conversation;
 use crate::error::{Kind, Report};
@@ -35,6 +36,8 @@ pub struct Nursery {
     pub manners: Manners,
     pub config: Config,
     pub commands: Commands,
+    /// Where children work that have Workspaces of their own.
+    pub annexes: Annexes,
     /// Whether a model can be shown images.
     pub sight: Box<dyn Fn(&str) -> Sight + Send + Sync>,
 }
@@ -53,11 +56,20 @@ pub struct Parentage<'a> {
     pub subagents: &'a Subagents,
 }
 
+impl Parentage<'_> {
+    /// The Workspace that holds the Logs of the whole tree, wherever its parts work.
+    fn logs(&self) -> &Path {
+        paths::holding(&self.base.session_folder)
+    }
+}
+
 impl Nursery {
     /// Makes a child with a Session of its own.
     pub async fn raise(&self, record: &Record, of: Parentage<'_>) -> Result<Raised, Report> {
         let role = spec::role(&record.role).map_err(|error| Report::from(&error))?;
-        let session = self.begin(record, &of, role).map_err(|error| Report::from(&error))?;
+        let annex = self.place(record, &of).await?;
+        let session = self.begin(record, &of, role, annex.as_ref());
+        let session = session.map_err(|error| Report::from(&error))?;
         for globs in of.base.workspace.bounds().sets().skip(1) {
             let narrower = PostureChanged {
                 allow_write: globs.allow.clone(),
@@ -66,7 +78,57 @@ impl Nursery {
             };
             session.record(narrower.into()).await.map_err(|error| Report::from(&error))?;
         }
-        self.converse(session, record, &of, &History::default()).await
+        let workspace = match &annex {
+            Some(annex) => self.open(annex, &of)?,
+            None => of.base.workspace.clone(),
+        };
+        self.converse(session, workspace, record, &of, &History::default()).await
+    }
+
+    /// Makes the Workspace of a new child, if it is to have its own. It comes before the Log: a child
+    /// that has no place to work never was.
+    async fn place(&self, record: &Record, of: &Parentage<'_>) -> Result<Option<Annex>, Report> {
+        let mode = match record.workspace {
+            WorkspaceMode::Shared => return Ok(None),
+            WorkspaceMode::Isolated => annex::Mode::Isolated,
+            WorkspaceMode::Worktree => annex::Mode::Worktree,
+        };
+        let mut tries = 0;
+        loop {
+            let wanted = annex::Wanted {
+                child: SessionId::mint(),
+                parent: of.parent.clone(),
+                subagent: Some(record.id.clone()),
+                logs: of.logs().to_owned(),
+                workspace: of.base.workspace.clone(),
+                mode,
+            };
+            match self.annexes.make(wanted).await {
+                Err(error) if error.is_taken() && tries < NAMES => tries += 1,
+                other => return other.map(Some).map_err(|error| Report::from(&error)),
+            }
+        }
+    }
+
+    /// The Workspace of a child that exists. One that had its own never works in its parent's.
+    fn find(
+        &self,
+        child: &SessionId,
+        record: &Record,
+        of: &Parentage<'_>,
+    ) -> Result<Workspace, Report> {
+        let found = self.annexes.find(of.logs(), child).map_err(|error| Report::from(&error))?;
+        match found {
+            Some(annex) => self.open(&annex, of),
+            None if record.workspace == WorkspaceMode::Shared => Ok(of.base.workspace.clone()),
+            None => Err(Report::from(&AnnexError::NoAnnex(record.id.clone()))),
+        }
+    }
+
+    fn open(&self, annex: &Annex, of: &Parentage<'_>) -> Result<Workspace, Report> {
+        let opened = Workspace::open(annex.folder()).map_err(|error| Report::from(&error))?;
+        let bounds = of.base.workspace.bounds().clone();
+        Ok(opened.hiding(self.config.home.folder()).bounded(bounds))
     }
 
     /// Goes on with a child that has a Log.
@@ -76,11 +138,11 @@ impl Nursery {
         record: &Record,
         of: Parentage<'_>,
     ) -> Result<Raised, Report> {
-        let root = of.base.workspace.root();
-        let opened = self.sessions.open(root, child, self.manners.clone()).await;
+        let workspace = self.find(child, record, &of)?;
+        let opened = self.sessions.open(of.logs(), child, self.manners.clone()).await;
         let (session, _) = opened.map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
-        self.converse(session, record, &of, &history).await
+        self.converse(session, workspace, record, &of, &history).await
     }
 
     fn begin(
@@ -88,13 +150,15 @@ impl Nursery {
         record: &Record,
         of: &Parentage<'_>,
         role: &Role,
+        annex: Option<&Annex>,
     ) -> Result<Session, SessionError> {
         let workspace = &of.base.workspace;
+        let folder = annex.map_or(workspace.root(), Annex::folder);
         let globs = workspace.bounds().sets().next().cloned().unwrap_or_default();
         let first = SessionStarted {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
             log_version: LOG_VERSION,
-            workspace: workspace.root().to_string_lossy().into_owned(),
+            workspace: folder.to_string_lossy().into_owned(),
             role: role.name.to_owned(),
             permission_mode: record.mode.clone(),
             sandbox_mode: self.config.sandbox.level.name().to_owned(),
@@ -107,15 +171,18 @@ impl Nursery {
             extra: Extra::from_iter([
                 ("depth".to_owned(), json!(record.depth)),
                 ("attempt".to_owned(), json!(record.attempt)),
+                ("workspace_mode".to_owned(), json!(record.workspace.name())),
             ]),
         };
         let mut tries = 0;
         loop {
-            let id = SessionId::mint();
+            let id = annex.map_or_else(SessionId::mint, |annex| annex.child().clone());
             let manners = self.manners.clone();
-            let made = self.sessions.create(workspace.root(), &id, first.clone().into(), manners);
+            let made = self.sessions.create(of.logs(), &id, first.clone().into(), manners);
             match made {
-                Err(SessionError::Log(LogError::AlreadyExists { .. })) if tries < NAMES => {
+                Err(SessionError::Log(LogError::AlreadyExists { .. }))
+                    if annex.is_none() && tries < NAMES =>
+                {
                     tries += 1;
                 }
                 made => return made,
@@ -126,11 +193,12 @@ impl Nursery {
     async fn converse(
         &self,
         session: Session,
+        workspace: Workspace,
         record: &Record,
         of: &Parentage<'_>,
         history: &History,
     ) -> Result<Raised, Report> {
-        let settings = self.settings(&session, record, of, history)?;
+        let settings = self.settings(&session, workspace, record, of, history)?;
         let kin = Kin {
             session: session.clone(),
             depth: record.depth,
@@ -146,13 +214,14 @@ impl Nursery {
     fn settings(
         &self,
         session: &Session,
+        workspace: Workspace,
         record: &Record,
         of: &Parentage<'_>,
         history: &History,
     ) -> Result<Settings, Report> {
         let base = of.base;
         let role = spec::role(&record.role).map_err(|error| Report::from(&error))?;
-        let folder = paths::session_folder(base.workspace.root(), session.id());
+        let folder = paths::session_folder(of.logs(), session.id());
         let resources = Shelf::new(folder.clone());
         let background = Background::new(self.config.bash.max_background, history);
         let commands = self.commands.clone();
@@ -179,7 +248,8 @@ impl Nursery {
             },
             model,
             effort: record.effort.clone(),
-            tracker: self.tracker(&base.workspace, &folder),
+            tracker: self.tracker(&workspace, &folder),
+            workspace,
             shelf: resources,
             session_folder: folder,
             // What the user wants of the answer is wanted of theirs.

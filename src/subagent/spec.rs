@@ -67,7 +67,7 @@ pub struct Wish {
     pub role: Option<String>,
     pub model: Option<String>,
     pub effort: Option<String>,
-    /// Default: shared, the same files as yours.
+    /// Default: shared, the same files as yours. Others change files of their own; bring those over with `merge_child`.
     pub workspace: Option<WorkspaceMode>,
     /// How long it may work.
     pub timeout_ms: Option<u64>,
@@ -120,10 +120,6 @@ impl Spec {
             return Err(ToolError::invalid(message).next("put long texts into a file and name it"));
         }
         let workspace = wish.workspace.unwrap_or_default();
-        if workspace != WorkspaceMode::Shared {
-            let message = format!("workspace `{}` is not available yet", workspace.name());
-            return Err(ToolError::invalid(message).next("use workspace `shared`"));
-        }
         let role = role(wish.role.as_deref().unwrap_or(USUAL_ROLE))?;
         let resources = wish.resources.clone().unwrap_or_default();
         if resources.len() > MOST_RESOURCES {
@@ -227,8 +223,6 @@ mod tests {
         assert_eq!(refuse(wish("  "), &auto).kind, Kind::InvalidArgs);
         let stranger = Wish { role: Some("wizard".into()), ..wish("x") };
         assert_eq!(refuse(stranger, &auto).kind, Kind::NotFound);
-        let copy = Wish { workspace: Some(WorkspaceMode::Isolated), ..wish("x") };
-        assert!(refuse(copy, &auto).message.contains("not available yet"));
         let deep = Wisher { depth: limits.max_depth, ..auto.clone() };
         assert_eq!(refuse(wish("x"), &deep).kind, Kind::PermissionDenied);
         for timeout in [0, 3_600_001] {

@@ -62,6 +62,19 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Output that nobody listens to.
+    pub fn silent(spill: PathBuf, secrets: &'a Secrets, limit: usize) -> Self {
+        let nobody = CallId::new("");
+        Self {
+            plain: Plain::new(Returns::KeepLast),
+            cleaner: Cleaner::new(secrets),
+            collected: HeadTail::new(limit),
+            live: Live::new(Signals::nowhere(), nobody, secrets),
+            spill: Spill::new(spill, limit),
+            ring: None,
+        }
+    }
+
     /// Output of a background command, which goes to a Ring as well. A line that is not finished
     /// may be a question that waits for an answer, so nothing is held back for its end.
     pub fn tapped(context: &ToolContext, secrets: &'a Secrets, ring: &'a Ring) -> Self {

@@ -159,7 +159,8 @@ fn sentence(program: &Path, args: &[String]) -> OsString {
     sentence
 }
 
-fn quoted(word: &OsStr) -> OsString {
+/// A word that a shell takes as it is.
+pub fn quoted(word: &OsStr) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut bytes = vec![b'\''];
     for byte in word.as_bytes() {

@@ -143,6 +143,23 @@ pub fn walk<S: Send>(
     (states.collect(), whole)
 }
 
+/// Whether the rules leave a path out, or a folder above it, whatever stands there.
+pub fn is_ignored(workspace: &Workspace, path: &Path) -> bool {
+    let (mut rules, mut whole) = Rules::above(workspace);
+    let before = whole.len();
+    let count = path.iter().count();
+    for (place, part) in path.iter().enumerate() {
+        let folder = whole[before..].strip_suffix(b"/").unwrap_or_default().to_vec();
+        rules = rules.inside(workspace, &folder, Present::UNKNOWN, whole.len());
+        whole.extend_from_slice(part.as_bytes());
+        if rules.judge(&whole, place + 1 < count) == Judgement::Ignored {
+            return true;
+        }
+        whole.push(b'/');
+    }
+    false
+}
+
 /// As many threads as the machine runs at once.
 fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();

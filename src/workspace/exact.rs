@@ -79,6 +79,17 @@ impl Workspace {
         Ok(Seen { stat, link })
     }
 
+    /// Says whether what stands at exactly this place may be replaced; a link there is the link
+    /// itself, not what it leads to.
+    pub fn check_replaceable(&self, path: &Path) -> Result<(), WorkspaceError> {
+        refuse_protected(path, path)?;
+        self.refuse_unbounded(path, path)?;
+        match self.look_exact(path) {
+            Ok(seen) if seen.link.is_none() => self.refuse_alias_of_state(&seen.stat, path),
+            _ => Ok(()),
+        }
+    }
+
     /// Opens the folder of a place, through no link, and gives the name in it. Neither Pixir's own
     /// state nor git's is such a place.
     pub fn folder_of_exact(&self, path: &Path) -> Result<(OwnedFd, OsString), WorkspaceError> {

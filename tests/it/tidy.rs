@@ -15,7 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["resource", "walk", "compaction", "skill"],
     &["log", "sandbox", "snapshot", "roster"],
     &["projection", "credential", "tool"],
-    &["provider", "permission", "mcp"],
+    &["provider", "permission", "mcp", "annex"],
     &["prompt"],
     &["session"],
     &["turn", "rewind", "fork"],

@@ -44,7 +44,10 @@ impl Tool for CloseAgent {
         }
         let views = self.0.look(Some(vec![args.id])).await?;
         self.0.told(views.iter().map(|view| view.record.id.clone()).collect()).await;
-        let text = views.iter().map(show::line).collect::<Vec<_>>().join("\n");
+        let mut text = views.iter().map(show::line).collect::<Vec<_>>().join("\n");
+        for child in views.iter().filter_map(|view| view.record.child.as_ref()) {
+            text.extend(self.0.clear(child).await.map(|note| format!("\n{note}")));
+        }
         Ok(ToolOutput { ok: true, text: format!("closed: {text}"), details: show::details(&views) })
     }
 }

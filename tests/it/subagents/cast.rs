@@ -178,6 +178,7 @@ fn check_life<'a>(
                 assert_eq!(first["subagent_id"], id);
                 sessions.push(child.to_owned());
             }
+            "merged" | "merge_taken_back" => {}
             "closed" => assert!(!open, "{id}: closed within a run: {told:?}"),
             end if ENDS.contains(&end) => {
                 assert!(open, "{id}: an end without a run: {told:?}");

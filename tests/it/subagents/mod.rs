@@ -7,6 +7,7 @@ mod limits;
 mod permission;
 mod random;
 mod shown;
+mod workspaces;
 
 use pixir::Status;
 use pixir::scripted::Reply;
@@ -192,7 +193,7 @@ async fn a_wish_can_be_checked_and_a_bad_one_starts_nothing() {
         [
             line(Reply::calls("spawn_agent", json!({"task": "x", "validate_only": true}))),
             line(Reply::calls("spawn_agent", json!({"task": "x", "role": "wizard"}))),
-            line(Reply::calls("spawn_agent", json!({"task": "x", "workspace": "isolated"}))),
+            line(Reply::calls("spawn_agent", json!({"task": "x", "workspace": "elsewhere"}))),
             line(Reply::calls("wait_agent", json!({"ids": ["sub_nobody"]}))),
             waits(),
             says("ok"),

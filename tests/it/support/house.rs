@@ -108,18 +108,20 @@ impl House {
     /// The binary here, not started yet; whoever starts it looks for leaks.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PIXIR);
+        self.dress(command.args(args));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
-            .args(args)
+    }
+
+    /// Gives a command the surroundings of this house.
+    pub fn dress(&self, command: &mut Command) {
+        command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.home())
             .env("OPENAI_BASE_URL", self.server.base_url())
             .env("OPENAI_API_KEY", "sk-test-of-the-house")
-            .current_dir(self.workspace())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
+            .current_dir(self.workspace());
     }
 
     pub fn read(&self, path: &str) -> String {

@@ -1,0 +1,88 @@
+//! What children begin with: one survey for all that are made at the same moment.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::AnnexError;
+use crate::config::Workspaces;
+use crate::snapshot::{Hash, Limits, Manifest, Store, Survey, last_manifest};
+use crate::workspace::Workspace;
+
+/// How long a survey may take.
+const SURVEY_TIME: Duration = Duration::from_mins(2);
+
+/// What a Workspace was when children were made, kept in its store.
+#[derive(Debug)]
+pub struct Base {
+    pub manifest: Manifest,
+    pub hash: Hash,
+    pub store: Store,
+}
+
+/// The last Base of each Workspace.
+#[derive(Debug, Default)]
+pub struct Bases(Mutex<HashMap<PathBuf, Arc<Mutex<Option<Taken>>>>>);
+
+#[derive(Debug)]
+struct Taken {
+    began: Instant,
+    base: Arc<Base>,
+}
+
+impl Bases {
+    /// The Workspace as it is now, or was since this was asked: who waited for another's survey that
+    /// began later than the wish shares it.
+    pub fn take(
+        &self,
+        workspace: &Workspace,
+        store: &Store,
+        limits: Limits,
+    ) -> Result<Arc<Base>, AnnexError> {
+        let wished = Instant::now();
+        let slot = {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(known.entry(workspace.root().to_owned()).or_default())
+        };
+        let mut last = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = last.as_ref().filter(|taken| taken.began >= wished) {
+            return Ok(Arc::clone(&taken.base));
+        }
+        let began = Instant::now();
+        let read = if last.is_none() { last_manifest(store) } else { None };
+        let known = last.as_ref().map(|taken| &taken.base.manifest).or(read.as_ref());
+        let base = Arc::new(Base::of(workspace, store.clone(), limits, known)?);
+        *last = Some(Taken { began, base: Arc::clone(&base) });
+        Ok(base)
+    }
+}
+
+impl Base {
+    /// Surveys a Workspace, and keeps everything in a store.
+    pub fn of(
+        workspace: &Workspace,
+        store: Store,
+        limits: Limits,
+        known: Option<&Manifest>,
+    ) -> Result<Self, AnnexError> {
+        let survey = Survey { workspace, store: &store, limits };
+        let manifest = survey.take(known).map_err(AnnexError::Survey)?;
+        if let Some((path, look)) = manifest.left_out.first_key_value() {
+            let (path, bytes, limit) = (path.clone(), look.size, limits.file);
+            return Err(AnnexError::TooLarge { path, bytes, limit });
+        }
+        let hash = manifest.keep(&store).map_err(AnnexError::Keep)?;
+        Ok(Self { manifest, hash, store })
+    }
+}
+
+/// How much of a Workspace is looked at for a child.
+pub fn limits(settings: &Workspaces) -> Limits {
+    Limits {
+        file: settings.largest_file,
+        total: settings.largest_sum,
+        files: settings.most_files,
+        time: SURVEY_TIME,
+    }
+}

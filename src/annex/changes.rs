@@ -1,0 +1,198 @@
+//! What a child made of its Workspace: the difference to what it found.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::AnnexError;
+use crate::secret::Secrets;
+use crate::snapshot::{Change, Limits, Manifest, State, Store, Survey, state_of};
+use crate::tool::{Difference, Versions};
+use crate::walk;
+use crate::workspace::Workspace;
+
+/// How long the comparison of one file may take before it becomes coarse.
+const COMPARE_TIME: Duration = Duration::from_millis(300);
+
+/// Everything that is different.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Files and links; `from` is what the child found, `to` what it left.
+    pub files: Vec<Change>,
+    pub folders: Vec<FolderChange>,
+    /// What could not be looked at, and why.
+    pub unreadable: Vec<(PathBuf, String)>,
+}
+
+/// A folder that was made, removed, or got another mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderChange {
+    pub path: PathBuf,
+    pub from: Option<u32>,
+    pub to: Option<u32>,
+}
+
+/// Where to look.
+pub struct Scene<'a> {
+    /// The child's Workspace.
+    pub annex: &'a Workspace,
+    /// The parent's.
+    pub parent: &'a Workspace,
+    pub store: &'a Store,
+    pub limits: Limits,
+}
+
+impl Changes {
+    /// Compares what is there now with what there was.
+    pub fn since(base: &Manifest, scene: &Scene<'_>) -> Result<Self, AnnexError> {
+        let Scene { annex, parent, store, limits } = scene;
+        let survey = Survey { workspace: annex, store, limits: *limits };
+        let now = survey.take(None).map_err(AnnexError::Survey)?;
+        let mut changes = Self::default();
+        for (path, look) in &now.left_out {
+            let reason = format!("it has {} bytes, {} are allowed", look.size, limits.file);
+            changes.unreadable.push((path.clone(), reason));
+        }
+        let paths: BTreeSet<&PathBuf> = base.entries.keys().chain(now.entries.keys()).collect();
+        for path in paths.into_iter().filter(|path| !now.left_out.contains_key(*path)) {
+            let (from, mut to) = (base.state(path).cloned(), now.state(path).cloned());
+            if to.is_none() {
+                // It may still be there, and only be ignored by now, or not be readable.
+                match state_of(annex, path, Some(store)) {
+                    Ok(state) => to = state,
+                    Err(error) => {
+                        changes.unreadable.push((path.clone(), error.to_string()));
+                        continue;
+                    }
+                }
+            }
+            // What the parent ignores is not brought to it, unless it came from there.
+            let is_noise = from.is_none() && walk::is_ignored(parent, path);
+            if from != to && !is_noise {
+                changes.files.push(Change { path: path.clone(), from, to });
+            }
+        }
+        let folders: BTreeSet<&PathBuf> = base.folders.keys().chain(now.folders.keys()).collect();
+        for path in folders {
+            let (from, to) = (base.folders.get(path).copied(), now.folders.get(path).copied());
+            let is_still_there = to.is_none() && annex.root().join(path).is_dir();
+            let is_noise = from.is_none() && walk::is_ignored(parent, path);
+            if from != to && !is_still_there && !is_noise {
+                changes.folders.push(FolderChange { path: path.clone(), from, to });
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Whether the child left everything as it found it.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.folders.is_empty() && self.unreadable.is_empty()
+    }
+
+    /// The list, a line for each path.
+    pub fn told(&self) -> String {
+        let mut text = String::new();
+        for change in &self.files {
+            let note = note(change).map(|note| format!(" ({note})")).unwrap_or_default();
+            writeln!(text, "{} {}{note}", letter(change), change.path.display()).ok();
+        }
+        for folder in &self.folders {
+            let letter = match (folder.from, folder.to) {
+                (None, _) => 'A',
+                (_, None) => 'D',
+                _ => 'M',
+            };
+            writeln!(text, "{letter} {}/", folder.path.display()).ok();
+        }
+        for (path, reason) in &self.unreadable {
+            writeln!(text, "? {} ({reason})", path.display()).ok();
+        }
+        text
+    }
+
+    /// The same for machines.
+    pub fn json(&self) -> Value {
+        let file = |change: &Change| {
+            json!({
+                "path": change.path.to_string_lossy(),
+                "change": match letter(change) { 'A' => "added", 'D' => "removed", _ => "changed" },
+                "from": change.from,
+                "to": change.to,
+            })
+        };
+        let folder = |folder: &FolderChange| json!({ "path": folder.path.to_string_lossy(), "from": folder.from, "to": folder.to });
+        let unreadable = |(path, reason): &(PathBuf, String)| json!({ "path": path.to_string_lossy(), "reason": reason });
+        json!({
+            "files": self.files.iter().map(file).collect::<Vec<_>>(),
+            "folders": self.folders.iter().map(folder).collect::<Vec<_>>(),
+            "unreadable": self.unreadable.iter().map(unreadable).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Unified diffs of all files, as long as they fit; says how many were left out.
+    pub fn diff(&self, store: &Store, secrets: &Secrets, limit: usize) -> (String, usize) {
+        let mut text = String::new();
+        for (place, change) in self.files.iter().enumerate() {
+            let one = difference(change, store, secrets);
+            if text.len() + one.len() > limit {
+                return (text, self.files.len() - place);
+            }
+            text.push_str(&one);
+        }
+        (text, 0)
+    }
+}
+
+fn letter(change: &Change) -> char {
+    match (&change.from, &change.to) {
+        (None, _) => 'A',
+        (_, None) => 'D',
+        _ => 'M',
+    }
+}
+
+/// What is more to say than that it changed.
+fn note(change: &Change) -> Option<String> {
+    match (&change.from, &change.to) {
+        (Some(State::File { mode: old, .. }), Some(State::File { mode: new, .. })) => {
+            (old != new).then(|| format!("mode {old:o} is now {new:o}"))
+        }
+        (_, Some(State::Link { target })) => Some(format!("link to {}", target.0.display())),
+        (None, Some(State::File { mode, .. })) => {
+            (mode & 0o111 != 0).then(|| "executable".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn difference(change: &Change, store: &Store, secrets: &Secrets) -> String {
+    let mut text = match note(change) {
+        Some(note) => format!("# {}: {note}\n", change.path.display()),
+        None => String::new(),
+    };
+    let content = |state: &Option<State>| match state {
+        Some(State::File { sha256, .. }) => store.get(sha256).map(Some),
+        _ => Ok(None),
+    };
+    let shown = |path: &Path| path.display().to_string();
+    match (content(&change.from), content(&change.to)) {
+        (Ok(None), Ok(None)) => {}
+        (Ok(old), Ok(new)) if old == new => {}
+        (Ok(old), Ok(new)) => {
+            let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
+            let versions = Versions { path: &change.path, old_path: None, old: &old, new: &new };
+            let difference = Difference::between(versions, secrets, COMPARE_TIME);
+            if !difference.text.starts_with("---") {
+                write!(text, "# {}: ", shown(&change.path)).ok();
+            }
+            text.push_str(&difference.text);
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            writeln!(text, "# {}: its content is not kept ({error})", shown(&change.path)).ok();
+        }
+    }
+    text
+}

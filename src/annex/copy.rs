@@ -1,0 +1,99 @@
+//! A copy of a Workspace, out of the store: exactly what the survey saw, whatever happens to the
+//! files meanwhile.
+//!
+//! Contents are shared with the store where the file system can do that, and copied by the kernel
+//! where it cannot.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::base::Base;
+use crate::snapshot::{Hash, State};
+
+/// How much is copied at once.
+const CHUNK: usize = 16 << 20;
+
+/// Makes a copy in a folder that is not there yet, for its owner alone.
+pub fn copy(base: &Base, to: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(to)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(to, flags, Mode::empty())?;
+    let copier = Copier { base, root, can_share: AtomicBool::new(true) };
+    for folder in base.manifest.folders.keys() {
+        rustix::fs::mkdirat(&copier.root, folder, Mode::RWXU)?;
+    }
+    for (path, entry) in &base.manifest.entries {
+        let put = match &entry.state {
+            State::Link { target } => {
+                rustix::fs::symlinkat(target.as_ref(), &copier.root, path).map_err(Into::into)
+            }
+            State::File { sha256, mode } => copier.put(path, sha256, *mode, entry.look.size),
+        };
+        put.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    }
+    // The innermost first, and after what is in them: a folder may be for reading only.
+    for (folder, mode) in base.manifest.folders.iter().rev() {
+        let mode = Mode::from_raw_mode(*mode);
+        rustix::fs::chmodat(&copier.root, folder, mode, AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// Forces everything of a file system to the disk, a copy included.
+pub fn sync(folder: &Path) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(folder)?)?)
+}
+
+struct Copier<'b> {
+    base: &'b Base,
+    root: OwnedFd,
+    /// Whether the file system can let two files share their content; known after one try.
+    can_share: AtomicBool,
+}
+
+impl Copier<'_> {
+    fn put(&self, path: &Path, content: &Hash, mode: u32, size: u64) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR)?;
+        if size > 0 {
+            let kept = self.base.store.open(content)?;
+            if rustix::fs::fstat(&kept)?.st_size != size.cast_signed() {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was cut"));
+            }
+            self.fill(&kept, &file, size)?;
+        }
+        Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?)
+    }
+
+    fn fill(&self, from: &File, to: &OwnedFd, size: u64) -> io::Result<()> {
+        if self.can_share.load(Ordering::Relaxed) {
+            match rustix::fs::ioctl_ficlone(to, from) {
+                Ok(()) => return Ok(()),
+                Err(_) => self.can_share.store(false, Ordering::Relaxed),
+            }
+        }
+        let mut left = size;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+            match rustix::fs::copy_file_range(from, None, to.as_fd(), None, most) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => left -= count as u64,
+                Err(Errno::INTR) => {}
+                // Between some file systems the kernel does not.
+                Err(_) if left == size => {
+                    let (mut from, mut to) = (from, File::from(to.try_clone()?));
+                    return io::copy(&mut from, &mut to).map(drop);
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! Why a child has no Workspace of its own, or its changes stay there.
+
+use std::io;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::deed::Broken;
+use super::merge::Conflict;
+use crate::error::{Explain, Kind};
+use crate::id::SessionId;
+use crate::snapshot::Refused;
+use crate::tool::CommandError;
+
+/// How many conflicts the sentence names; the details name all of them.
+const NAMED: usize = 5;
+
+/// How much of git's words is told.
+const SAID: usize = 500;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnexError {
+    #[error("the Workspace cannot be copied: {0}")]
+    Survey(#[source] Refused),
+    #[error("{} has {bytes} bytes, more than the {limit} that a copy may have", path.display())]
+    TooLarge { path: PathBuf, bytes: u64, limit: u64 },
+    #[error("the Workspace could not be copied")]
+    Copy(#[source] io::Error),
+    #[error("the Workspace of the child could not be kept")]
+    Keep(#[source] io::Error),
+    #[error("what the child found is not kept any more")]
+    Lost(#[source] io::Error),
+    #[error("the Workspace of the child was never finished")]
+    Unfinished { is_being_made: bool },
+    #[error("{} is gone", folder.display())]
+    Gone { folder: PathBuf },
+    #[error("{} is not in a git repository", workspace.display())]
+    NoRepository { workspace: PathBuf },
+    #[error("the repository has no commit yet")]
+    NoCommit,
+    #[error("{} is not in the last commit", workspace.display())]
+    NotInRepository { workspace: PathBuf },
+    #[error("a path that is no text cannot have a worktree")]
+    OddPath,
+    #[error("{} has changes that are not committed", folder.display())]
+    Dirty { folder: PathBuf },
+    #[error("git {what} failed: {said}")]
+    Git { what: String, said: String },
+    #[error(transparent)]
+    Command(CommandError),
+    #[error("the child {child} is still at work")]
+    Busy { child: SessionId, pid: u32 },
+    #[error("nothing was merged: {}", told(.0))]
+    Conflicts(Vec<Conflict>),
+    #[error("{} could not be written: {}; {}", .0.path.display(), .0.reason, rolled_back(.0))]
+    Broken(Broken),
+    #[error("the child {0} works in no Workspace of its own")]
+    NoAnnex(String),
+    #[error("a bug of ours")]
+    Crashed,
+}
+
+impl AnnexError {
+    /// Whether somebody has an annex of that name.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Keep(error) if error.kind() == io::ErrorKind::AlreadyExists)
+    }
+
+    /// What git said, in few words.
+    pub fn git(sentence: &str, said: &str) -> Self {
+        let words = sentence.split_whitespace().filter(|word| !word.starts_with(['-', '\'', '/']));
+        let what = words.take(2).collect::<Vec<_>>().join(" ");
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        Self::Git { what, said: said.chars().take(SAID).collect() }
+    }
+}
+
+fn told(conflicts: &[Conflict]) -> String {
+    let one = |conflict: &Conflict| format!("{} ({})", conflict.path.display(), conflict.reason);
+    let named: Vec<String> = conflicts.iter().take(NAMED).map(one).collect();
+    let more = conflicts.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", named.join(", "))
+}
+
+fn rolled_back(broken: &Broken) -> String {
+    if broken.left.is_empty() {
+        return "what was written before was taken back".to_owned();
+    }
+    let left: Vec<String> =
+        broken.left.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect();
+    format!("this could not be taken back: {}", left.join(", "))
+}
+
+impl Explain for AnnexError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Survey(_) | Self::TooLarge { .. } | Self::OddPath => Kind::InvalidArgs,
+            Self::Copy(_) | Self::Keep(_) | Self::Broken(_) => Kind::WriteFailed,
+            Self::Lost(_) => Kind::ReadFailed,
+            Self::Unfinished { .. } | Self::Gone { .. } | Self::NoAnnex(_) => Kind::NotFound,
+            Self::NoRepository { .. } | Self::NoCommit | Self::NotInRepository { .. } => {
+                Kind::InvalidArgs
+            }
+            Self::Git { .. } => Kind::CommandFailed,
+            Self::Command(error) => error.kind(),
+            Self::Busy { .. } => Kind::Busy,
+            Self::Conflicts(_) | Self::Dirty { .. } => Kind::FileChanged,
+            Self::Crashed => Kind::Internal,
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            Self::Survey(Refused::TooMuch { bytes, limit }) => {
+                json!({ "bytes": bytes, "limit": limit, "setting": "workspaces.max_bytes" })
+            }
+            Self::Survey(Refused::TooMany { count, limit }) => {
+                json!({ "files": count, "limit": limit, "setting": "workspaces.max_files" })
+            }
+            Self::TooLarge { path, bytes, limit } => {
+                let setting = "workspaces.max_file_bytes";
+                json!({ "path": path.to_string_lossy(), "bytes": bytes, "limit": limit, "setting": setting })
+            }
+            Self::Conflicts(conflicts) => {
+                let one = |conflict: &Conflict| {
+                    json!({
+                        "path": conflict.path.to_string_lossy(),
+                        "kind": conflict.reason.name(),
+                        "reason": conflict.reason.to_string(),
+                    })
+                };
+                json!({ "conflicts": conflicts.iter().map(one).collect::<Vec<_>>() })
+            }
+            Self::Broken(broken) => {
+                let left = broken.left.iter().map(|(path, _)| path.to_string_lossy());
+                json!({ "path": broken.path.to_string_lossy(), "left": left.collect::<Vec<_>>() })
+            }
+            Self::Busy { child, pid } => json!({ "session_id": child, "pid": pid }),
+            Self::Command(error) => error.details(),
+            _ => Value::Null,
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        let action = match self {
+            Self::Survey(_) | Self::TooLarge { .. } => {
+                "ignore what is not needed in .gitignore, raise the `workspaces` limits of the \
+                 config, or let the child work in the shared Workspace"
+            }
+            Self::Unfinished { is_being_made: true } => "wait a moment, then run this again",
+            Self::Unfinished { .. } | Self::Gone { .. } => "start another child",
+            Self::NoRepository { .. } | Self::NotInRepository { .. } => {
+                "use workspace `isolated` or `shared`"
+            }
+            Self::NoCommit => "commit something first, or use workspace `isolated`",
+            Self::Busy { .. } => "wait until it has ended",
+            Self::Conflicts(_) => {
+                "look with `pixir changes <child> --diff`; bring over by hand what conflicts, or undo \
+                 one of the sides, and merge again"
+            }
+            Self::Dirty { .. } => "commit or merge them first, or remove the worktree by hand",
+            Self::Broken(_) => "mend that, then merge again",
+            Self::NoAnnex(_) => "a child of workspace `shared` has already changed the files here",
+            Self::Command(error) => return error.next_actions(),
+            Self::Copy(_)
+            | Self::Keep(_)
+            | Self::Lost(_)
+            | Self::OddPath
+            | Self::Git { .. }
+            | Self::Crashed => return Vec::new(),
+        };
+        vec![action.to_owned()]
+    }
+}

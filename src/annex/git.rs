@@ -1,0 +1,189 @@
+//! Worktrees: a child on a branch of its own, in a real worktree of the parent's repository.
+//!
+//! git runs what a repository names, so it runs in the sandbox that the child's own commands get,
+//! without hooks, and is told by its exit code and first words.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::lease::Branch;
+use super::{AnnexError, remove_tree};
+use crate::id::SessionId;
+use crate::sandbox::Profile;
+use crate::snapshot::RawPath;
+use crate::tool::{Commands, Inquiry, quoted};
+
+/// How long git may take; a checkout of a large repository is most of it.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// What keeps git from starting programs that a repository names, as far as it can be told.
+const QUIETLY: &str = "git --no-pager -c core.hooksPath=/dev/null -c core.fsmonitor=false \
+    -c gc.auto=0 -c maintenance.auto=false";
+
+/// What is asked about a Workspace.
+const ASKED: &str =
+    "rev-parse --path-format=absolute --show-toplevel --git-common-dir HEAD^{commit} --show-prefix";
+
+/// The folder in an annex that is the worktree: git makes it, so it is not the annex itself.
+const TREE: &str = "tree";
+
+/// git, for one annex.
+pub struct Git<'a> {
+    pub commands: &'a Commands,
+    pub profile: Profile,
+    /// What belongs to the annex on disk.
+    pub site: &'a Path,
+}
+
+/// Where a Workspace is in its repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub top: PathBuf,
+    /// What all its worktrees share.
+    pub common: PathBuf,
+    /// The Workspace, from the top.
+    pub prefix: PathBuf,
+    /// The commit that is checked out.
+    pub head: String,
+}
+
+impl Git<'_> {
+    /// Asks where a Workspace is.
+    pub async fn place(&self, workspace: &Path) -> Result<Place, AnnexError> {
+        let text = self.run(workspace, &[], ASKED, &[]).await.map_err(|error| match error {
+            AnnexError::Git { said, .. } if said.contains("not a git repository") => {
+                AnnexError::NoRepository { workspace: workspace.to_owned() }
+            }
+            AnnexError::Git { said, .. } if said.contains("HEAD") => AnnexError::NoCommit,
+            other => other,
+        })?;
+        let mut lines = text.lines();
+        let mut line = || lines.next().unwrap_or_default();
+        let (top, common, head, prefix) = (line(), line(), line(), line());
+        if [top, common].iter().any(|path| !Path::new(path).is_absolute()) || head.is_empty() {
+            return Err(AnnexError::git("rev-parse", &text));
+        }
+        Ok(Place {
+            top: top.into(),
+            common: common.into(),
+            prefix: prefix.into(),
+            head: head.to_owned(),
+        })
+    }
+
+    /// Where the worktree will be, and on which branch.
+    pub fn branch(&self, place: &Place, child: &SessionId) -> (PathBuf, Branch) {
+        let name = format!("pixir/{child}");
+        let branch = Branch {
+            name,
+            start: place.head.clone(),
+            top: RawPath(place.top.clone()),
+            common: RawPath(place.common.clone()),
+        };
+        (self.site.join(TREE).join(&place.prefix), branch)
+    }
+
+    /// Makes the worktree, locked so that nobody prunes it.
+    pub async fn add(&self, branch: &Branch, child: &SessionId) -> Result<(), AnnexError> {
+        let tree = self.site.join(TREE);
+        let top = [branch.top.0.clone()];
+        let words = [
+            OsStr::new("-b"),
+            OsStr::new(&branch.name),
+            tree.as_os_str(),
+            OsStr::new(&branch.start),
+        ];
+        let at = at(&branch.top.0);
+        self.run(self.site, &top, &format!("{at} worktree add --quiet"), &words).await?;
+        let reason = OsString::from(format!("a child of Pixir works here: {child}"));
+        let words = [OsStr::new("--reason"), &reason, tree.as_os_str()];
+        self.run(self.site, &top, &format!("{at} worktree lock"), &words).await.map(drop)
+    }
+
+    /// Removes the worktree, unless something in it is not committed and not known to be elsewhere
+    /// either. A branch that went nowhere goes too; says which one stays.
+    ///
+    /// The sandbox holds git's own folder of a worktree in its place, so it is not git that removes
+    /// it: two folders go, which point at each other.
+    pub async fn remove(
+        &self,
+        branch: &Branch,
+        is_saved: bool,
+    ) -> Result<Option<String>, AnnexError> {
+        let tree = self.site.join(TREE);
+        let top = [branch.top.0.clone()];
+        if tree.is_dir() && !is_saved {
+            let at = at(&tree);
+            let status = "status --porcelain --untracked-files=all --ignore-submodules=none";
+            if !self.run(&tree, &top, &format!("{at} {status}"), &[]).await?.trim().is_empty() {
+                return Err(AnnexError::Dirty { folder: tree });
+            }
+        }
+        if tree.exists() {
+            remove_tree(&tree).map_err(AnnexError::Keep)?;
+        }
+        for folder in folders_of(&branch.common.0, &tree) {
+            remove_tree(&folder).map_err(AnnexError::Keep)?;
+        }
+        let at = at(&branch.top.0);
+        let name = OsString::from(format!("refs/heads/{}", branch.name));
+        let sentence = format!("{at} rev-parse --verify --quiet");
+        let Ok(tip) = self.run(&branch.top.0, &[], &sentence, &[&name]).await else {
+            return Ok(None);
+        };
+        if tip.trim() != branch.start {
+            return Ok(Some(branch.name.clone()));
+        }
+        let words = [&*name, OsStr::new(&branch.start)];
+        self.run(self.site, &top, &format!("{at} update-ref -d"), &words).await?;
+        Ok(None)
+    }
+
+    async fn run(
+        &self,
+        directory: &Path,
+        further: &[PathBuf],
+        sentence: &str,
+        words: &[&OsStr],
+    ) -> Result<String, AnnexError> {
+        let mut command = format!("{QUIETLY} {sentence}");
+        for word in words {
+            // A Workspace whose name is no text has no worktrees.
+            let word = quoted(word).into_string().map_err(|_| AnnexError::OddPath)?;
+            command.push(' ');
+            command.push_str(&word);
+        }
+        // Only what is to write gets the right to.
+        let profile = if further.is_empty() && self.profile != Profile::Off {
+            Profile::ReadOnly
+        } else {
+            self.profile
+        };
+        let reply = self.commands.inquire(Inquiry {
+            command: &command,
+            directory,
+            further,
+            profile,
+            timeout: PATIENCE,
+            spill: self.site.with_extension("git.txt"),
+        });
+        let reply = reply.await.map_err(AnnexError::Command)?;
+        if reply.is_ok { Ok(reply.text) } else { Err(AnnexError::git(sentence, &reply.text)) }
+    }
+}
+
+/// What git keeps of a worktree: the folders of a repository that point at it.
+fn folders_of(common: &Path, tree: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(common.join("worktrees")).into_iter().flatten().flatten();
+    let points_here = |folder: &PathBuf| {
+        let pointer = std::fs::read_to_string(folder.join("gitdir"));
+        pointer.is_ok_and(|pointer| Path::new(pointer.trim()) == tree.join(".git"))
+    };
+    let is_folder = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    entries.filter(is_folder).map(|entry| entry.path()).filter(points_here).collect()
+}
+
+fn at(top: &Path) -> String {
+    format!("-C {}", quoted(top.as_os_str()).to_string_lossy())
+}

@@ -1,0 +1,215 @@
+//! `merge_child`: brings the changes of a child to the Workspace of its parent.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Annex, AnnexError, Annexes, Changes, Deed, Merge, recover};
+use crate::event::{Canonical, Extra, SubagentEvent};
+use crate::id::SessionId;
+use crate::secret::Secrets;
+use crate::snapshot::{Hash, Store};
+use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+
+/// How many paths a fact names; the rest is in its record.
+const NAMED: usize = 50;
+
+/// How much of the diff a question shows.
+const SHOWN_DIFF: usize = 64 * 1024;
+
+/// The tool.
+#[derive(Debug)]
+pub struct MergeChild(Annexes);
+
+/// The arguments of `merge_child`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// The child's id.
+    id: String,
+    /// Only say what would be merged.
+    dry_run: Option<bool>,
+}
+
+impl MergeChild {
+    /// A `merge_child` that knows these annexes.
+    pub fn new(annexes: Annexes) -> Self {
+        Self(annexes)
+    }
+
+    /// The annex of a child of this Session.
+    fn annex(&self, id: &str, context: &ToolContext) -> Result<Annex, AnnexError> {
+        let unknown = || AnnexError::NoAnnex(id.to_owned());
+        let (logs, parent) = session_of(&context.session_folder).ok_or_else(unknown)?;
+        let mut own = self.0.of_parent(&logs, &parent).into_iter();
+        if let Some(annex) = own.rfind(|annex| annex.subagent() == Some(id)) {
+            return Ok(annex);
+        }
+        let child = SessionId::parse(id).map_err(|_| unknown())?;
+        let found = self.0.find(&logs, &child)?;
+        found.filter(|annex| *annex.parent() == parent).ok_or_else(unknown)
+    }
+}
+
+/// The Workspace of a Session's Log, and its id.
+fn session_of(folder: &Path) -> Option<(PathBuf, SessionId)> {
+    let id = SessionId::parse(folder.file_name()?.to_str()?).ok()?;
+    // Beneath `.pixir/sessions`.
+    Some((folder.ancestors().nth(3)?.to_owned(), id))
+}
+
+impl Tool for MergeChild {
+    type Args = Args;
+    const NAME: &'static str = "merge_child";
+    const MANUAL: &'static str = "Brings the files that a child changed in its own workspace \
+        (isolated or worktree) into yours, all or none. Text that both changed is merged line by \
+        line; on a conflict nothing is written and every conflict is named.";
+
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
+        let annex = self.annex(&args.id, context).map_err(|error| ToolError::from(&error))?;
+        annex.refuse_busy().map_err(|error| ToolError::from(&error))?;
+        let look = look(&annex, context).map_err(|error| ToolError::from(&error))?;
+        let effect = if args.dry_run == Some(true) { Effect::Read } else { Effect::Write };
+        let (diff, more) = look.changes.diff(&annex.store(), &context.secrets, SHOWN_DIFF);
+        let summary = format!("merge {} of {}", counted(look.merge.files.len()), args.id);
+        let paths = look.merge.files.iter().map(|change| change.path.clone()).collect();
+        // An answer is about this child and these changes.
+        let about = Hash::of(look.changes.json().to_string().as_bytes()).to_string();
+        Ok(Plan {
+            paths,
+            diff: Some(diff),
+            diff_is_cut: more > 0,
+            about: Some(about),
+            ..Plan::new(effect, summary)
+        })
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        let annex = self.annex(&args.id, &context).map_err(|error| ToolError::from(&error))?;
+        let is_dry = args.dry_run == Some(true);
+        let (own, inside) = (annex.clone(), context.clone());
+        let work = move || carry_out(&own, &inside, is_dry);
+        let done = tokio::task::spawn_blocking(work).await.unwrap_or(Err(AnnexError::Crashed));
+        let Done { look, deed } = done.map_err(|error| ToolError::from(&error))?;
+        if let Some((deed, hash)) = &deed {
+            context.signals.record(merged(&annex, deed, hash)).await?;
+        }
+        Ok(told(&look, deed.is_some(), is_dry))
+    }
+}
+
+/// What is to be done.
+struct Look {
+    changes: Changes,
+    merge: Merge,
+}
+
+struct Done {
+    look: Look,
+    /// What was done, and where it is kept.
+    deed: Option<(Deed, Hash)>,
+}
+
+fn look(annex: &Annex, context: &ToolContext) -> Result<Look, AnnexError> {
+    let workspace = &context.workspace;
+    let is_unsaved = |path: &Path| {
+        let Ok(bytes) = std::fs::read(workspace.root().join(path)) else { return false };
+        context.desk.unsaved(&workspace.root().join(path), &bytes).is_some()
+    };
+    let changes = annex.changes(workspace)?;
+    let merge = annex.merge(&changes, workspace, &is_unsaved)?;
+    Ok(Look { changes, merge })
+}
+
+fn carry_out(annex: &Annex, context: &ToolContext, is_dry: bool) -> Result<Done, AnnexError> {
+    annex.refuse_busy()?;
+    let store = annex.store();
+    if !is_dry {
+        recover(&context.workspace, &store, &annex.parent_folder()).map_err(AnnexError::Keep)?;
+    }
+    let look = look(annex, context)?;
+    if is_dry || (look.merge.is_done()) {
+        return Ok(Done { look, deed: None });
+    }
+    let tracker = context.tracker.as_ref();
+    let deed = annex.carry_out(&look.merge, &look.changes, &context.workspace, tracker)?;
+    let hash = deed.keep(&store).map_err(AnnexError::Keep)?;
+    Ok(Done { look, deed: Some((deed, hash)) })
+}
+
+fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
+    let Look { changes, merge } = look;
+    let mut text = String::new();
+    if !merge.conflicts.is_empty() {
+        writeln!(text, "{} in conflict:", counted(merge.conflicts.len())).ok();
+        for conflict in &merge.conflicts {
+            writeln!(text, "! {}: {}", conflict.path.display(), conflict.reason).ok();
+        }
+    }
+    let first = match (changes.is_empty(), merge.is_done(), is_done) {
+        (true, _, _) => "the child changed nothing".to_owned(),
+        (_, true, _) => "everything that the child changed is here already".to_owned(),
+        (_, _, true) => format!("merged {}:", counted(merge.files.len())),
+        _ => format!("would merge {}:", counted(merge.files.len())),
+    };
+    writeln!(text, "{first}").ok();
+    for change in &merge.files {
+        let woven = if merge.woven.contains(&change.path) { " (both changed it)" } else { "" };
+        writeln!(text, "{}{woven}", change.path.display()).ok();
+    }
+    let mut details = merge.json();
+    details["dry_run"] = json!(is_dry);
+    ToolOutput { ok: merge.conflicts.is_empty(), text, details }
+}
+
+fn counted(count: usize) -> String {
+    format!("{count} file{}", if count == 1 { "" } else { "s" })
+}
+
+/// What the fact of a merge is called.
+pub const MERGED: &str = "merged";
+/// And the one that it was taken back.
+pub const TAKEN_BACK: &str = "merge_taken_back";
+
+/// The fact that a child's changes came to its parent.
+pub fn merged(annex: &Annex, deed: &Deed, record: &Hash) -> Canonical {
+    event(annex, MERGED, deed, record)
+}
+
+/// The fact that they went again.
+pub fn taken_back(annex: &Annex, deed: &Deed, record: &Hash) -> Canonical {
+    event(annex, TAKEN_BACK, deed, record)
+}
+
+fn event(annex: &Annex, name: &str, deed: &Deed, record: &Hash) -> Canonical {
+    let files: Vec<String> =
+        deed.files().take(NAMED).map(|path| path.to_string_lossy().into_owned()).collect();
+    let count = deed.files().count();
+    let facts = json!({
+        "workspace_mode": annex.mode().name(),
+        "files": files,
+        "file_count": count,
+        "record": record,
+    });
+    let extra: Extra = match facts {
+        serde_json::Value::Object(facts) => facts.into_iter().collect(),
+        _ => Extra::new(),
+    };
+    SubagentEvent {
+        event: name.to_owned(),
+        subagent_id: annex.subagent().map(str::to_owned),
+        child_session_id: Some(annex.child().to_string()),
+        summary: Some(counted(count)),
+        extra,
+        ..SubagentEvent::default()
+    }
+    .into()
+}
+
+/// The diff of all changes, for people.
+pub fn diff(changes: &Changes, store: &Store, secrets: &Secrets) -> (String, usize) {
+    changes.diff(store, secrets, SHOWN_DIFF * 16)
+}

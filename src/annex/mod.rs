@@ -1,0 +1,469 @@
+//! Annexes: Workspaces of children's own, and how their changes come back.
+//!
+//! An annex is a copy of the parent's Workspace, or a worktree of its repository. The child's Log
+//! stays beside its parent's; only its files are elsewhere. What it found is kept by hash in the
+//! parent's store, so that at any time its changes are the difference to that (`changes`), and
+//! can be merged into whatever the parent has by then (`merge`, `deed`), all of them or none.
+
+mod base;
+mod changes;
+mod copy;
+mod deed;
+mod error;
+mod git;
+mod lease;
+mod lines;
+mod merge;
+mod merge_child;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use changes::Changes;
+pub use deed::{Deed, recover};
+pub use error::AnnexError;
+pub use merge::{Conflict, Merge};
+pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};
+
+use crate::config::{Config, Durability};
+use crate::event::PermissionMode;
+use crate::id::SessionId;
+use crate::log::{Folder, holder};
+use crate::paths::{self, Home};
+use crate::sandbox::Profile;
+use crate::snapshot::{Limits, Manifest, RawPath, Store, Tracker};
+use crate::tool::Commands;
+use crate::workspace::Workspace;
+use base::{Base, Bases};
+use changes::Scene;
+use git::Git;
+use lease::{Lease, Woven};
+use merge::Ground;
+
+/// A child that has no Log yet may be on its way; after this long it is not.
+const NEWBORN: Duration = Duration::from_hours(1);
+
+/// What kind of annex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// A copy of all files that are not ignored.
+    Isolated,
+    /// A worktree on a branch of its own.
+    Worktree,
+}
+
+impl Mode {
+    /// The word for it, in calls and in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Isolated => "isolated",
+            Mode::Worktree => "worktree",
+        }
+    }
+}
+
+/// The annexes of this user; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Annexes(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    home: Home,
+    commands: Commands,
+    limits: Limits,
+    /// What git is confined to.
+    profile: Profile,
+    /// Whether a copy is forced to the disk before it counts.
+    is_synced: bool,
+    bases: Bases,
+    /// Somebody in this process has cleared away what others left.
+    is_swept: AtomicBool,
+}
+
+/// An annex to be made.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub child: SessionId,
+    pub parent: SessionId,
+    /// The name under which the parent knows the child.
+    pub subagent: Option<String>,
+    /// The Workspace that holds the Logs of both.
+    pub logs: PathBuf,
+    /// The parent's Workspace.
+    pub workspace: Workspace,
+    pub mode: Mode,
+}
+
+/// What became of an annex that nobody needs any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Closed {
+    /// It is gone. A branch that has commits stays, by this name.
+    Removed { branch: Option<String> },
+    /// It stays: it has changes that are nowhere else.
+    Kept { changes: usize },
+}
+
+impl Annexes {
+    /// Knows where annexes are; touches nothing yet.
+    pub fn new(config: &Config, commands: Commands) -> Self {
+        Self(Arc::new(Shared {
+            home: config.home.clone(),
+            commands,
+            limits: base::limits(&config.workspaces),
+            profile: Profile::of(config.sandbox.level, &PermissionMode::Auto),
+            is_synced: config.durability != Durability::None,
+            bases: Bases::default(),
+            is_swept: AtomicBool::new(false),
+        }))
+    }
+
+    /// Makes an annex. When this fails, or is dropped, nothing of it counts, and what is left is
+    /// cleared away by `collect`.
+    pub async fn make(&self, wanted: Wanted) -> Result<Annex, AnnexError> {
+        if !self.0.is_swept.swap(true, Ordering::Relaxed) {
+            for (child, closed) in self.collect().await {
+                tracing::info!(%child, ?closed, "an annex of nobody");
+            }
+        }
+        let made = match wanted.mode {
+            Mode::Isolated => {
+                let own = self.clone();
+                let made = move || own.copy(&wanted);
+                tokio::task::spawn_blocking(made).await.unwrap_or(Err(AnnexError::Crashed))?
+            }
+            Mode::Worktree => self.worktree(wanted).await?,
+        };
+        Ok(self.annex(made))
+    }
+
+    fn copy(&self, wanted: &Wanted) -> Result<Lease, AnnexError> {
+        let Shared { home, limits, bases, .. } = &*self.0;
+        let store = Store::new(paths::snapshots(&wanted.logs));
+        let base = bases.take(&wanted.workspace, &store, *limits)?;
+        let site = home.annexes().join(wanted.child.as_str());
+        let mut lease = lease_of(wanted, site.clone());
+        let making = lease.begin(home).map_err(AnnexError::Keep)?;
+        let is_synced = self.0.is_synced;
+        let synced = || if is_synced { copy::sync(&site) } else { Ok(()) };
+        let copied = copy::copy(&base, &site).and_then(|()| synced());
+        let whole = copied.and_then(|()| {
+            lease.base = Some(base.hash);
+            lease.write(home)
+        });
+        drop(making);
+        if let Err(error) = whole {
+            remove_tree(&site).ok();
+            lease.remove(home).ok();
+            return Err(AnnexError::Copy(error));
+        }
+        Ok(lease)
+    }
+
+    async fn worktree(&self, wanted: Wanted) -> Result<Lease, AnnexError> {
+        let Shared { home, limits, .. } = &*self.0;
+        let site = home.annexes().join(wanted.child.as_str());
+        let git = self.git(&site);
+        let place = git.place(wanted.workspace.root()).await?;
+        let (folder, branch) = git.branch(&place, &wanted.child);
+        let mut lease = lease_of(&wanted, folder.clone());
+        lease.branch = Some(branch.clone());
+        let making = lease.begin(home).map_err(AnnexError::Keep)?;
+        let made = async {
+            std::fs::create_dir(&site).map_err(AnnexError::Keep)?;
+            git.add(&branch, &wanted.child).await?;
+            let workspace = Workspace::open(&folder)
+                .map_err(|_| AnnexError::NotInRepository { workspace: folder.clone() })?;
+            let store = Store::new(paths::snapshots(&wanted.logs));
+            let limits = *limits;
+            let survey = move || Base::of(&workspace, store, limits, None);
+            let base = tokio::task::spawn_blocking(survey).await;
+            lease.base = Some(base.unwrap_or(Err(AnnexError::Crashed))?.hash);
+            lease.write(home).map_err(AnnexError::Keep)
+        };
+        let made = made.await;
+        drop(making);
+        if let Err(error) = made {
+            git.remove(&branch, true).await.ok();
+            remove_tree(&site).ok();
+            lease.remove(home).ok();
+            return Err(error);
+        }
+        Ok(lease)
+    }
+
+    /// The annex of a child whose Log is in this Workspace; `None` when it works there itself.
+    pub fn find(&self, logs: &Path, child: &SessionId) -> Result<Option<Annex>, AnnexError> {
+        let Shared { home, .. } = &*self.0;
+        let Some(mut lease) = Lease::read(home, child).map_err(AnnexError::Keep)? else {
+            return Ok(None);
+        };
+        if lease.logs.0 != logs {
+            // The Workspace was moved, or somebody else has a Session of that name.
+            if lease.has_log().is_some() {
+                return Ok(None);
+            }
+            if lease.workspace == lease.logs {
+                lease.workspace = RawPath(logs.to_owned());
+            }
+            lease.logs = RawPath(logs.to_owned());
+            lease.write(home).map_err(AnnexError::Keep)?;
+        }
+        if lease.base.is_none() {
+            return Err(AnnexError::Unfinished { is_being_made: lease.is_being_made(home) });
+        }
+        if !lease.folder.0.is_dir() {
+            return Err(AnnexError::Gone { folder: lease.folder.0 });
+        }
+        Ok(Some(self.annex(lease)))
+    }
+
+    /// The annexes of all children whose Logs are in this Workspace, by the child's id.
+    pub fn of_workspace(&self, logs: &Path) -> Vec<Annex> {
+        let leases = Lease::all(&self.0.home).into_iter();
+        let own = leases.filter(|lease| lease.logs.0 == logs && lease.base.is_some());
+        own.map(|lease| self.annex(lease)).collect()
+    }
+
+    /// The annexes whose parent is this Session.
+    pub fn of_parent(&self, logs: &Path, parent: &SessionId) -> Vec<Annex> {
+        let mut annexes = self.of_workspace(logs);
+        annexes.retain(|annex| annex.parent() == parent);
+        annexes
+    }
+
+    /// The child's annex goes when everything in it is in the parent's Workspace as well, and stays
+    /// when something is nowhere else.
+    pub async fn close(&self, annex: &Annex) -> Result<Closed, AnnexError> {
+        let own = annex.clone();
+        let looked = tokio::task::spawn_blocking(move || own.unmerged()).await;
+        let changes = looked.unwrap_or(Err(AnnexError::Crashed))?;
+        if changes > 0 {
+            return Ok(Closed::Kept { changes });
+        }
+        self.remove(&annex.lease).await
+    }
+
+    /// Clears away what belongs to nobody: annexes that were never finished, and those of children
+    /// whose Log is gone. A worktree with something that is not committed stays. Says which child's
+    /// annexes went, and which stayed and why.
+    pub async fn collect(&self) -> Vec<(SessionId, Result<Closed, AnnexError>)> {
+        let Shared { home, .. } = &*self.0;
+        let mut collected = Vec::new();
+        for lease in Lease::all(home) {
+            let is_dead = if lease.base.is_none() {
+                !lease.is_being_made(home)
+            } else {
+                lease.has_log() == Some(false) && lease.age(home) > NEWBORN
+            };
+            if is_dead {
+                collected.push((lease.child.clone(), self.remove(&lease).await));
+            }
+        }
+        collected
+    }
+
+    async fn remove(&self, lease: &Lease) -> Result<Closed, AnnexError> {
+        let Shared { home, .. } = &*self.0;
+        let site = lease.site(home);
+        let mut branch = None;
+        if let Some(own) = lease.branch.as_ref().filter(|own| own.top.0.is_dir()) {
+            // What was never finished holds nothing of anybody; and what is merged is not lost.
+            let is_saved = lease.base.is_none()
+                || self.annex(lease.clone()).unmerged().is_ok_and(|count| count == 0);
+            if site.is_dir() {
+                branch = self.git(&site).remove(own, is_saved).await?;
+            }
+        }
+        match remove_tree(&site) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(AnnexError::Keep(error));
+            }
+            _ => {}
+        }
+        lease.remove(home).map_err(AnnexError::Keep)?;
+        Ok(Closed::Removed { branch })
+    }
+
+    fn git<'a>(&'a self, site: &'a Path) -> Git<'a> {
+        Git { commands: &self.0.commands, profile: self.0.profile, site }
+    }
+
+    fn annex(&self, lease: Lease) -> Annex {
+        Annex { lease, limits: self.0.limits, home: self.0.home.clone() }
+    }
+}
+
+fn lease_of(wanted: &Wanted, folder: PathBuf) -> Lease {
+    Lease {
+        child: wanted.child.clone(),
+        parent: wanted.parent.clone(),
+        subagent: wanted.subagent.clone(),
+        mode: wanted.mode,
+        logs: RawPath(wanted.logs.clone()),
+        workspace: RawPath(wanted.workspace.root().to_owned()),
+        folder: RawPath(folder),
+        base: None,
+        branch: None,
+        woven: Vec::new(),
+    }
+}
+
+/// Removes a folder with everything in it, also where a folder may only be read.
+fn remove_tree(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let Err(error) = std::fs::remove_dir_all(folder) else { return Ok(()) };
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return Err(error);
+    }
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(folder) = waiting.pop() {
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
+        for entry in std::fs::read_dir(&folder)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    std::fs::remove_dir_all(folder)
+}
+
+/// The annex of one child.
+#[derive(Debug, Clone)]
+pub struct Annex {
+    lease: Lease,
+    limits: Limits,
+    home: Home,
+}
+
+impl Annex {
+    pub fn child(&self) -> &SessionId {
+        &self.lease.child
+    }
+
+    pub fn parent(&self) -> &SessionId {
+        &self.lease.parent
+    }
+
+    /// The name under which the parent knows the child.
+    pub fn subagent(&self) -> Option<&str> {
+        self.lease.subagent.as_deref()
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.lease.mode
+    }
+
+    /// Where the child works.
+    pub fn folder(&self) -> &Path {
+        self.lease.folder.as_ref()
+    }
+
+    /// The parent's Workspace.
+    pub fn parent_workspace(&self) -> &Path {
+        self.lease.workspace.as_ref()
+    }
+
+    /// The branch of a worktree.
+    pub fn branch(&self) -> Option<&str> {
+        self.lease.branch.as_ref().map(|branch| branch.name.as_str())
+    }
+
+    /// Where contents are kept.
+    pub fn store(&self) -> Store {
+        Store::new(paths::snapshots(self.lease.logs.as_ref()))
+    }
+
+    /// The folder of the parent's Session.
+    pub fn parent_folder(&self) -> PathBuf {
+        paths::session_folder(self.lease.logs.as_ref(), &self.lease.parent)
+    }
+
+    /// Refuses while the child is at work: what it leaves is not known yet.
+    pub fn refuse_busy(&self) -> Result<(), AnnexError> {
+        let folder = Folder::open(self.lease.logs.as_ref()).ok().flatten();
+        let log = folder.and_then(|folder| folder.read_log(&self.lease.child).ok());
+        match log.and_then(|log| holder(&log)) {
+            Some(pid) => Err(AnnexError::Busy { child: self.lease.child.clone(), pid }),
+            None => Ok(()),
+        }
+    }
+
+    /// What the child made of what it found; `parent` says what is ignored.
+    pub fn changes(&self, parent: &Workspace) -> Result<Changes, AnnexError> {
+        let store = self.store();
+        let base = self.lease.base.ok_or(AnnexError::Unfinished { is_being_made: false })?;
+        let base = Manifest::kept(&base, &store).map_err(AnnexError::Lost)?;
+        let annex = Workspace::open(self.folder())
+            .map_err(|_| AnnexError::Gone { folder: self.folder().to_owned() })?;
+        Changes::since(&base, &Scene { annex: &annex, parent, store: &store, limits: self.limits })
+    }
+
+    /// What it takes to bring these changes to the parent.
+    pub fn merge(
+        &self,
+        changes: &Changes,
+        parent: &Workspace,
+        is_unsaved: &dyn Fn(&Path) -> bool,
+    ) -> Result<Merge, AnnexError> {
+        let store = self.store();
+        let woven = &self.lease.woven;
+        let ground = Ground { workspace: parent, store: &store, woven, is_unsaved };
+        Merge::of(changes, &ground).map_err(AnnexError::Keep)
+    }
+
+    /// Brings the changes to the parent, all of them or none.
+    pub fn carry_out(
+        &self,
+        merge: &Merge,
+        changes: &Changes,
+        parent: &Workspace,
+        tracker: Option<&Tracker>,
+    ) -> Result<Deed, AnnexError> {
+        if !merge.conflicts.is_empty() {
+            return Err(AnnexError::Conflicts(merge.conflicts.clone()));
+        }
+        let deed = Deed::of(merge, self.child(), parent);
+        deed.carry_out(parent, &self.store(), &self.parent_folder(), tracker)
+            .map_err(AnnexError::Broken)?;
+        self.remember(merge, changes).map_err(AnnexError::Keep)?;
+        Ok(deed)
+    }
+
+    /// Notes which texts were made from two.
+    fn remember(&self, merge: &Merge, changes: &Changes) -> io::Result<()> {
+        if merge.woven.is_empty() {
+            return Ok(());
+        }
+        let mut lease = self.lease.clone();
+        for path in &merge.woven {
+            let left = changes.files.iter().find(|change| change.path == *path);
+            let result = merge.files.iter().find(|change| change.path == *path);
+            let left = left.and_then(|change| change.to.clone());
+            let result = result.and_then(|change| change.to.clone());
+            let (Some(left), Some(result)) = (left, result) else { continue };
+            lease.woven.retain(|woven| woven.path.0 != *path);
+            lease.woven.push(Woven { path: RawPath(path.clone()), left, result });
+        }
+        lease.write(&self.home)
+    }
+
+    /// How many changes are not in the parent's Workspace.
+    fn unmerged(&self) -> Result<usize, AnnexError> {
+        let parent = Workspace::open(self.parent_workspace())
+            .map_err(|_| AnnexError::Gone { folder: self.parent_workspace().to_owned() })?;
+        let changes = self.changes(&parent)?;
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let merge = self.merge(&changes, &parent, &|_| false)?;
+        Ok(merge.files.len() + merge.folders.len() + merge.conflicts.len())
+    }
+}

@@ -1,0 +1,142 @@
+//! `pixir changes`: what a child made of its own Workspace.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::{Context, say};
+use crate::annex::{Annex, AnnexError, Annexes, diff};
+use crate::config::Config;
+use crate::error::Report;
+use crate::id::SessionId;
+use crate::render::{Envelope, clean};
+use crate::secret::Secrets;
+use crate::tool::{Commands, Containment, Host};
+use crate::workspace::Workspace;
+
+/// Show what a child changed in its own Workspace
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pixir changes [FLAGS] [ID] [--diff]",
+    long_about = "Show what a child Session changed in its own Workspace, a copy or a worktree, since it was made.\n\n\
+        A is added, M changed, D removed; a path that ends with / is a folder, and ? could not be looked at. Without an \
+        id, every child of this Workspace that has one is listed. Nothing is changed by looking; `pixir merge` brings the \
+        changes over.",
+    after_long_help = "Examples:\n  pixir changes\n  pixir changes 20260721T101112-abcdef --diff"
+)]
+pub struct ChangesArgs {
+    /// The child: the id of its Session, or its name in its parent's Log
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// Show the diffs too
+    #[arg(long, requires = "id")]
+    diff: bool,
+}
+
+/// A child that was named on the command line, and what is needed to work with it.
+pub struct Named {
+    pub annex: Annex,
+    pub config: Config,
+    /// The Workspace that holds its Log.
+    pub logs: PathBuf,
+}
+
+/// Finds the child of that name, and refuses one that is still at work.
+pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
+    let report = |error: AnnexError| Report::from(&error);
+    let here = context.folder()?;
+    let config = context.settings(Some(&here))?.config;
+    let mut of_name = annexes(context, &config).of_workspace(&here).into_iter().rev();
+    let (annex, config, logs) = if let Some(annex) = of_name.find(|it| it.subagent() == Some(id)) {
+        (annex, config, here)
+    } else {
+        let child = SessionId::parse(id).map_err(|error| Report::from(&error))?;
+        let logs = context.workspace_of(&child)?;
+        let config = context.settings(Some(&logs))?.config;
+        let found = annexes(context, &config).find(&logs, &child).map_err(report)?;
+        let none = || report(AnnexError::NoAnnex(id.to_owned()));
+        (found.ok_or_else(none)?, config, logs)
+    };
+    annex.refuse_busy().map_err(report)?;
+    Ok(Named { annex, config, logs })
+}
+
+/// The annexes of this user.
+pub fn annexes(context: &Context, config: &Config) -> Annexes {
+    let host = Host {
+        own_binary: "/proc/self/exe".into(),
+        environment: context.environment.all(),
+        containment: Containment::Best,
+    };
+    Annexes::new(config, Commands::new(host, config))
+}
+
+pub fn changes(args: &ChangesArgs, context: &Context) -> Result<Exit, Report> {
+    let Some(id) = &args.id else { return list(context) };
+    let Named { annex, .. } = named(id, context)?;
+    let parent = Workspace::open(annex.parent_workspace()).map_err(|error| Report::from(&error))?;
+    let changes = annex.changes(&parent).map_err(|error| Report::from(&error))?;
+    let secrets = Secrets::from_environment(context.environment.all());
+    let (text, left_out) =
+        if args.diff { diff(&changes, &annex.store(), &secrets) } else { (String::new(), 0) };
+    if context.flags.json {
+        let mut output = changes.json();
+        output["annex"] = about(&annex);
+        if args.diff {
+            output["diff"] = json!(text);
+            output["diffs_left_out"] = json!(left_out);
+        }
+        say(&Envelope::success("changes", output, context.started.elapsed()).line());
+        return Ok(Exit::Answered);
+    }
+    let mut told = changes.told();
+    if changes.is_empty() {
+        told.push_str("nothing was changed\n");
+    }
+    if args.diff {
+        write!(told, "\n{text}").ok();
+    }
+    if left_out > 0 {
+        writeln!(told, "# the diffs of {left_out} more files are left out").ok();
+    }
+    say(&clean(&told));
+    Ok(Exit::Answered)
+}
+
+/// Every child of this Workspace that has an annex.
+fn list(context: &Context) -> Result<Exit, Report> {
+    let logs = context.folder()?;
+    let config = context.settings(Some(&logs))?.config;
+    let annexes = annexes(context, &config).of_workspace(&logs);
+    if context.flags.json {
+        let output: Vec<Value> = annexes.iter().map(about).collect();
+        say(&Envelope::success("changes", json!(output), context.started.elapsed()).line());
+        return Ok(Exit::Answered);
+    }
+    let mut told = String::new();
+    for annex in &annexes {
+        let (child, mode) = (annex.child(), annex.mode().name());
+        let name = annex.subagent().map(|name| format!("  {name}")).unwrap_or_default();
+        let branch = annex.branch().map(|branch| format!("  on {branch}")).unwrap_or_default();
+        writeln!(told, "{child}  {mode}{name}{branch}  {}", annex.folder().display()).ok();
+    }
+    if annexes.is_empty() {
+        context.notice("no child has a Workspace of its own here");
+    }
+    say(&clean(&told));
+    Ok(Exit::Answered)
+}
+
+fn about(annex: &Annex) -> Value {
+    json!({
+        "session_id": annex.child(),
+        "parent_session_id": annex.parent(),
+        "subagent_id": annex.subagent(),
+        "workspace_mode": annex.mode().name(),
+        "folder": annex.folder().to_string_lossy(),
+        "branch": annex.branch(),
+    })
+}

@@ -1,0 +1,264 @@
+//! `pixir merge`: a child's changes come to the Workspace of its parent, or go back again.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::changes::{Named, named};
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::keyboard::{forget_typed, read_line};
+use super::undo::manners;
+use super::{Context, say};
+use crate::annex::{self, Annex, AnnexError, Changes, Deed, Merge};
+use crate::error::{Kind, Report};
+use crate::event::Canonical;
+use crate::harness::bounds_of;
+use crate::history::History;
+use crate::log::Log;
+use crate::render::{Envelope, Paper, Signalled, clean};
+use crate::session::Session;
+use crate::snapshot::Hash;
+use crate::workspace::Workspace;
+
+/// How many files a person is shown.
+const SHOWN: usize = 50;
+
+/// Bring a child's changes to the Workspace of its parent
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pixir merge [FLAGS] <ID> [--undo]",
+    long_about = "Bring what a child Session changed in its own Workspace to the Workspace of its parent.\n\n\
+        Files that the parent has not touched since are taken over; text that both changed is merged line by line. When \
+        anything conflicts, every conflict is named and nothing is written. What was done is recorded in the parent's \
+        Log, and --undo takes it back. (A merge that the model made in a Turn goes back with that Turn: `pixir undo`.)",
+    after_long_help = "Examples:\n  pixir merge 20260721T101112-abcdef --dry-run\n  \
+        pixir merge 20260721T101112-abcdef\n  pixir merge 20260721T101112-abcdef --undo"
+)]
+pub struct MergeArgs {
+    /// The child: the id of its Session, or its name in its parent's Log
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Take back the last merge of this child
+    #[arg(long)]
+    undo: bool,
+}
+
+pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
+    let named = named(&args.id, context)?;
+    if context.flags.dry_run {
+        let reading = Log::read(&named.logs, named.annex.parent());
+        let reading = reading.map_err(|error| Report::from(&error))?;
+        let history = History::from_events(reading.events);
+        let parent = parent_workspace(&named.annex, &history, context)?;
+        let done = if args.undo {
+            let (deed, _) = last_merge(&named.annex, &history)?;
+            Told::of_deed(&deed.inverse(), true)
+        } else {
+            Told::of_merge(&plan(&named.annex, &parent)?.0, true)
+        };
+        return Ok(told(&done, context));
+    }
+    in_runtime(async {
+        let (logs, id) = (&named.logs, named.annex.parent());
+        let (session, _) = Session::open(logs, id, manners(&named.config))
+            .map_err(|error| Report::from(&error))?;
+        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let parent = parent_workspace(&named.annex, &history, context)?;
+        recover(&named.annex, &parent, context)?;
+        let (done, fact) = if args.undo {
+            take_back(&named, &parent, &history, context)?
+        } else {
+            bring(&named, &parent, context)?
+        };
+        if let Some(fact) = fact {
+            session.record(fact).await.map_err(|error| Report::from(&error))?;
+        }
+        Ok(told(&done, context))
+    })
+}
+
+/// The parent's Workspace, with the bounds that its Session has.
+fn parent_workspace(
+    annex: &Annex,
+    history: &History,
+    context: &Context,
+) -> Result<Workspace, Report> {
+    let roster = context.roster(annex.parent_workspace())?;
+    let bounds = bounds_of(history, &roster).map_err(|error| Report::from(&error))?;
+    let opened = Workspace::open(annex.parent_workspace());
+    Ok(opened.map_err(|error| Report::from(&error))?.bounded(bounds))
+}
+
+/// Takes back what a merge that was cut off had written.
+fn recover(annex: &Annex, parent: &Workspace, context: &Context) -> Result<(), Report> {
+    let recovered = annex::recover(parent, &annex.store(), &annex.parent_folder());
+    let recovered = recovered.map_err(|error| Report::from(&AnnexError::Keep(error)))?;
+    if let Some(recovered) = recovered {
+        context.notice(&recovered.to_string());
+    }
+    Ok(())
+}
+
+fn plan(annex: &Annex, parent: &Workspace) -> Result<(Merge, Changes), Report> {
+    let changes = annex.changes(parent).map_err(|error| Report::from(&error))?;
+    let merge = annex.merge(&changes, parent, &|_| false);
+    Ok((merge.map_err(|error| Report::from(&error))?, changes))
+}
+
+fn bring(
+    named: &Named,
+    parent: &Workspace,
+    context: &Context,
+) -> Result<(Told, Option<Canonical>), Report> {
+    let Named { annex, .. } = named;
+    let (merge, changes) = plan(annex, parent)?;
+    let done = Told::of_merge(&merge, false);
+    if merge.is_done() {
+        return Ok((done, None));
+    }
+    if merge.conflicts.is_empty() {
+        agree(&done, "Merge this?", context)?;
+    }
+    let carried = annex.carry_out(&merge, &changes, parent, None);
+    let deed = carried.map_err(|error| Report::from(&error))?;
+    let kept = deed.keep(&annex.store()).map_err(AnnexError::Keep);
+    let record = kept.map_err(|error| Report::from(&error))?;
+    Ok((done, Some(annex::merged(annex, &deed, &record))))
+}
+
+fn take_back(
+    named: &Named,
+    parent: &Workspace,
+    history: &History,
+    context: &Context,
+) -> Result<(Told, Option<Canonical>), Report> {
+    let Named { annex, .. } = named;
+    let (deed, record) = last_merge(annex, history)?;
+    let back = deed.inverse();
+    let strangers = back.strangers(parent);
+    if !strangers.is_empty() {
+        let named: Vec<_> = strangers.iter().map(|path| path.to_string_lossy()).collect();
+        let message = format!("somebody else changed {} since", named.join(", "));
+        return Err(Report::new(Kind::FileChanged, message)
+            .with_details(json!({ "files": named }))
+            .with_next_actions(vec!["put those back by hand, then run this again".to_owned()]));
+    }
+    let done = Told::of_deed(&back, false);
+    agree(&done, "Take this back?", context)?;
+    let carried = back.carry_out(parent, &annex.store(), &annex.parent_folder(), None);
+    carried.map_err(|broken| Report::from(&AnnexError::Broken(broken)))?;
+    Ok((done, Some(annex::taken_back(annex, &deed, &record))))
+}
+
+/// The last merge of this child that was not taken back.
+fn last_merge(annex: &Annex, history: &History) -> Result<(Deed, Hash), Report> {
+    let mut records: Vec<Hash> = Vec::new();
+    let child = annex.child().to_string();
+    for fact in history.facts() {
+        let Canonical::SubagentEvent(event) = fact else { continue };
+        if event.child_session_id.as_deref() != Some(&*child) {
+            continue;
+        }
+        let record =
+            || -> Option<Hash> { serde_json::from_value(event.extra.get("record")?.clone()).ok() };
+        match event.event.as_str() {
+            annex::MERGED => records.extend(record()),
+            annex::TAKEN_BACK => drop(records.pop()),
+            _ => {}
+        }
+    }
+    let Some(record) = records.pop() else {
+        return Err(Report::new(Kind::NotFound, format!("no merge of {child} can be taken back")));
+    };
+    let deed = Deed::kept(&record, &annex.store()).map_err(AnnexError::Lost);
+    Ok((deed.map_err(|error| Report::from(&error))?, record))
+}
+
+/// What is told about a merge.
+struct Told {
+    is_dry: bool,
+    lines: Vec<String>,
+    conflicts: Vec<String>,
+    facts: Value,
+    is_back: bool,
+}
+
+impl Told {
+    fn of_merge(merge: &Merge, is_dry: bool) -> Self {
+        let mut lines = Vec::new();
+        for change in &merge.files {
+            let verb = match (&change.from, &change.to) {
+                (_, None) => "remove",
+                (None, Some(_)) => "make  ",
+                (Some(_), Some(_)) if merge.woven.contains(&change.path) => "merge ",
+                (Some(_), Some(_)) => "change",
+            };
+            lines.push(format!("{verb} {}", change.path.display()));
+        }
+        let folders =
+            merge.folders.iter().map(|folder| format!("folder {}/", folder.path.display()));
+        lines.extend(folders);
+        let conflict = |it: &annex::Conflict| format!("{}: {}", it.path.display(), it.reason);
+        let conflicts = merge.conflicts.iter().map(conflict).collect();
+        Self { is_dry, lines, conflicts, facts: merge.json(), is_back: false }
+    }
+
+    fn of_deed(back: &Deed, is_dry: bool) -> Self {
+        let files: Vec<String> = back.files().map(|path| path.display().to_string()).collect();
+        let lines = files.iter().map(|path| format!("restore {path}")).collect();
+        let facts = json!({ "files": files });
+        Self { is_dry, lines, conflicts: Vec::new(), facts, is_back: true }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for line in self.lines.iter().take(SHOWN) {
+            writeln!(text, "  {line}").ok();
+        }
+        if self.lines.len() > SHOWN {
+            writeln!(text, "  and {} more", self.lines.len() - SHOWN).ok();
+        }
+        for conflict in &self.conflicts {
+            writeln!(text, "  ! {conflict}").ok();
+        }
+        text
+    }
+}
+
+/// Shows what would happen to a person, and asks; anything but a yes is a no.
+fn agree(told: &Told, question: &str, context: &Context) -> Result<(), Report> {
+    if !context.can_ask() || context.flags.json {
+        return Ok(());
+    }
+    let text = format!("{}  {question} [y] yes  [n] no\n  \u{203a} ", told.text());
+    forget_typed();
+    Paper::standard(Signalled::default()).activity(clean(&text).as_bytes());
+    match read_line().unwrap_or_default().to_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Report::new(Kind::PermissionDenied, "nothing was changed")),
+    }
+}
+
+fn told(told: &Told, context: &Context) -> Exit {
+    if context.flags.json {
+        let mut output = told.facts.clone();
+        output["dry_run"] = json!(told.is_dry);
+        output["undo"] = json!(told.is_back);
+        say(&Envelope::success("merge", output, context.started.elapsed()).line());
+        return Exit::Answered;
+    }
+    let mut text = told.text();
+    text.push_str(match (told.lines.is_empty() && told.conflicts.is_empty(), told.is_dry) {
+        (true, _) => "there is nothing to merge\n",
+        (_, true) if !told.conflicts.is_empty() => {
+            "nothing would be merged, because of the conflicts (dry run)\n"
+        }
+        (_, true) => "nothing was changed (dry run)\n",
+        (_, false) if told.is_back => "taken back\n",
+        (_, false) => "merged\n",
+    });
+    say(&clean(&text));
+    Exit::Answered
+}
