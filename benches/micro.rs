@@ -11,7 +11,7 @@ mod table;
 
 use std::time::{Duration, Instant};
 
-use pixir::bench::{Log, reduce, request_body};
+use pixir::bench::{Log, compact, reduce, request_body};
 use pixir::{
     AssistantMessage, CallId, Canonical, Extra, History, Phase, ProviderUsage, Reasoning,
     SessionId, Tokens, ToolCall, ToolResult, UserMessage,
@@ -96,6 +96,8 @@ fn measure_histories(size: usize, histories: Vec<History>, rows: &mut Vec<Row>) 
         |()| histories.iter().map(|history| request_body(history.clone()).len()).sum::<usize>(),
     );
     rows.push(row("request body", size, built));
+    let compacted = median_of(|| (), |()| histories.iter().map(compact).sum::<u64>());
+    rows.push(row("compaction", size, compacted));
     let first = histories.into_iter().next().unwrap();
     let next = first.iter().next().unwrap().clone();
     let copied = median_of(

@@ -1,6 +1,6 @@
 //! Live smokes for people with an account: one small Turn each, an honest report, nothing hidden.
 //!
-//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search [--dry-run|--scripted] [--json]`
+//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search|subagents [--dry-run|--scripted] [--json]`
 //!
 //! Nothing here runs by itself: starting it is the consent to send one or two small requests, which
 //! may cost money. `--dry-run` says what would be sent and needs no network and no credential.
@@ -80,6 +80,17 @@ const SMOKES: &[Smoke] = &[
         variables: &[],
         most_requests: 2,
         judge: |seen| vec![seen.answered(), seen.searched()],
+    },
+    Smoke {
+        name: "subagents",
+        what: "one Turn that hands a question to a Subagent and waits for its answer",
+        arguments: &[
+            "Call spawn_agent once, with role explorer and the task `Answer with the word pong.`, then call \
+             wait_agent, then answer with the word that the Subagent said.",
+        ],
+        variables: &[],
+        most_requests: 4,
+        judge: |seen| vec![seen.answered(), seen.delegated()],
     },
 ];
 
@@ -191,6 +202,15 @@ fn answer(request: &Received) -> Reply {
     if wants_tool && request.outputs().is_empty() {
         return Reply::calls("bash", json!({"command": "echo pong"})).usage(2000, 0, 20);
     }
+    let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
+    match request.outputs().len() {
+        0 if said.contains("spawn_agent") => {
+            let args = json!({"task": "Answer with the word pong.", "role": "explorer"});
+            return Reply::calls("spawn_agent", args);
+        }
+        1 if said.contains("spawn_agent") => return Reply::calls("wait_agent", json!({})),
+        _ => {}
+    }
     let may_search = request.body["tools"].to_string().contains("web_search");
     let reply = if may_search {
         Reply::new().web_search("newest stable Rust", &["https://blog.rust-lang.org"])
@@ -249,7 +269,7 @@ fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error
     }))
 }
 
-/// The bills of the one Session in a Workspace.
+/// The bills of all Sessions in a Workspace.
 fn bills(workspace: &Path) -> Vec<Value> {
     let folder = std::fs::read_dir(workspace.join(".pixir/sessions"));
     let logs = folder.into_iter().flatten().flatten().map(|entry| entry.path());
@@ -310,6 +330,18 @@ impl Seen {
         let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["continuation"]).collect();
         let ok = used.len() > 1 && used.iter().skip(1).all(|facts| facts["used"] == true);
         Check { name: "later requests went on from the first", ok, found: json!(used) }
+    }
+
+    fn delegated(&self) -> Check {
+        let calls = self.envelope["usage"]["calls"].as_u64().unwrap_or_default();
+        let bills = self.bills.len() as u64;
+        let found = json!({ "bills": bills, "calls": calls });
+        // Three calls are the parent's own.
+        Check {
+            name: "a Subagent was asked and is on the bill",
+            ok: calls > 3 && calls == bills,
+            found,
+        }
     }
 
     fn searched(&self) -> Check {

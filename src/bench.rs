@@ -1,14 +1,23 @@
 //! What the benchmarks need of the private rooms, and nothing that anybody else should.
 
 use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
 
-use crate::config::DEFAULT_MODEL;
+use crate::compaction::{self, Room, Trigger};
+use crate::config::{DEFAULT_MODEL, Undo};
 use crate::credential::FieldPolicy;
+use crate::event::{AssistantMessage, Phase, UserMessage};
 use crate::history::History;
 use crate::id::SessionId;
 pub use crate::log::Log;
+use crate::paths;
+use crate::projection;
 use crate::provider::{ModelEvent, Reducer, Request, Splitter, Wishes, body};
 use crate::resource::Contents;
+use crate::rewind::{Rewind, Site};
+use crate::snapshot::{Limits, Tracker};
+use crate::workspace::Workspace;
 
 /// The body of the request that a Turn would make of a History.
 pub fn request_body(history: History) -> Vec<u8> {
@@ -28,6 +37,13 @@ pub fn request_body(history: History) -> Vec<u8> {
     body(&request, FieldPolicy::OpenAi)
 }
 
+/// What a compaction of a History saves, in tokens of a usual window.
+pub fn compact(history: &History) -> u64 {
+    let room = Room { window: 272_000, fixed: 10_000 };
+    let plan = compaction::plan(history, room, Trigger::CriticalPressure);
+    plan.map_or(0, |plan| plan.before - plan.after)
+}
+
 /// Reduces a stream that arrives in pieces of this size; gives the length of the text in it.
 pub fn reduce(stream: &[u8], piece: usize) -> usize {
     let mut splitter = Splitter::default();
@@ -44,4 +60,58 @@ pub fn reduce(stream: &[u8], piece: usize) -> usize {
         }
     }
     length
+}
+
+/// How many Sessions are on the first page of a list.
+pub fn first_page(workspace: &Path, limit: usize) -> usize {
+    projection::list(workspace, limit).len()
+}
+
+/// A Session whose Turns are followed, so that they can be taken back.
+pub struct Followed {
+    log: Log,
+    tracker: Tracker,
+    site: Site,
+}
+
+impl Followed {
+    /// A new Session in a Workspace.
+    pub fn new(folder: &Path) -> io::Result<Self> {
+        let workspace = Workspace::open(folder).map_err(io::Error::other)?;
+        let id = SessionId::mint();
+        let log = Log::create(folder, &id).map_err(io::Error::other)?;
+        let session_folder = paths::session_folder(workspace.root(), &id);
+        let limits = Limits::of(Undo::default());
+        let tracker = Tracker::new(workspace.clone(), session_folder.clone(), limits);
+        Ok(Self { log, tracker, site: Site { workspace, session_folder, limits } })
+    }
+
+    /// A Turn begins.
+    pub fn begin(&mut self) -> io::Result<()> {
+        let said = self.log.append(UserMessage::default().into()).map_err(io::Error::other)?;
+        self.tracker.begin(said.seq().unwrap_or_default());
+        Ok(())
+    }
+
+    /// The look before the Turn's first command.
+    pub fn before_command(&self) -> io::Result<()> {
+        self.tracker.before_command()
+    }
+
+    /// The Turn ends, with the look after its commands.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.tracker.end()?;
+        let phase = Some(Phase::Final);
+        let answer = AssistantMessage { text: "done".into(), phase, ..AssistantMessage::default() };
+        self.log.append(answer.into()).map(drop).map_err(io::Error::other)
+    }
+
+    /// Takes the last Turn back, and says how many files that changed.
+    pub fn undo(&mut self) -> io::Result<usize> {
+        let rewind = Rewind::back(self.log.history(), 1, &self.site).map_err(io::Error::other)?;
+        rewind.check(false, &self.site).map_err(io::Error::other)?;
+        let restored = rewind.restore(&self.site).map_err(io::Error::other)?;
+        self.log.append(rewind.fact(&restored)).map_err(io::Error::other)?;
+        Ok(restored.files)
+    }
 }

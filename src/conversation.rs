@@ -8,18 +8,22 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::compaction::{KEPT_TURNS, Trigger};
 use crate::error::{Explain, Kind};
-use crate::event::{Descriptor, From as ListenFrom, Listener, PermissionMode, Said, Status};
+use crate::event::{
+    Descriptor, From as ListenFrom, Listener, PermissionMode, Said, SharedEvent, Status,
+};
 use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::log::LogError;
 pub use crate::resource::Attachment;
 use crate::session::{Session, SessionError};
+pub use crate::skill::{Expanded, Named};
 use crate::tool::Editor;
 use crate::turn::{self, Settings};
 
 /// How long a Session that is let go of is waited for.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSING: Duration = Duration::from_secs(3);
 
 /// What the user says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +121,24 @@ impl Conversation {
         all.iter().map(|notice| secrets.clean(notice).into_owned()).collect()
     }
 
+    /// What a person typed, as it is to be sent: `/name words` may stand for a prompt or a Skill.
+    /// Front-ends call this before `send`, which takes every text as it is.
+    pub async fn expand(&self, text: String) -> Expanded {
+        // Most texts name nothing, and need no thread.
+        if !text.contains(['/', '$']) {
+            return Expanded { text, notices: Vec::new() };
+        }
+        let (skills, typed) = (self.settings.skills.clone(), text.clone());
+        let expanded = tokio::task::spawn_blocking(move || skills.expand(&typed)).await;
+        expanded.unwrap_or(Expanded { text, notices: Vec::new() })
+    }
+
+    /// Everything that can be typed behind a slash here.
+    pub async fn named(&self) -> Vec<Named> {
+        let skills = self.settings.skills.clone();
+        tokio::task::spawn_blocking(move || skills.named()).await.unwrap_or_default()
+    }
+
     /// Starts a Turn and returns at once; refused while one runs.
     pub async fn send(&self, input: Input) -> Result<(), ConversationError> {
         self.send_with(input, Vec::new()).await
@@ -207,6 +229,30 @@ impl Conversation {
         drop(self);
         let closing = async { while listener.next().await.is_some() {} };
         tokio::time::timeout(CLOSING, closing).await.ok();
+    }
+
+    /// How much its model can be told at once, in tokens.
+    pub fn window(&self) -> u64 {
+        self.settings.window.tokens()
+    }
+
+    /// Tells older Turns in short from the next request on, and gives the Event that says so;
+    /// nothing when that would not be less. The last `keep` Turns stay; `asks_model` lets the
+    /// Session's own model put the others into words.
+    pub async fn compact(
+        &self,
+        keep: Option<usize>,
+        asks_model: bool,
+    ) -> Result<Option<SharedEvent>, ConversationError> {
+        let history = self.session.history().await?;
+        let trigger = Trigger::Manual { keep: keep.unwrap_or(KEPT_TURNS) };
+        let asks_model = asks_model || self.settings.compaction.model_assisted;
+        let made = turn::compact(&self.settings, self.id(), &history, trigger, asks_model).await;
+        let mut last = None;
+        for fact in made.into_iter().flat_map(turn::Compacted::into_facts) {
+            last = Some(self.session.record(fact).await?);
+        }
+        Ok(last)
     }
 
     /// Everything recorded so far.

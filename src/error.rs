@@ -34,6 +34,8 @@ kinds! {
     InvalidArgs = "invalid_args",
     /// A config file or variable has a bad key or value.
     InvalidConfig = "invalid_config",
+    /// A Skill, prompt or role of a file cannot be used as it is.
+    InvalidSkill = "invalid_skill",
     /// The model asked for a tool that does not exist.
     UnknownTool = "unknown_tool",
     /// A path leads out of the Workspace.

@@ -112,7 +112,8 @@ impl<'h> Draft<'h> {
             Cut::AfterTurn(number) if number == turns.len() => last,
             Cut::AfterTurn(number) => {
                 let next = number.checked_sub(1).and_then(|_| turns.get(number));
-                next.ok_or(ForkError::NoSuchTurn { number, turns: turns.len() })?.saturating_sub(1)
+                let next = next.ok_or(ForkError::NoSuchTurn { number, turns: turns.len() })?;
+                history.beginning_of(*next).saturating_sub(1)
             }
             Cut::At(seq) if seq <= last => seq,
             Cut::At(seq) => return Err(ForkError::NoSuchSeq { seq, last }),
@@ -264,8 +265,11 @@ fn in_place(fact: &Canonical, places: &BTreeMap<Seq, Seq>) -> Canonical {
     let Canonical::HistoryCompaction(compaction) = fact else { return fact.clone() };
     let moved = |seq: Seq| places.range(..=seq).next_back().map_or(0, |(_, own)| *own);
     let mut compaction = compaction.clone();
+    let hidden_to = compaction.hidden_to();
     compaction.from_seq = moved(compaction.from_seq);
-    compaction.to_seq = moved(compaction.to_seq);
+    compaction.to_seq = moved(hidden_to.unwrap_or(compaction.to_seq));
+    compaction.prune_to_seq = compaction.prune_to_seq.map(moved);
+    compaction.extra.shift_remove("range");
     compaction.into()
 }
 

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::annex::{self, AnnexError, Annexes};
 use crate::bounds::Bounds;
 use crate::config::models::Model;
-use crate::config::{Config, McpServer, SandboxLevel, Sight, mcp};
+use crate::config::{Config, McpServer, SandboxLevel, Sight, Window, mcp};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
 use crate::error::{Explain, Kind};
@@ -33,9 +33,11 @@ use crate::projection;
 use crate::prompt::{self, Project, Sources};
 use crate::provider::{Provider, Responses, Travel, Wishes};
 use crate::resource::Shelf;
+use crate::roster::Roster;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::skill::{Places, Skills};
 use crate::snapshot::{Limits, Store, Tracker};
 use crate::subagent::{Family, Subagents};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
@@ -213,7 +215,8 @@ impl Harness {
         let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
         let history = session.history().await?;
         let granted = self.grants.find(id, workspace.root());
-        let before = Posture::of(&history);
+        let roster = Roster::new(&self.places(workspace.root()));
+        let before = Posture::of(&history, &roster);
         let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         self.remember_workspace(workspace.root());
         let workspace = self.own_workspace(workspace, id)?.bounded(posture.bounds()?);
@@ -275,23 +278,35 @@ impl Harness {
         });
         let mut notices = self.notices.clone();
         notices.extend(project.notices);
+        let skills = Skills::new(self.places(logs));
+        let found = skills.all();
+        let index = prompt::index(&found, &self.secrets);
+        let parts: Vec<&str> =
+            project.text.as_deref().into_iter().chain(index.as_deref()).collect();
+        let project = (!parts.is_empty()).then(|| Arc::from(parts.join("\n\n")));
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
         let folder = seat.folder();
         let resources = Shelf::new(folder.clone());
-        let tools = self.toolbox(&folder, history, resources.clone());
+        let mut tools = self.toolbox(&folder, history, resources.clone());
+        if !found.skills.is_empty() {
+            tools = tools.with_skills(&skills);
+        }
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
         let settings = Settings {
             connections,
             provider: Arc::clone(&self.provider),
-            toolbox: tools.clone().without(posture.role.withheld),
+            toolbox: tools.clone().of_role(posture.role),
             tools,
             approvals: self.approvals.clone(),
             role: posture.role,
             shelf: resources,
             sight: self.sight(&posture.model),
+            window: self.window(&posture.model),
+            gauge: Arc::default(),
+            compaction: self.config.compaction,
             editor: None,
             tracker: self.config.undo.enabled.then(|| {
                 Tracker::new(workspace.clone(), folder.clone(), Limits::of(self.config.undo))
@@ -315,20 +330,33 @@ impl Harness {
             prompt: Prompt {
                 contract: prompt::VERSION,
                 instructions: prompt::INSTRUCTIONS.into(),
-                project: project.text,
+                project,
                 cache_key: prompt::cache_key(prompt::VERSION, &posture.model, &history.family(id)),
                 shell: self.shell.clone(),
             },
             model: posture.model,
             effort: posture.effort,
+            skills,
             workspace,
         };
         (settings, notices)
     }
 
+    /// Where Skills and roles of a Workspace may be.
+    fn places(&self, workspace: &Path) -> Places {
+        let user = Some(self.user_home.clone()).filter(|home| home.parent().is_some());
+        Places { workspace: workspace.to_owned(), user, home: self.config.home.clone() }
+    }
+
     /// Whether a model can be shown images.
     fn sight(&self, model: &str) -> Sight {
         sight(&self.config.home, &self.credential, model)
+    }
+
+    /// How much a model can be told at once.
+    fn window(&self, model: &str) -> Window {
+        let endpoint = (self.config.home.clone(), self.credential.base_url());
+        Window::new(self.config.context_window, endpoint, model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.
@@ -428,7 +456,7 @@ struct Caller {
 
 /// Where the tools of a Session with this History may write.
 pub fn bounds_of(history: &History) -> Result<Bounds, HarnessError> {
-    Posture::of(history).bounds()
+    Posture::bounds_of(history)
 }
 
 /// Takes back a merge that a dead process left half done, and says so.

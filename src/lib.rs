@@ -2,9 +2,9 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `event`, `config`, `role`,
-//!   `bounds`, `ledger`, `trust`, `workspace`, `walk`.
-//! - Evidence: `history`, `resource`, `snapshot`, `log`, `projection`.
+//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
+//!   `bounds`, `ledger`, `trust`, `workspace`, `walk`, `skill`, `roster`.
+//! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
 //!   `subagent`, `harness`.
@@ -19,17 +19,21 @@ mod network;
 mod paths;
 mod rpc;
 mod secret;
+mod tokens;
 
 mod bounds;
 mod config;
 mod event;
 mod ledger;
 mod role;
+mod roster;
+mod skill;
 mod trust;
 mod walk;
 mod workspace;
 
 // First floor: evidence.
+mod compaction;
 mod history;
 mod log;
 mod projection;
@@ -79,7 +83,7 @@ pub use config::{
     Config, CredentialKind, Durability, Mcp, McpFolder, McpOrigin, McpServer, McpTransport,
     NetworkRule, SandboxLevel, Transport,
 };
-pub use conversation::{Conversation, ConversationError, Input};
+pub use conversation::{Conversation, ConversationError, Expanded, Input, Named};
 pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;

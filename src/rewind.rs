@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 use crate::error::{Explain, Kind};
 use crate::event::{Canonical, Extra, HistoryRewound, Seq};
 use crate::history::History;
+use crate::id::SessionId;
+use crate::log::Log;
+use crate::paths;
 use crate::snapshot::{
     Direction, Here, Limits, Plan, Reason, Record, Restored, State, Store, Survey, in_the_way,
     missing, restore,
@@ -47,7 +50,11 @@ impl Rewind {
             .checked_sub(count.max(1))
             .ok_or(RewindError::NothingToUndo { wanted: count, turns: live.len() })?;
         let turns = &live[first..];
-        let to_seq = turns.first().copied().unwrap_or_default();
+        let to_seq = turns.first().map(|turn| history.beginning_of(*turn)).unwrap_or_default();
+        let writers = writers(history, to_seq, site)?;
+        if !writers.is_empty() {
+            return Err(RewindError::Children(writers));
+        }
         Self::look(history, Direction::Back, turns, to_seq, site)
     }
 
@@ -132,6 +139,42 @@ impl Rewind {
     }
 }
 
+/// The children since a place in the Log whose own Turns changed files and were not taken back.
+fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>, RewindError> {
+    let mut writers = BTreeSet::new();
+    for event in history.iter().filter(|event| event.seq() >= Some(since)) {
+        let Some(Canonical::SubagentEvent(life)) = event.fact() else { continue };
+        let child = life.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
+        let Some(child) = child.filter(|_| life.event == "started") else { continue };
+        let root = paths::holding(&site.session_folder);
+        // A child without a Log has no Turn that could be taken back.
+        let Ok(reading) = Log::read(root, &child) else { continue };
+        let folder = paths::session_folder(root, &child);
+        let own = History::from_events(reading.events);
+        // What one did in a Workspace of its own is there, and comes here by a merge alone.
+        if has_annex(&own) {
+            continue;
+        }
+        let turns = own.live_turns();
+        let records = turns.iter().map(|turn| Record::read(&folder, *turn));
+        let records = records.collect::<Result<Vec<_>, _>>()?;
+        let store = Store::beside(&site.session_folder);
+        let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
+        let plan = Plan::of(&records, Direction::Back, &here)?;
+        if !plan.changes.is_empty() || !plan.conflicts.is_empty() {
+            writers.insert(child);
+        }
+    }
+    Ok(writers.into_iter().collect())
+}
+
+/// Whether a child works in a Workspace of its own.
+fn has_annex(history: &History) -> bool {
+    let Some(Canonical::SessionStarted(started)) = history.facts().next() else { return false };
+    let mode = started.extra.get("workspace_mode").and_then(Value::as_str);
+    mode.is_some_and(|mode| mode != "shared")
+}
+
 /// What is said of files that these Turns changed in further directories: those are not surveyed, and
 /// are left as they are.
 fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
@@ -183,8 +226,14 @@ pub enum RewindError {
     Occupied(Vec<PathBuf>),
     #[error("what these files were is not kept any more: {}", told(.0.iter().map(PathBuf::as_path)))]
     Lost(Vec<PathBuf>),
+    #[error("Subagents changed files in these Turns: {}", names(.0).join(", "))]
+    Children(Vec<SessionId>),
     #[error("what files were could not be read: {0}")]
     Read(#[from] std::io::Error),
+}
+
+fn names(children: &[SessionId]) -> Vec<String> {
+    children.iter().take(NAMED).map(ToString::to_string).collect()
 }
 
 fn blame(conflicts: &[(PathBuf, Reason)]) -> &'static str {
@@ -209,7 +258,7 @@ impl Explain for RewindError {
     fn kind(&self) -> Kind {
         match self {
             Self::NothingToUndo { .. } | Self::NothingToRedo => Kind::NoTurn,
-            Self::Changed(_) | Self::Occupied(_) => Kind::FileChanged,
+            Self::Changed(_) | Self::Occupied(_) | Self::Children(_) => Kind::FileChanged,
             Self::Lost(_) | Self::Read(_) => Kind::ReadFailed,
         }
     }
@@ -228,6 +277,7 @@ impl Explain for RewindError {
                 json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
             }
             Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths }),
+            Self::Children(children) => json!({ "subagents": names(children) }),
             Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
             Self::NothingToRedo | Self::Read(_) => Value::Null,
         }
@@ -235,6 +285,10 @@ impl Explain for RewindError {
 
     fn next_actions(&self) -> Vec<String> {
         let action = match self {
+            Self::Children(children) => {
+                let undo = |child: &SessionId| format!("take back what it did: pixir undo {child}");
+                return children.iter().take(NAMED).map(undo).collect();
+            }
             Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
             Self::NothingToRedo => "take Turns back with `pixir undo`",
             Self::Changed(_) => "look with --dry-run, then overwrite their changes with --force",

@@ -1,5 +1,7 @@
 //! Roles: what a Session is for, as configuration: instructions, tools, and how far it may go.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::event::PermissionMode;
 
 /// A role of a Session.
@@ -13,11 +15,32 @@ pub struct Role {
     ceiling: PermissionMode,
     /// Tools that are not offered to the model, because the role can never use them.
     pub withheld: &'static [&'static str],
+    /// What a role of a file says beyond that; those of this build say nothing.
+    pub custom: Option<Custom>,
+}
+
+/// What somebody wrote into the file of a role.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Custom {
+    /// What it is good for, in a line.
+    pub description: String,
+    /// Which model it wants.
+    pub model: Option<String>,
+    /// How hard that shall think.
+    pub effort: Option<String>,
+    /// The only tools it may use; all of them when it does not say.
+    pub tools: Option<Vec<String>>,
 }
 
 /// Every role of this build.
 static ROLES: &[Role] = &[
-    Role { name: "build", instructions: "", ceiling: PermissionMode::Auto, withheld: &[] },
+    Role {
+        name: "build",
+        instructions: "",
+        ceiling: PermissionMode::Auto,
+        withheld: &[],
+        custom: None,
+    },
     Role {
         name: "plan",
         instructions: "You plan and change nothing. Read what matters, then answer with a plan: the \
@@ -25,6 +48,7 @@ static ROLES: &[Role] = &[
             what is still unknown. Do not write the code; somebody else will build from your plan.",
         ceiling: PermissionMode::ReadOnly,
         withheld: WRITERS,
+        custom: None,
     },
     Role {
         name: "worker",
@@ -34,6 +58,7 @@ static ROLES: &[Role] = &[
             missing or uncertain. At most 30 lines; point to evidence as path:line instead of quoting it.",
         ceiling: PermissionMode::Auto,
         withheld: &[],
+        custom: None,
     },
     Role {
         name: "explorer",
@@ -43,6 +68,7 @@ static ROLES: &[Role] = &[
             paste files.",
         ceiling: PermissionMode::ReadOnly,
         withheld: WRITERS,
+        custom: None,
     },
     Role {
         name: "reviewer",
@@ -52,6 +78,7 @@ static ROLES: &[Role] = &[
             \"where\": \"path:line\", \"what\": \"...\"}], \"limitations\": [\"what you could not check\"]}.",
         ceiling: PermissionMode::ReadOnly,
         withheld: WRITERS,
+        custom: None,
     },
 ];
 
@@ -59,10 +86,55 @@ static ROLES: &[Role] = &[
 const WRITERS: &[&str] = &["apply_patch", "edit", "write"];
 
 /// A role that another version wrote down: nothing is known of it but that it must be careful.
-static UNKNOWN: Role =
-    Role { name: "unknown", instructions: "", ceiling: PermissionMode::ReadOnly, withheld: &[] };
+static UNKNOWN: Role = Role {
+    name: "unknown",
+    instructions: "",
+    ceiling: PermissionMode::ReadOnly,
+    withheld: &[],
+    custom: None,
+};
+
+/// The roles of files that were chosen in this process.
+static CHOSEN: Mutex<Vec<&'static Role>> = Mutex::new(Vec::new());
 
 impl Role {
+    /// A role of a file, from now on to the end of the process. A role is settings that Sessions and
+    /// children share and nobody takes back, so whoever chooses the same one gets the same one, and
+    /// only what is chosen is kept.
+    pub fn chosen(
+        name: &str,
+        instructions: &str,
+        ceiling: &PermissionMode,
+        custom: Custom,
+    ) -> &'static Role {
+        let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = chosen.iter().find(|role| {
+            role.name == name
+                && role.instructions == instructions
+                && role.ceiling == *ceiling
+                && role.custom.as_ref() == Some(&custom)
+        });
+        if let Some(known) = known {
+            return known;
+        }
+        let role: &'static Role = Box::leak(Box::new(Role {
+            name: name.to_owned().leak(),
+            instructions: instructions.to_owned().leak(),
+            ceiling: ceiling.clone(),
+            withheld: &[],
+            custom: Some(custom),
+        }));
+        chosen.push(role);
+        role
+    }
+
+    /// Whether it may use a tool of that name at all.
+    pub fn may_use(&self, tool: &str) -> bool {
+        let named = self.custom.as_ref().and_then(|custom| custom.tools.as_ref());
+        let is_named = named.is_none_or(|tools| tools.iter().any(|own| own == tool));
+        is_named && !self.withheld.contains(&tool)
+    }
+
     /// The one that everybody gets.
     pub fn build() -> &'static Role {
         &ROLES[0]
@@ -116,6 +188,19 @@ mod tests {
             Role::recorded("from_the_future").limit(&PermissionMode::Auto),
             PermissionMode::ReadOnly
         );
+    }
+
+    #[test]
+    fn a_role_of_a_file_is_one_and_the_same_however_often_it_is_chosen() {
+        let tools = Some(vec!["read".to_owned()]);
+        let custom = Custom { tools, ..Custom::default() };
+        let chosen = |words| Role::chosen("scribe", words, &PermissionMode::Ask, custom.clone());
+        let scribe = chosen("Write docs.");
+        assert!(std::ptr::eq(scribe, chosen("Write docs.")));
+        assert!(!std::ptr::eq(scribe, chosen("Write tests.")));
+        assert!(scribe.may_use("read") && !scribe.may_use("bash"));
+        assert_eq!(scribe.limit(&PermissionMode::Auto), PermissionMode::Ask);
+        assert!(!Role::find("plan").unwrap().may_use("write") && Role::build().may_use("write"));
     }
 
     #[test]

@@ -37,6 +37,12 @@ impl Trust {
         Ok(found.map(|word| word.trusted))
     }
 
+    /// Everything that was said, to look up many files at once; nothing when it cannot be read.
+    pub fn words(&self) -> Vec<Word> {
+        let words = self.0.read();
+        words.inspect_err(|error| tracing::warn!(%error, "nothing is trusted")).unwrap_or_default()
+    }
+
     /// Keeps what was said; it replaces whatever was said about the file before.
     pub fn say(&self, file: &Path, digest: &str, trusted: bool) -> Result<(), LedgerError> {
         let word = Word {

@@ -10,6 +10,7 @@
 
 mod acp;
 mod child;
+mod files;
 mod floor;
 mod model;
 mod sandbox;
@@ -47,6 +48,11 @@ fn main() {
             search::measure(&mut report);
             report.show();
         }
+        Some(files::ROLE) => {
+            let mut report = Report::default();
+            files::measure(&mut report);
+            report.show();
+        }
         _ => measure(),
     }
 }
@@ -65,6 +71,7 @@ fn measure() {
     uploads(&mut report);
     acp::measure(&mut report);
     search::measure(&mut report);
+    files::measure(&mut report);
     report.show();
     println!(
         "\nSyncing in this run: {} for a small append, {} for a new file and its name.",

@@ -76,7 +76,7 @@ impl Agent {
     /// Ends everything that runs, and waits for it a little.
     pub async fn close(self) {
         let closing = async {
-            for handle in self.connection.all() {
+            for handle in self.connection.end() {
                 let (closed, _) = oneshot::channel();
                 handle.send(Inbox::Close { closed }).await.ok();
             }

@@ -62,7 +62,7 @@ pub fn question(
             .push(call::text("The diff is too long to be shown whole; the input has all of it."));
     }
     let fields = ToolCallUpdateFields::new()
-        .title(title)
+        .title(to_acp::child::asked_title(asked, &title))
         .kind(look.kind)
         .status(ToolCallStatus::Pending)
         .content(content)

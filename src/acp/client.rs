@@ -14,6 +14,8 @@ pub struct Client {
     pub runs_old_logins: bool,
     /// Takes notices.
     pub takes_notices: bool,
+    /// Shows compactions.
+    pub takes_compactions: bool,
     /// Reads files for us, with what is not saved yet.
     pub reads_files: bool,
     /// Writes files for us, so that the user can review them.
@@ -33,6 +35,7 @@ impl Client {
             runs_logins: is_true("/auth/terminal"),
             runs_old_logins: is_true("/_meta/terminal-auth"),
             takes_notices: is_there("/session/notices"),
+            takes_compactions: is_there("/session/compaction"),
             reads_files: is_true("/fs/readTextFile"),
             writes_files: is_true("/fs/writeTextFile"),
         }

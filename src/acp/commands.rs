@@ -6,6 +6,8 @@ use agent_client_protocol_schema::v1::{
     UnstructuredCommandInput,
 };
 
+use crate::conversation::Named;
+
 /// A command of the client's user.
 struct Command {
     name: &'static str,
@@ -19,6 +21,8 @@ struct Command {
 pub enum Order {
     /// Goes into mode `plan`; the rest, if any, is the prompt.
     Plan { rest: String },
+    /// Tells older Turns in short; the last so many stay, or as many as usual.
+    Compact { keep: Option<usize> },
     /// Asks another model, or says which one is asked.
     Model { name: String },
     /// Takes Turns back, the last one where nothing else is said.
@@ -35,6 +39,12 @@ const COMMANDS: &[Command] = &[
         words: "Plan without changing anything",
         hint: "what to plan",
         order: |rest| Order::Plan { rest: rest.to_owned() },
+    },
+    Command {
+        name: "compact",
+        words: "Tell older Turns in short, to make room in the model's window",
+        hint: "how many Turns to keep",
+        order: |rest| Order::Compact { keep: rest.parse().ok().filter(|keep| *keep > 0) },
     },
     Command {
         name: "model",
@@ -70,8 +80,11 @@ pub fn order(text: &str) -> Option<Order> {
     Some((command.order)(rest.trim()))
 }
 
-/// The list, as the client is told it.
-pub fn update() -> SessionUpdate {
+/// The longest description in the list, in characters.
+const LONGEST: usize = 200;
+
+/// The list, as the client is told it: Pixir's own commands, then prompts and Skills.
+pub fn update(named: &[Named]) -> SessionUpdate {
     let command = |command: &Command| {
         let told = AvailableCommand::new(command.name, command.words);
         if command.hint.is_empty() {
@@ -80,6 +93,14 @@ pub fn update() -> SessionUpdate {
         let hint = UnstructuredCommandInput::new(command.hint);
         told.input(AvailableCommandInput::Unstructured(hint))
     };
-    let commands = COMMANDS.iter().map(command).collect();
+    let is_free = |named: &&Named| !COMMANDS.iter().any(|command| command.name == named.name);
+    let other = |named: &Named| {
+        let words: String = named.description.chars().take(LONGEST).collect();
+        let hint = UnstructuredCommandInput::new(named.hint.clone());
+        AvailableCommand::new(named.name.clone(), words)
+            .input(AvailableCommandInput::Unstructured(hint))
+    };
+    let others = named.iter().filter(is_free).map(other);
+    let commands = COMMANDS.iter().map(command).chain(others).collect();
     SessionUpdate::AvailableCommandsUpdate(AvailableCommandsUpdate::new(commands))
 }

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_client_protocol_schema::v1::{self, SessionNotification, SessionUpdate};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::doors::Doors;
-use super::inbox::Handle;
+use super::inbox::{Handle, Inbox};
 use super::ticket::Flights;
 use crate::error::Report;
 use crate::harness::Harness;
@@ -31,6 +32,8 @@ pub struct Connection {
     directories: Mutex<HashMap<SessionId, Vec<PathBuf>>>,
     /// Those that are being closed or deleted; each is cancelled when that is done. A leaf.
     leaving: Mutex<HashMap<SessionId, CancellationToken>>,
+    /// Whether the client is gone, and every Session is to end.
+    is_ending: AtomicBool,
 }
 
 impl Connection {
@@ -45,6 +48,7 @@ impl Connection {
             sessions: Mutex::default(),
             directories: Mutex::default(),
             leaving: Mutex::default(),
+            is_ending: AtomicBool::new(false),
         }
     }
 
@@ -55,14 +59,23 @@ impl Connection {
         if let Some(known) = self.harnesses().get(&real) {
             return Ok(Arc::clone(known));
         }
-        let opened = (self.doors.open)(real.clone()).await?;
-        // Somebody else may have been quicker; two of them would not know of each other's Sessions.
-        Ok(Arc::clone(self.harnesses().entry(real).or_insert(opened)))
+        loop {
+            let generation = self.generation();
+            let opened = (self.doors.open)(real.clone()).await?;
+            let mut harnesses = self.harnesses();
+            // Who signed in or out meanwhile does not want what was opened before.
+            if generation == self.generation() {
+                // Somebody else may have been quicker; two of them would not know of each other's
+                // Sessions.
+                return Ok(Arc::clone(harnesses.entry(real).or_insert(opened)));
+            }
+        }
     }
 
     /// Forgets every Harness: who signs in or out changes who pays.
     pub fn forget_harnesses(&self) {
-        self.harnesses().clear();
+        let mut harnesses = self.harnesses();
+        harnesses.clear();
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -86,9 +99,15 @@ impl Connection {
         self.sessions().get(id).cloned()
     }
 
-    /// Notes a Session that is open.
+    /// Notes a Session that is open. One that opens when everything ends is told so here, because
+    /// nobody else will.
     pub fn admit(&self, id: &SessionId, handle: Handle) {
-        self.sessions().insert(id.clone(), handle);
+        let mut sessions = self.sessions();
+        if self.is_ending.load(Ordering::Acquire) {
+            let (closed, _) = oneshot::channel();
+            handle.try_send(Inbox::Close { closed }).ok();
+        }
+        sessions.insert(id.clone(), handle);
     }
 
     /// Forgets a Session that could not be opened, unless its name leads to another task by now.
@@ -137,8 +156,9 @@ impl Connection {
         all.get(id).cloned().unwrap_or_default()
     }
 
-    /// All ways to all tasks.
-    pub fn all(&self) -> Vec<Handle> {
+    /// From now on everything ends. Gives the ways to all tasks, which have to be told.
+    pub fn end(&self) -> Vec<Handle> {
+        self.is_ending.store(true, Ordering::Release);
         self.sessions().values().cloned().collect()
     }
 
@@ -164,4 +184,67 @@ impl Connection {
 /// A Session's id as the wire has it.
 pub fn wire_id(id: &SessionId) -> v1::SessionId {
     v1::SessionId::new(id.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::acp::inbox::channel;
+    use crate::config::Config;
+    use crate::credential::Credential;
+    use crate::harness::Door;
+    use crate::paths::Home;
+    use crate::rpc::write_lines;
+
+    /// A connection to nobody. Its doors count how often they are opened, and take a little while.
+    fn connection(folder: &Path, opened: &Arc<AtomicUsize>) -> Connection {
+        let writer = write_lines(std::io::sink()).unwrap();
+        let config = Config::new(Home::new(folder.join("home")));
+        let (own, opened) = (config.clone(), Arc::clone(opened));
+        let open = move |_| -> crate::acp::doors::Opening {
+            let (config, opened) = (own.clone(), Arc::clone(&opened));
+            Box::pin(async move {
+                opened.fetch_add(1, Ordering::AcqRel);
+                tokio::task::yield_now().await;
+                let credential = Credential::new(None, "http://127.0.0.1:1/v1").unwrap();
+                let (environment, own_binary) = (Vec::new(), PathBuf::from("/nowhere"));
+                Ok(Arc::new(Harness::open(Door { config, credential, environment, own_binary })))
+            })
+        };
+        let doors = Doors {
+            config,
+            sees_images: false,
+            open: Box::new(open),
+            sign_in: Box::new(|_| Box::pin(async { Ok(()) })),
+            sign_out: Box::new(|| Box::pin(async { Ok(()) })),
+        };
+        Connection::new(Peer::new(&writer), doors)
+    }
+
+    #[tokio::test]
+    async fn a_session_that_opens_when_everything_ends_is_closed_like_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = connection(folder.path(), &Arc::default());
+        let (early, mut heard_early) = channel();
+        connection.admit(&SessionId::mint(), early);
+        assert!(heard_early.try_recv().is_err(), "nothing ends yet");
+        assert_eq!(connection.end().len(), 1);
+        let (late, mut heard_late) = channel();
+        connection.admit(&SessionId::mint(), late);
+        assert!(matches!(heard_late.try_recv(), Ok(Inbox::Close { .. })));
+    }
+
+    #[tokio::test]
+    async fn what_was_opened_before_a_logout_is_not_used_after_it() {
+        let (folder, opened) = (tempfile::tempdir().unwrap(), Arc::default());
+        let connection = connection(folder.path(), &opened);
+        let (harness, ()) = tokio::join!(connection.harness(folder.path()), async {
+            connection.forget_harnesses();
+        });
+        assert_eq!(opened.load(Ordering::Acquire), 2, "the first knew the old credential");
+        let again = connection.harness(folder.path()).await.unwrap();
+        assert!(Arc::ptr_eq(&harness.unwrap(), &again));
+    }
 }

@@ -18,7 +18,9 @@ use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
 use crate::resource::{self, Attachment};
 use crate::role::Role;
+use crate::roster::Roster;
 use crate::scripted::{DEMO_MODEL, Server, demo_model};
+use crate::skill::{Places, Skills};
 use crate::turn;
 use crate::workspace::{Choice, Workspace, WorkspaceError};
 
@@ -192,6 +194,23 @@ impl Context {
         Ok(Opened { loaded, access: Access::Provider(credential) })
     }
 
+    /// Where Skills, prompts and roles of a Workspace may be.
+    fn places(&self, workspace: &Path) -> Result<Places, Report> {
+        let user = self.environment.get("HOME").map(PathBuf::from);
+        let user = user.filter(|home| home.is_absolute() && home.parent().is_some());
+        Ok(Places { workspace: workspace.to_owned(), user, home: self.home()? })
+    }
+
+    /// The Skills and prompts of a Workspace.
+    pub fn skills(&self, workspace: &Path) -> Result<Skills, Report> {
+        self.places(workspace).map(Skills::new)
+    }
+
+    /// The roles of a Workspace.
+    pub fn roster(&self, workspace: &Path) -> Result<Roster, Report> {
+        self.places(workspace).map(|places| Roster::new(&places))
+    }
+
     /// What the user has set, for commands that need no Workspace.
     pub fn user_settings(&self) -> Result<Config, Report> {
         self.settings(None).map(|loaded| loaded.config)
@@ -257,13 +276,26 @@ impl Context {
                 web_search: self.flags.web_search,
                 provider: self.flags.provider.clone(),
                 permission_mode: self.flags.permission_mode(),
-                role: self.role()?,
+                role: self.role(workspace)?,
                 writes: self.write_globs()?,
                 sandbox: self.flags.sandbox.clone(),
                 dry_run: self.flags.dry_run,
             },
         };
         let mut loaded = config::load(sources).map_err(|error| Report::from(&error))?;
+        // What a role of a file wants counts more than settings, and less than flags.
+        let wants = loaded.config.role.and_then(|role| role.custom.as_ref());
+        if let Some(model) = wants.and_then(|role| role.model.clone())
+            && self.flags.model.is_none()
+        {
+            loaded.config.model = model;
+            loaded.config.model_named = true;
+        }
+        if let Some(effort) = wants.and_then(|role| role.effort.clone())
+            && self.flags.effort.is_none()
+        {
+            loaded.config.effort = Some(effort);
+        }
         // A flag that says who pays counts more than a server that some setting names.
         if self.flags.credential.is_some() && self.flags.provider.is_none() {
             loaded.config.provider = None;
@@ -295,14 +327,13 @@ impl Context {
         Ok(globs)
     }
 
-    fn role(&self) -> Result<Option<&'static Role>, Report> {
+    /// The role that was named. Files are looked at only for a name, and only where there is a
+    /// Workspace; without one, the name is checked later.
+    fn role(&self, workspace: Option<&Path>) -> Result<Option<&'static Role>, Report> {
         let Some(name) = &self.flags.role else { return Ok(None) };
-        let unknown = || {
-            let names = Role::names().join(", ");
-            bad_argument(format!("there is no role `{name}`"))
-                .with_next_actions(vec![format!("use one of: {names}")])
-        };
-        Role::find(name).map(Some).ok_or_else(unknown)
+        let Some(workspace) = workspace else { return Ok(Role::find(name)) };
+        let found = self.roster(workspace)?.find(name);
+        found.map(Some).map_err(|error| Report::from(&error))
     }
 
     /// Whether a person can be asked: they type here, and they see what is asked.

@@ -18,8 +18,8 @@ use crate::config::Durability;
 use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
 use crate::event::{
-    Answer, Ephemeral, EventKind, From as ListenFrom, Heard, PermissionMode, PermissionRequest,
-    Said,
+    Answer, Canonical, Ephemeral, EventKind, From as ListenFrom, Heard, PermissionMode,
+    PermissionRequest, Said, SubagentEvent,
 };
 use crate::harness::{Door, Harness, Start, Which};
 use crate::projection;
@@ -28,6 +28,9 @@ use crate::resource::Attachment;
 
 /// How long the end of a run is held up for a token that is being renewed.
 const SETTLE: Duration = Duration::from_secs(5);
+
+/// How long what children said last is waited for.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 
 /// What a run is to do.
 pub struct Errand {
@@ -68,6 +71,7 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
             Prompt::Lines => driver.lines(first_line).await,
         };
         driver.remember();
+        driver.harness.cancel_children(&driver.conversation).await;
         driver.settle().await;
         exit
     })
@@ -114,6 +118,8 @@ pub struct Driver<'a> {
     can_ask: bool,
     /// A signal asked not only the Turn but Pixir to end.
     leaving: bool,
+    /// There are, or were, children.
+    has_children: bool,
     /// What goes with the next prompt.
     attachments: Vec<Attachment>,
     /// The embedded model, alive while it may be asked.
@@ -195,6 +201,7 @@ impl<'a> Driver<'a> {
             asked_at: Instant::now(),
             can_ask,
             leaving: false,
+            has_children: false,
             attachments: Vec::new(),
             _demo: demo,
             harness,
@@ -216,8 +223,10 @@ impl<'a> Driver<'a> {
 
     /// One prompt, one Turn, one exit code.
     async fn one_turn(&mut self, text: String) -> Result<Exit, Report> {
-        let driven = self.turn(text).await?;
+        let mut driven = self.turn(text).await?;
+        let attended = self.attend_children(&mut driven).await;
         let exit = self.close(&driven);
+        let exit = if attended { exit } else { Exit::Interrupted };
         let Mode::Json(_) = self.context.mode() else { return Ok(exit) };
         let took = self.context.started.elapsed();
         let envelope = match &driven {
@@ -268,7 +277,11 @@ impl<'a> Driver<'a> {
 
     /// Runs one Turn to its end and shows it.
     pub async fn turn(&mut self, text: String) -> Result<Driven, Report> {
-        let input = Input { text };
+        let expanded = self.conversation.expand(text).await;
+        for notice in &expanded.notices {
+            self.view.notice(notice);
+        }
+        let input = Input { text: expanded.text };
         let attachments = std::mem::take(&mut self.attachments);
         let sent = self.conversation.send_with(input, attachments).await;
         sent.map_err(|error| Report::from(&error))?;
@@ -282,13 +295,17 @@ impl<'a> Driver<'a> {
                 Wake::Heard(None) => break,
                 Wake::Heard(Some(heard)) => {
                     unread |= self.view.hear(&heard).is_err();
+                    self.has_children |= life_of(&heard).is_some();
                     self.note_question(&heard);
                     if tally.hear(&heard) {
                         break;
                     }
                 }
                 Wake::Typed(line) => self.reply(line).await,
-                Wake::Tick => unread |= self.view.tick().is_err(),
+                Wake::Tick => {
+                    self.look_at_children().await;
+                    unread |= self.view.tick().is_err();
+                }
                 Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
                 Wake::Signal(asked) => {
                     self.leaving = asked == Asked::Leave;
@@ -307,6 +324,62 @@ impl<'a> Driver<'a> {
             self.view.notice(&notice);
         }
         Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
+    }
+
+    /// Waits for children that go on after the Turn: nobody will come back for them. The first
+    /// signal ends them all, and the run was interrupted; the second one does not wait for that.
+    async fn attend_children(&mut self, driven: &mut Driven) -> bool {
+        let Driven::Ended(ending) = driven else { return true };
+        if !self.has_children {
+            return true;
+        }
+        let mut settled = std::pin::pin!(self.harness.children_settled(&self.conversation));
+        let mut ticker = tokio::time::interval(self.view.tick_every());
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut stopping: Option<JoinHandle<()>> = None;
+        let mut is_settled = false;
+        loop {
+            let wake = tokio::select! {
+                wake = self.next(&mut ticker) => wake,
+                // What was said before they were done is heard before that is taken for an end.
+                () = &mut settled, if !is_settled => {
+                    is_settled = true;
+                    ticker = tokio::time::interval_at(tokio::time::Instant::now() + LAST_WORDS, LAST_WORDS);
+                    continue;
+                }
+            };
+            match wake {
+                Wake::Heard(None) => break,
+                Wake::Heard(Some(heard)) => {
+                    self.view.hear(&heard).ok();
+                    self.note_question(&heard);
+                    if let Some(usage) = life_of(&heard).and_then(|life| life.usage) {
+                        ending.usage.add_child(&usage);
+                    }
+                }
+                Wake::Typed(line) => self.reply(line).await,
+                Wake::Tick if is_settled => break,
+                Wake::Tick => {
+                    self.look_at_children().await;
+                    self.view.tick().ok();
+                }
+                Wake::Signal(_) if stopping.is_some() => return false,
+                Wake::Signal(_) => {
+                    let stop = self.harness.cancel_children(&self.conversation);
+                    stopping = Some(tokio::spawn(stop));
+                }
+            }
+        }
+        self.view.children(&[]);
+        self.view.finish().ok();
+        stopping.is_none()
+    }
+
+    async fn look_at_children(&mut self) {
+        if self.has_children && self.view.draws_children() {
+            let children = self.harness.children(&self.conversation).await;
+            self.view.children(&children);
+        }
     }
 
     async fn next(&mut self, ticker: &mut Interval) -> Wake {
@@ -409,6 +482,15 @@ impl<'a> Driver<'a> {
     /// What to type to go on with this Session.
     pub fn resume_command(&self) -> String {
         self.context.resume_command(self.conversation.id(), self.conversation.workspace())
+    }
+}
+
+/// What was heard about a child.
+fn life_of(heard: &Heard) -> Option<&SubagentEvent> {
+    let Heard::Event(event) = heard else { return None };
+    match event.kind() {
+        EventKind::Canonical(Canonical::SubagentEvent(life)) => Some(life),
+        EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,
     }
 }
 

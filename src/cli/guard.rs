@@ -14,6 +14,8 @@ const HERE: &[&str] = &[
     "models",
     "permissions",
     "mcp",
+    "skills",
+    "agents",
     "trust",
     "untrust",
     "acp",
@@ -24,20 +26,22 @@ const HERE: &[&str] = &[
     "undo",
     "redo",
     "fork",
+    "compact",
     "tree",
     "changes",
     "merge",
+    "agents",
     "config",
     "inspect-replay",
     "diagnose",
     "export",
+    "gc",
     "completions",
     "help",
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] =
-    &["compact", "diagnose", "skills", "agents", "workflow", "export", "delegate", "gc"];
+const LATER: &[&str] = &["workflow", "delegate"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {
@@ -88,9 +92,9 @@ mod tests {
 
     #[test]
     fn a_promised_command_is_not_a_prompt() {
-        let message = "the command `gc` is not in this version of Pixir";
-        check_word("gc", Some(message));
-        check_word("GC", Some(message));
+        let message = "the command `delegate` is not in this version of Pixir";
+        check_word("delegate", Some(message));
+        check_word("Delegate", Some(message));
     }
 
     #[test]

@@ -4,8 +4,11 @@
 //! into words, an envelope and a number, so that no command can forget one of them.
 
 mod acp;
+mod agents;
 mod arguments;
 mod changes;
+mod children;
+mod compact;
 mod completions;
 mod config;
 mod demo;
@@ -16,6 +19,7 @@ mod drive;
 mod exit;
 mod export;
 mod fork;
+mod gc;
 mod guard;
 mod inspect_replay;
 mod keyboard;
@@ -35,6 +39,7 @@ mod resume;
 mod run;
 mod sessions;
 mod signals;
+mod skills;
 mod stdin;
 #[cfg(test)]
 mod tests;
@@ -149,7 +154,7 @@ pub struct Flags {
     /// Ask nothing, also in a Session that was started with --ask or --read-only
     #[arg(long, global = true)]
     pub auto: bool,
-    /// Give the Session this role: build, plan, worker, explorer or reviewer
+    /// Give the Session this role: build, plan, worker, explorer, reviewer, or one of `pixir agents`
     #[arg(long, global = true, value_name = "NAME")]
     pub role: Option<String>,
     /// Let tools write only where this glob matches, such as 'src/**'; may be repeated
@@ -221,11 +226,14 @@ pub enum Command {
     Models(models::ModelsArgs),
     Permissions(permissions::PermissionsArgs),
     Mcp(mcp::McpArgs),
+    Skills(skills::SkillsArgs),
+    Agents(agents::AgentsArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
     Undo(undo::UndoArgs),
     Redo(undo::RedoArgs),
     Fork(fork::ForkArgs),
+    Compact(compact::CompactArgs),
     Tree(tree::TreeArgs),
     Changes(changes::ChangesArgs),
     Merge(merge::MergeArgs),
@@ -235,6 +243,7 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Config(config::ConfigArgs),
+    Gc(gc::GcArgs),
     Export(export::ExportArgs),
     Diagnose(diagnose::DiagnoseArgs),
     InspectReplay(inspect_replay::InspectReplayArgs),
@@ -253,11 +262,14 @@ impl Command {
             Command::Models(_) => "models",
             Command::Permissions(_) => "permissions",
             Command::Mcp(_) => "mcp",
+            Command::Skills(_) => "skills",
+            Command::Agents(_) => "agents",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
             Command::Undo(_) => "undo",
             Command::Redo(_) => "redo",
             Command::Fork(_) => "fork",
+            Command::Compact(_) => "compact",
             Command::Tree(_) => "tree",
             Command::Changes(_) => "changes",
             Command::Merge(_) => "merge",
@@ -267,6 +279,7 @@ impl Command {
             Command::Doctor(_) => "doctor",
             Command::Demo(_) => "demo",
             Command::Config(_) => "config",
+            Command::Gc(_) => "gc",
             Command::Export(_) => "export",
             Command::Diagnose(_) => "diagnose",
             Command::InspectReplay(_) => "inspect-replay",
@@ -324,11 +337,14 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Models(args) => models::models(&args, context),
         Command::Permissions(args) => permissions::permissions(args, context),
         Command::Mcp(args) => mcp::mcp(args, context),
+        Command::Skills(args) => skills::skills(args, context),
+        Command::Agents(args) => agents::agents(args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),
         Command::Redo(args) => undo::redo(&args, context),
         Command::Fork(args) => fork::run(&args, context),
+        Command::Compact(args) => compact::compact(&args, context),
         Command::Tree(args) => tree::tree(&args, context),
         Command::Changes(args) => changes::changes(&args, context),
         Command::Merge(args) => merge::merge(&args, context),
@@ -338,6 +354,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Doctor(args) => doctor::doctor(&args, context),
         Command::Demo(args) => demo::demo(&args, context),
         Command::Config(args) => config::config(args, context),
+        Command::Gc(args) => gc::gc(&args, context),
         Command::Export(args) => export::export(&args, context),
         Command::Diagnose(args) => diagnose::diagnose(&args, context),
         Command::InspectReplay(args) => inspect_replay::inspect_replay(&args, context),

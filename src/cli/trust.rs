@@ -1,6 +1,6 @@
 //! `pixir trust` and `pixir untrust`: may the files of this Workspace do more than strangers may?
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -12,6 +12,8 @@ use crate::config::{self, Wanted};
 use crate::error::{Kind, Report};
 use crate::paths;
 use crate::render::{Envelope, Paper, Signalled, clean, on_one_line};
+use crate::roster::Origin;
+use crate::skill::Scope;
 use crate::trust::Trust;
 
 /// Let the settings of this Workspace do more than a stranger's may
@@ -20,7 +22,8 @@ use crate::trust::Trust;
         A Workspace may bring a .pixir/config.json. A few of its keys always count; those that could \
         widen permissions, or change endpoint, credential or sandbox, count only when you trust the \
         file. It may also bring an .mcp.json with MCP servers, none of which is started or called \
-        before you trust that file. Trust is for this path and this content: a file that changed is \
+        before you trust that file. Its skills, prompts and roles are a stranger's text until you trust \
+        each. Trust is for this path and this content: a file that changed is \
         asked about again. It is given by a person on a terminal, and by no flag.")]
 pub struct TrustArgs {}
 
@@ -31,7 +34,8 @@ pub struct UntrustArgs {}
 pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
     let folder = context.folder()?;
     let file = paths::workspace_config(&folder);
-    let all = config::wanted(&folder, &context.user_settings()?);
+    let mut all = config::wanted(&folder, &context.user_settings()?);
+    all.extend(context.strangers(&folder)?);
     if all.is_empty() {
         let words = format!("nothing in {} wants trust\n", folder.display());
         return Ok(context.told(
@@ -77,20 +81,25 @@ fn settled(wanted: &Wanted, trust: &Trust, context: &Context) -> Result<bool, Re
 pub fn untrust(_: &UntrustArgs, context: &Context) -> Result<Exit, Report> {
     let folder = context.folder()?;
     let trust = Trust::new(&context.home()?);
-    let (mut words, mut is_any) = (String::new(), false);
+    let (mut told, mut is_any) = (String::new(), false);
     let file = paths::workspace_config(&folder);
-    for file in [&file, &paths::workspace_servers(&folder)] {
+    let (skills, roster) = (context.skills(&folder)?, context.roster(&folder)?);
+    let words = trust.words().into_iter().map(|word| word.file);
+    let strange: Vec<PathBuf> =
+        words.filter(|file| skills.may_hold(file) || roster.may_hold(file)).collect();
+    let servers = paths::workspace_servers(&folder);
+    for file in [&file, &servers].into_iter().chain(&strange) {
         let was_trusted = trust.forget(file).map_err(|error| Report::from(&error))?;
         is_any |= was_trusted;
         if was_trusted {
             let file = clean(&file.to_string_lossy());
-            words.extend([&file, " is no longer trusted\n"]);
+            told.extend([&file, " is no longer trusted\n"]);
         }
     }
     if !is_any {
-        words = format!("{} was not trusted\n", clean(&file.to_string_lossy()));
+        told = format!("{} was not trusted\n", clean(&file.to_string_lossy()));
     }
-    Ok(context.told("untrust", &words, json!({ "file": file, "was_trusted": is_any })))
+    Ok(context.told("untrust", &told, json!({ "file": file, "was_trusted": is_any })))
 }
 
 impl Context {
@@ -106,6 +115,45 @@ impl Context {
             word.is_ok_and(|word| word == Some(true))
         });
         all
+    }
+
+    /// Skills, prompts and roles of the project, which are text until the user trusts them.
+    fn strangers(&self, folder: &Path) -> Result<Vec<Wanted>, Report> {
+        let skills = self.skills(folder)?;
+        let mut wanted = Vec::new();
+        for skill in skills.all().all.iter().filter(|skill| skill.scope == Scope::Repo) {
+            let mut settings = vec![
+                ("skill".to_owned(), skill.name().to_owned()),
+                ("description".to_owned(), skill.front.description.clone()),
+                ("instructions".to_owned(), format!("{} bytes of text", skill.text.len())),
+            ];
+            for source in &skill.front.sources {
+                settings.push((format!("context.{}", source.id), source.what.to_string()));
+            }
+            let (file, digest) = (skill.path.clone(), skill.digest.clone());
+            wanted.push(Wanted { file, digest, settings });
+        }
+        for prompt in skills.prompts().all.iter().filter(|prompt| prompt.scope == Scope::Repo) {
+            let settings = vec![
+                ("prompt".to_owned(), format!("/{}", prompt.name)),
+                ("description".to_owned(), prompt.description.clone()),
+            ];
+            let (file, digest) = (prompt.path.clone(), prompt.digest.clone());
+            wanted.push(Wanted { file, digest, settings });
+        }
+        for entry in self.roster(folder)?.all().all.iter().filter(|own| own.origin == Origin::Repo)
+        {
+            let custom = &entry.written.custom;
+            let mut settings = vec![
+                ("role".to_owned(), entry.name().to_owned()),
+                ("description".to_owned(), custom.description.clone()),
+                ("developer_instructions".to_owned(), entry.written.instructions.clone()),
+            ];
+            settings.extend(custom.model.clone().map(|model| ("model".to_owned(), model)));
+            let (file, digest) = (entry.path.clone(), entry.digest.clone());
+            wanted.push(Wanted { file, digest, settings });
+        }
+        Ok(wanted)
     }
 
     /// Asks once about files that want trust, where somebody can answer.

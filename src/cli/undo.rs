@@ -133,7 +133,7 @@ fn rewind(
     })
 }
 
-/// How a Session is opened that runs no Turn.
+/// How a Session behaves in which no Turn runs.
 pub fn manners(config: &Config) -> Manners {
     Manners {
         secrets: std::sync::Arc::default(),

@@ -422,7 +422,8 @@ impl Explain for ConfigError {
         match &self.source {
             Source::File(path) => vec![format!("correct or remove {}", path.display())],
             Source::Variable(name) => vec![format!("unset {name}, or give it a valid value")],
-            Source::Flag(_) | Source::Together => Vec::new(),
+            Source::Together => vec!["see who set what with `pixir config list --origin`".into()],
+            Source::Flag(_) => Vec::new(),
         }
     }
 }

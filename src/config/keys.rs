@@ -241,6 +241,15 @@ pub const KEYS: &[Key] = &[
     user("workspaces.max_file_bytes", Shape::Number, |config, value| {
         put(&mut config.workspaces.largest_file, count(value, 1..=1_099_511_627_776)?)
     }),
+    user("context_window", Shape::Number, |config, value| {
+        put(&mut config.context_window, Some(number(value, &(1_000..=MANY))?))
+    }),
+    user("compaction.auto", Shape::Switch, |config, value| {
+        put(&mut config.compaction.auto, switch(value)?)
+    }),
+    user("compaction.model_assisted", Shape::Switch, |config, value| {
+        put(&mut config.compaction.model_assisted, switch(value)?)
+    }),
     user("undo.enabled", Shape::Switch, |config, value| {
         put(&mut config.undo.enabled, switch(value)?)
     }),

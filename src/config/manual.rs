@@ -281,6 +281,19 @@ const MANUAL: &[Entry] = &[
         "How often one that only reads is tried again when the Provider fails in passing",
         |c| json!(c.subagents.retries),
     ),
+    entry(
+        "context_window",
+        "How many tokens the model's window has; without it, as the table of models says",
+        |c| json!(c.context_window),
+    ),
+    entry("compaction.auto", "Whether room is made by itself when the window fills up", |c| {
+        json!(c.compaction.auto)
+    }),
+    entry(
+        "compaction.model_assisted",
+        "Whether the Session's own model puts old Turns into words for it",
+        |c| json!(c.compaction.model_assisted),
+    ),
     entry("instructions_limit", "How many bytes of the chain of AGENTS.md reach the model", |c| {
         json!(c.instructions_limit)
     }),

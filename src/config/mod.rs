@@ -30,7 +30,7 @@ pub use file::{Flags, Loaded, Sources, load};
 pub use keys::Key;
 pub use manual::{Entry, accepts, canonical, entries, find, reference};
 pub use mcp::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
-pub use models::Sight;
+pub use models::{Sight, Window};
 pub use origin::Origins;
 pub use prices::Prices;
 pub use sandbox::{NetworkRule, Sandbox, SandboxLevel};
@@ -98,6 +98,10 @@ pub struct Config {
     pub undo: Undo,
     /// Limits of the Workspaces of children.
     pub workspaces: Workspaces,
+    /// How many tokens the model's window has; `None` leaves it to what is known of the model.
+    pub context_window: Option<u64>,
+    /// How room is made in it.
+    pub compaction: Compaction,
     /// What the run may use up.
     pub budget: Budget,
     /// What tokens cost, where that is known.
@@ -144,6 +148,8 @@ impl Config {
             instructions_limit: 32 * 1024,
             undo: Undo::default(),
             workspaces: Workspaces::default(),
+            context_window: None,
+            compaction: Compaction::default(),
             budget: Budget::default(),
             prices: Prices::default(),
             web_search: false,
@@ -356,5 +362,20 @@ impl Default for Subagents {
             max_timeout: Duration::from_hours(1),
             retries: 1,
         }
+    }
+}
+
+/// How room is made in a window that fills up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compaction {
+    /// Whether it is made by itself, before a request that would not fit and after one that did not.
+    pub auto: bool,
+    /// Whether the Session's own model is asked to put old Turns into words.
+    pub model_assisted: bool,
+}
+
+impl Default for Compaction {
+    fn default() -> Self {
+        Self { auto: true, model_assisted: false }
     }
 }

@@ -183,6 +183,35 @@ impl Sight {
     }
 }
 
+/// How large the window of a model is: what the user says, or the list of its endpoint, or the
+/// table. Looked up when a request is about to leave, and never before.
+#[derive(Debug, Clone)]
+pub struct Window {
+    home: Home,
+    base_url: String,
+    model: String,
+    known: Arc<OnceLock<u64>>,
+}
+
+impl Window {
+    /// The window of a model at an endpoint, unless the user names one.
+    pub fn new(named: Option<u64>, (home, base_url): (Home, &str), model: &str) -> Self {
+        let known = named.map_or_else(OnceLock::new, OnceLock::from);
+        let (base_url, model) = (base_url.to_owned(), model.to_owned());
+        Self { home, base_url, model, known: Arc::new(known) }
+    }
+
+    /// In tokens; looked up once.
+    pub fn tokens(&self) -> u64 {
+        *self.known.get_or_init(|| {
+            let listing = remembered(&self.home, &self.base_url);
+            let models = listing.into_iter().flat_map(|listing| listing.models);
+            let listed = models.into_iter().find(|model| model.name == self.model);
+            listed.unwrap_or_else(|| Model::named(&self.model)).window()
+        })
+    }
+}
+
 /// The endpoints of the cache, as an object.
 fn cache(home: &Home) -> Value {
     let path = home.models();
@@ -249,6 +278,23 @@ mod tests {
         ] {
             let sight = Sight::new(takes_images, (home.clone(), base_url), model);
             assert_eq!(sight.sees(), expected, "{model} at {base_url}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_what_the_user_says_or_the_list_or_the_table() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path().join("home"));
+        let answer = json!({"data": [{"id": "gpt-5.5", "context_window": 9_000}]});
+        remember(&home, "u", &Listing { fetched_at: 1, models: listed(&answer).unwrap() }).unwrap();
+        for (named, base_url, model, expected) in [
+            (Some(5), "u", "gpt-5.5", 5),
+            (None, "u", "gpt-5.5", 9_000),
+            (None, "elsewhere", "gpt-5.5", 272_000),
+            (None, "u", "unheard of", UNKNOWN_WINDOW),
+        ] {
+            let window = Window::new(named, (home.clone(), base_url), model);
+            assert_eq!(window.tokens(), expected, "{model} at {base_url}");
         }
     }
 

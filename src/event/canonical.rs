@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use super::open::open_enum;
 use super::{
-    Continuation, Extra, PermissionDecision, PostureChanged, RateLimits, SessionFork,
-    SessionStarted, SubagentEvent, Tokens,
+    Continuation, Extra, HistoryCompaction, PermissionDecision, PostureChanged, RateLimits,
+    SessionFork, SessionStarted, SubagentEvent, Tokens,
 };
 use crate::error::Report;
 use crate::id::CallId;
@@ -90,7 +90,7 @@ facts! {
     Plan = "plan",
     /// A Skill became part of the context.
     SkillActivation = "skill_activation",
-    /// A Skill's context was loaded again.
+    /// A source of a Skill's context was read, for one Turn.
     SkillContextHydration = "skill_context_hydration",
     /// Something happened to a child Session, or to an old Session's posture.
     SubagentEvent = "subagent_event",
@@ -348,25 +348,78 @@ pub struct Plan {
 pub struct SkillActivation {
     #[serde(default)]
     pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Whose it is: `repo`, `user` or `pixir`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub scope: String,
+    /// Where it was, without the folders of a machine.
     #[serde(default)]
     pub path: String,
+    /// Its folder, for the files beside it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub folder: String,
+    /// Of the whole file.
     #[serde(default)]
     pub content_hash: String,
+    /// The text as it was, cut where it is too long; empty when it stands in the Log already.
     #[serde(default)]
     pub content: String,
+    /// How many bytes the whole has, when the text is cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_from: Option<u64>,
+    /// It is active already, and its text has been shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeated: bool,
+    /// The only tools of its Turn, as they are written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_tools: Vec<String>,
+    /// `user` or `model`.
     #[serde(default)]
     pub activated_by: String,
     #[serde(flatten)]
     pub extra: Extra,
 }
 
-/// A Skill's context was loaded again after a checkpoint.
+/// What one source of a Skill's context gave, for one Turn.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SkillContextHydration {
     #[serde(default)]
     pub name: String,
+    /// Of the Skill that declared the source.
     #[serde(default)]
     pub content_hash: String,
+    /// The name of the source.
+    #[serde(default)]
+    pub source: String,
+    /// `files`, `git` or `command`.
+    #[serde(default)]
+    pub kind: String,
+    /// What was looked at or run.
+    #[serde(default)]
+    pub request: String,
+    /// The tools that did it, through the Executor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// `user` or `model`.
+    #[serde(default)]
+    pub requested_by: String,
+    /// The permission mode it happened under.
+    #[serde(default)]
+    pub mode: String,
+    #[serde(default)]
+    pub ok: bool,
+    /// What the model is shown in this Turn.
+    #[serde(default)]
+    pub content: String,
+    /// Of that text.
+    #[serde(default)]
+    pub sha256: String,
+    /// How many bytes there were, when not all are shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_from: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Report>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -391,23 +444,6 @@ pub struct BranchSummary {
     pub parent_session_id: String,
     #[serde(default)]
     pub summary: String,
-    #[serde(flatten)]
-    pub extra: Extra,
-}
-
-/// A checkpoint that stands for older History when it is replayed.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct HistoryCompaction {
-    #[serde(default)]
-    pub from_seq: u64,
-    #[serde(default)]
-    pub to_seq: u64,
-    #[serde(default)]
-    pub strategy: String,
-    #[serde(default)]
-    pub trigger: String,
-    #[serde(default)]
-    pub summary: Value,
     #[serde(flatten)]
     pub extra: Extra,
 }

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::Pressure;
 use crate::error::Report;
 use crate::id::CallId;
 
@@ -20,7 +21,7 @@ pub enum Ephemeral {
     /// What the Session does now.
     Status(Status),
     /// How full the model's window is.
-    ContextPressure(Value),
+    ContextPressure(Pressure),
     /// A Provider call failed and will be tried again.
     ProviderRetry(ProviderRetry),
     /// The user is asked.
@@ -66,7 +67,7 @@ impl Ephemeral {
                 json!({ "call_id": call_id, "chunk": chunk })
             }
             Ephemeral::Status(status) => json!(status),
-            Ephemeral::ContextPressure(gauge) => gauge.clone(),
+            Ephemeral::ContextPressure(pressure) => json!(pressure),
             Ephemeral::ProviderRetry(retry) => json!(retry),
             Ephemeral::PermissionRequest(request) => json!(request),
             Ephemeral::PermissionResolved { call_id, answer } => {

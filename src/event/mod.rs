@@ -6,12 +6,14 @@
 mod bill;
 mod bus;
 mod canonical;
+mod compaction;
 mod counts;
 mod descriptor;
 mod ephemeral;
 mod guest;
 mod open;
 mod posture;
+mod pressure;
 #[cfg(test)]
 mod reference;
 mod subagent;
@@ -27,11 +29,13 @@ use serde_json::Value;
 
 pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener, WeakBus};
 pub use canonical::*;
+pub use compaction::HistoryCompaction;
 pub use counts::*;
 pub use descriptor::Descriptor;
 pub use ephemeral::*;
 pub use guest::{guest, guest_call};
 pub use posture::*;
+pub use pressure::{Pressure, Tier};
 pub use subagent::{SubagentEvent, SubagentUsage};
 
 use crate::id::{EventId, SessionId};

@@ -78,9 +78,12 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             json!({"name": "tidy", "path": "skills/tidy/SKILL.md", "content_hash": "…", "content": "…", "activated_by": "user"}),
             "A Skill became part of the context.",
         ),
-        "skill_context_hydration" => {
-            (json!({"name": "tidy", "content_hash": "…"}), "A Skill's context was loaded again.")
-        }
+        "skill_context_hydration" => (
+            json!({"name": "tidy", "content_hash": "…", "source": "changes", "kind": "git", "request": "git status",
+                "tools": ["bash"], "requested_by": "user", "mode": "auto", "ok": true, "content": "## main\n M a.rs",
+                "sha256": "…"}),
+            "A source of a Skill's context was read, for one Turn.",
+        ),
         "subagent_event" => (
             json!({"event": "finished", "subagent_id": "sub_0123456789", "child_session_id": "20260101T000000-fedcba",
                 "agent": "explorer", "status": "completed", "summary": "All fine.", "task": "Look around.", "depth": 1,
@@ -102,8 +105,10 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             "What happened on the branch that was left.",
         ),
         "history_compaction" => (
-            json!({"from_seq": 1, "to_seq": 40, "strategy": "deterministic", "trigger": "manual", "summary": "…"}),
-            "Older History is replaced by a checkpoint for the model; the Log keeps everything.",
+            json!({"from_seq": 1, "to_seq": 40, "strategy": "deterministic", "trigger": "manual", "summary": "…",
+                "prune_to_seq": 52, "prune_over_bytes": 400, "checkpoint": {"user_instructions": ["make it faster"]},
+                "turns_compacted": 9, "turns_kept": 2, "outputs_pruned": 4, "tokens_before": 91_000, "tokens_after": 21_000, "window_tokens": 272_000}),
+            "What the model sees of older History from here on; the Log keeps everything. `summary` stands for everything up to `to_seq` (null when nothing is replaced), `context` is the late context that holds there; up to `prune_to_seq`, outputs and arguments over `prune_over_bytes` are replayed as a marker. The last one that counts rules alone. `trigger` is `manual`, `critical_pressure` or `overflow_recovery`; `strategy` is `deterministic` or `model_assisted`, and `fallback_reason` says why the model did not help.",
         ),
         "history_rewound" => {
             (json!({"to_seq": 12}), "The conversation went back to before this seq.")
@@ -149,7 +154,14 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
             chunk: "running 3 tests\n".into(),
         },
         Ephemeral::Status(Status::Thinking { iteration: 0 }),
-        Ephemeral::ContextPressure(json!({"tier": "advisory", "ratio": 0.71})),
+        Ephemeral::ContextPressure(Pressure {
+            tier: Tier::Warning,
+            model: "gpt-5.5".into(),
+            input_tokens: 223_000,
+            window_tokens: 272_000,
+            estimated_tokens: 4_100,
+            next_actions: vec!["make room with `pixir compact`".into()],
+        }),
         Ephemeral::ProviderRetry(ProviderRetry {
             attempt: 2,
             max_attempts: 5,
@@ -178,7 +190,9 @@ fn meaning(notice: &Ephemeral) -> &'static str {
         Ephemeral::Status(_) => {
             "idle, starting (the first Turn waits a moment for the MCP servers that `servers` names), thinking, working (with `waiting` and the reason while a call waits for its turn), or the end of a Turn: done, error, interrupted."
         }
-        Ephemeral::ContextPressure(_) => "How full the model's window is.",
+        Ephemeral::ContextPressure(_) => {
+            "How full the model's window is before a request leaves: once at 70 % (advisory), 80 % (warning) and 90 % (critical), and again after a compaction. `estimated_tokens` of them are estimated, the others were counted by the Provider."
+        }
         Ephemeral::ProviderRetry(_) => "A Provider call failed and will be tried again.",
         Ephemeral::PermissionRequest(_) => "The user is asked.",
         Ephemeral::PermissionResolved { .. } => {

@@ -12,6 +12,7 @@ use crate::credential::FieldPolicy;
 use crate::event::PermissionMode;
 use crate::prompt;
 use crate::role::strictest;
+use crate::roster::Roster;
 use crate::sandbox::Profile;
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::Workspace;
@@ -39,7 +40,8 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
         let history = session.history().await?;
-        let before = Posture::of(&history);
+        let roster = Roster::new(&self.places(conversation.workspace()));
+        let before = Posture::of(&history, &roster);
         let after = before.changed(&change, self.models());
         if let Some(fact) = after.news(&before) {
             session.record(fact.into()).await?;
@@ -48,11 +50,12 @@ impl Harness {
         let old = conversation.settings();
         let confinement = Profile::of(self.config.sandbox.level, &after.mode);
         old.stance.set(after.mode.clone(), confinement);
-        let toolbox = old.tools.clone().without(after.role.withheld);
+        let toolbox = old.tools.clone().of_role(after.role);
         let settings = Settings {
             toolbox,
             role: after.role,
             sight: self.sight(&after.model),
+            window: self.window(&after.model),
             prompt: Prompt {
                 cache_key: prompt::cache_key(
                     prompt::VERSION,
@@ -72,15 +75,19 @@ impl Harness {
 
     /// Goes on with a Session that another Harness of this process opened: who signed in or out in
     /// the meantime has changed who pays.
-    pub fn adopt(&self, conversation: &Conversation) -> Conversation {
+    pub fn adopt(&self, conversation: &Conversation, from: &Self) -> Conversation {
         self.sessions.remember(conversation.session());
+        self.take_family(conversation, from);
         let old = conversation.settings();
-        conversation.with(Settings {
+        let conversation = conversation.with(Settings {
             provider: Arc::clone(&self.provider),
             secrets: Arc::clone(&self.secrets),
             sight: self.sight(&old.model),
+            window: self.window(&old.model),
             ..old.clone()
-        })
+        });
+        self.lead(&conversation);
+        conversation
     }
 
     /// The same Session at the beginning of a run of its own: what a run may use up is counted from

@@ -43,6 +43,15 @@ impl Harness {
         }
     }
 
+    /// Knows the children of a Conversation that another Harness of this process started.
+    pub(super) fn take_family(&self, conversation: &Conversation, from: &Self) {
+        if let Some(family) = from.family(conversation.settings()) {
+            let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+            let folder = conversation.settings().session_folder.clone();
+            families.insert(folder, Arc::downgrade(&family));
+        }
+    }
+
     /// The children of a Conversation, in the order they came.
     pub async fn children(&self, conversation: &Conversation) -> Vec<ChildView> {
         match self.family(conversation.settings()) {
@@ -52,16 +61,28 @@ impl Harness {
     }
 
     /// Waits until no child of a Conversation works or waits for its turn.
-    pub async fn children_settled(&self, conversation: &Conversation) {
-        if let Some(family) = self.family(conversation.settings()) {
-            family.idle().await;
+    pub fn children_settled(
+        &self,
+        conversation: &Conversation,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let family = self.family(conversation.settings());
+        async move {
+            if let Some(family) = family {
+                family.idle().await;
+            }
         }
     }
 
     /// Ends all children of a Conversation; returns when that is recorded.
-    pub async fn cancel_children(&self, conversation: &Conversation) {
-        if let Some(family) = self.family(conversation.settings()) {
-            family.cancel_all().await;
+    pub fn cancel_children(
+        &self,
+        conversation: &Conversation,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let family = self.family(conversation.settings());
+        async move {
+            if let Some(family) = family {
+                family.cancel_all().await;
+            }
         }
     }
 

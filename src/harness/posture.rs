@@ -7,6 +7,7 @@ use crate::config::models::Model;
 use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::role::{Role, strictest};
+use crate::roster::Roster;
 use crate::workspace::Workspace;
 
 /// What a Session is set to.
@@ -45,8 +46,9 @@ impl Posture {
         }
     }
 
-    /// The posture at the end of a History; what a Log does not say is empty.
-    pub fn of(history: &History) -> Self {
+    /// The posture at the end of a History; what a Log does not say is empty. Roles of files are
+    /// looked up by name, as they are now.
+    pub fn of(history: &History, roster: &Roster) -> Self {
         let mut posture = Self {
             model: String::new(),
             effort: None,
@@ -61,19 +63,19 @@ impl Posture {
                     posture.model = started.model.clone().unwrap_or_default();
                     posture.effort.clone_from(&started.effort);
                     posture.mode = started.permission_mode.clone();
-                    posture.role = Role::recorded(&started.role);
+                    posture.role = roster.recorded(&started.role);
                     posture.sandbox.clone_from(&started.sandbox_mode);
                     posture.narrow(&started.allow_write, &started.deny_write);
                 }
                 Canonical::SessionFork(fork) => {
                     posture.mode = fork.permission_mode.clone();
-                    posture.role = Role::recorded(&fork.role);
+                    posture.role = roster.recorded(&fork.role);
                     posture.sandbox.clone_from(&fork.sandbox_mode);
                     posture.model = fork.model.clone().unwrap_or(posture.model);
                     posture.effort = fork.effort.clone().or(posture.effort);
                     posture.narrow(&fork.allow_write, &fork.deny_write);
                 }
-                Canonical::PostureChanged(changed) => posture.apply(changed),
+                Canonical::PostureChanged(changed) => posture.apply(changed, roster),
                 Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
                     if let Some(mode) = event.permission_mode.as_deref() {
                         posture.mode = PermissionMode::from_text(mode);
@@ -85,7 +87,25 @@ impl Posture {
         posture
     }
 
-    fn apply(&mut self, changed: &PostureChanged) {
+    /// Where the tools of a Session with this History may write, whatever its role is.
+    pub fn bounds_of(history: &History) -> Result<Bounds, HarnessError> {
+        let mut bounds = Bounds::none();
+        for fact in history.facts() {
+            let (allow, deny) = match fact {
+                Canonical::SessionStarted(it) => (&it.allow_write, &it.deny_write),
+                Canonical::SessionFork(it) => (&it.allow_write, &it.deny_write),
+                Canonical::PostureChanged(it) => (&it.allow_write, &it.deny_write),
+                _ => continue,
+            };
+            let globs = WriteGlobs { allow: allow.clone(), deny: deny.clone() };
+            if !globs.is_empty() {
+                bounds.narrow(&globs).map_err(HarnessError::Bounds)?;
+            }
+        }
+        Ok(bounds)
+    }
+
+    fn apply(&mut self, changed: &PostureChanged, roster: &Roster) {
         if let Some(model) = &changed.model {
             self.model.clone_from(model);
         }
@@ -96,7 +116,7 @@ impl Posture {
             self.mode = mode.clone();
         }
         if let Some(role) = &changed.role {
-            self.role = Role::recorded(role);
+            self.role = roster.recorded(role);
         }
         if let Some(sandbox) = &changed.sandbox_mode {
             self.sandbox.clone_from(sandbox);

@@ -12,6 +12,7 @@ use crate::history::{self, History};
 use crate::id::SessionId;
 use crate::mcp::Connections;
 use crate::resource;
+use crate::roster::Roster;
 use crate::workspace::Workspace;
 
 /// What is supposed to happen next.
@@ -64,7 +65,9 @@ impl Harness {
             suppose(&mut history, result.into());
         }
         let granted = self.grants.find(id, logs);
-        let Resumed { posture, .. } = Posture::of(&history).resumed(&self.config, granted.as_ref());
+        let roster = Roster::new(&self.places(logs));
+        let before = Posture::of(&history, &roster);
+        let Resumed { posture, .. } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         let connections = Connections::default();
         let seat = Seat { logs, id };

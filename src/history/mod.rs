@@ -9,11 +9,13 @@ mod rewind;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod visible;
 
 use std::sync::Arc;
 
 pub use closing::{cut_turn, orphan_result, partial};
 pub use turns::{OpenTurn, Turns};
+pub use visible::{Visible, link};
 
 use crate::event::{Canonical, Plan, Seq, SharedEvent, ToolCall};
 use crate::id::{CallId, SessionId};
@@ -128,6 +130,25 @@ impl History {
             Canonical::Plan(plan) => Some(plan),
             _ => None,
         })
+    }
+
+    /// The hash of a Skill whose text the model still sees, if it is active: not taken back, and
+    /// not behind a checkpoint.
+    pub fn active_skill(&self, name: &str) -> Option<&str> {
+        let mut checkpoint = 0;
+        for (seq, fact) in self.live_backwards() {
+            match fact {
+                Canonical::HistoryCompaction(compaction) if checkpoint == 0 => {
+                    checkpoint = compaction.to_seq;
+                }
+                Canonical::SkillActivation(skill) if skill.name == name && !skill.repeated => {
+                    let is_shown = checkpoint == 0 || seq > checkpoint;
+                    return is_shown.then_some(skill.content_hash.as_str());
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// The id of the Session from which this one branched off in the end; its own when it did not.

@@ -26,6 +26,21 @@ impl History {
         turns(self.live_backwards())
     }
 
+    /// Where the Turn of a `user_message` begins: at the Skills that it made active, if there are
+    /// any.
+    pub fn beginning_of(&self, turn: Seq) -> Seq {
+        let mut beginning = turn;
+        for (seq, fact) in self.live_backwards().skip_while(|(seq, _)| *seq >= turn) {
+            match fact {
+                Canonical::SkillActivation(skill) if skill.activated_by != "model" => {
+                    beginning = seq;
+                }
+                _ => break,
+            }
+        }
+        beginning
+    }
+
     /// What the last undo took back, as long as nothing was said since.
     pub fn undone(&self) -> Option<Undone> {
         let kept = self.live_turns();

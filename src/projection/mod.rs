@@ -5,6 +5,7 @@ mod replay;
 mod sessions;
 mod transcript;
 mod usage;
+mod waste;
 mod workspaces;
 
 pub use diagnosis::{Diagnosis, Health, Turn, diagnose};
@@ -12,4 +13,5 @@ pub use replay::{Anatomy, METHOD, anatomy};
 pub use sessions::{Place, Standing, Summary, delete, find, holder_of, list, page, posture_model};
 pub use transcript::{Attachment as Exported, Call, Entry, Transcript, transcript};
 pub use usage::{Spending, Sum, Window, spending, spending_of};
-pub use workspaces::{known, remember};
+pub use waste::{Cleared, Plan, Waste, Wish, annex, clear, drafts, home_waste, leftovers, plan};
+pub use workspaces::{forget_gone, gone, known, remember};

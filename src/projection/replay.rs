@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 use serde_json::Value;
 
-/// How tokens are counted.
-pub const METHOD: &str = "bytes_per_token_4";
+use crate::tokens;
 
-/// An image costs about this much, however many bytes it has.
-const IMAGE_TOKENS: u64 = 1_000;
+/// How tokens are counted.
+pub const METHOD: &str = "shape_of_text";
+
+/// Sealed reasoning is about so many bytes for each token in it.
+const SEALED: u64 = 5;
 
 /// The longest piece of an item that is shown for it.
 const EXCERPT: usize = 300;
@@ -56,9 +58,24 @@ pub struct Item {
     pub excerpt: String,
 }
 
-/// About how many tokens a text takes. The one place that knows.
-pub fn estimate(bytes: u64) -> u64 {
-    bytes.div_ceil(4)
+/// About how many tokens all texts in a value take; what seals reasoning and shows an image is
+/// not read as text.
+fn weigh(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => tokens::estimate(text),
+        Value::Array(all) => all.iter().map(weigh).sum(),
+        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "input_image") => {
+            tokens::image(None)
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| match (name.as_str(), value) {
+                ("encrypted_content", Value::String(sealed)) => sealed.len() as u64 / SEALED,
+                _ => weigh(value),
+            })
+            .sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
 }
 
 /// Takes a request apart.
@@ -68,17 +85,23 @@ pub fn anatomy(body: &Value) -> Anatomy {
     let tools = list("tools");
     let items: Vec<Item> = list("input").iter().enumerate().map(item).collect();
     let sum = |of: fn(&Item) -> u64| items.iter().map(of).sum::<u64>();
-    let part = |name, count: usize, bytes| Part {
+    let part = |name, count: usize, bytes, estimated_tokens| Part {
         name,
         count: count as u64,
         bytes,
-        estimated_tokens: estimate(bytes),
+        estimated_tokens,
     };
     let instructions = text(&body["instructions"]);
     let tool_bytes: u64 = tools.iter().map(length).sum();
     let parts = vec![
-        part("instructions", usize::from(instructions > 0), instructions),
-        part("tools", tools.len(), tool_bytes),
+        part(
+            "instructions",
+            usize::from(instructions > 0),
+            instructions,
+            weigh(&body["instructions"]),
+        ),
+        // Schemas are read with their names and brackets.
+        part("tools", tools.len(), tool_bytes, tools.iter().map(schema_weight).sum()),
         Part {
             name: "input",
             count: items.len() as u64,
@@ -102,6 +125,10 @@ pub fn anatomy(body: &Value) -> Anatomy {
     }
 }
 
+fn schema_weight(tool: &Value) -> u64 {
+    tokens::estimate(&tool.to_string())
+}
+
 fn length(value: &Value) -> u64 {
     serde_json::to_string(value).map_or(0, |text| text.len() as u64)
 }
@@ -109,9 +136,6 @@ fn length(value: &Value) -> u64 {
 fn item((index, value): (usize, &Value)) -> Item {
     let word = |name: &str| value[name].as_str().map(str::to_owned);
     let bytes = length(value);
-    let images: Vec<u64> =
-        pieces(value).filter(|piece| piece["type"] == "input_image").map(length).collect();
-    let plain = bytes.saturating_sub(images.iter().sum());
     Item {
         index,
         kind: word("type").unwrap_or_else(|| "unknown".to_owned()),
@@ -119,7 +143,7 @@ fn item((index, value): (usize, &Value)) -> Item {
         call_id: word("call_id"),
         name: word("name"),
         bytes,
-        estimated_tokens: estimate(plain) + IMAGE_TOKENS * images.len() as u64,
+        estimated_tokens: weigh(value) + tokens::PER_ITEM,
         excerpt: excerpt(value),
     }
 }
@@ -225,7 +249,7 @@ mod tests {
             found.parts.iter().map(|part| part.estimated_tokens).sum::<u64>(),
             found.estimated_tokens
         );
-        assert!(found.estimated_tokens < 1_300, "{}", found.estimated_tokens);
+        assert!(found.estimated_tokens < 2_300, "{}", found.estimated_tokens);
         assert_eq!((found.items[0].excerpt.as_str(), found.counts["message"]), ("look", 1));
         assert!(anatomy(&Value::Null).is_valid);
     }

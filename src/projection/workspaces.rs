@@ -39,6 +39,27 @@ pub fn remember(home: &Home, workspace: &Path) {
     store(home, &list).ok();
 }
 
+/// Workspaces of the cache whose folder is no more.
+pub fn gone(home: &Home) -> Vec<PathBuf> {
+    let is_gone = |path: &PathBuf| {
+        path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    listed(home).into_iter().filter(is_gone).collect()
+}
+
+/// Takes them out of it; says how many there were.
+pub fn forget_gone(home: &Home) -> std::io::Result<usize> {
+    let folder = fs::File::open(home.folder())?;
+    folder.lock()?;
+    let gone = gone(home);
+    if !gone.is_empty() {
+        let mut list = listed(home);
+        list.retain(|path| !gone.contains(path));
+        store(home, &list)?;
+    }
+    Ok(gone.len())
+}
+
 fn listed(home: &Home) -> Vec<PathBuf> {
     let path = home.workspaces();
     let is_sane = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::secret::Secrets;
 use crate::tool::is_hidden;
+use crate::workspace::project_folders;
 
 /// The name of the files.
 const NAME: &str = "AGENTS.md";
@@ -86,13 +87,10 @@ impl Project {
 /// The files that may exist, each with the folder it must not lead out of; the user's own file may
 /// be a link to anywhere.
 fn files(sources: &Sources<'_>) -> Vec<(PathBuf, Option<PathBuf>)> {
-    let root = sources.workspace.ancestors().find(|folder| folder.join(".git").exists());
-    let root = root.unwrap_or(sources.workspace);
-    let mut folders: Vec<&Path> =
-        sources.workspace.ancestors().take_while(|folder| folder.starts_with(root)).collect();
-    folders.reverse();
+    let folders = project_folders(sources.workspace);
+    let root = folders.first().copied().unwrap_or(sources.workspace);
     let mut files = vec![(sources.user_file.to_owned(), None)];
-    files.extend(folders.into_iter().map(|folder| (folder.join(NAME), Some(root.to_owned()))));
+    files.extend(folders.iter().map(|folder| (folder.join(NAME), Some(root.to_owned()))));
     files.dedup_by(|later, earlier| later.0 == earlier.0);
     files
 }

@@ -8,17 +8,17 @@
 //! Items are written straight into one buffer; no tree of values is built.
 
 mod shown;
-
-use std::collections::{HashMap, VecDeque};
+mod skilled;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::compaction::prune;
 use crate::event::{
     AssistantMessage, Canonical, Extra, HistoryCompaction, Reasoning, Seq, ToolCall, ToolResult,
     UserMessage,
 };
-use crate::history::History;
+use crate::history::{History, link};
 use crate::provider::Item;
 use crate::resource::Contents;
 
@@ -64,15 +64,26 @@ pub fn write(out: &mut Vec<u8>, history: &History, reader: &Reader<'_>, project:
     if let Some(project) = project {
         fold.message(Role::Developer, project);
     }
-    let visible = Visible::of(history, reader.unreadable_to);
-    if let Some(checkpoint) = visible.checkpoint {
+    let visible = history.visible();
+    if let Some(checkpoint) = visible.checkpoint.filter(|own| own.hidden_to().is_some()) {
+        if let Some(context) = &checkpoint.context {
+            fold.message(Role::Developer, context);
+        }
         fold.message(Role::User, &checkpoint_text(checkpoint));
     }
-    let links = link(&visible.facts);
+    let limit = |seq: Seq| visible.checkpoint.and_then(|checkpoint| checkpoint.prunes(seq));
+    let is_read = |(seq, fact): &(Seq, &Canonical)| {
+        let is_unreadable = reader.unreadable_to.is_some_and(|last| *seq <= last);
+        !matches!(fact, Canonical::Reasoning(_)) || !(is_unreadable || limit(*seq).is_some())
+    };
+    let facts = visible.facts.into_iter().filter(is_read);
+    let (seqs, facts): (Vec<Seq>, Vec<&Canonical>) = facts.unzip();
+    fold.limits = seqs.into_iter().map(limit).collect();
+    let links = link(&facts);
     let is_user = |fact: &&Canonical| matches!(fact, Canonical::UserMessage(_));
-    fold.turn_start = visible.facts.iter().rposition(is_user).unwrap_or_default();
-    for (place, fact) in visible.facts.iter().enumerate() {
-        fold.take(place, fact, &visible.facts, &links);
+    fold.turn_start = facts.iter().rposition(is_user).unwrap_or_default();
+    for (place, fact) in facts.iter().enumerate() {
+        fold.take(place, fact, &facts, &links);
     }
     fold.settle();
     fold.out.push(b']');
@@ -109,64 +120,11 @@ fn recorded(item: &Item, reader: &Reader<'_>) -> Option<Canonical> {
     })
 }
 
-/// The facts that still count after rewinds and the last checkpoint, in order.
-struct Visible<'a> {
-    facts: Vec<&'a Canonical>,
-    checkpoint: Option<&'a HistoryCompaction>,
-}
-
-impl<'a> Visible<'a> {
-    /// Walks backwards, because the last rewind and the last checkpoint decide about the rest;
-    /// nothing before the checkpoint's range is even looked at.
-    fn of(history: &'a History, unreadable_to: Option<Seq>) -> Self {
-        let mut facts = Vec::new();
-        let mut checkpoint: Option<&HistoryCompaction> = None;
-        for (seq, fact) in history.live_backwards() {
-            if checkpoint.is_some_and(|checkpoint| seq <= checkpoint.to_seq) {
-                break;
-            }
-            match fact {
-                Canonical::HistoryRewound(_) => {}
-                Canonical::HistoryCompaction(compaction) => {
-                    checkpoint = checkpoint.or(Some(compaction));
-                }
-                Canonical::Reasoning(_) if unreadable_to.is_some_and(|last| seq <= last) => {}
-                _ => facts.push(fact),
-            }
-        }
-        facts.reverse();
-        Self { facts, checkpoint }
-    }
-}
-
-/// Ties calls to results by place: a result answers the oldest open call with its id. Only within
-/// a Turn: what arrives after the next user message is too late, the model has been told otherwise.
-fn link(facts: &[&Canonical]) -> Vec<Option<usize>> {
-    let mut links = vec![None; facts.len()];
-    let mut open: HashMap<&str, VecDeque<usize>> = HashMap::new();
-    for (place, fact) in facts.iter().enumerate() {
-        match fact {
-            Canonical::UserMessage(_) => open.clear(),
-            Canonical::ToolCall(call) => {
-                open.entry(call.call_id.as_str()).or_default().push_back(place);
-            }
-            Canonical::ToolResult(result) => {
-                let call = open.get_mut(result.call_id.as_str()).and_then(VecDeque::pop_front);
-                if let Some(call) = call {
-                    links[call] = Some(place);
-                    links[place] = Some(call);
-                }
-            }
-            _ => {}
-        }
-    }
-    links
-}
-
 /// A message that waits for the outputs of a batch.
 struct Aside {
     /// The Subagent that it tells of; where an output has told already, it is not said again.
     about: Option<String>,
+    role: Role,
     text: String,
 }
 
@@ -176,13 +134,23 @@ enum Role {
     User,
 }
 
+/// A call whose output is still to come.
+struct Open<'a> {
+    call: &'a ToolCall,
+    result: Option<&'a ToolResult>,
+    /// How large the output may be.
+    limit: Option<u64>,
+}
+
 /// The state of the walk: the open batch of calls, and what must wait for its outputs.
 struct Fold<'a> {
     out: &'a mut Vec<u8>,
     reader: Reader<'a>,
     is_first: bool,
     /// Calls that are written and whose outputs are not.
-    batch: Vec<(&'a ToolCall, Option<&'a ToolResult>)>,
+    batch: Vec<Open<'a>>,
+    /// Place by place, how large a thing may be before a marker stands for it.
+    limits: Vec<Option<u64>>,
     /// Where the batch began; a result of an earlier call is already written.
     batch_start: usize,
     unanswered: usize,
@@ -201,6 +169,7 @@ impl<'a> Fold<'a> {
             reader,
             is_first: true,
             batch: Vec::new(),
+            limits: Vec::new(),
             batch_start: 0,
             unanswered: 0,
             held: Vec::new(),
@@ -236,7 +205,8 @@ impl<'a> Fold<'a> {
                     Canonical::ToolResult(result) => Some(result),
                     _ => None,
                 });
-                self.call(place, call, result);
+                let limit = links[place].and_then(|result| self.limit(result));
+                self.call(place, Open { call, result, limit });
             }
             Canonical::ToolResult(_) => {
                 if links[place].is_some_and(|call| call >= self.batch_start) && self.unanswered > 0
@@ -248,10 +218,11 @@ impl<'a> Fold<'a> {
                     }
                 }
             }
-            Canonical::SkillActivation(skill) => self.aside(format!(
-                "<skill name={:?} path={:?} sha256={:?}>\n{}\n</skill>",
-                skill.name, skill.path, skill.content_hash, skill.content
-            )),
+            Canonical::SkillActivation(skill) => self.aside(skilled::activation(skill)),
+            // What a Turn looked up is true for that Turn.
+            Canonical::SkillContextHydration(context) if place >= self.turn_start => {
+                self.put_aside(Role::Developer, skilled::hydration(context));
+            }
             Canonical::SubagentEvent(child)
                 if matches!(
                     child.event.as_str(),
@@ -269,14 +240,14 @@ impl<'a> Fold<'a> {
                 if self.batch.is_empty() {
                     self.message(Role::User, &text);
                 } else {
-                    self.deferred.push(Aside { about: id, text });
+                    self.deferred.push(Aside { about: id, role: Role::User, text });
                 }
             }
             Canonical::BranchSummary(branch) => self.aside(format!(
                 "[Summary of the branch of Session {} that was left]\n{}",
                 branch.parent_session_id, branch.summary
             )),
-            // Evidence for people; and rewinds and checkpoints, which `Visible` has dealt with.
+            // Evidence for people; and rewinds and checkpoints, which `visible` has dealt with.
             Canonical::AssistantMessage(_)
             | Canonical::SubagentEvent(_)
             | Canonical::SessionStarted(_)
@@ -304,7 +275,12 @@ impl<'a> Fold<'a> {
         self.said(message, is_current);
     }
 
-    fn call(&mut self, place: usize, call: &'a ToolCall, result: Option<&'a ToolResult>) {
+    fn limit(&self, place: usize) -> Option<u64> {
+        self.limits.get(place).copied().flatten()
+    }
+
+    fn call(&mut self, place: usize, open: Open<'a>) {
+        let call = open.call;
         if !self.held.is_empty() {
             self.settle();
             self.release_reasoning();
@@ -317,13 +293,15 @@ impl<'a> Fold<'a> {
         self.out.extend_from_slice(b",\"name\":");
         json(self.out, &call.name);
         self.out.extend_from_slice(b",\"arguments\":");
+        let pruned = self.limit(place).and_then(|limit| prune::arguments(call, limit));
         match (&call.raw_args, &call.args) {
+            _ if let Some(args) = &pruned => json_text(self.out, &mut self.scratch, args),
             (Some(raw), _) => json(self.out, raw),
             (None, Value::Null) => self.out.extend_from_slice(b"\"{}\""),
             (None, args) => json_text(self.out, &mut self.scratch, args),
         }
         self.out.push(b'}');
-        self.batch.push((call, result));
+        self.batch.push(open);
         self.unanswered += 1;
     }
 
@@ -331,22 +309,24 @@ impl<'a> Fold<'a> {
     fn settle(&mut self) {
         let is_current = self.batch_start >= self.turn_start;
         let batch = std::mem::take(&mut self.batch);
-        let results = batch.iter().filter_map(|(_, result)| *result);
+        let results = batch.iter().filter_map(|open| open.result);
         let told: Vec<&str> = results.flat_map(told).collect();
-        for (call, result) in batch {
+        for Open { call, result, limit } in batch {
             self.open_item("{\"type\":\"function_call_output\",\"call_id\":");
             json(self.out, call.call_id.as_str());
             self.out.extend_from_slice(b",\"output\":");
+            let marker = result.zip(limit).and_then(|(result, limit)| prune::output(result, limit));
             match result {
+                _ if let Some(marker) = &marker => json(self.out, marker),
                 Some(result) => self.result(result, is_current),
                 None => json(self.out, ORPHAN),
             }
             self.out.push(b'}');
         }
         self.unanswered = 0;
-        for Aside { about, text } in std::mem::take(&mut self.deferred) {
+        for Aside { about, role, text } in std::mem::take(&mut self.deferred) {
             if !about.is_some_and(|id| told.contains(&id.as_str())) {
-                self.message(Role::User, &text);
+                self.message(role, &text);
             }
         }
     }
@@ -368,10 +348,14 @@ impl<'a> Fold<'a> {
 
     /// A message that is not part of the dialogue; it may not stand between a call and its output.
     fn aside(&mut self, text: String) {
+        self.put_aside(Role::User, text);
+    }
+
+    fn put_aside(&mut self, role: Role, text: String) {
         if self.batch.is_empty() {
-            self.message(Role::User, &text);
+            self.message(role, &text);
         } else {
-            self.deferred.push(Aside { about: None, text });
+            self.deferred.push(Aside { about: None, role, text });
         }
     }
 
@@ -433,7 +417,9 @@ fn checkpoint_text(checkpoint: &HistoryCompaction) -> String {
     };
     format!(
         "[Checkpoint: events {} to {} of this Session are replaced by this summary ({})]\n{summary}",
-        checkpoint.from_seq, checkpoint.to_seq, checkpoint.strategy
+        checkpoint.from_seq,
+        checkpoint.hidden_to().unwrap_or(checkpoint.to_seq),
+        checkpoint.strategy
     )
 }
 

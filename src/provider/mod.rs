@@ -282,9 +282,10 @@ impl Explain for ProviderError {
                 "check OPENAI_API_KEY, or sign in again with `pixir login`",
             ],
             Kind::NotAuthenticated => &["sign in with `pixir login`, or set OPENAI_API_KEY"],
-            Kind::ContextOverflow => {
-                &["start a new Session and tell it what matters from this one"]
-            }
+            Kind::ContextOverflow => &[
+                "make room with `pixir compact`, or start a new Session with what matters",
+                "name the model's real window in `context_window` of the config",
+            ],
             Kind::RateLimited | Kind::ProviderOverloaded => &[&wait],
             Kind::UsageLimitReached => &[&until],
             Kind::QuotaExceeded => &["check the plan and billing of this account"],

@@ -31,7 +31,9 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     };
     let is_guest = guest(&request.tool).is_some();
     let who = if is_guest { "an MCP tool".to_owned() } else { on_one_line(&request.tool) };
-    line(&paint(&format!("? {who} asks: {}", on_one_line(&request.summary))));
+    let child = request.agent.as_deref().map(|agent| format!("{}: ", on_one_line(agent)));
+    let child = child.unwrap_or_default();
+    line(&paint(&format!("? {child}{who} asks: {}", on_one_line(&request.summary))));
     let mut field = |label: &str, value: &str| {
         for (place, part) in value.split('\n').enumerate() {
             let label = if place == 0 { label } else { "" };

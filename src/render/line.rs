@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use super::child;
 use super::diff;
 use super::footnote::footnotes;
 use super::plan;
@@ -115,6 +116,23 @@ impl Line {
                     self.activity(&one_line(notice, NOTICE_WIDTH), sheet);
                 }
             }
+            Canonical::HistoryCompaction(compaction) => {
+                self.activity(&one_line(&compaction.words(), NOTICE_WIDTH), sheet);
+            }
+            Canonical::SkillActivation(skill) if skill.activated_by == "user" => {
+                let line = format!("skill {} ({})", skill.name, skill.path);
+                self.activity(&one_line(&line, NOTICE_WIDTH), sheet);
+            }
+            Canonical::SkillContextHydration(context) => {
+                let how = if context.ok { "" } else { " failed" };
+                let line = format!("context {}{how}: {}", context.source, context.request);
+                self.activity(&one_line(&line, NOTICE_WIDTH), sheet);
+            }
+            Canonical::SubagentEvent(life) => {
+                if let Some(line) = child::line(life) {
+                    self.activity(&line, sheet);
+                }
+            }
             Canonical::LogRepaired(repaired) if !repaired.kept => self.activity(
                 &format!("the Log had a torn line of {} bytes; it is skipped", repaired.length),
                 sheet,
@@ -128,7 +146,9 @@ impl Line {
             Ephemeral::TextDelta(chunk) => self.delta(chunk, sheet),
             Ephemeral::Status(status) => self.status(status, sheet),
             Ephemeral::ProviderRetry(retry) => self.retry(retry, sheet),
-            Ephemeral::ContextPressure(gauge) => self.pressure(gauge, sheet),
+            Ephemeral::ContextPressure(pressure) => {
+                self.activity(&one_line(&pressure.words(), NOTICE_WIDTH), sheet);
+            }
             Ephemeral::PermissionRequest(request) => {
                 let summary = one_line(&request.summary, TITLE_WIDTH);
                 self.activity(&format!("asked for permission: {summary}"), sheet);
@@ -334,16 +354,6 @@ impl Line {
             &format!("{reason}; attempt {attempt} of {max_attempts} in {seconds:.1} s"),
             sheet,
         );
-    }
-
-    fn pressure(&mut self, gauge: &serde_json::Value, sheet: &mut Sheet) {
-        let level = gauge.get("level").and_then(serde_json::Value::as_str).unwrap_or_default();
-        if !matches!(level, "warning" | "critical") {
-            return;
-        }
-        let percent = gauge.get("percent").and_then(serde_json::Value::as_f64);
-        let how_full = percent.map_or_else(String::new, |percent| format!(" {percent:.0} %"));
-        self.activity(&format!("the model's context is{how_full} full ({level})"), sheet);
     }
 
     /// Leaves a line that was begun, so that something else can be shown.

@@ -1,6 +1,7 @@
 //! The terminal renderer: a subscriber that shows a Turn on stdout and stderr and owns no truth.
 
 mod ask;
+mod child;
 mod diff;
 mod events;
 mod footnote;
@@ -31,6 +32,7 @@ use status::StatusLine;
 
 use crate::error::Report;
 use crate::event::{Ephemeral, EventKind, Heard, PermissionRequest, Plan};
+use crate::harness::ChildView;
 
 /// How often a pipe is asked whether anybody still reads it.
 const LOOK_FOR_READER: Duration = Duration::from_millis(500);
@@ -168,6 +170,18 @@ impl View {
         let strokes = status.draw(Instant::now(), terminal_width());
         self.paper.activity(strokes.as_bytes());
         Ok(())
+    }
+
+    /// Shows how the children of the Session are, with the next tick.
+    pub fn children(&mut self, children: &[ChildView]) {
+        if let Some(status) = &mut self.status {
+            status.children(child::rows(children, terminal_width()));
+        }
+    }
+
+    /// Whether children that work are drawn.
+    pub fn draws_children(&self) -> bool {
+        self.status.is_some()
     }
 
     /// Whether stdout failed for another reason than a reader that left.

@@ -33,6 +33,8 @@ pub struct StatusLine {
     /// What the Turn waits for before it begins.
     starting: Option<String>,
     tokens: u64,
+    /// The children of the Session, below the line.
+    children: Vec<String>,
     drawn: Option<String>,
 }
 
@@ -48,6 +50,7 @@ impl StatusLine {
             waiting: None,
             starting: None,
             tokens: 0,
+            children: Vec::new(),
             drawn: None,
         }
     }
@@ -79,7 +82,8 @@ impl StatusLine {
     fn fact(&mut self, fact: &Canonical, now: Instant) {
         match fact {
             Canonical::UserMessage(_) => {
-                *self = Self { drawn: self.drawn.take(), over: false, ..Self::new(now) };
+                let (drawn, children) = (self.drawn.take(), std::mem::take(&mut self.children));
+                *self = Self { drawn, children, over: false, ..Self::new(now) };
             }
             Canonical::ToolCall(call) => {
                 self.running.push((call.call_id.clone(), title(call, 200)));
@@ -130,27 +134,47 @@ impl StatusLine {
         Some(format!("… {}{tail}", one_line(&what, room)))
     }
 
+    /// Puts these rows below the line.
+    pub fn children(&mut self, rows: Vec<String>) {
+        self.children = rows;
+    }
+
+    /// The line, and children below it, also when nothing else goes on.
+    fn picture(&self, now: Instant, width: usize) -> Option<String> {
+        let alone = (!self.children.is_empty()).then(|| "… Subagents are at work".to_owned());
+        let first = self.text(now, width).or(alone)?;
+        let rows = self.children.iter().map(|row| format!("\n{row}"));
+        Some(std::iter::once(first).chain(rows).collect())
+    }
+
     /// What to write so that the line shows the present; empty when it already does.
     pub fn draw(&mut self, now: Instant, width: usize) -> String {
-        let wanted = self.text(now, width);
+        let wanted = self.picture(now, width);
         if wanted == self.drawn {
             return String::new();
         }
+        let erase = over(self.drawn.as_deref().unwrap_or_default());
         let strokes = match &wanted {
-            Some(text) => format!("{ERASE}\x1b[2m{text}\x1b[0m"),
-            None => ERASE.to_owned(),
+            Some(text) => format!("{erase}\x1b[2m{text}\x1b[0m"),
+            None => erase,
         };
         self.drawn = wanted;
         strokes
     }
 
     /// What to write before anything else may be written.
-    pub fn erase(&mut self) -> &'static str {
-        if self.drawn.take().is_some() { ERASE } else { "" }
+    pub fn erase(&mut self) -> String {
+        self.drawn.take().map(|drawn| over(&drawn)).unwrap_or_default()
     }
 }
 
-fn span(seconds: u64) -> String {
+/// Wipes what was drawn, line by line from below.
+fn over(drawn: &str) -> String {
+    let above = drawn.matches('\n').count();
+    format!("{ERASE}{}", "\x1b[1A\x1b[2K".repeat(above))
+}
+
+pub fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
@@ -159,7 +183,7 @@ fn span(seconds: u64) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "one decimal of a rounded count")]
-fn thousands(count: u64) -> String {
+pub fn thousands(count: u64) -> String {
     match count {
         0..1_000 => count.to_string(),
         1_000..1_000_000 => format!("{:.1}k", count as f64 / 1e3),

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::error::Report;
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, TerminalStatus, Tokens,
-    TurnFailed,
+    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, SubagentUsage,
+    TerminalStatus, Tokens, TurnFailed,
 };
 
 /// What is known of a Turn that is being watched.
@@ -31,6 +31,19 @@ pub struct Usage {
     pub total_tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_cost_usd: Option<f64>,
+}
+
+impl Usage {
+    /// Adds what a child used up.
+    pub fn add_child(&mut self, child: &SubagentUsage) {
+        self.calls = self.calls.saturating_add(u32::try_from(child.calls).unwrap_or(u32::MAX));
+        self.input_tokens += child.input_tokens;
+        self.output_tokens += child.output_tokens;
+        self.total_tokens += child.total_tokens;
+        if let Some(cost) = child.estimated_cost_usd {
+            *self.estimated_cost_usd.get_or_insert(0.0) += cost;
+        }
+    }
 }
 
 /// A Turn that is over.
@@ -117,6 +130,9 @@ impl Tally {
             Canonical::AssistantMessage(message) => self.message(message),
             Canonical::TurnFailed(failed) => self.failed = Some(failed.clone()),
             Canonical::PermissionDecision(decision) => self.denied |= decision.decision == "deny",
+            Canonical::SubagentEvent(life) if life.ends_run() => {
+                self.usage.add_child(&life.usage.unwrap_or_default());
+            }
             Canonical::ProviderUsage(usage) => {
                 self.usage.calls += 1;
                 if let Some(tokens) = usage.billed() {

@@ -9,9 +9,9 @@ use super::sheet::Channel;
 use super::*;
 use crate::error::{Kind, Report};
 use crate::event::{
-    AssistantMessage, Canonical, Emitted, Ephemeral, Event, Extra, Phase, ProviderRetry,
-    ProviderUsage, Sequenced, Status, TerminalStatus, Timestamp, Tokens, ToolCall, ToolResult,
-    TurnFailed, UserMessage,
+    AssistantMessage, Canonical, Emitted, Ephemeral, Event, Extra, HistoryCompaction, Phase,
+    Pressure, ProviderRetry, ProviderUsage, Sequenced, Status, TerminalStatus, Tier, Timestamp,
+    Tokens, ToolCall, ToolResult, TurnFailed, UserMessage,
 };
 use crate::id::{CallId, EventId, SessionId};
 
@@ -257,8 +257,30 @@ fn retries_pressure_and_interrupts_are_told() {
         error: Report::new(Kind::Network, "connection reset"),
     }));
     assert_eq!(in_pipe(&[retry]), "[connection reset; attempt 2 of 5 in 1.5 s\n]");
-    let gauge = live(Ephemeral::ContextPressure(json!({"level": "warning", "percent": 82.4})));
-    assert_eq!(in_pipe(&[gauge]), "[the model's context is 82 % full (warning)\n]");
+    let full = live(Ephemeral::ContextPressure(Pressure {
+        tier: Tier::Warning,
+        model: "m".into(),
+        input_tokens: 824,
+        window_tokens: 1000,
+        estimated_tokens: 24,
+        next_actions: vec!["make room with `pixir compact x`".into(), "look first".into()],
+    }));
+    assert_eq!(
+        in_pipe(&[full]),
+        "[the model's window is 82 % full (warning): make room with `pixir compact x`\n]"
+    );
+    let compacted = fact(HistoryCompaction {
+        trigger: "critical_pressure".into(),
+        summary: "x".into(),
+        tokens_before: Some(900),
+        tokens_after: Some(400),
+        ..HistoryCompaction::default()
+    });
+    assert_eq!(
+        in_pipe(&[compacted]),
+        "[older conversation is told in short from here on (the model's window was nearly full): \
+         about 900 tokens became 400\n]"
+    );
     assert_eq!(in_pipe(&[failed(TerminalStatus::Interrupted, "", Value::Null)]), "[interrupted\n]");
 }
 

@@ -222,6 +222,11 @@ impl Server {
         self.requests.upgrades.load(Ordering::Relaxed)
     }
 
+    /// Every request since this was last asked; whoever runs for long must not keep them all.
+    pub fn take_requests(&self) -> Vec<Received> {
+        std::mem::take(&mut *self.requests.lock())
+    }
+
     /// Every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<Received> {
         self.requests.lock().clone()

@@ -41,7 +41,12 @@ impl Store {
         let hash = Hash::of(bytes);
         let place = self.place(&hash);
         // One of another length was cut by a power failure.
-        if fs::metadata(&place).is_ok_and(|there| there.len() == bytes.len() as u64) {
+        let is_whole =
+            |there: &File| there.metadata().is_ok_and(|own| own.len() == bytes.len() as u64);
+        let there = OpenOptions::new().append(true).open(&place).ok().filter(is_whole);
+        if let Some(there) = there {
+            // Somebody refers to it anew: whoever clears away what is old must see that.
+            there.set_modified(std::time::SystemTime::now()).ok();
             return Ok(hash);
         }
         let drawer = place.parent().unwrap_or(&self.folder);

@@ -305,6 +305,7 @@ impl Actor {
     }
 
     fn wait_for(&mut self, left: HashSet<String>, reply: Reply<()>) {
+        self.waiters.retain(|waiter| !waiter.reply.is_closed());
         self.waiters.push(Waiter { left, rule: Rule::All, on_behalf: None, reply });
         self.wake();
     }

@@ -5,6 +5,7 @@
 
 mod actor;
 mod context;
+mod durable;
 mod nursery;
 mod progress;
 mod questions;
@@ -23,8 +24,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use durable::children;
 pub use nursery::Nursery;
 pub use record::{Record, Status, View};
+pub use show::{line, value};
 pub use tools::specs as tool_specs;
 
 use crate::annex::Closed;
@@ -129,7 +132,11 @@ impl Family {
             Box::pin(async move { family.cancel_all().await })
         });
         Settings {
-            toolbox: settings.toolbox.clone().and(tools.clone(), rest.clone()),
+            toolbox: settings
+                .toolbox
+                .clone()
+                .and(tools.clone(), rest.clone())
+                .of_role(settings.role),
             tools: settings.tools.clone().and(tools, rest),
             ..settings
         }

@@ -105,7 +105,7 @@ impl Nursery {
             };
             match self.annexes.make(wanted).await {
                 Err(error) if error.is_taken() && tries < NAMES => tries += 1,
-                made => return made.map(Some).map_err(|error| Report::from(&error)),
+                other => return other.map(Some).map_err(|error| Report::from(&error)),
             }
         }
     }
@@ -183,7 +183,7 @@ impl Nursery {
                 Err(SessionError::Log(LogError::AlreadyExists { .. }))
                     if annex.is_none() && tries < NAMES =>
                 {
-                    tries += 1
+                    tries += 1;
                 }
                 made => return made,
             }
@@ -222,17 +222,21 @@ impl Nursery {
         let base = of.base;
         let role = spec::role(&record.role).map_err(|error| Report::from(&error))?;
         let folder = paths::session_folder(of.logs(), session.id());
-        let shelf = Shelf::new(folder.clone());
+        let resources = Shelf::new(folder.clone());
         let background = Background::new(self.config.bash.max_background, history);
         let commands = self.commands.clone();
-        let tools = Toolbox::sharing(&self.config, commands, history, shelf.clone(), background);
+        let mut tools =
+            Toolbox::sharing(&self.config, commands, history, resources.clone(), background);
+        if base.tools.find("skill_view").is_ok() {
+            tools = tools.with_skills(&base.skills);
+        }
         // A Log can be planted, and a parent may have become stricter since.
         let mode = role.limit(&crate::role::strictest(&record.mode, &base.stance.mode()));
         let confinement = Profile::of(self.config.sandbox.level, &mode);
         let model = record.model.clone().unwrap_or_else(|| base.model.clone());
         let family = format!("{}:{}", of.parent, role.name);
         Ok(Settings {
-            toolbox: tools.clone().without(role.withheld),
+            toolbox: tools.clone().of_role(role),
             tools,
             role,
             stance: Stance::new(mode, confinement),
@@ -246,7 +250,7 @@ impl Nursery {
             effort: record.effort.clone(),
             tracker: self.tracker(&workspace, &folder),
             workspace,
-            shelf,
+            shelf: resources,
             session_folder: folder,
             // What the user wants of the answer is wanted of theirs.
             wishes: crate::provider::Wishes { answer_schema: None, ..base.wishes.clone() },

@@ -79,24 +79,37 @@ impl Status {
 pub struct Record {
     /// `sub_` and ten hex digits.
     pub id: String,
+    /// What it is for.
     pub role: String,
     /// The beginning of what it is to do.
     pub task: String,
+    /// Which model it asks.
     pub model: Option<String>,
+    /// How hard that thinks.
     pub effort: Option<String>,
+    /// What it may do without asking.
     pub mode: PermissionMode,
+    /// Where it works.
     pub workspace: WorkspaceMode,
+    /// A child of a root has 1.
     pub depth: u32,
+    /// How long it may work.
     pub timeout: Duration,
     /// Its Session, once there is one.
     pub child: Option<SessionId>,
+    /// Which try this is, from 1.
     pub attempt: u32,
+    /// How far it is.
     pub status: Status,
+    /// What it came to, bounded.
     pub summary: Option<String>,
+    /// Why it did not end well.
     pub reason: Option<String>,
     /// Where in its Log its end is.
     pub child_seq: Option<u64>,
+    /// What all its runs used up.
     pub usage: SubagentUsage,
+    /// How long its last run worked.
     pub elapsed: Duration,
     /// It takes no more input.
     pub is_closed: bool,
@@ -249,6 +262,7 @@ impl Record {
 /// A child with what is known of its work at this moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct View {
+    /// What is known of it.
     pub record: Record,
     /// What it does, or did last.
     pub doing: String,

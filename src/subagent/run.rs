@@ -332,10 +332,9 @@ impl Run {
             }
         };
         let interrupted = async {
-            match conversation.interrupt().await {
-                Ok(()) => hearing.await,
-                // No Turn runs: there is nothing to hear.
-                Err(_) => {}
+            // Without a Turn there is nothing to hear.
+            if conversation.interrupt().await.is_ok() {
+                hearing.await;
             }
         };
         tokio::time::timeout(LEAVING, interrupted).await.ok();
@@ -437,7 +436,7 @@ impl Words {
                 let provider = Kind::from_name(&error.kind).filter(|_| is_provider);
                 let is_late = *terminal_status == *TerminalStatus::TimedOut.as_str();
                 let status = if is_late { Status::TimedOut } else { end.status };
-                End { provider, status, ..end }
+                End { status, provider, ..end }
             }
             TurnStatus::Idle
             | TurnStatus::Starting { .. }

@@ -144,8 +144,8 @@ pub fn value(view: &View) -> Value {
 pub fn verdict(text: &str) -> Option<&'static str> {
     let text = text.trim_end().trim_end_matches('`').trim_end();
     let starts = text.match_indices('{').map(|(place, _)| place);
-    let found = starts.filter_map(|place| serde_json::from_str::<Value>(&text[place..]).ok());
-    let verdict = found.last()?.get("verdict")?.as_str()?.to_owned();
+    let mut found = starts.filter_map(|place| serde_json::from_str::<Value>(&text[place..]).ok());
+    let verdict = found.next_back()?.get("verdict")?.as_str()?.to_owned();
     ["approve", "request_changes", "unclear"].into_iter().find(|known| *known == verdict)
 }
 

@@ -44,6 +44,9 @@ mod schema;
 mod search;
 mod seen;
 mod service;
+mod skill_view;
+mod skilled;
+mod skills_list;
 mod slot;
 mod supervisor;
 #[cfg(test)]
@@ -74,6 +77,7 @@ pub use schema::Schema;
 #[cfg(test)]
 pub use schema::{draw as draw_schema, keep as keep_schemas};
 pub use service::{Program, Said, Served, Service, quoted};
+pub use skilled::{activation, visible};
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::{Rest, Toolbox};
 

@@ -21,6 +21,8 @@ use super::read::Read;
 use super::resource_view::ResourceView;
 use super::rewrite::Rewriter;
 use super::seen::Seen;
+use super::skill_view::SkillView;
+use super::skills_list::SkillsList;
 use super::update_plan::UpdatePlan;
 use super::write::Write;
 use super::{AnyTool, Commands, ToolError, ToolSpec};
@@ -28,6 +30,8 @@ use crate::config::Config;
 use crate::error::Kind;
 use crate::history::History;
 use crate::resource::Shelf;
+use crate::role::Role;
+use crate::skill::Skills;
 
 /// How many violations are told at once.
 const TOLD_VIOLATIONS: usize = 10;
@@ -125,6 +129,16 @@ impl Toolbox {
         Self { background: Some(background), ..Self::new(tools) }
     }
 
+    /// The same tools, and those for Skills among them; only where there are any.
+    #[must_use]
+    pub fn with_skills(self, skills: &Skills) -> Self {
+        let tools = self.entries.iter().map(|entry| entry.tool.clone());
+        let list: Arc<dyn AnyTool> = Arc::new(SkillsList::new(skills.clone()));
+        let view: Arc<dyn AnyTool> = Arc::new(SkillView::new(skills.clone()));
+        let (background, rest) = (self.background.clone(), self.rest.clone());
+        Self { background, rest, ..Self::new(tools.chain([list, view])) }
+    }
+
     /// Waits until nothing is left of what calls started and an interrupt stops.
     pub async fn settle(&self) {
         let resting = async {
@@ -140,13 +154,13 @@ impl Toolbox {
         tokio::join!(resting, settling);
     }
 
-    /// The same tools without those of these names.
+    /// The same tools without those that a role may not use.
     #[must_use]
-    pub fn without(self, names: &[&str]) -> Self {
-        if names.is_empty() {
+    pub fn of_role(self, role: &Role) -> Self {
+        if self.specs.iter().all(|spec| role.may_use(&spec.name)) {
             return self;
         }
-        let is_kept = |entry: &&Arc<Entry>| !names.contains(&entry.tool.spec().name.as_str());
+        let is_kept = |entry: &&Arc<Entry>| role.may_use(&entry.tool.spec().name);
         let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
         Self { background: self.background, rest: self.rest, ..Self::new(tools) }
     }

@@ -33,6 +33,8 @@ struct Progress<'a> {
     sent: Sent,
     /// What the server said was left, the last time it did.
     limits: Option<Box<RateLimits>>,
+    /// The conversation was too long, and was made shorter; that helps once or not at all.
+    is_shortened: bool,
 }
 
 /// Takes Secrets out of what is shown live, so that it is what will be recorded.
@@ -57,6 +59,7 @@ impl Turn {
             sent: Sent::default(),
             limits: None,
             spent: None,
+            is_shortened: false,
             screen: Screen::new(&self.settings.secrets),
         };
         loop {
@@ -100,6 +103,13 @@ impl Turn {
                 Err(Stop::End(end)) => return Err(end),
             };
             progress.limits = limits_of(&error).map(Box::new).or(progress.limits);
+            if error.kind == Kind::ContextOverflow
+                && !std::mem::replace(&mut progress.is_shortened, true)
+                && self.recover(iteration).await?
+            {
+                progress.shown.start_over();
+                continue;
+            }
             let delay =
                 next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
@@ -158,7 +168,7 @@ impl Turn {
             let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
             let Some(heard) = heard else { return Err(Stop::Interrupted) };
             match heard {
-                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress).await?,
+                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress)?,
                 Some(Ok(ModelEvent::Alive)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
                 }
@@ -210,7 +220,7 @@ impl Turn {
 
     /// A request that is sent anew is an attempt like any other: it is shown like one, and the
     /// budget is asked before it leaves.
-    async fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
+    fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
         if let Some(error) = sent.after.take() {
             self.check_budget(progress).map_err(Stop::Spent)?;
             progress.attempts += 1;

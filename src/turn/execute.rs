@@ -39,6 +39,8 @@ pub(super) struct Prepared {
     pub(super) is_held: bool,
     /// What a person allowed, if one was asked.
     pub(super) allowed: Option<Allowed>,
+    /// It is a source of a Skill's context, and not a call of the model.
+    pub(super) is_source: bool,
 }
 
 impl Turn {
@@ -110,12 +112,30 @@ impl Turn {
     }
 
     fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
+        self.prepare_under(fact, args, self.settings.stance.now())
+    }
+
+    /// The same under another stance than the Session's.
+    pub(super) fn prepare_under(
+        &self,
+        fact: ToolCall,
+        args: Result<Value, String>,
+        held: Held,
+    ) -> Result<Prepared, ToolError> {
         let args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.toolbox().find(&fact.name)?;
         self.toolbox().validate(&fact.name, &args)?;
-        let held = self.settings.stance.now();
         let plan = tool.plan(&args, &self.context_of(&fact, held.confinement))?;
-        Ok(Prepared { fact, args, tool, plan, held, is_held: false, allowed: None })
+        Ok(Prepared {
+            fact,
+            args,
+            tool,
+            plan,
+            held,
+            is_held: false,
+            allowed: None,
+            is_source: false,
+        })
     }
 
     /// Whether a call may run beside others: it only looks, as far as can be told before its
@@ -133,15 +153,30 @@ impl Turn {
         &self,
         prepared: Prepared,
     ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
+        let (fact, outcome) = self.carry_out(prepared).await?;
+        if let Some(outcome) = outcome {
+            return Ok((fact, outcome));
+        }
+        let orphan = history::orphan_result(&fact, "the Turn was interrupted");
+        self.context.record(orphan).await?;
+        Err(End::Interrupted)
+    }
+
+    /// Does what was permitted; there is no outcome when the Turn was interrupted and the tool did
+    /// not come to an end in time.
+    pub(super) async fn carry_out(
+        &self,
+        prepared: Prepared,
+    ) -> Result<(ToolCall, Option<Result<ToolOutput, ToolError>>), End> {
         let is_mutating = prepared.plan.effect.is_mutating();
         if self.settings.dry_run && is_mutating {
-            return Ok((prepared.fact, Ok(rehearsal(&prepared.plan))));
+            return Ok((prepared.fact, Some(Ok(rehearsal(&prepared.plan)))));
         }
         if is_mutating {
             self.context.make_durable().await?;
         }
         if let Err(changed) = self.check_allowed(&prepared) {
-            return Ok((prepared.fact, Err(changed)));
+            return Ok((prepared.fact, Some(Err(changed))));
         }
         let context = self.tool_context(&prepared);
         let Prepared { fact, args, tool, plan, .. } = prepared;
@@ -167,14 +202,10 @@ impl Turn {
         let outcome = tokio::select! {
             biased;
             outcome = running => outcome,
-            () = patience => {
-                let orphan = history::orphan_result(&fact, "the Turn was interrupted");
-                self.context.record(orphan).await?;
-                return Err(End::Interrupted);
-            }
+            () = patience => return Ok((fact, None)),
         };
         tracing::info!(tool = %fact.name, ms = started.elapsed().as_millis(), "ran");
-        Ok((fact, outcome))
+        Ok((fact, Some(outcome)))
     }
 
     /// Keeps what all files are before the first command of the Turn.
@@ -193,9 +224,16 @@ impl Turn {
         (fact, outcome): (ToolCall, Result<ToolOutput, ToolError>),
         guard: &mut DoomGuard,
     ) -> Result<(), End> {
+        let wanted = wanted_context(&fact, &outcome);
         let result = self.answer(&fact, outcome).await?;
         guard.note(signature(&fact), result);
-        Ok(())
+        let Some(name) = wanted else { return Ok(()) };
+        let skills = self.settings.skills.clone();
+        let found = tokio::task::spawn_blocking(move || skills.find(&name)).await;
+        match found.ok().flatten() {
+            Some(skill) => self.hydrate(&skill, "model").await,
+            None => Ok(()),
+        }
     }
 
     /// Records the result of a call and gives the text that the model will read.
@@ -237,10 +275,11 @@ impl Turn {
 
     /// A tool's own facts go through the Session like all others.
     fn recorder(&self) -> Recorder {
-        let context = self.context.clone();
+        let (context, narrowed) = (self.context.clone(), Arc::clone(&self.narrowed));
         Arc::new(move |fact| {
-            let context = context.clone();
+            let (context, narrowed) = (context.clone(), narrowed.clone());
             Box::pin(async move {
+                narrowed.note(&fact);
                 context.record(fact).await.map(drop).map_err(|error| Report::from(&error))
             })
         })
@@ -261,6 +300,14 @@ impl Turn {
             confinement,
         }
     }
+}
+
+/// The Skill whose context a call asked for.
+fn wanted_context(fact: &ToolCall, outcome: &Result<ToolOutput, ToolError>) -> Option<String> {
+    let details = outcome.as_ref().ok().map(|output| &output.details)?;
+    let is_wanted = fact.name == "skill_view" && details.get("context")?.as_bool()?;
+    let name = details.get("name")?.as_str()?;
+    is_wanted.then(|| name.to_owned())
 }
 
 fn without_nulls(mut args: Value) -> Value {

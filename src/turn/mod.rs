@@ -3,12 +3,16 @@
 //! Stateless between iterations: every Provider call is built from the Session's History, and
 //! everything that matters is recorded before the next step is taken.
 
+mod activate;
 mod budget;
+mod compact;
 mod complete;
 mod doom;
 mod evidence;
 mod execute;
+mod hydrate;
 mod permit;
+mod pressure;
 mod purse;
 mod request;
 mod stance;
@@ -25,10 +29,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use budget::{Budget, unpriced};
+pub use compact::{Compacted, compact};
+pub use pressure::Gauge;
 pub use purse::Purse;
 pub use stance::Stance;
 
-use crate::config::{Miss, Retry, Sight};
+use crate::config::{Compaction, Miss, Retry, Sight, Window};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
     AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
@@ -42,6 +48,7 @@ use crate::resource::Shelf;
 use crate::role::Role;
 use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
+use crate::skill::Skills;
 use crate::snapshot::Tracker;
 use crate::tool::{Editor, Toolbox};
 use crate::workspace::Workspace;
@@ -89,10 +96,18 @@ pub struct Settings {
     pub shelf: Shelf,
     /// Whether the model can be shown images.
     pub sight: Sight,
+    /// How much the model can be told at once.
+    pub window: Window,
+    /// How full that is.
+    pub gauge: Arc<Gauge>,
+    /// How room is made in it.
+    pub compaction: Compaction,
     /// A front-end that holds files open.
     pub editor: Option<Arc<dyn Editor>>,
     /// Who keeps what files were, so that a Turn can be taken back.
     pub tracker: Option<Tracker>,
+    /// The Skills that may be used.
+    pub skills: Skills,
 }
 
 /// What the model is told beside the History.
@@ -120,7 +135,8 @@ pub struct Input {
 /// Runs a Turn to its end, records that end, and says how it went.
 pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) -> Status {
     let (toolbox, is_late) = (OnceLock::new(), AtomicBool::new(false));
-    let turn = Turn { context, settings, toolbox, is_late };
+    let narrowed = Arc::default();
+    let turn = Turn { context, settings, toolbox, is_late, narrowed };
     match turn.drive_in_time(input).await {
         Ok(()) => Status::Done,
         Err(end) => {
@@ -138,6 +154,8 @@ pub(super) struct Turn {
     toolbox: OnceLock<Toolbox>,
     /// The run's time is over: what looks like an interrupt is none.
     is_late: AtomicBool,
+    /// What active Skills leave of the tools.
+    narrowed: Arc<activate::Narrowed>,
 }
 
 /// Why a Turn ends without an answer.
@@ -212,6 +230,7 @@ impl Turn {
         for iteration in 0.. {
             self.check_cap(iteration)?;
             self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
+            self.make_room(iteration).await?;
             let completion = self.complete(iteration).await?;
             if self.take(completion, &mut guard).await? == Next::Answered {
                 return Ok(());
@@ -236,6 +255,7 @@ impl Turn {
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
         self.settings.shelf.begin_turn(&history, &input.resources);
+        let active = self.activate(&input.text, &history).await?;
         let message = UserMessage {
             text: self.settings.secrets.clean(&input.text).into_owned(),
             context: is_news.then_some(context),
@@ -245,6 +265,9 @@ impl Turn {
         let said = self.context.record(message).await?;
         if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
             tracker.begin(seq);
+        }
+        for skill in active {
+            self.hydrate(&skill, "user").await?;
         }
         Ok(())
     }
@@ -257,7 +280,9 @@ impl Turn {
             PermissionMode::Auto | PermissionMode::Ask => Wanted::All,
             PermissionMode::ReadOnly | PermissionMode::Other(_) => Wanted::Reading,
         };
-        toolbox.with_guests(connections.tools(shelf, wanted))
+        let mut guests = connections.tools(shelf, wanted);
+        guests.retain(|guest| role.may_use(&guest.spec().name));
+        toolbox.with_guests(guests)
     }
 
     fn toolbox(&self) -> &Toolbox {

@@ -68,6 +68,12 @@ impl Turn {
             };
             return Ok(Err(ToolError::new(Kind::PermissionDenied, message).next(next)));
         }
+        // What a Skill lets the model use says nothing of the sources that it declares itself.
+        if let Some(outside) = self.outside_skills(&prepared).filter(|_| !prepared.is_source) {
+            let verdict = Verdict::by("skill", "allowed_tools", false);
+            self.record_verdict(&prepared.fact, mode, &verdict).await?;
+            return Ok(Err(outside));
+        }
         let decision = permission::decide(mode, &prepared.plan, hold(&prepared));
         let verdict = match decision {
             Decision::Allow { rule } => Verdict::by("mode", rule, true),

@@ -46,7 +46,7 @@ mod fakes {
     use serde_json::{Value, json};
     use tokio::sync::Barrier;
 
-    use crate::config::{Budget as Limits, Durability, Prices, Retry, Sight};
+    use crate::config::{Budget as Limits, Compaction, Durability, Prices, Retry, Sight, Window};
     use crate::event::{Canonical, PermissionMode, Status};
     use crate::id::SessionId;
     use crate::mcp::Connections;
@@ -191,6 +191,14 @@ mod fakes {
                 wishes: Wishes::default(),
                 shelf: Shelf::new(self.folder.path().into()),
                 sight: Sight::new(true, (Home::new(""), ""), "m"),
+                window: Window::new(Some(1_000_000), (Home::new(""), ""), "m"),
+                gauge: Arc::default(),
+                compaction: Compaction::default(),
+                skills: crate::skill::Skills::new(crate::skill::Places {
+                    workspace: self.folder.path().into(),
+                    user: None,
+                    home: Home::new(self.folder.path()),
+                }),
             });
             let input = Input { text: "go".into(), ..Input::default() };
             let body = Box::new(move |context| -> BoxFuture<'static, Status> {

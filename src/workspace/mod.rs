@@ -6,6 +6,7 @@
 
 mod batch;
 mod carry;
+mod enclosing;
 mod exact;
 mod further;
 mod links;
@@ -25,6 +26,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 pub use batch::{Broken, Done, Fate, Step, abandon, commit};
+pub use enclosing::project_folders;
 pub use exact::{Place, Wanted};
 pub use target::Target;
 

@@ -22,6 +22,8 @@ mod background;
 mod budgets;
 /// The command line through its own door.
 mod cli;
+/// Windows that fill up, and room that is made in them.
+mod compaction;
 /// Settings shown and changed.
 mod config;
 /// Paths that try to leave, and links that change while they are followed.
@@ -40,6 +42,8 @@ mod ends;
 mod errors;
 /// What can be seen of a Session, whatever state it is in.
 mod evidence;
+/// Faults that the doctor finds.
+mod faults;
 /// Files that are more than their letters, changed by every tool.
 mod fidelity;
 /// Sessions that branch off.
@@ -70,12 +74,16 @@ mod renewal;
 mod resource;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
+/// What a Session is for, from files.
+mod roles;
 /// Everyday work, escapes and stories of the sandbox.
 mod sandbox;
 /// Searching the Workspace.
 mod search;
 /// Other servers that speak the dialect.
 mod servers;
+/// Packages of instructions, used when they are asked for.
+mod skills;
 /// Commands that wait for each other.
 mod slots;
 /// What was spent, and on what.

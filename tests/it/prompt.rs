@@ -24,7 +24,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_twelve() {
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
     let wanted = "apply_patch bash bash_input bash_output bash_stop close_agent edit glob grep list \
-        list_agents read resource_view send_input spawn_agent update_plan wait_agent write";
+        list_agents merge_child read resource_view send_input spawn_agent update_plan wait_agent write";
     assert_eq!(names.join(" "), wanted);
     let size = body["tools"].to_string().len();
     assert!(size < 12 * 1024, "{size} bytes of schemas");

@@ -27,12 +27,13 @@ use super::content::Prompt;
 use super::editor::Silence;
 use super::fault;
 use super::inbox::Inbox;
-use super::options::model_of;
 use super::ticket::Ticket;
 use super::to_acp::{self, Renderer};
 use crate::conversation::{Attachment, Conversation, Input};
 use crate::error::Report;
-use crate::event::{Answer, Heard, PermissionRequest, Said, Status};
+use crate::event::{
+    Answer, Canonical, EventKind, Heard, Listener, PermissionRequest, Said, SharedEvent, Status,
+};
 use crate::harness::Harness;
 use crate::id::{CallId, EventId, SessionId};
 use crate::rpc::Fault;
@@ -41,6 +42,9 @@ use setting::Obeyed;
 
 /// How many prompts may wait behind a Turn.
 const MOST_WAITING: usize = 64;
+
+/// How often children that work are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a Turn may take to end when its Session is closed.
 const WINDING_UP: Duration = Duration::from_secs(2);
@@ -54,12 +58,22 @@ enum Wake {
     /// `None` when the question was taken back.
     Replied(Option<Reply>),
     Announce,
+    /// Children are at work: it is time to look at them.
+    Look,
 }
 
 /// An answer to a question: which one, and what was said.
 struct Reply {
     call_id: CallId,
     said: Replied,
+}
+
+/// A question that the client has not answered.
+struct Open {
+    call_id: CallId,
+    task: AbortHandle,
+    /// It is a child's, and not over with the Turn.
+    is_childs: bool,
 }
 
 /// A Session that the client has open.
@@ -77,7 +91,11 @@ pub struct Actor {
     /// Questions that the client has not answered.
     questions: JoinSet<Reply>,
     /// By these, one that is settled elsewhere is taken back.
-    open: Vec<(CallId, AbortHandle)>,
+    open: Vec<Open>,
+    /// Heard while no prompt runs: children go on.
+    lingering: Option<Listener>,
+    /// When children are looked at.
+    look_at: Option<Instant>,
     /// When the client can be told what belongs to the Session.
     announce_at: Option<Instant>,
     /// What the user should know, and was not told yet.
@@ -88,19 +106,19 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// The task of a Session that is open.
+    /// The task of a Session that is open, with its Harness and when that was looked up.
     pub fn new(
         connection: Arc<Connection>,
         client: Client,
-        harness: Arc<Harness>,
+        (harness, generation): (Arc<Harness>, u64),
         conversation: Conversation,
         silence: Silence,
     ) -> Self {
         let notes = conversation.notices().to_vec();
-        let window = model_of(conversation.model(), harness.models()).window();
+        let window = conversation.window();
         let renderer = Renderer::new(conversation.workspace().to_owned(), client, window);
         Self {
-            generation: connection.generation(),
+            generation,
             connection,
             client,
             id: conversation.id().clone(),
@@ -111,6 +129,8 @@ impl Actor {
             waiting: VecDeque::new(),
             questions: JoinSet::new(),
             open: Vec::new(),
+            lingering: None,
+            look_at: None,
             announce_at: None,
             notes,
             silence,
@@ -134,6 +154,7 @@ impl Actor {
                 Wake::Replied(Some(reply)) => self.reply(reply).await,
                 Wake::Replied(None) => {}
                 Wake::Announce => self.announce().await,
+                Wake::Look => self.look().await,
             }
         };
         self.wind_up().await;
@@ -145,8 +166,16 @@ impl Actor {
 
     async fn next(&mut self, inbox: &mut mpsc::Receiver<Inbox>) -> Wake {
         let heard = async {
-            match &mut self.running {
-                Some(running) => running.listener.next().await,
+            match (&mut self.running, &mut self.lingering) {
+                (Some(running), _) => running.listener.next().await,
+                (None, Some(listener)) => listener.next().await,
+                (None, None) => std::future::pending().await,
+            }
+        };
+        let look_at = self.look_at;
+        let look = async {
+            match look_at {
+                Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
@@ -163,6 +192,7 @@ impl Actor {
             Some(reply) = self.questions.join_next() => Wake::Replied(reply.ok()),
             heard = heard => Wake::Heard(heard),
             () = announce => Wake::Announce,
+            () = look => Wake::Look,
         }
     }
 
@@ -203,7 +233,7 @@ impl Actor {
     async fn end(mut self, mut inbox: mpsc::Receiver<Inbox>) {
         inbox.close();
         self.connection.widen(&self.id, Vec::new());
-        self.take_back_questions();
+        self.take_back_questions().await;
         for (ticket, _) in self.waiting.drain(..) {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
         }
@@ -242,7 +272,7 @@ impl Actor {
         if !std::mem::replace(&mut self.was_prompted, true) {
             // Clients that were not ready for the list the first time are now.
             self.announce_at = None;
-            self.tell(commands::update()).await;
+            self.tell_commands().await;
         }
         self.tell_notes().await;
         if let Some(order) = commands::order(prompt.first_text()) {
@@ -258,6 +288,10 @@ impl Actor {
                 return ticket.answer(Ok(PromptResponse::new(StopReason::EndTurn))).await;
             }
         }
+        let expanded = self.conversation.expand(prompt.first_text().to_owned()).await;
+        prompt = prompt.beginning_with(&expanded.text);
+        self.notes.extend(expanded.notices);
+        self.tell_notes().await;
         if let Err(fault) = self.renew().await {
             let id = EventId::mint().to_string();
             self.tell(to_acp::failure(&id, &fault.message)).await;
@@ -284,7 +318,8 @@ impl Actor {
         }
         let history = self.conversation.history().await;
         let heard = history.ok().and_then(|history| history.last_seq());
-        let running = Running::new(ticket, &self.conversation, heard);
+        let listener = self.lingering.take();
+        let running = Running::new(ticket, &self.conversation, listener, heard);
         let input = Input { text: composed.text };
         let sent = self.conversation.send_in(input, composed.attachments, context).await;
         match sent {
@@ -321,15 +356,22 @@ impl Actor {
     }
 
     fn stop(&mut self) {
-        if let Some(running) = &mut self.running {
-            running.stop(&self.conversation);
+        match &mut self.running {
+            Some(running) => running.stop(&self.conversation),
+            // Children that go on after their Turn are what there is to cancel.
+            None => drop(tokio::spawn(self.harness.cancel_children(&self.conversation))),
         }
     }
 
     /// Takes in what the Turn does.
     async fn hear(&mut self, heard: Option<Heard>) {
-        let Some(running) = &mut self.running else { return };
-        let told = running.hear(heard);
+        let told = match &mut self.running {
+            Some(running) => running.hear(heard),
+            None => self.overhear(heard),
+        };
+        if told.event.as_ref().is_some_and(is_life) {
+            self.look_at.get_or_insert_with(|| Instant::now() + LOOK);
+        }
         if let Some(event) = &told.event {
             for update in self.renderer.hear(event) {
                 self.tell(update).await;
@@ -339,17 +381,50 @@ impl Actor {
             self.ask(*asked).await;
         }
         if let Some(call_id) = told.settled {
-            self.settle(&call_id);
+            self.settle(&call_id).await;
         }
         if let Some(status) = told.over {
             self.finish(&status).await;
         }
     }
 
+    /// Takes in what happens while no prompt runs: only children do anything then.
+    fn overhear(&mut self, heard: Option<Heard>) -> running::Told {
+        let event = match heard {
+            Some(Heard::Event(event)) => event,
+            Some(Heard::Missed(_)) => return running::Told::default(),
+            None => {
+                self.lingering = None;
+                return running::Told::default();
+            }
+        };
+        let told = running::Told::of(&event);
+        running::Told { event: Some(event).filter(is_life), over: None, ..told }
+    }
+
+    /// Shows what children do, as long as some work.
+    async fn look(&mut self) {
+        let children = self.harness.children(&self.conversation).await;
+        let is_busy = children.iter().any(|view| !view.record.status.is_over());
+        self.look_at = is_busy.then(|| Instant::now() + LOOK);
+        for update in self.renderer.look(&children) {
+            self.tell(update).await;
+        }
+    }
+
     /// Answers the prompt, after everything that was said about it, and turns to the next.
     async fn finish(&mut self, status: &Status) {
-        let Some(running) = self.running.take() else { return };
-        self.take_back_questions();
+        let Some(mut running) = self.running.take() else { return };
+        let over: Vec<Open> = self.open.extract_if(.., |open| !open.is_childs).collect();
+        for open in &over {
+            open.task.abort();
+        }
+        // The client hears that they are over before it hears that their Turn is.
+        while !over.iter().all(|open| open.task.is_finished()) {
+            tokio::task::yield_now().await;
+        }
+        // A cancel that is still on its way would hit the next Turn.
+        running.stopped().await;
         let outcome = running.outcome(status);
         if let (Err(fault), false) = (&outcome, running.is_told()) {
             let id = EventId::mint().to_string();
@@ -357,6 +432,7 @@ impl Actor {
         }
         // What was found out meanwhile, such as a server that did not start, is told with its Turn.
         self.tell_notes().await;
+        self.lingering = Some(running.listener);
         running.ticket.answer(outcome.map(PromptResponse::new)).await;
         while self.running.is_none() {
             let Some((ticket, prompt)) = self.waiting.pop_front() else { return };
@@ -366,8 +442,12 @@ impl Actor {
 
     /// Puts a question to the client; it may take as long as the user does.
     async fn ask(&mut self, asked: PermissionRequest) {
-        if self.open.iter().any(|(open, _)| *open == asked.call_id) {
+        if self.open.iter().any(|open| open.call_id == asked.call_id) {
             return;
+        }
+        let is_childs = asked.agent.is_some();
+        if is_childs {
+            self.tell(to_acp::child::asked(&asked, self.conversation.workspace())).await;
         }
         let question = ask::question(&self.id, &asked, self.conversation.workspace());
         let answer = self.connection.peer.ask("session/request_permission", &question).await;
@@ -377,12 +457,15 @@ impl Actor {
             let said = ask::replied(&answer.await, &asked);
             Reply { call_id: asked.call_id, said }
         });
-        self.open.push((call_id, task));
+        self.open.push(Open { call_id, task, is_childs });
     }
 
     async fn reply(&mut self, reply: Reply) {
         let Reply { call_id, said } = reply;
-        self.open.retain(|(open, _)| *open != call_id);
+        // What is said to a question of a Turn that is over must not stop the next one.
+        let place = self.open.iter().position(|open| open.call_id == call_id);
+        let Some(place) = place else { return };
+        let is_childs = self.open.remove(place).is_childs;
         let said = match said {
             Replied::Said(said) => said,
             Replied::Cancelled => {
@@ -390,6 +473,9 @@ impl Actor {
                 Said::from(Answer::No)
             }
         };
+        if is_childs {
+            self.tell(to_acp::child::settled(&call_id, said.answer != Answer::No)).await;
+        }
         // It is gone when the Turn was stopped in the meantime.
         if let Err(error) = self.conversation.answer(&call_id, said).await {
             tracing::debug!(%error, "the question was settled elsewhere");
@@ -397,14 +483,23 @@ impl Actor {
     }
 
     /// A question that was settled, here or elsewhere, is not asked any more.
-    fn settle(&mut self, call_id: &CallId) {
-        for (_, task) in self.open.extract_if(.., |(open, _)| open == call_id) {
-            task.abort();
+    async fn settle(&mut self, call_id: &CallId) {
+        let gone: Vec<Open> = self.open.extract_if(.., |open| open.call_id == *call_id).collect();
+        for open in gone {
+            open.task.abort();
+            if open.is_childs {
+                self.tell(to_acp::child::settled(call_id, false)).await;
+            }
         }
     }
 
-    fn take_back_questions(&mut self) {
+    /// They are taken back when this returns, so that no question outlives its Turn.
+    async fn take_back_questions(&mut self) {
         self.open.clear();
-        self.questions.abort_all();
+        self.questions.shutdown().await;
     }
+}
+
+fn is_life(event: &SharedEvent) -> bool {
+    matches!(event.kind(), EventKind::Canonical(Canonical::SubagentEvent(_)))
 }

@@ -32,6 +32,7 @@ pub async fn open(
         Which::Known(id) => fault::of_session(report, &id.to_string()),
     };
     setup.directory()?;
+    let generation = connection.generation();
     let harness = connection.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
     let session = match &which {
         Which::New => harness::Which::New,
@@ -46,7 +47,7 @@ pub async fn open(
     if let Some(files) = files {
         conversation = conversation.edited_in(Arc::new(files));
     }
-    let mut actor = Actor::new(connection, client, harness, conversation, silence);
+    let mut actor = Actor::new(connection, client, (harness, generation), conversation, silence);
     actor.set_up(setup);
     Ok(actor)
 }

@@ -1,6 +1,7 @@
 //! A prompt that runs: the request that waits for it, and what its Turn has said so far.
 
 use agent_client_protocol_schema::v1::StopReason;
+use tokio::task::JoinHandle;
 
 use crate::acp::ending::Ending;
 use crate::acp::ticket::Ticket;
@@ -21,6 +22,8 @@ pub struct Running {
     /// Whether the prompt itself was among them.
     pub is_begun: bool,
     ending: Ending,
+    /// The cancel on its way to the Turn.
+    stopping: Option<JoinHandle<()>>,
     is_cancelled: bool,
 }
 
@@ -33,45 +36,11 @@ pub struct Told {
     pub over: Option<Status>,
 }
 
-impl Running {
-    /// Listens before anything is sent, so that nothing can be missed.
-    pub fn new(ticket: Ticket, conversation: &Conversation, heard: Option<Seq>) -> Self {
-        let listener = conversation.subscribe(From::Now);
-        let (is_begun, is_cancelled) = (false, false);
-        Self { ticket, listener, heard, is_begun, ending: Ending::default(), is_cancelled }
-    }
-
-    /// Asks the Turn to end; its end is heard like everything else.
-    pub fn stop(&mut self, conversation: &Conversation) {
-        if std::mem::replace(&mut self.is_cancelled, true) {
-            return;
-        }
-        let conversation = conversation.clone();
-        tokio::spawn(async move {
-            if let Err(error) = conversation.interrupt().await {
-                tracing::debug!(%error, "the Turn was already over");
-            }
-        });
-    }
-
-    /// Takes in what was heard.
-    pub fn hear(&mut self, heard: Option<Heard>) -> Told {
-        let mut told = Told::default();
-        let event = match heard {
-            Some(Heard::Event(event)) => event,
-            Some(Heard::Missed(count)) => {
-                tracing::debug!(count, "live notices were lost");
-                return told;
-            }
-            // The Session is gone, and with it everything that ran.
-            None => return Told { over: Some(Status::Interrupted), ..told },
-        };
+impl Told {
+    /// What an Event asks for.
+    pub fn of(event: &SharedEvent) -> Self {
+        let mut told = Self::default();
         match event.kind() {
-            EventKind::Canonical(fact) => {
-                self.heard = event.seq().or(self.heard);
-                self.is_begun |= matches!(fact, Canonical::UserMessage(_));
-                self.ending.hear(fact);
-            }
             EventKind::Ephemeral(Ephemeral::PermissionRequest(asked)) => {
                 told.asked = Some(asked.clone());
             }
@@ -81,10 +50,65 @@ impl Running {
             EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => {
                 told.over = Some(status.clone());
             }
-            EventKind::Ephemeral(_) => {}
+            EventKind::Ephemeral(_) | EventKind::Canonical(_) => {}
         }
-        told.event = Some(event);
         told
+    }
+}
+
+impl Running {
+    /// Listens before anything is sent, so that nothing can be missed; who listened already goes on.
+    pub fn new(
+        ticket: Ticket,
+        conversation: &Conversation,
+        listener: Option<Listener>,
+        heard: Option<Seq>,
+    ) -> Self {
+        let listener = listener.unwrap_or_else(|| conversation.subscribe(From::Now));
+        let (ending, stopping) = (Ending::default(), None);
+        let (is_begun, is_cancelled) = (false, false);
+        Self { ticket, listener, heard, is_begun, ending, stopping, is_cancelled }
+    }
+
+    /// Asks the Turn to end; its end is heard like everything else.
+    pub fn stop(&mut self, conversation: &Conversation) {
+        if std::mem::replace(&mut self.is_cancelled, true) {
+            return;
+        }
+        let conversation = conversation.clone();
+        self.stopping = Some(tokio::spawn(async move {
+            if let Err(error) = conversation.interrupt().await {
+                tracing::debug!(%error, "the Turn was already over");
+            }
+        }));
+    }
+
+    /// Waits until a cancel has arrived, if there was one.
+    pub async fn stopped(&mut self) {
+        if let Some(stopping) = self.stopping.take() {
+            stopping.await.ok();
+        }
+    }
+
+    /// Takes in what was heard.
+    pub fn hear(&mut self, heard: Option<Heard>) -> Told {
+        let told = Told::default();
+        let event = match heard {
+            Some(Heard::Event(event)) => event,
+            Some(Heard::Missed(count)) => {
+                tracing::debug!(count, "live notices were lost");
+                return told;
+            }
+            // The Session is gone, and with it everything that ran.
+            None => return Told { over: Some(Status::Interrupted), ..told },
+        };
+        if let EventKind::Canonical(fact) = event.kind() {
+            self.heard = event.seq().or(self.heard);
+            self.is_begun |= matches!(fact, Canonical::UserMessage(_));
+            self.ending.hear(fact);
+        }
+        let told = Told::of(&event);
+        Told { event: Some(event), ..told }
     }
 
     /// Whether the user has seen how it failed.

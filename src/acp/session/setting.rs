@@ -14,12 +14,12 @@ use super::Actor;
 use crate::acp::commands::{self, Order};
 use crate::acp::connection::wire_id;
 use crate::acp::fault;
-use crate::acp::options::{self, Wish, model_of};
+use crate::acp::options::{self, Wish};
 use crate::acp::setup::Setup;
 use crate::acp::ticket::Ticket;
 use crate::acp::to_acp::{self, Attached, Renderer};
-use crate::config::models::Model;
 use crate::error::Report;
+use crate::event::Canonical;
 use crate::harness::{Change, Way};
 use crate::rpc::Fault;
 
@@ -87,7 +87,7 @@ impl Actor {
     /// Tells what belongs to the Session and is no answer to anything.
     pub(super) async fn announce(&mut self) {
         self.announce_at = None;
-        self.tell(commands::update()).await;
+        self.tell_commands().await;
         if let Ok(history) = self.conversation.history().await {
             for update in self.renderer.standing(&history) {
                 self.tell(update).await;
@@ -96,6 +96,12 @@ impl Actor {
         if self.client.takes_notices {
             self.tell_notes().await;
         }
+    }
+
+    /// Tells what can be typed behind a slash by now.
+    pub(super) async fn tell_commands(&mut self) {
+        let named = self.conversation.named().await;
+        self.tell(commands::update(&named)).await;
     }
 
     /// Tells the user what they should know: as notices, or as words before the first answer.
@@ -145,7 +151,7 @@ impl Actor {
         for update in self.renderer.go_on_from(before, owes_prompt) {
             self.tell(update).await;
         }
-        self.tell(commands::update()).await;
+        self.tell_commands().await;
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
         let response = LoadSessionResponse::new()
@@ -172,7 +178,7 @@ impl Actor {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
         let changed = match wish.change(&self.conversation, models) {
-            Ok(change) => self.change(change, models).await,
+            Ok(change) => self.change(change).await,
             Err(fault) => Err(fault),
         };
         if let Err(fault) = changed {
@@ -191,10 +197,10 @@ impl Actor {
         }
     }
 
-    async fn change(&mut self, change: Change, models: &[Model]) -> Result<(), Fault> {
+    async fn change(&mut self, change: Change) -> Result<(), Fault> {
         let changed = self.harness.change(&self.conversation, change).await;
         self.conversation = changed.map_err(|error| fault::of(&Report::from(&error)))?;
-        self.renderer.window = model_of(self.conversation.model(), models).window();
+        self.renderer.window = self.conversation.window();
         Ok(())
     }
 
@@ -203,6 +209,7 @@ impl Actor {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
         let (wish, rest) = match order {
+            Order::Compact { keep } => return self.compact(keep).await,
             Order::Plan { rest } => (Wish::Mode("plan".to_owned()), Some(rest)),
             Order::Model { name } if name.is_empty() => {
                 let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
@@ -215,7 +222,7 @@ impl Actor {
             Order::Fork => return Obeyed::Answer(self.fork().await),
         };
         let changed = match wish.change(&self.conversation, models) {
-            Ok(change) => self.change(change, models).await,
+            Ok(change) => self.change(change).await,
             Err(fault) => Err(fault),
         };
         if let Err(fault) = changed {
@@ -231,6 +238,24 @@ impl Actor {
         }
     }
 
+    /// Makes room, and says what came of it.
+    async fn compact(&mut self, keep: Option<usize>) -> Obeyed {
+        match self.conversation.compact(keep, false).await {
+            Ok(None) => Obeyed::Answer("There is nothing to tell in short yet.".to_owned()),
+            Ok(Some(event)) => {
+                for update in self.renderer.hear(&event) {
+                    self.tell(update).await;
+                }
+                let words = match event.fact() {
+                    Some(Canonical::HistoryCompaction(compaction)) => compaction.words(),
+                    _ => String::new(),
+                };
+                Obeyed::Answer(format!("Done: {words}."))
+            }
+            Err(error) => Obeyed::Answer(format!("\u{26a0} {}", Report::from(&error).message)),
+        }
+    }
+
     /// Takes up the Harness of whoever is signed in now.
     pub(super) async fn renew(&mut self) -> Result<(), Fault> {
         let generation = self.connection.generation();
@@ -238,8 +263,9 @@ impl Actor {
             return Ok(());
         }
         let harness = self.connection.harness(self.conversation.workspace()).await;
-        self.harness = harness.map_err(|report| fault::of(&report))?;
-        self.conversation = self.harness.adopt(&self.conversation);
+        let harness = harness.map_err(|report| fault::of(&report))?;
+        self.conversation = harness.adopt(&self.conversation, &self.harness);
+        self.harness = harness;
         self.generation = generation;
         Ok(())
     }

@@ -26,18 +26,24 @@ const LOOKS: &[(&str, ToolKind, &str)] = &[
     ("bash_input", ToolKind::Execute, "Write to"),
     ("bash_output", ToolKind::Execute, "Output of"),
     ("bash_stop", ToolKind::Execute, "Stop"),
+    ("close_agent", ToolKind::Other, "Close"),
     ("edit", ToolKind::Edit, "Edit"),
     ("glob", ToolKind::Search, "Find"),
     ("grep", ToolKind::Search, "Search"),
     ("list", ToolKind::Read, "List"),
+    ("list_agents", ToolKind::Read, "List Subagents"),
     ("read", ToolKind::Read, "Read"),
     ("resource_view", ToolKind::Read, "Look at"),
+    ("send_input", ToolKind::Think, "Tell"),
+    ("spawn_agent", ToolKind::Think, "Delegate"),
     ("update_plan", ToolKind::Think, "Plan"),
+    ("wait_agent", ToolKind::Think, "Wait for Subagents"),
     ("write", ToolKind::Edit, "Write"),
 ];
 
 /// The arguments that say most about a call, in this order.
-const TELLING: &[&str] = &["command", "path", "pattern", "query", "url", "name", "id", "handle"];
+const TELLING: &[&str] =
+    &["command", "path", "pattern", "query", "url", "name", "id", "handle", "task"];
 
 /// What a call looks like before anything is known of its result.
 #[derive(Debug, Clone)]
@@ -78,6 +84,9 @@ impl Look {
 pub fn location(path: PathBuf, line: Option<u32>) -> ToolCallLocation {
     ToolCallLocation::new(path).line(line)
 }
+
+/// What a call shows.
+pub type Words = ToolCallContent;
 
 /// Text as the content of a call.
 pub fn text(text: &str) -> ToolCallContent {

@@ -5,6 +5,7 @@
 
 mod attached;
 pub mod call;
+pub mod child;
 pub mod diff;
 mod stream;
 #[cfg(test)]
@@ -14,8 +15,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use agent_client_protocol_schema::v1::{
-    ContentBlock, ContentChunk, Cost, MessageId, Notice, NoticeSeverity, Plan, PlanEntry,
-    PlanEntryPriority, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, TextContent, UsageUpdate,
+    CompactionStatus, CompactionUpdate, ContentBlock, ContentChunk, Cost, MessageId, Notice,
+    NoticeSeverity, Plan, PlanEntry, PlanEntryPriority, PlanEntryStatus, SessionInfoUpdate,
+    SessionUpdate, TextContent, UsageUpdate,
 };
 use serde_json::Value;
 
@@ -24,12 +26,14 @@ pub use attached::Attached;
 use super::client::Client;
 use super::{ending, fault};
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, Event, EventKind, ProviderUsage, Reasoning, Seq,
-    Status, TerminalStatus, TurnFailed, UserMessage, still_starting,
+    AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, ProviderUsage,
+    Reasoning, Seq, Status, TerminalStatus, Tier, TurnFailed, UserMessage, still_starting,
 };
+use crate::harness::ChildView;
 use crate::history::History;
 use crate::id::{CallId, EventId};
 use call::Card;
+use child::Children;
 use stream::Stream;
 
 /// The tool whose calls are shown by the plan that they record.
@@ -50,6 +54,7 @@ pub struct Renderer {
     thoughts: Stream,
     /// Calls that have no result yet.
     cards: HashMap<CallId, Card>,
+    children: Children,
     /// Estimated dollars so far.
     spent: Option<f64>,
     /// Tokens in the window after the last call.
@@ -69,6 +74,7 @@ impl Renderer {
             words: Stream::default(),
             thoughts: Stream::default(),
             cards: HashMap::new(),
+            children: Children::default(),
             spent: None,
             used: None,
             is_titled: false,
@@ -119,6 +125,11 @@ impl Renderer {
         }
         updates.extend(self.standing(history));
         updates
+    }
+
+    /// Shows what children do that work.
+    pub fn look(&mut self, children: &[ChildView]) -> Vec<SessionUpdate> {
+        self.children.look(children)
     }
 
     /// Goes on where another renderer was in the middle of a Turn: what it told that is not in the
@@ -189,16 +200,19 @@ impl Renderer {
                 self.usage().into_iter().collect()
             }
             Canonical::TurnFailed(failed) => self.failure(id, failed),
+            Canonical::HistoryCompaction(compaction) => {
+                self.used = compaction.tokens_after.or(self.used);
+                self.compaction(id, compaction).into_iter().chain(self.usage()).collect()
+            }
+            Canonical::SubagentEvent(life) => self.children.hear(life),
             // Settings are told by whoever changes them; the rest is for the Log.
             Canonical::SessionStarted(_)
             | Canonical::PermissionDecision(_)
             | Canonical::SkillActivation(_)
             | Canonical::SkillContextHydration(_)
-            | Canonical::SubagentEvent(_)
             | Canonical::WorkflowEvent(_)
             | Canonical::SessionFork(_)
             | Canonical::BranchSummary(_)
-            | Canonical::HistoryCompaction(_)
             | Canonical::HistoryRewound(_)
             | Canonical::PostureChanged(_)
             | Canonical::LogRepaired(_)
@@ -235,13 +249,35 @@ impl Renderer {
                 let title = format!("Trying again ({}/{})", retry.attempt, retry.max_attempts);
                 vec![notice_update(NoticeSeverity::Warning, &title, &retry.error.message)]
             }
+            Ephemeral::ContextPressure(pressure) => {
+                self.used = Some(pressure.input_tokens);
+                let severity = match pressure.tier {
+                    Tier::Advisory => NoticeSeverity::Info,
+                    Tier::Warning | Tier::Critical => NoticeSeverity::Warning,
+                };
+                let words = pressure.words();
+                let told = notice_update(severity, "The model's window fills up", &words);
+                let told = self.client.takes_notices.then_some(told);
+                told.into_iter().chain(self.usage()).collect()
+            }
             // Questions are asked by the Session's task.
             Ephemeral::Status(_)
-            | Ephemeral::ContextPressure(_)
             | Ephemeral::ProviderRetry(_)
             | Ephemeral::PermissionRequest(_)
             | Ephemeral::PermissionResolved { .. } => Vec::new(),
         }
+    }
+
+    /// A compaction, for clients that show them; others that take notices get one.
+    fn compaction(&self, id: &EventId, compaction: &HistoryCompaction) -> Option<SessionUpdate> {
+        let words = compaction.words();
+        if !self.client.takes_compactions {
+            let told = || notice_update(NoticeSeverity::Info, "Room was made", &words);
+            return self.client.takes_notices.then(told);
+        }
+        let summary = ContentBlock::Text(TextContent::new(words.clone()));
+        let update = CompactionUpdate::new(id.to_string(), CompactionStatus::Completed);
+        Some(SessionUpdate::CompactionUpdate(update.summary(vec![summary])))
     }
 
     fn title(&mut self, message: &UserMessage) -> Vec<SessionUpdate> {
@@ -277,7 +313,9 @@ impl Renderer {
         if let Some(cost) = usage.estimated_cost_usd {
             *self.spent.get_or_insert(0.0) += cost;
         }
-        if let Some(tokens) = &usage.usage {
+        // What was asked beside the conversation says nothing about its size.
+        let is_beside = usage.extra.contains_key("purpose");
+        if let Some(tokens) = usage.usage.as_ref().filter(|_| !is_beside) {
             self.used = Some(tokens.input_tokens + tokens.output_tokens);
         }
     }

@@ -124,11 +124,8 @@ impl Facts<'_> {
         const ID: &str = "turn_end";
         let open: Vec<&Turn> = self.turns.iter().filter(|turn| turn.status == "open").collect();
         let Some(last) = open.last() else {
-            return check(
-                ID,
-                Health::Passed,
-                format!("{} Turns, each with one end", self.turns.len()),
-            );
+            let message = format!("Turns with one end each: {}", self.turns.len());
+            return check(ID, Health::Passed, message);
         };
         let number = last.number;
         if holder.is_some() && number == self.turns.len() && open.len() == 1 {

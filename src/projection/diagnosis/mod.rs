@@ -289,10 +289,12 @@ fn lineage(workspace: &Path, id: &SessionId, history: &History) -> Lineage {
         });
         child.session_id = event.child_session_id.clone().or(child.session_id.take());
         child.status = event.status.clone().unwrap_or_else(|| event.event.clone());
-        child.is_over = matches!(
-            event.event.as_str(),
-            "finished" | "failed" | "cancelled" | "timed_out" | "closed"
-        );
+        match event.event.as_str() {
+            "queued" | "input" | "retrying" | "started" => child.is_over = false,
+            "finished" | "failed" | "cancelled" | "timed_out" | "detached" => child.is_over = true,
+            // What happens besides, such as a merge, ends nothing and begins nothing.
+            _ => {}
+        }
     }
     Lineage {
         parent_is_here: parent.as_ref().map(is_here),

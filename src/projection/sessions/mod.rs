@@ -138,15 +138,50 @@ pub fn holder_of(workspace: &Path, id: &SessionId) -> Option<u32> {
 
 /// Deletes a Session's Log and folder, unless a process has it open; says what was deleted.
 pub fn delete(workspace: &Path, id: &SessionId) -> Result<Vec<PathBuf>, LogError> {
-    let (log, folder) = (paths::log(workspace, id), paths::session_folder(workspace, id));
+    let file = held(workspace, id)?;
+    remove(workspace, id, &file)
+}
+
+/// The same, if nobody has written to it since; says whether it is gone.
+pub(super) fn delete_as_it_was(
+    workspace: &Path,
+    id: &SessionId,
+    written: (i64, i64),
+) -> Result<bool, LogError> {
+    let file = held(workspace, id)?;
+    let is_as_it_was =
+        file.metadata().is_ok_and(|facts| (facts.mtime(), facts.mtime_nsec()) == written);
+    if is_as_it_was {
+        remove(workspace, id, &file)?;
+    }
+    Ok(is_as_it_was)
+}
+
+/// Does something while nobody has a Session open, and nobody can open it.
+pub(super) fn while_closed<T>(
+    workspace: &Path,
+    id: &SessionId,
+    work: impl FnOnce() -> T,
+) -> Result<T, LogError> {
+    let _held = held(workspace, id)?;
+    Ok(work())
+}
+
+/// The Log under its writer's lock.
+fn held(workspace: &Path, id: &SessionId) -> Result<File, LogError> {
     let Some(state) = Folder::open(workspace)? else {
         return Err(LogError::NotFound { id: id.clone() });
     };
-    // Held until the end, so that nobody opens what is about to go.
     let file = state.append_log(id)?;
     if file.try_lock().is_err() {
         return Err(LogError::Busy { id: id.clone(), holder: holder(&file) });
     }
+    Ok(file)
+}
+
+/// Removes the Log first: a folder without a Log is found later, a Log without its folder is damage.
+fn remove(workspace: &Path, id: &SessionId, _held: &File) -> Result<Vec<PathBuf>, LogError> {
+    let (log, folder) = (paths::log(workspace, id), paths::session_folder(workspace, id));
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| LogError::Write { path, source }

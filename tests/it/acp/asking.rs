@@ -2,7 +2,7 @@
 //! nobody needs any more.
 
 use pixir::scripted::Reply;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{editor, facts, stage};
 
@@ -76,10 +76,33 @@ async fn a_cancelled_turn_takes_its_question_back() {
     assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "cancelled");
     let withdrawn = editor.wait("a withdrawal", |line| line["method"] == "$/cancel_request");
     assert_eq!(withdrawn["params"]["requestId"], asked["id"]);
+    let place = |wished: &dyn Fn(&Value) -> bool| editor.received.iter().position(wished).unwrap();
+    let taken_back = place(&|line| line["method"] == "$/cancel_request");
+    let answered = place(&|line| line.get("method").is_none() && line["id"] == prompt);
+    assert!(taken_back < answered, "no question outlives its Turn");
     // Clients answer it anyway.
     editor.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
     assert_eq!(editor.turn(&id, "next").unwrap()["stopReason"], "end_turn");
     assert!(!stage.workspace().join("a").exists());
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_answer_to_a_cancelled_turn_does_not_touch_the_next() {
+    const ROUNDS: usize = 10;
+    let rounds = (0..ROUNDS).flat_map(|n| [touch(&format!("a{n}")), Reply::says("fine")]);
+    let stage = stage(rounds.collect::<Vec<_>>()).await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    for round in 0..ROUNDS {
+        let prompt = editor.prompt(&id, "go");
+        let asked = editor.request("session/request_permission");
+        // All at once, as a client does whose user stops the Turn by saying something else.
+        editor.notify("session/cancel", json!({"sessionId": id}));
+        editor.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
+        let next = editor.prompt(&id, "something else");
+        assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "cancelled", "{round}");
+        assert_eq!(editor.answer(next).unwrap()["stopReason"], "end_turn", "{round}");
+    }
     assert!(editor.end().0.success());
 }
 

@@ -112,6 +112,36 @@ async fn commands_change_the_session_and_other_slashes_are_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn skills_and_prompts_are_commands_too() {
+    let stage = stage([Reply::says("tidied"), Reply::says("reviewed")]).await;
+    let home = stage.workspace().join("../home");
+    let plant = |path: &str, text: &str| {
+        let path = home.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    plant(".agents/skills/tidy/SKILL.md", "---\nname: tidy\ndescription: Tidy up\n---\nSort.\n");
+    plant(".pixir/prompts/review.md", "---\nargument-hint: what\n---\nReview $1 well.\n");
+    plant(".pixir/prompts/plan.md", "Never: the name is taken.\n");
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let commands = editor.update("available_commands_update");
+    let commands = commands["availableCommands"].as_array().unwrap();
+    let names: Vec<&str> = commands.iter().filter_map(|one| one["name"].as_str()).collect();
+    assert!(names.ends_with(&["review", "tidy"]), "{names:?}");
+    assert_eq!(names.iter().filter(|name| **name == "plan").count(), 1, "{names:?}");
+    let review = commands.iter().find(|one| one["name"] == "review").unwrap();
+    assert_eq!(review["input"]["hint"], "what");
+    editor.turn(&id, "/tidy the shelf").unwrap();
+    let request = stage.server.requests().pop().unwrap();
+    assert_eq!(request.user_texts().last(), Some(&"$tidy the shelf"));
+    assert_eq!(facts(&stage, "skill_activation").len(), 1);
+    editor.turn(&id, "/review 'the diff'").unwrap();
+    let request = stage.server.requests().pop().unwrap();
+    assert_eq!(request.user_texts().last(), Some(&"Review the diff well."));
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_settings_say_what_editors_may_do() {
     let stage = stage([]).await;
     let mode = |args: &[&str]| {

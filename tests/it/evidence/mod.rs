@@ -6,6 +6,8 @@ mod damaged;
 mod diagnose;
 /// A Session written down.
 mod export;
+/// What nobody needs any more.
+mod gc;
 /// The request that would leave next.
 mod replay;
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::house::logs;
 
 /// What the parent is asked.
-pub const GO: &str = "delegate";
+pub const GO: &str = "share the work";
 
 /// A line of the parent, which may look at what it was told.
 pub type Line = Box<dyn Fn(&Received) -> Reply + Send + Sync>;

@@ -17,17 +17,13 @@ async fn fifty_children_take_turns_and_all_of_them_answer() {
     let seen = crowd.clone();
     let script = cast([spawns(&tasks, "worker"), waits(), says("ok")], move |task, step| {
         let file = task.replace(' ', "_");
-        match step {
-            0 => {
-                seen.enter();
-                let args = json!({"path": format!("{file}.txt"), "content": task});
-                Reply::new().pause(Duration::from_millis(20)).call("write", args)
-            }
-            _ => {
-                seen.leave();
-                Reply::says(&format!("wrote {file}.txt"))
-            }
+        if step == 0 {
+            seen.enter();
+            let args = json!({"path": format!("{file}.txt"), "content": task});
+            return Reply::new().pause(Duration::from_millis(20)).call("write", args);
         }
+        seen.leave();
+        Reply::says(&format!("wrote {file}.txt"))
     });
     let house = House::scripted(script).await;
     let (conversation, status) = house.turn(GO).await;

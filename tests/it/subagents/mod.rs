@@ -2,8 +2,11 @@
 
 mod cast;
 mod ends;
+mod killed;
 mod limits;
 mod permission;
+mod random;
+mod shown;
 mod workspaces;
 
 use pixir::Status;
@@ -190,7 +193,7 @@ async fn a_wish_can_be_checked_and_a_bad_one_starts_nothing() {
         [
             line(Reply::calls("spawn_agent", json!({"task": "x", "validate_only": true}))),
             line(Reply::calls("spawn_agent", json!({"task": "x", "role": "wizard"}))),
-            line(Reply::calls("spawn_agent", json!({"task": "x", "workspace": "isolated"}))),
+            line(Reply::calls("spawn_agent", json!({"task": "x", "workspace": "elsewhere"}))),
             line(Reply::calls("wait_agent", json!({"ids": ["sub_nobody"]}))),
             waits(),
             says("ok"),

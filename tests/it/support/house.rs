@@ -105,7 +105,8 @@ impl House {
         leaks::check_stream(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    /// The binary here, not started yet; whoever starts it looks for leaks.
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PIXIR);
         self.dress(command.args(args));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,0 +1,135 @@
+//! Many files: the list of ten thousand Sessions, the look before a command, and the way back.
+//!
+//! Floors are the least that anybody must do: look at every name, or write every file.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pixir::bench::{Followed, first_page};
+
+use super::table::{median, time};
+use super::{Report, child};
+
+/// Measures these rows alone: `cargo bench --bench end_to_end -- files`.
+pub const ROLE: &str = "files";
+
+const MANY: usize = 10_000;
+const FOLDERS: usize = 200;
+const PAGE: usize = 20;
+const RUNS: usize = 15;
+
+pub fn measure(report: &mut Report) {
+    list(report);
+    walk_and_undo(report);
+}
+
+/// The first page of a list of Sessions, each with a Turn in it.
+fn list(report: &mut Report) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let sessions = folder.path().join(".pixir/sessions");
+    fs::create_dir_all(&sessions).unwrap();
+    let line = |seq: usize, name: &str, data: &str| {
+        format!(
+            "{{\"id\":\"{seq:016x}\",\"session_id\":\"x\",\"seq\":{seq},\"ts\":\"2026-01-01T00:00:00.000000Z\",\"type\":\"{name}\",\"data\":{data}}}\n"
+        )
+    };
+    let text = "a sentence that says something. ".repeat(100);
+    let log = [
+        line(0, "session_started", "{}"),
+        line(1, "user_message", "{\"text\":\"fix the parser\"}"),
+        line(2, "assistant_message", &format!("{{\"text\":\"{text}\",\"phase\":\"final\"}}")),
+    ]
+    .concat();
+    for number in 0..MANY {
+        fs::write(sessions.join(format!("20260101T000000-{number:06x}.ndjson")), &log).unwrap();
+    }
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..RUNS {
+        times[0].push(timed(|| assert_eq!(stats(&sessions), MANY)));
+        times[1].push(timed(|| assert_eq!(first_page(folder.path(), PAGE), PAGE)));
+        let mut command = child::pixir();
+        command.args(["sessions", "--json"]).current_dir(folder.path());
+        times[2].push(child::run(&mut command).wall);
+    }
+    let [floor, room, whole] = times.map(|mut times| median(&mut times));
+    report.times("first page of 10,000 Sessions", floor, room, None);
+    report.times("`pixir sessions` of 10,000", floor, whole, None);
+    report.promise(
+        format!("the first page of 10,000 Sessions {} ≤ 100 ms", time(whole)),
+        whole <= Duration::from_millis(100),
+    );
+}
+
+/// The look before a command that finds nothing new, and a Turn that changed every file, taken back.
+fn walk_and_undo(report: &mut Report) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let paint = |colour: &str| {
+        for number in 0..MANY {
+            let home = folder.path().join(format!("folder-{}", number % FOLDERS));
+            fs::create_dir_all(&home).unwrap();
+            let text = format!("{colour} {number}\n").repeat(40);
+            fs::write(home.join(format!("file-{number}.txt")), text).unwrap();
+        }
+    };
+    paint("blue");
+    // What was written a moment ago is read again, to be sure; that is not what is measured.
+    std::thread::sleep(Duration::from_millis(200));
+    let mut followed = Followed::new(folder.path()).unwrap();
+    followed.begin().unwrap();
+    followed.before_command().unwrap();
+    followed.end().unwrap();
+    let mut looks = [Vec::new(), Vec::new()];
+    for _ in 0..RUNS {
+        looks[0].push(timed(|| assert_eq!(everything(folder.path()), MANY)));
+        followed.begin().unwrap();
+        looks[1].push(timed(|| followed.before_command().unwrap()));
+        followed.end().unwrap();
+    }
+    let [floor, look] = looks.map(|mut looks| median(&mut looks));
+    report.times("look at 10,000 files before a command", floor, look, None);
+    report.promise(
+        format!("the look at 10,000 files {} ≤ 50 ms", time(look)),
+        look <= Duration::from_millis(50),
+    );
+    let mut backs = [Vec::new(), Vec::new()];
+    for _ in 0..3 {
+        followed.begin().unwrap();
+        followed.before_command().unwrap();
+        backs[0].push(timed(|| paint("red")));
+        followed.end().unwrap();
+        backs[1].push(timed(|| assert_eq!(followed.undo().unwrap(), MANY)));
+    }
+    let [floor, back] = backs.map(|mut backs| median(&mut backs));
+    report.times("undo over 10,000 files; floor: writing them", floor, back, None);
+    report.promise(
+        format!("undo over 10,000 files {} ≤ 1 s", time(back)),
+        back <= Duration::from_secs(1),
+    );
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let began = Instant::now();
+    work();
+    began.elapsed()
+}
+
+/// How many files a folder has, looked at one by one.
+fn stats(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries.filter(|entry| entry.metadata().unwrap().is_file()).count()
+}
+
+fn everything(folder: &Path) -> usize {
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let facts = entry.metadata().unwrap();
+        if facts.is_file() {
+            count += 1;
+        } else if entry.file_name() != ".pixir" {
+            count += everything(&entry.path());
+        }
+    }
+    count
+}

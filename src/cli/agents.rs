@@ -1,0 +1,184 @@
+//! `pixir agents`: which roles there are, what one says, whether their files are well made, and what
+//! became of those who were sent out in them.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueHint};
+use serde_json::{Value, json};
+
+use super::children::{self, StatusArgs};
+use super::exit::Exit;
+use super::{Context, bad_argument};
+use crate::error::Report;
+use crate::event::PermissionMode;
+use crate::render::{clean, one_line};
+use crate::role::Role;
+use crate::roster::{Entry, Origin, examine};
+use crate::skill::Flaw;
+
+/// Show roles, check their files, or look at Subagents
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show roles, check their files, or look at Subagents.\n\n\
+        A role says what a Session is for: instructions, tools, model, effort, and how far it may go. Some \
+        are built in; others are TOML files in .pixir/agents and .codex/agents of the project, and in \
+        ~/.pixir/agents and ~/.codex/agents. Choose one with --role. Those of a project count when you \
+        trust them (see `pixir trust`), and a role only ever narrows.",
+    after_long_help = "Examples:\n  pixir agents\n  pixir agents show scribe\n  \
+        pixir agents validate .pixir/agents --json\n  pixir --role scribe \"document the parser\""
+)]
+pub struct AgentsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the roles that can be chosen here
+    List,
+    /// Show what a role says
+    Show {
+        /// Its name in the list
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Check the files of roles, and say what is wrong with path and line
+    Validate {
+        /// A file, or a folder of files; all that can be found here when it is left out
+        #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+        path: Option<PathBuf>,
+    },
+    Status(StatusArgs),
+}
+
+pub fn agents(args: AgentsArgs, context: &Context) -> Result<Exit, Report> {
+    match args.action.unwrap_or(Action::List) {
+        Action::List => list(context),
+        Action::Show { name } => show(&name, context),
+        Action::Validate { path } => validate(path.as_deref(), context),
+        Action::Status(args) => children::status(&args, context),
+    }
+}
+
+/// Roles of this build that no file of the user stands in for.
+fn built_in(entries: &[Entry]) -> impl Iterator<Item = &'static Role> + '_ {
+    let is_replaced = |name: &str| entries.iter().any(|entry| entry.name() == name);
+    Role::names().into_iter().filter(move |name| !is_replaced(name)).filter_map(Role::find)
+}
+
+fn list(context: &Context) -> Result<Exit, Report> {
+    let listed = context.roster(&context.folder()?)?.all();
+    for flaw in &listed.broken {
+        context.notice(&format!("not used: {flaw}"));
+    }
+    for shadowed in &listed.shadowed {
+        context.notice(shadowed);
+    }
+    let mut output: Vec<Value> = built_in(&listed.entries).map(plain).collect();
+    output.extend(listed.entries.iter().map(entry));
+    let mut text = String::new();
+    for role in &output {
+        let word = |key: &str| role[key].as_str().unwrap_or_default();
+        let trust = if role["trusted"] == true { "" } else { ", not trusted" };
+        let (name, words) = (word("name"), one_line(word("description"), 100));
+        // Writing to a String cannot fail.
+        writeln!(text, "{name:12}  {words}  ({}{trust})", word("origin")).ok();
+    }
+    let output = json!({
+        "roles": output,
+        "shadowed": listed.shadowed,
+        "broken": listed.broken.iter().map(told).collect::<Vec<_>>(),
+    });
+    Ok(context.told("agents", &text, output))
+}
+
+fn show(name: &str, context: &Context) -> Result<Exit, Report> {
+    let roster = context.roster(&context.folder()?)?;
+    let listed = roster.all();
+    let found = listed.entries.iter().find(|entry| entry.name() == name);
+    let (mut output, instructions) = if let Some(found) = found {
+        for flaw in &found.odd {
+            context.notice(&flaw.to_string());
+        }
+        (entry(found), found.written.instructions.clone())
+    } else {
+        let role = roster.find(name).map_err(|error| Report::from(&error))?;
+        (plain(role), role.instructions.to_owned())
+    };
+    output["instructions"] = json!(instructions);
+    let mut text = String::new();
+    for key in ["name", "description", "origin", "path", "model", "effort", "permission_mode"] {
+        if let Some(value) = output[key].as_str() {
+            writeln!(text, "{key:17}{}", one_line(value, 500)).ok();
+        }
+    }
+    if let Some(tools) = output["tools"].as_array() {
+        let names: Vec<&str> = tools.iter().filter_map(Value::as_str).collect();
+        writeln!(text, "{:17}{}", "tools", one_line(&names.join(", "), 500)).ok();
+    }
+    if output["trusted"] != true {
+        writeln!(text, "{:17}no, see `pixir trust`", "trusted").ok();
+    }
+    if !instructions.is_empty() {
+        text.extend(["\n", clean(&instructions).trim_end(), "\n"]);
+    }
+    Ok(context.told("agents", &text, output))
+}
+
+fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
+    let listed = match path {
+        Some(path) if path.exists() => examine(path),
+        Some(path) => return Err(bad_argument(format!("there is no {}", path.display()))),
+        None => context.roster(&context.folder()?)?.all(),
+    };
+    let odd: Vec<&Flaw> = listed.all.iter().flat_map(|entry| &entry.odd).collect();
+    let mut text = String::new();
+    for flaw in &listed.broken {
+        writeln!(text, "error: {}", one_line(&flaw.to_string(), 500)).ok();
+    }
+    for flaw in &odd {
+        writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
+    }
+    let (all, wrong) = (listed.all.len(), listed.broken.len());
+    writeln!(text, "{all} roles, {wrong} errors, {} warnings", odd.len()).ok();
+    let output = json!({
+        "roles": listed.all.iter().map(entry).collect::<Vec<_>>(),
+        "errors": listed.broken.iter().map(told).collect::<Vec<_>>(),
+        "warnings": odd.into_iter().map(told).collect::<Vec<_>>(),
+    });
+    Ok(context.judged("agents", &text, output, wrong))
+}
+
+fn plain(role: &'static Role) -> Value {
+    let first = role.instructions.split(['.', ';']).next().unwrap_or_default();
+    let description = if first.is_empty() { "Works on what it is asked" } else { first };
+    json!({
+        "name": role.name,
+        "description": description,
+        "origin": Origin::BuiltIn.name(),
+        "permission_mode": role.limit(&PermissionMode::Auto).to_string(),
+        "withheld_tools": role.withheld,
+        "trusted": true,
+    })
+}
+
+fn entry(entry: &Entry) -> Value {
+    let written = &entry.written;
+    json!({
+        "name": written.name,
+        "description": written.custom.description,
+        "origin": entry.origin.name(),
+        "path": entry.path,
+        "sha256": entry.digest,
+        "permission_mode": written.ceiling.to_string(),
+        "model": written.custom.model,
+        "effort": written.custom.effort,
+        "tools": written.custom.tools,
+        "trusted": entry.is_trusted,
+    })
+}
+
+fn told(flaw: &Flaw) -> Value {
+    json!({ "path": flaw.path, "line": flaw.line, "message": flaw.message })
+}

@@ -1,0 +1,81 @@
+//! `pixir agents status`: the Subagents of a Session.
+
+use std::path::Path;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::resume::unknown;
+use super::{Context, say};
+use crate::error::Report;
+use crate::id::SessionId;
+use crate::projection::{self, Standing};
+use crate::render::{Envelope, clean, one_line};
+use crate::subagent::{self, View};
+
+/// How much of a summary is shown.
+const SUMMARY: usize = 160;
+
+/// Show the Subagents of a Session: those that work now, and what others came to
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show the Subagents of a Session: those that work now, and what others came to.\n\n\
+        Everything is read from the Logs, also while another process has the Session open; nothing is changed."
+)]
+pub struct StatusArgs {
+    /// The Session that started them
+    #[arg(value_name = "ID")]
+    id: String,
+}
+
+pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
+    let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
+    let workspace = context.workspace_of(&id)?;
+    if !projection::find(&workspace, &id) {
+        return Err(unknown(&id));
+    }
+    let holder = holder(&workspace, &id);
+    let views = subagent::children(&workspace, &id, holder.is_some());
+    let views = views.map_err(|error| Report::from(&error))?;
+    if context.flags.json {
+        let subagents: Vec<Value> = views.iter().map(node).collect();
+        let output = json!({ "session_id": id, "pid": holder, "subagents": subagents });
+        say(&Envelope::success("agents", output, context.started.elapsed()).line());
+        return Ok(Exit::Answered);
+    }
+    if views.is_empty() {
+        context.notice("this Session has no Subagents");
+    }
+    say(&views.iter().map(row).collect::<String>());
+    Ok(Exit::Answered)
+}
+
+/// The process that has the Session open.
+fn holder(workspace: &Path, id: &SessionId) -> Option<u32> {
+    let found = projection::list(workspace, usize::MAX).into_iter();
+    let mut own = found.filter(|summary| summary.session_id == *id);
+    own.find_map(|summary| match summary.standing {
+        Standing::Running { pid } => Some(pid),
+        _ => None,
+    })
+}
+
+fn node(view: &View) -> Value {
+    let mut node = subagent::value(view);
+    node["task"] = json!(view.record.task);
+    node["summary"] = json!(view.record.summary);
+    node["doing"] = json!(view.doing);
+    node["next_actions"] = json!(view.record.next_actions());
+    node
+}
+
+fn row(view: &View) -> String {
+    let told = clean(view.record.summary.as_deref().unwrap_or(&view.record.task));
+    let first = told.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let mut rows =
+        vec![one_line(&subagent::line(view), 240), format!("  {}", one_line(first, SUMMARY))];
+    let actions = view.record.next_actions();
+    rows.extend(actions.iter().map(|action| format!("  try: {}", clean(action))));
+    rows.join("\n") + "\n"
+}

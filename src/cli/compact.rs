@@ -1,0 +1,270 @@
+//! `pixir compact`: older Turns of a Session told in short to the model, with a preview.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::resume::{last, unknown};
+use super::undo::manners;
+use super::{Context, bad_argument, say};
+use crate::compaction::{self, KEPT_TURNS, Nothing, Room, Trigger};
+use crate::config::{Config, DEFAULT_MODEL, Window};
+use crate::error::{Kind, Report};
+use crate::event::{Canonical, HistoryCompaction, Seq};
+use crate::harness::{Door, Harness, Start, Which};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::log::Log;
+use crate::projection;
+use crate::render::{Envelope, clean};
+use crate::session::Session;
+
+/// How many lines of the checkpoint a person is shown.
+const LINES: usize = 60;
+/// How much of a line of the checkpoint a person is shown, in letters.
+const SHOWN: usize = 160;
+
+/// Tell older Turns of a Session in short to the model
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pixir compact [FLAGS] <ID>|--last [--keep-turns N] [--model-assisted]",
+    long_about = "Tell older Turns of a Session in short to the model, so that there is room in its window.\n\n\
+        The last Turns stay word for word; the others become a checkpoint: what you said, what came of it, the files \
+        touched, open tasks, the plan, active Skills. Old tool outputs are left out. The Log keeps everything, and \
+        `pixir undo` past that point brings it back. No model is needed; with --model-assisted the Session's own model \
+        is asked to put the older Turns into words, and what it cannot do is done without it. It also happens by \
+        itself when the window is 90 % full.",
+    after_long_help = "Examples:\n  pixir compact --last --dry-run\n  \
+        pixir compact 20260721T101112-abcdef --keep-turns 4\n  pixir compact --last --model-assisted"
+)]
+pub struct CompactArgs {
+    /// The Session
+    #[arg(value_name = "ID", required_unless_present = "last", conflicts_with = "last")]
+    id: Option<String>,
+    /// The Session of this Workspace that was used last
+    #[arg(long)]
+    last: bool,
+    /// Keep this many Turns word for word
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_turns: Option<u32>,
+    /// Ask the Session's own model to put the older Turns into words
+    #[arg(long)]
+    model_assisted: bool,
+}
+
+impl CompactArgs {
+    fn keep(&self) -> usize {
+        self.keep_turns.map_or(KEPT_TURNS, |count| count as usize)
+    }
+}
+
+pub fn compact(args: &CompactArgs, context: &Context) -> Result<Exit, Report> {
+    let id = match &args.id {
+        Some(id) => SessionId::parse(id).map_err(|error| Report::from(&error))?,
+        None if args.last => last(context)?,
+        None => return Err(bad_argument("which Session? give its id, or --last")),
+    };
+    let workspace = context.workspace_of(&id)?;
+    if !projection::find(&workspace, &id) {
+        return Err(unknown(&id));
+    }
+    if context.flags.dry_run {
+        let reading = Log::read(&workspace, &id).map_err(|error| Report::from(&error))?;
+        let history = History::from_events(reading.events);
+        let config = context.settings(Some(&workspace))?.config;
+        let made = plan(&history, args, &config, &workspace, &id, context);
+        return Ok(told(made.as_ref().ok(), None, &id, context));
+    }
+    let recorded = if args.model_assisted {
+        with_model(args, &workspace, &id, context)?
+    } else {
+        alone(args, None, &workspace, &id, context)?
+    };
+    let (fact, seq) = recorded.unzip();
+    Ok(told(fact.as_ref(), seq, &id, context))
+}
+
+type Recorded = Option<(HistoryCompaction, Seq)>;
+
+/// What would be done without a model.
+fn plan(
+    history: &History,
+    args: &CompactArgs,
+    config: &Config,
+    workspace: &Path,
+    id: &SessionId,
+    context: &Context,
+) -> Result<HistoryCompaction, Nothing> {
+    let model = projection::posture_model(workspace, id);
+    let model = model.unwrap_or_else(|| DEFAULT_MODEL.to_owned());
+    let endpoint = context.chosen(config).ok();
+    let endpoint = endpoint.as_ref().map_or("", |chosen| chosen.credential.base_url());
+    let window = Window::new(config.context_window, (config.home.clone(), endpoint), &model);
+    // Instructions and tools are not at hand without a Turn; what is said is the conversation.
+    let room = Room { window: window.tokens(), fixed: 0 };
+    let trigger = Trigger::Manual { keep: args.keep() };
+    compaction::plan(history, room, trigger).map(|plan| plan.fact)
+}
+
+/// Does it without a model, and says why if one was asked for.
+fn alone(
+    args: &CompactArgs,
+    reason: Option<String>,
+    workspace: &Path,
+    id: &SessionId,
+    context: &Context,
+) -> Result<Recorded, Report> {
+    let config = context.settings(Some(workspace))?.config;
+    in_runtime(async {
+        let (session, _) =
+            Session::open(workspace, id, manners(&config)).map_err(|error| Report::from(&error))?;
+        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let Ok(mut fact) = plan(&history, args, &config, workspace, id, context) else {
+            return Ok(None);
+        };
+        fact.fallback_reason = reason;
+        let recorded = session.record(fact.clone().into()).await;
+        let recorded = recorded.map_err(|error| Report::from(&error))?;
+        Ok(Some((fact, recorded.seq().unwrap_or_default())))
+    })
+}
+
+/// Does it with the Session's own model, or without it when nobody is signed in.
+fn with_model(
+    args: &CompactArgs,
+    workspace: &Path,
+    id: &SessionId,
+    context: &Context,
+) -> Result<Recorded, Report> {
+    let model = projection::posture_model(workspace, id);
+    let opened = match context.open(workspace, model.as_deref()) {
+        Ok(opened) => opened,
+        Err(report) if is_unpaid(&report) => {
+            return alone(args, Some(report.message), workspace, id, context);
+        }
+        Err(report) => return Err(report),
+    };
+    in_runtime(async {
+        // The embedded model's server lives as long as this.
+        let (credential, _demo) = opened.access.open().await?;
+        let own_binary = std::env::current_exe()
+            .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
+        let environment = context.environment.all();
+        let config = opened.loaded.config;
+        let harness = Harness::open(Door { config, credential, environment, own_binary });
+        let start = Start {
+            workspace: PathBuf::from(workspace),
+            session: Which::Resume(id.clone()),
+            can_ask: false,
+            mcp_servers: Vec::new(),
+        };
+        let conversation = harness.start(start).await.map_err(|error| Report::from(&error))?;
+        let made = conversation.compact(Some(args.keep()), true).await;
+        conversation.close().await;
+        harness.settle().await;
+        let event = made.map_err(|error| Report::from(&error))?;
+        Ok(event.and_then(|event| match event.fact() {
+            Some(Canonical::HistoryCompaction(fact)) => Some((fact.clone(), event.seq()?)),
+            _ => None,
+        }))
+    })
+}
+
+fn is_unpaid(report: &Report) -> bool {
+    [Kind::NotAuthenticated, Kind::AuthRefused].iter().any(|kind| report.kind == kind.name())
+}
+
+/// What happens, as a person reads it.
+fn preview(fact: &HistoryCompaction, id: &SessionId) -> String {
+    let count = |number: Option<u64>| number.unwrap_or_default();
+    let mut text = format!(
+        "the conversation of {id} becomes about {} tokens instead of {}",
+        count(fact.tokens_after),
+        count(fact.tokens_before)
+    );
+    if let Some(window) = fact.window_tokens {
+        write!(text, " (the model's window has {window})").ok();
+    }
+    text.push('\n');
+    if count(fact.turns_compacted) > 0 {
+        let plural = if fact.turns_compacted == Some(1) { " is" } else { "s are" };
+        writeln!(
+            text,
+            "  {} Turn{plural} told in short, #{} to #{}",
+            count(fact.turns_compacted),
+            fact.from_seq,
+            fact.to_seq
+        )
+        .ok();
+    }
+    let plural = if fact.turns_kept == Some(1) { "" } else { "s" };
+    writeln!(text, "  {} Turn{plural} as before", count(fact.turns_kept)).ok();
+    if count(fact.outputs_pruned) > 0 {
+        let pruned = count(fact.outputs_pruned);
+        writeln!(text, "  of them, {pruned} old outputs and arguments are left out").ok();
+    }
+    if let Some(reason) = &fact.fallback_reason {
+        writeln!(text, "  the model did not help: {reason}").ok();
+    }
+    if let Value::String(summary) = &fact.summary {
+        text.push_str("  the model reads in their place:\n\n");
+        let lines: Vec<&str> = summary.lines().filter(|line| is_outline(line)).collect();
+        for line in lines.iter().take(LINES) {
+            writeln!(text, "  | {}", shortened(line)).ok();
+        }
+        if lines.len() > LINES {
+            writeln!(text, "  | … {} more lines; --json has them all", lines.len() - LINES).ok();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Titles and the beginning of what stands below them, not what a text goes on with.
+fn is_outline(line: &str) -> bool {
+    line.is_empty() || line.starts_with("- ") || line.ends_with([':', '.'])
+}
+
+/// A person needs no more than the beginning; --json has it all.
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+fn told(
+    fact: Option<&HistoryCompaction>,
+    seq: Option<Seq>,
+    id: &SessionId,
+    context: &Context,
+) -> Exit {
+    let is_dry_run = context.flags.dry_run;
+    if context.flags.json {
+        let output = json!({
+            "compacted": fact.is_some() && !is_dry_run,
+            "dry_run": is_dry_run,
+            "seq": seq,
+            "compaction": fact,
+            "reason": fact.is_none().then(|| Nothing::Small.to_string()),
+        });
+        let envelope = Envelope::success("compact", output, context.started.elapsed());
+        say(&envelope.line());
+        return Exit::Answered;
+    }
+    let Some(fact) = fact else {
+        say("there is nothing to compact: it would not become smaller\n");
+        return Exit::Answered;
+    };
+    let mut text = preview(fact, id);
+    match seq {
+        Some(seq) => writeln!(text, "recorded as #{seq}; the Log keeps everything").ok(),
+        None => writeln!(text, "nothing was changed (dry run)").ok(),
+    };
+    say(&clean(&text));
+    Exit::Answered
+}

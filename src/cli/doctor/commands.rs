@@ -1,0 +1,88 @@
+//! How commands are held: one that does nothing is run, and looked at.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{Check, Health};
+use crate::cli::Context;
+use crate::config::Config;
+use crate::error::{Kind, Report};
+use crate::event::PermissionMode;
+use crate::history::History;
+use crate::id::CallId;
+use crate::resource::Shelf;
+use crate::sandbox::Profile;
+use crate::secret::Secrets;
+use crate::tool::{Commands, Containment, Desk, Host, Signals, ToolContext, Toolbox};
+use crate::workspace::Workspace;
+
+/// Runs a command that does nothing, and sees what held it.
+pub async fn commands(folder: &Path, config: &Config, context: &Context) -> Vec<Check> {
+    let facts = match contained(folder, config, context).await {
+        Ok(facts) => facts,
+        Err(report) if report.kind == Kind::SandboxUnavailable.name() => {
+            return vec![Check::failed("sandbox", &report)];
+        }
+        Err(report) => {
+            let check = Check::failed("containment", &report);
+            return vec![
+                check.next("see whether `bash.shell`, PATH and TMPDIR are as they should be"),
+            ];
+        }
+    };
+    let word = |name: &str| facts[name].as_str().unwrap_or("unknown").to_owned();
+    let (containment, level) = (word("containment"), word("sandbox"));
+    let message = match containment.as_str() {
+        "namespace" => "commands run in a process namespace",
+        _ => "commands are gathered by a subreaper; namespaces are not to be had here",
+    };
+    let containment =
+        Check::new("containment", Health::Passed, message).with(json!({ "level": containment }));
+    vec![containment, sandbox(&level).with(json!({ "level": level }))]
+}
+
+fn sandbox(level: &str) -> Check {
+    match level {
+        "full" => Check::new("sandbox", Health::Passed, "full: namespaces, Landlock and seccomp"),
+        "partial" => {
+            let message = "partial: Landlock and seccomp; without namespaces, changes of .pixir, \
+                .git/hooks and .git/config are only put back afterwards, and modes and times of \
+                files outside can be changed";
+            Check::new("sandbox", Health::Warning, message)
+        }
+        _ => Check::new("sandbox", Health::Warning, "off: commands can do whatever you can do"),
+    }
+}
+
+async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<Value, Report> {
+    let own_binary: PathBuf = std::env::current_exe()
+        .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
+    let host =
+        Host { own_binary, environment: context.environment.all(), containment: Containment::Best };
+    let history = History::default();
+    let shelf = Shelf::new(std::env::temp_dir());
+    let toolbox = Toolbox::built_in(config, Commands::new(host, config), &history, shelf);
+    let bash = toolbox.find("bash").map_err(|error| Report::from(&error))?;
+    let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
+    let cx = ToolContext {
+        call_id: CallId::new("doctor".to_owned()),
+        session_folder: std::env::temp_dir(),
+        workspace,
+        cancel: CancellationToken::new(),
+        signals: Signals::nowhere(),
+        secrets: Arc::new(Secrets::default()),
+        output_limit: config.output_limit,
+        confinement: Profile::of(config.sandbox.level, &PermissionMode::Auto),
+        desk: Desk::default(),
+        tracker: None,
+    };
+    let output =
+        bash.run(json!({"command": "true"}), cx).await.map_err(|error| Report::from(&error))?;
+    if !output.ok {
+        return Err(Report::new(Kind::CommandFailed, format!("`true` failed: {}", output.text)));
+    }
+    Ok(output.details)
+}

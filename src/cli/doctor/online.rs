@@ -1,0 +1,69 @@
+//! Whether the endpoints answer; asked only with `--online`, and nothing that costs anything.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde_json::json;
+
+use super::{Check, Health};
+use crate::cli::{Context, Paying};
+use crate::credential::Chosen;
+use crate::error::{Kind, Report};
+use crate::network::{Endpoint, Network, NetworkError};
+
+/// How long an endpoint may take to show that it is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Opens a connection and asks nothing that costs anything.
+pub async fn endpoint(chosen: Option<&Chosen>, network: Network) -> Check {
+    const ID: &str = "endpoint";
+    let Some(chosen) = chosen else {
+        return Check::new(ID, Health::Warning, "not reached, because there is no credential");
+    };
+    let credential = &chosen.credential;
+    let client = network.client(Endpoint {
+        base_url: credential.base_url().to_owned(),
+        is_loopback: credential.is_loopback(),
+        connect: PATIENCE,
+    });
+    let details = json!({ "url": credential.base_url() });
+    // No secret goes along: whether somebody is there is all that is asked.
+    let reached = tokio::time::timeout(PATIENCE, client.get("", HeaderMap::new())).await;
+    let reached = reached.unwrap_or_else(|_| {
+        let message = format!("silence for {} s", PATIENCE.as_secs());
+        Err(NetworkError::Broken(message))
+    });
+    match reached {
+        Ok(_) => {
+            let message = format!("{} answers", credential.base_url());
+            Check::new(ID, Health::Passed, message).with(details)
+        }
+        Err(error) => {
+            let message = format!("{} does not answer: {error}", credential.base_url());
+            Check::new(ID, Health::Failed, message)
+                .kind(Kind::Network)
+                .with(details)
+                .next("check the network, the proxy and OPENAI_BASE_URL")
+        }
+    }
+}
+
+pub async fn issuer(context: &Context) -> Check {
+    const ID: &str = "issuer";
+    let issuer = match context.issuer() {
+        Ok(issuer) => issuer,
+        Err(error) => return Check::failed(ID, &Report::from(&error)),
+    };
+    let needs_it = context.flags.credential != Some(Paying::ApiKey);
+    match issuer.reach(PATIENCE).await {
+        Ok(()) => Check::new(ID, Health::Passed, format!("{} answers", issuer.base())),
+        Err(error) => {
+            let report = Report::from(&error);
+            let mut check = Check::failed(ID, &report);
+            if !needs_it || context.environment.get("OPENAI_API_KEY").is_some() {
+                check.status = Health::Warning;
+            }
+            check
+        }
+    }
+}

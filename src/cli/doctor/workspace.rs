@@ -1,0 +1,186 @@
+//! The Workspace: git, Pixir's state in it, and the Logs that lie there.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::home::{folders, room};
+use super::{Check, Health, or_well};
+use crate::config::Config;
+use crate::error::Kind;
+use crate::id::SessionId;
+use crate::paths;
+use crate::projection::{self, Standing};
+use crate::prompt::{Project, Sources};
+use crate::secret::Secrets;
+
+/// How many Logs are looked at, the one written last first.
+const LOGS: usize = 50;
+
+pub fn workspace(folder: &Path, config: &Config) -> Vec<Check> {
+    let mut checks = log_folder(folder);
+    checks.extend(or_well(logs(folder), "logs", "the Logs written last are whole"));
+    checks.extend(or_well(leftovers(folder), "leftovers", "nothing was left behind"));
+    checks.extend(or_well(git(folder), "git", "as it should be"));
+    checks.extend(folders(&paths::state(folder)));
+    checks.extend(or_well(instructions(folder, config), "instructions", "AGENTS.md is used whole"));
+    checks.push(room("workspace_disk", folder));
+    checks
+}
+
+pub fn writable(id: &'static str, folder: &Path) -> Check {
+    let details = json!({ "path": folder });
+    match rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
+        Ok(()) => Check::new(id, Health::Passed, format!("{} can be written", folder.display()))
+            .with(details),
+        Err(error) => Check::at(id, folder, format!("cannot be written: {error}"))
+            .failing()
+            .kind(Kind::WriteFailed)
+            .next("make it writable for you, or name another directory with --cwd"),
+    }
+}
+
+fn log_folder(workspace: &Path) -> Vec<Check> {
+    const ID: &str = "log_folder";
+    let folder = paths::sessions(workspace);
+    for part in [paths::state(workspace), folder.clone()] {
+        match fs::symlink_metadata(&part) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return vec![Check::new(ID, Health::Passed, "made with the first Session")];
+            }
+            Err(error) => {
+                let check = Check::at(ID, &part, format!("cannot be looked at: {error}")).failing();
+                return vec![check.kind(Kind::ReadFailed).next("make it readable for you")];
+            }
+            Ok(found) if !found.is_dir() => {
+                let check = Check::at(ID, &part, "is not a folder of its own").failing();
+                return vec![
+                    check
+                        .kind(Kind::UnsafeStatePath)
+                        .next("move it away; Pixir's state goes through no link"),
+                ];
+            }
+            Ok(found) if part == folder && found.permissions().mode() & 0o077 != 0 => {
+                let check = Check::at(ID, &part, "can be looked into by others");
+                let check = check.kind(Kind::UnsafeStatePath).next("chmod 700 that folder");
+                return vec![check, writable(ID, &folder)];
+            }
+            Ok(_) => {}
+        }
+    }
+    vec![writable(ID, &folder)]
+}
+
+/// Logs that are torn, cut, or not Logs at all.
+fn logs(workspace: &Path) -> Vec<Check> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(paths::sessions(workspace)).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|name| name.strip_suffix(".ndjson"));
+        let is_log = id.is_some_and(|id| SessionId::parse(id).is_ok());
+        if is_log && !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let check = Check::at("logs", &entry.path(), "is not a file, and no Session");
+            found.push(check.kind(Kind::UnsafeStatePath).next("move it away"));
+        }
+    }
+    for summary in projection::list(workspace, LOGS) {
+        let id = &summary.session_id;
+        let check = |message: &str| {
+            let check = Check::at("logs", &summary.path, message).kind(Kind::LogDamaged);
+            check.next(&format!("see `pixir diagnose {id}`"))
+        };
+        match &summary.standing {
+            Standing::Running { .. } => {}
+            Standing::Unreadable { message } => {
+                found.push(check(&format!("cannot be read: {message}")).failing());
+            }
+            _ if summary.bytes == 0 => found.push(check("is empty")),
+            _ if is_torn(&summary.path) => found.push(check("ends in the middle of a line")),
+            Standing::Open => found.push(check("has a Turn that was cut")),
+            Standing::New
+            | Standing::Answered
+            | Standing::Failed { .. }
+            | Standing::Interrupted => {}
+        }
+    }
+    found
+}
+
+fn is_torn(log: &Path) -> bool {
+    let last = || -> io::Result<u8> {
+        let mut file = File::open(log)?;
+        file.seek(SeekFrom::End(-1))?;
+        let mut byte = [0];
+        file.read_exact(&mut byte)?;
+        Ok(byte[0])
+    };
+    last().is_ok_and(|byte| byte != b'\n')
+}
+
+/// What killed processes left in Pixir's state.
+fn leftovers(workspace: &Path) -> Vec<Check> {
+    projection::leftovers(workspace)
+        .into_iter()
+        .map(|path| {
+            let check = Check::at("leftovers", &path, "was left by a process that was killed");
+            check.kind(Kind::UnsafeStatePath).next("clear it away with `pixir gc --apply`")
+        })
+        .collect()
+}
+
+/// A repository that git would not understand, and state that it would take for the user's work.
+fn git(workspace: &Path) -> Vec<Check> {
+    let Some(dot_git) = workspace
+        .ancestors()
+        .map(|folder| folder.join(".git"))
+        .find(|path| path.symlink_metadata().is_ok())
+    else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    let folder = if dot_git.is_dir() {
+        Some(dot_git.clone())
+    } else {
+        let pointer = fs::read_to_string(&dot_git).unwrap_or_default();
+        let target = pointer.trim().strip_prefix("gitdir:").map(|target| target.trim().to_owned());
+        target.zip(dot_git.parent()).map(|(target, parent)| parent.join(target))
+    };
+    let has_head = folder.is_some_and(|folder| folder.join("HEAD").is_file());
+    if !has_head {
+        let check = Check::at("git", &dot_git, "is no repository: it has no HEAD");
+        found.push(
+            check.kind(Kind::NotFound).next("repair the repository, or remove what is left of it"),
+        );
+    }
+    let ignore = paths::state(workspace).join(".gitignore");
+    let names = fs::read_to_string(&ignore).unwrap_or_default();
+    let is_kept_out =
+        names.lines().any(|line| matches!(line.trim(), "/sessions/" | "sessions/" | "*"));
+    if paths::sessions(workspace).is_dir() && !is_kept_out {
+        let check = Check::at("git", &ignore, "does not keep Logs out of your commits");
+        found.push(check.kind(Kind::InvalidConfig).next("put the line /sessions/ into it"));
+    }
+    found
+}
+
+/// Instructions that the model does not get as they were written.
+fn instructions(workspace: &Path, config: &Config) -> Vec<Check> {
+    let user_file = config.home.agents_md();
+    let project = Project::load(&Sources {
+        workspace,
+        user_file: &user_file,
+        limit: config.instructions_limit,
+        secrets: &Secrets::default(),
+    });
+    let check = |notice: &String| {
+        let path = notice.split(": ").next().unwrap_or_default();
+        Check::new("instructions", Health::Warning, notice)
+            .kind(Kind::ReadFailed)
+            .with(json!({ "path": path }))
+            .next("make it a text file that fits `instructions_limit`")
+    };
+    project.notices.iter().map(check).collect()
+}

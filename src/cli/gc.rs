@@ -1,0 +1,226 @@
+//! `pixir gc`: what lies around and nobody needs, shown first and cleared when asked.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::changes::annexes;
+use super::drive::in_runtime;
+use super::exit::Exit;
+use super::{Context, bad_argument, say};
+use crate::annex::{Annexes, Closed};
+use crate::config::duration;
+use crate::error::{Kind, Report};
+use crate::projection::{self, Cleared, Plan, Waste, Wish};
+use crate::render::{Envelope, clean};
+
+/// How many things a person is shown for each Workspace.
+const SHOWN: usize = 30;
+
+/// Clear away what nobody needs any more
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Clear away what nobody needs any more.\n\n\
+        Shows what would go and how much room it takes; nothing is removed without --apply. Without other flags that is \
+        only what no Log mentions: blobs, Resources, spilled output and kept contents of files, folders of Sessions that were \
+        deleted, Workspaces of their children, leftovers of processes that were killed, and Workspaces of your list that are gone. Sessions go only with \
+        --older-than. What a process has open, what a Session that stays refers to, and whatever is younger than an hour \
+        is never touched.",
+    after_long_help = "Examples:\n  pixir gc\n  pixir gc --apply\n  pixir gc --older-than 90d --keep 20\n  \
+        pixir gc --all --older-than 26w --apply --json"
+)]
+pub struct GcArgs {
+    /// Remove it
+    #[arg(long)]
+    apply: bool,
+    /// Sessions too, if nobody wrote to them for this long, such as 30d or 12w
+    #[arg(long, value_name = "AGE")]
+    older_than: Option<String>,
+    /// Leave this many of the newest Sessions of each Workspace
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "older_than")]
+    keep: usize,
+    /// In every Workspace that you used
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
+    let older_than = args.older_than.as_deref().map(|age| {
+        duration(age).ok_or_else(|| {
+            bad_argument(format!("--older-than {age}: must be an age such as 90s, 30d or 12w"))
+        })
+    });
+    let wish = Wish { older_than: older_than.transpose()?, keep: args.keep };
+    let home = context.home()?;
+    let mut plans: Vec<Plan> = Vec::new();
+    let mut refused: Vec<(PathBuf, String)> = Vec::new();
+    for workspace in context.workspaces(args.all)? {
+        match projection::plan(&workspace, wish) {
+            Ok(mut plan) => {
+                plan.waste.extend(projection::drafts(&workspace));
+                plans.push(plan);
+            }
+            // One that cannot be looked at does not keep the others from being cleared.
+            Err(error) => refused.push((workspace, Report::from(&error).message)),
+        }
+    }
+    let at_home = Plan {
+        workspace: home.folder().to_owned(),
+        waste: projection::home_waste(&home),
+        ..Plan::default()
+    };
+    let annexes = annexes(context, &context.user_settings()?);
+    let nobodys = Plan {
+        workspace: home.annexes(),
+        waste: annexes.waste().into_iter().map(|(id, at)| projection::annex(id, at)).collect(),
+        ..Plan::default()
+    };
+    let gone = projection::gone(&home);
+    let mut done = Cleared::default();
+    if args.apply {
+        add(&mut done, collect(&annexes, &nobodys)?);
+        for plan in plans.iter().chain([&at_home]) {
+            add(&mut done, projection::clear(&plan.workspace, &plan.waste));
+        }
+        if !gone.is_empty()
+            && let Err(error) = projection::forget_gone(&home)
+        {
+            done.failed.push((home.workspaces(), error.to_string()));
+        }
+    }
+    done.failed.extend(refused);
+    let all: Vec<&Plan> = plans.iter().chain([&at_home, &nobodys]).collect();
+    let has_failed = !done.failed.is_empty();
+    if context.flags.json {
+        say(&envelope(&all, &gone, args.apply, &done, context).line());
+    } else {
+        say(&clean(&told(&all, &gone, args.apply, &done)));
+    }
+    Ok(if has_failed { Exit::Error } else { Exit::Answered })
+}
+
+/// Clears the Workspaces of children that are no more; a dirty worktree stays, and is named.
+fn collect(annexes: &Annexes, plan: &Plan) -> Result<Cleared, Report> {
+    let mut cleared = Cleared::default();
+    if plan.waste.is_empty() {
+        return Ok(cleared);
+    }
+    let collected = in_runtime(async { Ok(annexes.collect().await) })?;
+    for (child, closed) in collected {
+        let waste = plan.waste.iter().find(|waste| waste.session_id.as_ref() == Some(&child));
+        match closed {
+            Ok(Closed::Removed { .. }) => {
+                cleared.count += 1;
+                cleared.bytes += waste.map_or(0, |waste| waste.bytes);
+            }
+            Ok(Closed::Kept { .. }) => cleared.spared.extend(waste.map(|waste| waste.path.clone())),
+            Err(error) => {
+                let path = waste.map_or_else(PathBuf::new, |waste| waste.path.clone());
+                cleared.failed.push((path, error.to_string()));
+            }
+        }
+    }
+    Ok(cleared)
+}
+
+fn add(sum: &mut Cleared, more: Cleared) {
+    sum.count += more.count;
+    sum.bytes += more.bytes;
+    sum.spared.extend(more.spared);
+    sum.failed.extend(more.failed);
+}
+
+fn envelope(
+    plans: &[&Plan],
+    gone: &[PathBuf],
+    applied: bool,
+    done: &Cleared,
+    context: &Context,
+) -> Envelope {
+    let failed: Vec<Value> = done
+        .failed
+        .iter()
+        .map(|(path, reason)| json!({ "path": path, "reason": reason }))
+        .collect();
+    let output = json!({
+        "applied": applied,
+        "plans": plans,
+        "gone_workspaces": gone,
+        "totals": {
+            "count": plans.iter().map(|plan| plan.waste.len()).sum::<usize>(),
+            "bytes": plans.iter().map(|plan| plan.bytes()).sum::<u64>(),
+        },
+        "removed": { "count": done.count, "bytes": done.bytes },
+        "spared": done.spared,
+        "failed": failed,
+    });
+    let mut envelope = Envelope::success("gc", output, context.started.elapsed());
+    if let Some((path, reason)) = done.failed.first() {
+        envelope.ok = false;
+        envelope.status = "error";
+        let message = format!("{}: {reason}", path.display());
+        envelope.error =
+            Some(Report::new(Kind::WriteFailed, message).with_details(json!({ "path": path })));
+    }
+    envelope
+}
+
+fn told(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> String {
+    let mut text = String::new();
+    for plan in plans.iter().filter(|plan| !plan.waste.is_empty() || !plan.kept.is_empty()) {
+        // Writing to a String cannot fail.
+        writeln!(text, "{}", plan.workspace.display()).ok();
+        for thing in plan.waste.iter().take(SHOWN) {
+            writeln!(
+                text,
+                "  {:<14} {:>9}  {}",
+                thing.kind,
+                size(thing.bytes),
+                short(thing, &plan.workspace)
+            )
+            .ok();
+        }
+        if plan.waste.len() > SHOWN {
+            writeln!(text, "  and {} more", plan.waste.len() - SHOWN).ok();
+        }
+        for kept in &plan.kept {
+            writeln!(text, "  stays: {}, because {}", kept.session_id, kept.reason).ok();
+        }
+    }
+    for path in gone {
+        writeln!(text, "  no more there: {}", path.display()).ok();
+    }
+    for (path, reason) in &done.failed {
+        writeln!(text, "  FAILED {}: {reason}", path.display()).ok();
+    }
+    for path in &done.spared {
+        writeln!(text, "  changed meanwhile, and stays: {}", path.display()).ok();
+    }
+    let count: usize = plans.iter().map(|plan| plan.waste.len()).sum::<usize>() + gone.len();
+    let bytes: u64 = plans.iter().map(|plan| plan.bytes()).sum();
+    let last = match (count, applied) {
+        (0, _) => "there is nothing to clear away".to_owned(),
+        (_, true) => format!("removed {} things, {}", done.count + gone.len(), size(done.bytes)),
+        (count, false) => {
+            format!("{count} things, {}, would go; nothing was removed (add --apply)", size(bytes))
+        }
+    };
+    text.push_str(&last);
+    text.push('\n');
+    text
+}
+
+fn short(thing: &Waste, workspace: &Path) -> String {
+    thing.path.strip_prefix(workspace).unwrap_or(&thing.path).display().to_string()
+}
+
+/// Bytes as people read them.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{} KB", bytes / 1000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}

@@ -1,0 +1,269 @@
+//! `pixir skills`: which Skills there are, what one says, and whether they are well made.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueHint};
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::{Context, bad_argument, say};
+use crate::error::{Kind, Report};
+use crate::render::{Envelope, clean, one_line};
+use crate::skill::{AllowedTools, Flaw, Found, Skill, Template, examine};
+
+/// Show skills, or check them
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show skills, or check them.\n\n\
+        A skill is a folder with a SKILL.md, in the public Agent Skills format. They are looked for in \
+        .agents/skills, .pixir/skills and .claude/skills of the project, from the git root down to the \
+        Workspace, and in ~/.agents/skills and ~/.pixir/skills. Name one with $NAME, or begin a prompt \
+        with /NAME. Those of a project are plain text until you trust them (see `pixir trust`).",
+    after_long_help = "Examples:\n  pixir skills\n  pixir skills show release-notes\n  \
+        pixir skills validate .agents/skills --json"
+)]
+pub struct SkillsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the skills that can be used here
+    List,
+    /// Show what a skill says, and what belongs to it
+    Show {
+        /// Its name in the list
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Check skills, and say what is wrong with path and line
+    Validate {
+        /// A skill, or a folder of skills; all that can be found here when it is left out
+        #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+        path: Option<PathBuf>,
+    },
+}
+
+pub fn skills(args: SkillsArgs, context: &Context) -> Result<Exit, Report> {
+    match args.action.unwrap_or(Action::List) {
+        Action::List => list(context),
+        Action::Show { name } => show(&name, context),
+        Action::Validate { path } => validate(path.as_deref(), context),
+    }
+}
+
+fn list(context: &Context) -> Result<Exit, Report> {
+    let skills = context.skills(&context.folder()?)?;
+    let (found, prompts) = (skills.all(), skills.prompts());
+    for flaw in found.broken.iter().chain(&prompts.broken) {
+        context.notice(&format!("not used: {flaw}"));
+    }
+    for shadow in &found.shadowed {
+        context.notice(&shadow.to_string());
+    }
+    if found.skills.is_empty() && prompts.prompts.is_empty() {
+        context.notice("there are no skills; see `pixir skills --help`");
+    }
+    let width = found.skills.iter().map(|skill| skill.name().len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for skill in &found.skills {
+        let (name, scope) = (skill.name(), skill.scope.name());
+        let trust = if skill.is_trusted { "" } else { ", not trusted" };
+        let words = one_line(&skill.front.description, 100);
+        // Writing to a String cannot fail.
+        writeln!(text, "{name:width$}  {words}  ({scope}{trust})").ok();
+    }
+    for prompt in &prompts.prompts {
+        let (name, scope) = (&prompt.name, prompt.scope.name());
+        let trust = if prompt.is_trusted { "" } else { ", not trusted" };
+        writeln!(text, "/{name}  {}  (prompt, {scope}{trust})", one_line(&prompt.description, 100))
+            .ok();
+    }
+    let output = json!({
+        "skills": found.skills.iter().map(|skill| entry(skill)).collect::<Vec<_>>(),
+        "prompts": prompts.prompts.iter().map(|prompt| json!({
+            "name": prompt.name,
+            "description": prompt.description,
+            "scope": prompt.scope.name(),
+            "path": prompt.path,
+            "trusted": prompt.is_trusted,
+        })).collect::<Vec<_>>(),
+        "shadowed": found.shadowed.iter().map(|shadow| json!({
+            "name": shadow.name,
+            "selected": shadow.selected,
+            "shadowed": shadow.shadowed,
+        })).collect::<Vec<_>>(),
+        "broken": found.broken.iter().chain(&prompts.broken).map(told).collect::<Vec<_>>(),
+    });
+    Ok(context.told("skills", &text, output))
+}
+
+fn show(name: &str, context: &Context) -> Result<Exit, Report> {
+    let found = context.skills(&context.folder()?)?.all();
+    let Some(skill) = found.skills.iter().find(|skill| skill.name() == name) else {
+        let names: Vec<&str> = found.skills.iter().map(|skill| skill.name()).collect();
+        let next = match names.as_slice() {
+            [] => "there are none; see `pixir skills --help`".to_owned(),
+            names => format!("use one of: {}", names.join(", ")),
+        };
+        return Err(bad_argument(format!("there is no skill `{}`", one_line(name, 64)))
+            .with_next_actions(vec![next]));
+    };
+    let (files, more) = skill.files();
+    let (templates, flaws) = skill.templates();
+    for flaw in skill.odd.iter().chain(&flaws) {
+        context.notice(&flaw.to_string());
+    }
+    let mut output = entry(skill);
+    output["content"] = json!(&*skill.text);
+    output["files"] = json!(files);
+    output["files_left_out"] = json!(more);
+    output["workflow_templates"] = templates.iter().map(template).collect();
+    output["problems"] = skill.odd.iter().chain(&flaws).map(told).collect();
+    Ok(context.told("skills", &words(skill, &files, &templates), output))
+}
+
+fn words(skill: &Skill, files: &[PathBuf], templates: &[Template]) -> String {
+    let front = &skill.front;
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            writeln!(text, "{name:15}{}", one_line(value, 500)).ok();
+        }
+    };
+    line("name", skill.name());
+    line("description", &front.description);
+    line("path", &skill.path.to_string_lossy());
+    line("sha256", &skill.digest);
+    line("trusted", if skill.is_trusted { "yes" } else { "no, see `pixir trust`" });
+    line("license", front.license.as_deref().unwrap_or_default());
+    line("compatibility", front.compatibility.as_deref().unwrap_or_default());
+    let allowed = front.allowed_tools.as_ref().map(AllowedTools::words).unwrap_or_default();
+    line("allowed tools", &allowed.join(", "));
+    line("activated by", if front.is_for_people { "you alone" } else { "" });
+    for (key, value) in &front.metadata {
+        line("metadata", &format!("{key}: {value}"));
+    }
+    for source in &front.sources {
+        line("context", &format!("{}: {}", source.id, source.what));
+    }
+    for file in files {
+        line("file", &file.to_string_lossy());
+    }
+    for template in templates {
+        let parameters: Vec<String> = template
+            .parameters
+            .iter()
+            .map(|own| {
+                let mark = if own.is_required { "" } else { "?" };
+                format!("{}{mark}: {}", own.name, own.kind.name())
+            })
+            .collect();
+        line("workflow", &format!("{} ({})", template.full_id, parameters.join(", ")));
+    }
+    text.extend(["\n", clean(&skill.text).trim_end(), "\n"]);
+    text
+}
+
+fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
+    let found = match path {
+        Some(path) if path.exists() => examine(path),
+        Some(path) => {
+            return Err(bad_argument(format!("there is no {}", path.display())));
+        }
+        None => context.skills(&context.folder()?)?.all(),
+    };
+    let Found { all, mut broken, .. } = found;
+    let mut odd: Vec<Flaw> = Vec::new();
+    for skill in &all {
+        odd.extend(skill.odd.iter().cloned());
+        broken.extend(skill.templates().1);
+    }
+    let mut text = String::new();
+    for flaw in &broken {
+        writeln!(text, "error: {}", one_line(&flaw.to_string(), 500)).ok();
+    }
+    for flaw in &odd {
+        writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
+    }
+    let counted =
+        format!("{} skills, {} errors, {} warnings\n", all.len(), broken.len(), odd.len());
+    text.push_str(&counted);
+    let output = json!({
+        "skills": all.iter().map(|skill| entry(skill)).collect::<Vec<_>>(),
+        "errors": broken.iter().map(told).collect::<Vec<_>>(),
+        "warnings": odd.iter().map(told).collect::<Vec<_>>(),
+    });
+    Ok(context.judged("skills", &text, output, broken.len()))
+}
+
+impl Context {
+    /// Says what a check found; whatever is wrong makes it an error.
+    pub fn judged(&self, kind: &'static str, text: &str, output: Value, wrong: usize) -> Exit {
+        if wrong == 0 {
+            return self.told(kind, text, output);
+        }
+        if self.flags.json {
+            let mut envelope = Envelope::success(kind, output, self.started.elapsed());
+            let message = format!("{wrong} cannot be used as they are");
+            envelope.ok = false;
+            envelope.status = "error";
+            envelope.error = Some(Report::new(Kind::InvalidSkill, message));
+            say(&envelope.line());
+        } else {
+            say(text);
+        }
+        Exit::Error
+    }
+}
+
+fn entry(skill: &Skill) -> Value {
+    let front = &skill.front;
+    json!({
+        "name": skill.name(),
+        "description": front.description,
+        "scope": skill.scope.name(),
+        "path": skill.path,
+        "sha256": skill.digest,
+        "trusted": skill.is_trusted,
+        "license": front.license,
+        "compatibility": front.compatibility,
+        "metadata": front.metadata.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+        "allowed_tools": front.allowed_tools.as_ref().map(AllowedTools::words),
+        "disable_model_invocation": front.is_for_people,
+        "context": front.sources.iter().map(|source| json!({
+            "id": source.id,
+            "kind": source.what.kind(),
+            "request": source.what.to_string(),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn template(template: &Template) -> Value {
+    let parameters: Vec<Value> = template
+        .parameters
+        .iter()
+        .map(|own| {
+            json!({
+                "name": own.name,
+                "type": own.kind.name(),
+                "required": own.is_required,
+                "default": own.default,
+                "description": own.description,
+            })
+        })
+        .collect();
+    json!({
+        "template_id": template.full_id,
+        "name": template.name,
+        "description": template.description,
+        "path": template.path,
+        "parameters": parameters,
+    })
+}
+
+fn told(flaw: &Flaw) -> Value {
+    json!({ "path": flaw.path, "line": flaw.line, "message": flaw.message })
+}

@@ -1,0 +1,91 @@
+//! Pressure: how full the model's window is, and what to do about it.
+
+#![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
+
+use serde::{Deserialize, Serialize};
+
+/// How near the end of its window a Session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// From 70 % on.
+    Advisory,
+    /// From 80 % on.
+    Warning,
+    /// From 90 % on: there is made room before the request leaves.
+    Critical,
+}
+
+impl Tier {
+    /// The tier of so many tokens in a window; none below the first.
+    pub fn of(tokens: u64, window: u64) -> Option<Self> {
+        let reaches = |percent: u64| tokens.saturating_mul(100) >= window.saturating_mul(percent);
+        match () {
+            () if window == 0 => None,
+            () if reaches(90) => Some(Self::Critical),
+            () if reaches(80) => Some(Self::Warning),
+            () if reaches(70) => Some(Self::Advisory),
+            () => None,
+        }
+    }
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Advisory => "advisory",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// How full the window is before a request leaves.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pressure {
+    pub tier: Tier,
+    pub model: String,
+    pub input_tokens: u64,
+    pub window_tokens: u64,
+    /// How much of the tokens is estimated; the rest was counted by the Provider.
+    pub estimated_tokens: u64,
+    pub next_actions: Vec<String>,
+}
+
+impl Pressure {
+    /// How full it is.
+    pub fn percent(&self) -> u64 {
+        self.input_tokens.saturating_mul(100) / self.window_tokens.max(1)
+    }
+
+    /// One line for a person.
+    pub fn words(&self) -> String {
+        let mut words =
+            format!("the model's window is {} % full ({})", self.percent(), self.tier.name());
+        if let Some(action) = self.next_actions.first() {
+            words.push_str(": ");
+            words.push_str(action);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_begin_at_their_percent() {
+        for (tokens, expected) in [
+            (0, None),
+            (699, None),
+            (700, Some(Tier::Advisory)),
+            (800, Some(Tier::Warning)),
+            (899, Some(Tier::Warning)),
+            (900, Some(Tier::Critical)),
+            (u64::MAX, Some(Tier::Critical)),
+        ] {
+            assert_eq!(Tier::of(tokens, 1000), expected, "{tokens}");
+        }
+        assert_eq!(Tier::of(5, 0), None);
+    }
+}

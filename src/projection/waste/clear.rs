@@ -1,0 +1,72 @@
+//! Clearing: each thing of a plan is looked at once more, and goes if it is as it was.
+//!
+//! Whoever is killed meanwhile leaves a state that the next plan understands: a Log goes before its
+//! folder. Two who clear at once get in nobody's way.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Waste;
+use super::nook::Nook;
+use crate::log::LogError;
+use crate::projection::sessions::{delete_as_it_was, while_closed};
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Cleared {
+    pub count: usize,
+    pub bytes: u64,
+    /// What changed since the plan was made, and stays.
+    pub spared: Vec<PathBuf>,
+    pub failed: Vec<(PathBuf, String)>,
+}
+
+/// Clears what a plan of this Workspace names.
+pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
+    let mut cleared = Cleared::default();
+    for thing in waste {
+        let outcome = match (&thing.session_id, thing.kind) {
+            (Some(id), "session") => match delete_as_it_was(workspace, id, thing.written) {
+                Ok(gone) => Ok(gone),
+                // Somebody uses it, or was quicker.
+                Err(LogError::Busy { .. } | LogError::NotFound { .. }) => Ok(false),
+                Err(error) => Err(io::Error::other(error.to_string())),
+            },
+            // While its Session is closed nobody can begin to refer to it.
+            (Some(id), "blob" | "resource" | "output" | "leftover") => {
+                while_closed(workspace, id, || remove(thing)).unwrap_or_else(|error| match error {
+                    LogError::Busy { .. } => Ok(false),
+                    LogError::NotFound { .. } => remove(thing),
+                    error => Err(io::Error::other(error.to_string())),
+                })
+            }
+            _ => remove(thing),
+        };
+        match outcome {
+            Ok(true) => {
+                cleared.count += 1;
+                cleared.bytes += thing.bytes;
+            }
+            Ok(false) => cleared.spared.push(thing.path.clone()),
+            Err(error) => cleared.failed.push((thing.path.clone(), error.to_string())),
+        }
+    }
+    cleared
+}
+
+/// Removes a thing that is as it was; says whether it did.
+fn remove(thing: &Waste) -> io::Result<bool> {
+    let (Some(folder), Some(name)) = (thing.path.parent(), thing.path.file_name()) else {
+        return Ok(false);
+    };
+    let (Some(nook), Some(name)) = (Nook::open(folder), name.to_str()) else { return Ok(false) };
+    match nook.look(name) {
+        Some(found) if found.written == thing.written => {}
+        _ => return Ok(false),
+    }
+    match thing.kind {
+        "session_folder" | "leftover" => nook.remove_all(name)?,
+        _ => nook.remove_file(name)?,
+    }
+    Ok(true)
+}

@@ -1,0 +1,57 @@
+//! Drafts among the user's own files: what a killed process was about to put in place of one.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ignore::overrides::Override;
+use rustix::fs::FileType;
+
+use super::nook::Nook;
+use super::{Waste, is_hex, is_settled, thing};
+use crate::paths::STATE_FOLDER;
+use crate::walk::{Sort, Stop, Walk, walk};
+use crate::workspace::Workspace;
+
+/// A walk that takes longer finds fewer of them; there is a next time.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Drafts of file tools anywhere in a Workspace, by their very own name.
+pub fn drafts(workspace: &Path) -> Vec<Waste> {
+    let Ok(workspace) = Workspace::open(workspace) else { return Vec::new() };
+    let (stop, globs) = (Stop::after(PATIENCE), Override::empty());
+    let everywhere = Walk {
+        workspace: &workspace,
+        stop: &stop,
+        start: Path::new(""),
+        all: true,
+        hidden: true,
+        globs: &globs,
+        depth: usize::MAX,
+        shares_files: false,
+    };
+    let (found, _) = walk(&everywhere, Vec::new, |found: &mut Vec<PathBuf>, _, seen| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(seen.path));
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if seen.sort == Sort::File && is_draft(name) {
+            found.push(path.to_owned());
+        }
+        !matches!(name, STATE_FOLDER | ".git")
+    });
+    let mut paths: Vec<PathBuf> = found.into_iter().flatten().collect();
+    paths.sort();
+    paths.iter().filter_map(|path| waste(&workspace.root().join(path))).collect()
+}
+
+fn waste(path: &Path) -> Option<Waste> {
+    let nook = Nook::open(path.parent()?)?;
+    let found = nook.look(path.file_name()?.to_str()?)?;
+    let is_ours = found.sort == FileType::RegularFile && is_settled(&found);
+    is_ours.then(|| thing("leftover", &nook, &found, None))
+}
+
+/// `.<16 hex>.pixir-new`.
+fn is_draft(name: &str) -> bool {
+    let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".pixir-new"));
+    random.is_some_and(|random| is_hex(random, &[16]))
+}

@@ -1,0 +1,391 @@
+//! Waste: what lies in Pixir's state and nobody refers to, and old Sessions when they are asked for.
+//!
+//! A plan is made first, and looks only. Clearing looks again at each thing before it goes: what was
+//! used meanwhile stays. Nothing of an open Session is touched, nothing that a Log mentions, and nothing
+//! that is younger than an hour, because somebody may be about to mention it.
+
+mod clear;
+mod drafts;
+mod mention;
+mod nook;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::FileType;
+use serde::Serialize;
+
+pub use clear::{Cleared, clear};
+pub use drafts::drafts;
+
+use crate::id::SessionId;
+use crate::log::{Flaw, Folder, Locks, Log, LogError};
+use crate::paths::{self, Home};
+use mention::{is_plain, mentioned};
+use nook::{Found, Nook};
+
+/// Whoever writes something mentions it sooner than this, or never.
+const SETTLED: Duration = Duration::from_hours(1);
+
+/// What the user wants cleared beyond leftovers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wish {
+    /// Sessions that nobody wrote to for so long.
+    pub older_than: Option<Duration>,
+    /// So many of the newest Sessions stay, however old they are.
+    pub keep: usize,
+}
+
+/// One thing that may go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Waste {
+    /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover`, `annex`
+    /// or `workspace_entry`.
+    pub kind: &'static str,
+    pub path: PathBuf,
+    pub bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// When it was last written, for a second look.
+    #[serde(skip)]
+    pub(super) written: (i64, i64),
+}
+
+/// Something that was left alone, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    pub session_id: SessionId,
+    pub reason: String,
+}
+
+/// The Workspace of a child that is no more; it is cleared away by whoever made it.
+pub fn annex(child: SessionId, path: PathBuf) -> Waste {
+    let nook = path.parent().and_then(Nook::open);
+    let bytes = nook.map_or(0, |nook| nook.bytes_of(child.as_str()));
+    Waste { kind: "annex", path, bytes, session_id: Some(child), written: (0, 0) }
+}
+
+/// What may go in one Workspace.
+#[derive(Debug, Default, Serialize)]
+pub struct Plan {
+    pub workspace: PathBuf,
+    pub waste: Vec<Waste>,
+    /// Sessions that are old enough and stay all the same.
+    pub kept: Vec<Kept>,
+}
+
+impl Plan {
+    /// How much of it there is.
+    pub fn bytes(&self) -> u64 {
+        self.waste.iter().map(|waste| waste.bytes).sum()
+    }
+}
+
+/// A Log of the Workspace.
+struct Session {
+    id: SessionId,
+    found: Found,
+    is_open: bool,
+}
+
+/// What may go in a Workspace; nothing is changed.
+pub fn plan(workspace: &Path, wish: Wish) -> Result<Plan, LogError> {
+    let mut plan = Plan { workspace: workspace.to_owned(), ..Plan::default() };
+    // Refuses a state that goes through a link, before anything in it is believed.
+    if Folder::open(workspace)?.is_none() {
+        return Ok(plan);
+    }
+    let Some(sessions) = Nook::open(&paths::sessions(workspace)) else { return Ok(plan) };
+    let names = sessions.names();
+    let mut all = logs(&sessions, &names);
+    all.sort_by_key(|session| std::cmp::Reverse(session.found.written));
+    let old = old_sessions(&sessions, &all, wish, &mut plan.kept);
+    for session in all.iter().filter(|session| old.contains(&session.id)) {
+        plan.waste.push(Waste {
+            kind: "session",
+            path: paths::log(workspace, &session.id),
+            bytes: session.found.bytes + sessions.bytes_of(session.id.as_str()),
+            session_id: Some(session.id.clone()),
+            written: session.found.written,
+        });
+    }
+    let living: Vec<&Session> = all.iter().filter(|session| !old.contains(&session.id)).collect();
+    for session in living.iter().filter(|session| !session.is_open) {
+        plan.waste.extend(belongings(workspace, &sessions, session));
+    }
+    plan.waste.extend(ownerless(&sessions, &names, &all));
+    // A Session at work keeps contents before it says so.
+    if !all.iter().any(|session| session.is_open) {
+        plan.waste.extend(contents(workspace, &sessions, &living));
+    }
+    Ok(plan)
+}
+
+/// What killed processes left in a Workspace's state, without looking for anything else.
+pub fn leftovers(workspace: &Path) -> Vec<PathBuf> {
+    let Some(sessions) = Nook::open(&paths::sessions(workspace)) else { return Vec::new() };
+    let left = |found: &Found| is_leftover(&found.name) && is_settled(found);
+    sessions
+        .names()
+        .iter()
+        .filter(|found| left(found))
+        .map(|found| sessions.path().join(&found.name))
+        .collect()
+}
+
+/// Drafts in the user's own folder.
+pub fn home_waste(home: &Home) -> Vec<Waste> {
+    let Some(folder) = Nook::open(home.folder()) else { return Vec::new() };
+    let is_draft = |found: &Found| {
+        let parts: Vec<&str> = found.name.split('.').collect();
+        let [first, kind, random] = parts.as_slice() else { return false };
+        first.is_empty()
+            && matches!(*kind, "workspaces" | "ledger" | "config" | "models")
+            && is_hex(random, &[8, 16])
+            && found.sort == FileType::RegularFile
+    };
+    let names = folder.names().into_iter().filter(is_draft).filter(is_settled);
+    names.map(|found| thing("leftover", &folder, &found, None)).collect()
+}
+
+fn logs(sessions: &Nook, names: &[Found]) -> Vec<Session> {
+    let locks = Locks::now();
+    let log = |found: &Found| {
+        let id = SessionId::parse(found.name.strip_suffix(".ndjson")?).ok()?;
+        if found.sort != FileType::RegularFile {
+            return None;
+        }
+        let is_open = sessions.file(&found.name).is_none_or(|file| locks.holder(&file).is_some());
+        Some(Session { id, found: found.clone(), is_open })
+    };
+    names.iter().filter_map(log).collect()
+}
+
+/// The Sessions that go: old enough, not among the newest, not open, and named by no Log that stays.
+fn old_sessions(
+    sessions: &Nook,
+    all: &[Session],
+    wish: Wish,
+    kept: &mut Vec<Kept>,
+) -> HashSet<SessionId> {
+    let Some(age) = wish.older_than else { return HashSet::new() };
+    let mut going: BTreeMap<String, SessionId> = BTreeMap::new();
+    for (place, session) in all.iter().enumerate() {
+        if !is_older(&session.found, age) {
+            continue;
+        }
+        let stays =
+            |reason: &str| Kept { session_id: session.id.clone(), reason: reason.to_owned() };
+        if session.is_open {
+            kept.push(stays("a process has it open"));
+        } else if place < wish.keep {
+            kept.push(stays("it is among the newest"));
+        } else {
+            going.insert(session.id.to_string(), session.id.clone());
+        }
+    }
+    // Whoever stays keeps those it names: its parent, its children.
+    let mut looked_at: HashSet<SessionId> = HashSet::new();
+    loop {
+        let stays = |session: &&Session| !going.contains_key(session.id.as_str());
+        let next = all.iter().filter(stays).find(|session| !looked_at.contains(&session.id));
+        let Some(session) = next.filter(|_| !going.is_empty()) else { break };
+        looked_at.insert(session.id.clone());
+        let wanted: HashSet<String> = going.keys().cloned().collect();
+        let mut named = HashSet::new();
+        let read = sessions
+            .file(&session.found.name)
+            .is_some_and(|file| mentioned(file, &wanted, &mut named).is_ok());
+        // A Log that cannot be read may name anybody.
+        let named = if read { named } else { wanted };
+        for name in named {
+            if let Some(id) = going.remove(&name) {
+                kept.push(Kept {
+                    session_id: id,
+                    reason: format!("Session {} names it", session.id),
+                });
+            }
+        }
+    }
+    going.into_values().collect()
+}
+
+/// What lies beside a Log that does not mention it. A damaged Log keeps everything: nobody knows what
+/// its lost lines said.
+fn belongings(workspace: &Path, sessions: &Nook, session: &Session) -> Vec<Waste> {
+    let Some(folder) = sessions.inner(session.id.as_str()) else { return Vec::new() };
+    let nooks: Vec<(&'static str, Nook)> =
+        [("blob", "blobs"), ("resource", "resources"), ("output", "output")]
+            .into_iter()
+            .filter_map(|(kind, name)| Some((kind, folder.inner(name)?)))
+            .collect();
+    let candidates: Vec<(&'static str, &Nook, Found)> = nooks
+        .iter()
+        .flat_map(|(kind, nook)| nook.names().into_iter().map(move |found| (*kind, nook, found)))
+        .filter(|(_, _, found)| {
+            found.sort == FileType::RegularFile && is_plain(&found.name) && is_settled(found)
+        })
+        .collect();
+    if candidates.is_empty() || is_damaged(workspace, &session.id) {
+        return Vec::new();
+    }
+    let wanted: HashSet<String> =
+        candidates.iter().map(|(_, _, found)| found.name.clone()).collect();
+    let Some(named) = named_by(sessions, session, &nooks, &wanted) else { return Vec::new() };
+    candidates
+        .iter()
+        .filter(|(_, _, found)| !named.contains(&found.name))
+        .map(|(kind, nook, found)| {
+            let kind = if is_draft(&found.name) { "leftover" } else { kind };
+            thing(kind, nook, found, Some(&session.id))
+        })
+        .collect()
+}
+
+/// What a Log mentions, and what its Blobs do, which are a part of it.
+fn named_by(
+    sessions: &Nook,
+    session: &Session,
+    nooks: &[(&'static str, Nook)],
+    wanted: &HashSet<String>,
+) -> Option<HashSet<String>> {
+    let mut named = HashSet::new();
+    mentioned(sessions.file(&session.found.name)?, wanted, &mut named).ok()?;
+    let blobs = nooks.iter().find(|(kind, _)| *kind == "blob").map(|(_, nook)| nook);
+    let all = blobs.map(Nook::names).unwrap_or_default();
+    for blob in all.iter().filter(|blob| !is_draft(&blob.name)) {
+        // Also one that is settled and not wanted itself may be a part of the Log.
+        if let Some(file) = blobs.and_then(|nook| nook.file(&blob.name)) {
+            let is_own = !wanted.contains(&blob.name) || named.contains(&blob.name);
+            if is_own {
+                mentioned(file, wanted, &mut named).ok()?;
+            }
+        }
+    }
+    Some(named)
+}
+
+fn is_damaged(workspace: &Path, id: &SessionId) -> bool {
+    Log::read(workspace, id).is_ok_and(|reading| {
+        let loses = |flaw: &Flaw| matches!(flaw, Flaw::Unreadable { .. } | Flaw::Blob { .. });
+        reading.damage.iter().any(|damage| loses(&damage.flaw))
+    })
+}
+
+/// Folders without a Log, and what forks and drafts left.
+fn ownerless(sessions: &Nook, names: &[Found], all: &[Session]) -> Vec<Waste> {
+    let owned: HashSet<&str> = all.iter().map(|session| session.id.as_str()).collect();
+    let mut waste = Vec::new();
+    for found in names.iter().filter(|found| is_settled(found)) {
+        let is_folder = found.sort == FileType::Directory;
+        let id = SessionId::parse(&found.name).ok();
+        // A Log by that name that is a link or a pipe is somebody's doing; look, do not touch.
+        let has_log = sessions.look(&format!("{}.ndjson", found.name)).is_some();
+        let kind = match &id {
+            _ if is_leftover(&found.name) => "leftover",
+            Some(id) if is_folder && !owned.contains(id.as_str()) && !has_log => "session_folder",
+            _ => continue,
+        };
+        let mut thing = thing(kind, sessions, found, id.as_ref());
+        if is_folder {
+            thing.bytes = sessions.bytes_of(&found.name);
+        }
+        waste.push(thing);
+    }
+    waste
+}
+
+/// Contents of files as they were, which no Session that stays could bring back.
+fn contents(workspace: &Path, sessions: &Nook, living: &[&Session]) -> Vec<Waste> {
+    let Some(store) =
+        Nook::open(&paths::state(workspace)).and_then(|state| state.inner("snapshots"))
+    else {
+        return Vec::new();
+    };
+    let drawers: Vec<Nook> = store
+        .names()
+        .iter()
+        .filter(|found| found.name.len() == 2 && is_hex(&found.name, &[2]))
+        .filter_map(|found| store.inner(&found.name))
+        .collect();
+    let mut candidates: BTreeMap<String, (usize, Found)> = BTreeMap::new();
+    let mut waste = Vec::new();
+    for (place, drawer) in drawers.iter().enumerate() {
+        for found in drawer.names().into_iter().filter(|found| found.sort == FileType::RegularFile)
+        {
+            if is_hex(&found.name, &[64]) {
+                candidates.insert(found.name.clone(), (place, found));
+            } else if found.name.starts_with("draft-") && is_settled(&found) {
+                waste.push(thing("leftover", drawer, &found, None));
+            }
+        }
+    }
+    let wanted: HashSet<String> = candidates.keys().cloned().collect();
+    let mut named = HashSet::new();
+    for session in living {
+        let records =
+            sessions.inner(session.id.as_str()).and_then(|folder| folder.inner("snapshots"));
+        let files = records
+            .iter()
+            .flat_map(|nook| nook.names().into_iter().map(move |found| nook.file(&found.name)));
+        for file in files.chain([sessions.file(&session.found.name)]) {
+            // What cannot be read may refer to anything.
+            let Some(file) = file else { return waste };
+            if mentioned(file, &wanted, &mut named).is_err() {
+                return waste;
+            }
+        }
+    }
+    // A Manifest is a content that names others.
+    let mut waiting: Vec<String> = named.iter().cloned().collect();
+    while let Some(name) = waiting.pop() {
+        let Some((place, found)) = candidates.get(&name) else { continue };
+        let Some(file) = drawers.get(*place).and_then(|drawer| drawer.file(&found.name)) else {
+            continue;
+        };
+        let mut more = HashSet::new();
+        if mentioned(file, &wanted, &mut more).is_err() {
+            return waste;
+        }
+        waiting.extend(more.into_iter().filter(|name| named.insert(name.clone())));
+    }
+    for (name, (place, found)) in &candidates {
+        if let Some(drawer) =
+            drawers.get(*place).filter(|_| !named.contains(name) && is_settled(found))
+        {
+            waste.push(thing("snapshot", drawer, found, None));
+        }
+    }
+    waste
+}
+
+fn thing(kind: &'static str, nook: &Nook, found: &Found, session: Option<&SessionId>) -> Waste {
+    let (path, bytes) = (nook.path().join(&found.name), found.bytes);
+    Waste { kind, path, bytes, session_id: session.cloned(), written: found.written }
+}
+
+/// `.fork-…`, and drafts of Logs.
+fn is_leftover(name: &str) -> bool {
+    name.strip_prefix(".fork-").is_some_and(|id| SessionId::parse(id).is_ok())
+}
+
+/// `<sha256>.<random>`: bytes on their way to their name.
+fn is_draft(name: &str) -> bool {
+    let parts = name.split_once('.');
+    parts.is_some_and(|(hash, random)| is_hex(hash, &[64]) && is_hex(random, &[8]))
+}
+
+fn is_hex(text: &str, lengths: &[usize]) -> bool {
+    lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn is_settled(found: &Found) -> bool {
+    is_older(found, SETTLED)
+}
+
+fn is_older(found: &Found, age: Duration) -> bool {
+    let now = jiff::Timestamp::now().as_second();
+    let age = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+    found.written.0 < now.saturating_sub(age)
+}

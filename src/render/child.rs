@@ -1,0 +1,67 @@
+//! Children of the Session: a line when one ends, and a small tree while they work.
+
+use super::sanitise::one_line;
+use super::status::{span, thousands};
+use crate::event::SubagentEvent;
+use crate::harness::{ChildStatus, ChildView};
+
+/// How many children are drawn; the others are counted.
+const MOST_ROWS: usize = 6;
+
+/// How much of a summary a line shows.
+const SUMMARY: usize = 100;
+
+/// What is worth a line of its own: the end of a run.
+pub fn line(event: &SubagentEvent) -> Option<String> {
+    if !event.ends_run() {
+        return None;
+    }
+    let name = event.subagent_id.as_deref().unwrap_or("Subagent");
+    let role = event.agent.as_deref().unwrap_or("no role");
+    let status = event.status.as_deref().unwrap_or(&event.event);
+    let time = event.elapsed_ms.map(|time| format!(" after {}", span(time / 1000)));
+    let summary = event.summary.as_deref().unwrap_or_default();
+    let first = summary.lines().find(|line| !line.trim().is_empty());
+    let first = first.map(|first| format!(": {}", one_line(first, SUMMARY)));
+    let (time, first) = (time.unwrap_or_default(), first.unwrap_or_default());
+    Some(one_line(&format!("{name} ({role}) {status}{time}{first}"), 200))
+}
+
+/// A tree of those that work, and how many others there are.
+pub fn rows(children: &[ChildView], width: usize) -> Vec<String> {
+    let is = |wanted: ChildStatus| move |view: &&ChildView| view.record.status == wanted;
+    let running: Vec<&ChildView> = children.iter().filter(is(ChildStatus::Running)).collect();
+    let queued = children.iter().filter(is(ChildStatus::Queued)).count();
+    if running.is_empty() && queued == 0 {
+        return Vec::new();
+    }
+    let mut rows: Vec<String> = running.iter().take(MOST_ROWS).map(|view| row(view)).collect();
+    let more = running.len().saturating_sub(MOST_ROWS);
+    let over = children.len() - running.len() - queued;
+    let counts = [(more, "more at work"), (queued, "queued"), (over, "ended")];
+    let counts: Vec<String> = counts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    if !counts.is_empty() {
+        rows.push(counts.join(", "));
+    }
+    let last = rows.len() - 1;
+    let stem = |place| if place == last { "  └ " } else { "  ├ " };
+    let drawn = rows.into_iter().enumerate();
+    drawn
+        .map(|(place, row)| one_line(&format!("{}{row}", stem(place)), width.saturating_sub(1)))
+        .collect()
+}
+
+fn row(view: &ChildView) -> String {
+    let record = &view.record;
+    let mut parts =
+        vec![format!("{} {} {}", record.id, record.role, span(record.elapsed.as_secs()))];
+    if record.usage.total_tokens > 0 {
+        parts.push(format!("{} tokens", thousands(record.usage.total_tokens)));
+    }
+    parts.extend((!view.doing.is_empty()).then(|| view.doing.clone()));
+    parts.join(" · ")
+}

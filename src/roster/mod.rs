@@ -1,0 +1,283 @@
+//! The Roster: the roles that can be chosen, those of this build and those in files.
+//!
+//! A file is TOML, in a few folders of the project and of the user; it is read when somebody asks for
+//! a role by name, never before. Whatever is wrong with one is told with path and line. A role can only
+//! narrow what a Session may do; one of a project is a stranger's text until the user trusts it, and
+//! never stands in for one of this build.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::error::{Explain, Kind};
+use crate::role::Role;
+use crate::skill::{Flaw, Places};
+use crate::trust::Trust;
+use crate::workspace::project_folders;
+pub use file::Written;
+
+/// How many files of one folder are looked at.
+const MOST: usize = 200;
+
+/// Whose a role is; the first counts most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    Repo,
+    Pixir,
+    Codex,
+    BuiltIn,
+}
+
+impl Origin {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Origin::Repo => "repo",
+            Origin::Pixir => "pixir",
+            Origin::Codex => "codex",
+            Origin::BuiltIn => "built-in",
+        }
+    }
+}
+
+/// A role of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub origin: Origin,
+    pub path: PathBuf,
+    /// SHA-256 of the file, in hex.
+    pub digest: String,
+    /// Whether it may be used: it is the user's own, or the user trusts it.
+    pub is_trusted: bool,
+    pub written: Written,
+    /// What is odd about it.
+    pub odd: Vec<Flaw>,
+}
+
+impl Entry {
+    pub fn name(&self) -> &str {
+        &self.written.name
+    }
+
+    /// The role, for whoever chose it.
+    pub fn role(&self) -> &'static Role {
+        let Written { name, instructions, ceiling, custom } = &self.written;
+        Role::chosen(name, instructions, ceiling, custom.clone())
+    }
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// Roles of files that can be chosen, by name; of several with one name, the first that counts.
+    pub entries: Vec<Entry>,
+    /// All that can be read.
+    pub all: Vec<Entry>,
+    /// Sentences on names that several have.
+    pub shadowed: Vec<String>,
+    pub broken: Vec<Flaw>,
+}
+
+/// Where roles may be.
+#[derive(Debug, Clone)]
+pub struct Roster {
+    /// Whose, where, and whether somebody else may have written there.
+    roots: Vec<(Origin, PathBuf, bool)>,
+    /// What a link of the project must not lead out of.
+    fence: Option<PathBuf>,
+    trust: Trust,
+}
+
+impl Roster {
+    /// The roles of a Workspace. Nothing is read yet.
+    pub fn new(places: &Places) -> Self {
+        let mut roots: Vec<(Origin, PathBuf, bool)> = Vec::new();
+        let own = [
+            (Origin::Pixir, Some(places.home.folder().join("agents"))),
+            (Origin::Codex, places.user.as_ref().map(|user| user.join(".codex/agents"))),
+        ];
+        for folder in project_folders(&places.workspace).into_iter().rev() {
+            for name in [".pixir/agents", ".codex/agents"] {
+                let path = folder.join(name);
+                if !own.iter().any(|(_, own)| own.as_ref() == Some(&path)) {
+                    roots.push((Origin::Repo, path, true));
+                }
+            }
+        }
+        for (origin, path) in own {
+            let Some(path) = path else { continue };
+            let needs_trust = path.starts_with(&places.workspace);
+            roots.push((origin, path, needs_trust));
+        }
+        let fence =
+            project_folders(&places.workspace).first().and_then(|root| root.canonicalize().ok());
+        Self { roots, fence, trust: Trust::new(&places.home) }
+    }
+
+    /// Whether a file lies where roles of this Workspace may be.
+    pub fn may_hold(&self, file: &Path) -> bool {
+        self.roots.iter().any(|(_, root, _)| file.starts_with(root))
+    }
+
+    /// The role that a person chose.
+    pub fn find(&self, name: &str) -> Result<&'static Role, RosterError> {
+        let listed = self.all();
+        let meant = |entry: &&Entry| entry.name() == name;
+        let entry = listed.entries.iter().find(meant);
+        if let Some(entry) = entry.filter(|entry| entry.is_trusted) {
+            return Ok(entry.role());
+        }
+        if let Some(role) = Role::find(name) {
+            return Ok(role);
+        }
+        if let Some(entry) = entry {
+            let path = entry.path.clone();
+            return Err(RosterError::Untrusted { name: name.to_owned(), path });
+        }
+        let is_file = |flaw: &&Flaw| flaw.path.file_stem().is_some_and(|stem| stem == name);
+        if let Some(flaw) = listed.broken.iter().find(is_file) {
+            return Err(RosterError::Broken { name: name.to_owned(), flaw: flaw.clone() });
+        }
+        let mut known: Vec<String> = Role::names().into_iter().map(str::to_owned).collect();
+        known.extend(listed.entries.iter().map(|entry| entry.name().to_owned()));
+        Err(RosterError::Unknown { name: name.to_owned(), known })
+    }
+
+    /// The role that a Log names. One that is not to be had any more is an unknown one, which may
+    /// change nothing.
+    pub fn recorded(&self, name: &str) -> &'static Role {
+        let is_custom = !name.is_empty() && Role::find(name).is_none();
+        match is_custom.then(|| self.find(name)) {
+            Some(Ok(role)) => role,
+            _ => Role::recorded(name),
+        }
+    }
+
+    /// Everything that is there now.
+    pub fn all(&self) -> Listed {
+        let mut listed = Listed::default();
+        let mut words = None;
+        let mut all: Vec<(usize, Entry)> = Vec::new();
+        for (rank, (origin, root, needs_trust)) in self.roots.iter().enumerate() {
+            for path in files(root, &mut listed.broken) {
+                let fence = self.fence.as_deref().filter(|_| *origin == Origin::Repo);
+                match file::read(&path, *origin, fence) {
+                    Err(flaw) => listed.broken.push(flaw),
+                    Ok(mut entry) => {
+                        let words = words.get_or_insert_with(|| self.trust.words());
+                        entry.is_trusted = !needs_trust
+                            || words.iter().any(|word| {
+                                word.file == path && word.digest == entry.digest && word.trusted
+                            });
+                        all.push((rank, entry));
+                    }
+                }
+            }
+        }
+        all.sort_by(|(rank, one), (other_rank, other)| {
+            let key =
+                |entry: &Entry, rank: usize| (entry.name().to_owned(), !entry.is_trusted, rank);
+            key(one, *rank).cmp(&key(other, *other_rank))
+        });
+        for (_, entry) in all {
+            listed.all.push(entry.clone());
+            let is_built_in = Role::find(entry.name()).is_some();
+            if entry.origin == Origin::Repo && is_built_in {
+                let message =
+                    format!("`{}` is built in; a project cannot replace it", entry.name());
+                listed.broken.push(Flaw { path: entry.path, line: None, message });
+                continue;
+            }
+            match listed.entries.last() {
+                Some(first) if first.name() == entry.name() => {
+                    let (used, other) = (first.path.display(), entry.path.display());
+                    listed
+                        .shadowed
+                        .push(format!("`{}` is {used}; not used: {other}", entry.name()));
+                }
+                _ => listed.entries.push(entry),
+            }
+        }
+        listed
+    }
+}
+
+/// Looks at one file, or at all files of a folder, wherever they are.
+pub fn examine(path: &Path) -> Listed {
+    let mut listed = Listed::default();
+    let paths = if path.is_dir() { files(path, &mut listed.broken) } else { vec![path.to_owned()] };
+    for path in paths {
+        match file::read(&path, Origin::Pixir, None) {
+            Ok(entry) => listed.entries.push(entry),
+            Err(flaw) => listed.broken.push(flaw),
+        }
+    }
+    listed.all.clone_from(&listed.entries);
+    listed
+}
+
+fn files(root: &Path, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
+    let entries = match std::fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(error) => {
+            let absent = [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory];
+            if !absent.contains(&error.kind()) {
+                let message = error.to_string();
+                broken.push(Flaw { path: root.to_owned(), line: None, message });
+            }
+            return Vec::new();
+        }
+    };
+    let is_role = |path: &PathBuf| path.extension().is_some_and(|end| end == "toml");
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(is_role)
+        .take(MOST)
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// Why a role cannot be chosen.
+#[derive(Debug, thiserror::Error)]
+pub enum RosterError {
+    #[error("there is no role `{name}`")]
+    Unknown { name: String, known: Vec<String> },
+    #[error("the role `{name}` of this project is not trusted")]
+    Untrusted { name: String, path: PathBuf },
+    #[error("the role `{name}` cannot be used: {flaw}")]
+    Broken { name: String, flaw: Flaw },
+}
+
+impl Explain for RosterError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Unknown { .. } => Kind::InvalidArgs,
+            Self::Untrusted { .. } => Kind::PermissionDenied,
+            Self::Broken { .. } => Kind::InvalidSkill,
+        }
+    }
+    fn details(&self) -> Value {
+        match self {
+            Self::Unknown { known, .. } => json!({ "known": known }),
+            Self::Untrusted { path, .. } => json!({ "path": path }),
+            Self::Broken { flaw, .. } => json!({ "path": flaw.path, "line": flaw.line }),
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            Self::Unknown { known, .. } => vec![format!("use one of: {}", known.join(", "))],
+            Self::Untrusted { .. } => {
+                vec!["look at the file, then run `pixir trust` in a terminal".to_owned()]
+            }
+            Self::Broken { .. } => {
+                vec!["mend the file; `pixir agents validate` checks it".to_owned()]
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Finding Skills: a look at a few folders, and at those files that changed since the last look.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::Stat;
+
+use super::{Flaw, MAIN_FILE, Root, Scope, Skill, front, sha256};
+use crate::trust::{Trust, Word};
+use crate::workspace::Workspace;
+
+/// How many entries of one folder are looked at.
+const MOST_ENTRIES: usize = 500;
+/// The largest main file, in bytes.
+pub const LARGEST: u64 = 256 * 1024;
+
+/// What a look found.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// Those that can be used, by name; of several with one name, the first that counts.
+    pub skills: Vec<Arc<Skill>>,
+    /// All that can be read, also those that stand behind another.
+    pub all: Vec<Arc<Skill>>,
+    /// Names that several have.
+    pub shadowed: Vec<Shadow>,
+    /// What cannot be used, and why.
+    pub broken: Vec<Flaw>,
+}
+
+/// A name that several Skills have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shadow {
+    pub name: String,
+    /// The one that is used.
+    pub selected: String,
+    /// Those that are not.
+    pub shadowed: Vec<String>,
+}
+
+impl std::fmt::Display for Shadow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, selected, shadowed } = self;
+        write!(f, "`{name}` is {selected}; not used: {}", shadowed.join(", "))
+    }
+}
+
+/// What was read before, by the folder of the Skill.
+#[derive(Debug, Default)]
+pub struct Cache(HashMap<PathBuf, Known>);
+
+#[derive(Debug, Clone)]
+struct Known {
+    print: Print,
+    /// Without a word on trust, which may change while the file does not.
+    outcome: Result<Arc<Skill>, Flaw>,
+}
+
+/// What tells that a file changed.
+type Print = (u64, u64, i64, i64, u64, i64, u64);
+
+impl Cache {
+    /// Looks again.
+    pub fn look(&mut self, roots: &[Root], trust: &Trust) -> Found {
+        let mut found = Found::default();
+        let mut seen = HashMap::new();
+        // The rank is the order in which they count.
+        let mut all: Vec<(usize, Arc<Skill>)> = Vec::new();
+        let mut words: Option<Vec<Word>> = None;
+        for (rank, root) in roots.iter().enumerate() {
+            for folder in folders(root, &mut found.broken) {
+                let Some(known) = self.known(&folder, root) else { continue };
+                seen.insert(folder, known.clone());
+                match known.outcome {
+                    Err(flaw) => found.broken.push(flaw),
+                    Ok(skill) => {
+                        let is_trusted = !root.needs_trust
+                            || is_trusted(words.get_or_insert_with(|| trust.words()), &skill);
+                        let skill = if is_trusted == skill.is_trusted {
+                            skill
+                        } else {
+                            Arc::new(Skill { is_trusted, ..Skill::clone(&skill) })
+                        };
+                        all.push((rank, skill));
+                    }
+                }
+            }
+        }
+        // What is gone is forgotten.
+        self.0 = seen;
+        // A stranger's never stands before one that the user trusts.
+        all.sort_by(|(rank, one), (other_rank, other)| {
+            let key = |skill: &Skill, rank| (!skill.is_trusted, rank, skill.path.clone());
+            one.name().cmp(other.name()).then_with(|| key(one, *rank).cmp(&key(other, *other_rank)))
+        });
+        for (_, skill) in all {
+            found.all.push(Arc::clone(&skill));
+            match found.skills.last() {
+                Some(first) if first.name() == skill.name() => shadow(&mut found, &skill),
+                _ => found.skills.push(skill),
+            }
+        }
+        found
+    }
+
+    /// What is known of a folder; `None` when it is no Skill.
+    fn known(&self, folder: &Path, root: &Root) -> Option<Known> {
+        let path = folder.join(MAIN_FILE);
+        let print = match rustix::fs::stat(&path) {
+            Ok(stat) => print(&stat),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return None,
+            Err(errno) => {
+                let flaw = Flaw::whole(io::Error::from(errno).to_string()).in_file(&path);
+                return Some(Known { print: Print::default(), outcome: Err(flaw) });
+            }
+        };
+        if let Some(known) = self.0.get(folder).filter(|known| known.print == print) {
+            return Some(known.clone());
+        }
+        let outcome = read(folder, &path, root).map(Arc::new).map_err(|flaw| flaw.in_file(&path));
+        Some(Known { print, outcome })
+    }
+}
+
+/// Looks at one package, or at all packages in a folder, wherever they are and whoever wrote them.
+pub fn examine(path: &Path) -> Found {
+    let is_file = path.file_name().is_some_and(|name| name == MAIN_FILE);
+    let folder = if is_file { path.parent().unwrap_or(path) } else { path };
+    let is_package = folder.join(MAIN_FILE).symlink_metadata().is_ok();
+    let root = |path: &Path| Root {
+        path: path.to_owned(),
+        scope: Scope::User,
+        needs_trust: false,
+        fence: None,
+    };
+    let mut found = Found::default();
+    let folders = if is_package {
+        vec![folder.to_owned()]
+    } else {
+        folders(&root(folder), &mut found.broken)
+    };
+    for folder in folders {
+        match Cache::default().known(&folder, &root(&folder)).map(|known| known.outcome) {
+            None => {}
+            Some(Err(flaw)) => found.broken.push(flaw),
+            Some(Ok(skill)) => found.skills.push(skill),
+        }
+    }
+    found.all.clone_from(&found.skills);
+    found
+}
+
+fn shadow(found: &mut Found, skill: &Skill) {
+    let Some(first) = found.skills.last() else { return };
+    let (name, path) = (skill.name(), skill.short_path());
+    match found.shadowed.last_mut().filter(|shadow| shadow.name == name) {
+        Some(shadow) => shadow.shadowed.push(path),
+        None => found.shadowed.push(Shadow {
+            name: name.to_owned(),
+            selected: first.short_path(),
+            shadowed: vec![path],
+        }),
+    }
+}
+
+fn is_trusted(words: &[Word], skill: &Skill) -> bool {
+    let is_meant = |word: &&Word| word.file == skill.path && word.digest == skill.digest;
+    words.iter().find(is_meant).is_some_and(|word| word.trusted)
+}
+
+/// The folders in a root, sorted by name.
+fn folders(root: &Root, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
+    let entries = match fs::read_dir(&root.path) {
+        Ok(entries) => entries,
+        Err(error) if is_absent(&error) => return Vec::new(),
+        Err(error) => {
+            broken.push(Flaw::whole(error.to_string()).in_file(&root.path));
+            return Vec::new();
+        }
+    };
+    let mut folders: Vec<PathBuf> =
+        entries.filter_map(Result::ok).take(MOST_ENTRIES + 1).map(|entry| entry.path()).collect();
+    if folders.len() > MOST_ENTRIES {
+        let message = format!("it has more than {MOST_ENTRIES} entries; the rest is left out");
+        broken.push(Flaw::whole(message).in_file(&root.path));
+        folders.truncate(MOST_ENTRIES);
+    }
+    folders.sort();
+    folders
+}
+
+pub fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn print(stat: &Stat) -> Print {
+    (
+        stat.st_dev,
+        stat.st_ino,
+        stat.st_size,
+        stat.st_mtime,
+        stat.st_mtime_nsec,
+        stat.st_ctime,
+        stat.st_ctime_nsec,
+    )
+}
+
+/// Reads a Skill. The folder of a project may be a link within the project, that of the user a link
+/// to anywhere; the main file never leads out of its folder.
+fn read(folder: &Path, path: &Path, root: &Root) -> Result<Skill, Flaw> {
+    let space = Workspace::open(folder).map_err(|error| Flaw::whole(error.to_string()))?;
+    let real = space.root().to_owned();
+    root.refuse_way_out(&real)?;
+    let bytes = content(&space, Path::new(MAIN_FILE), LARGEST)?;
+    let text = text_of(&bytes)?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let mut odd = Vec::new();
+    let front = front::read(text, &name, &mut odd)?;
+    let odd = odd.into_iter().map(|flaw| flaw.in_file(path)).collect();
+    Ok(Skill {
+        front,
+        scope: root.scope,
+        folder: real,
+        path: path.to_owned(),
+        text: text.into(),
+        digest: sha256(&bytes),
+        is_trusted: false,
+        odd,
+    })
+}
+
+/// The bytes of a regular file beneath a folder, if they are not too many.
+pub fn content(space: &Workspace, path: &Path, largest: u64) -> Result<Vec<u8>, Flaw> {
+    let whole = |error: String| Flaw::whole(error);
+    let open = space.open_file(path).map_err(|error| whole(error.to_string()))?;
+    let mut bytes = Vec::new();
+    open.file
+        .take(largest + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| whole(error.to_string()))?;
+    if bytes.len() as u64 > largest {
+        return Err(whole(format!("it is larger than {largest} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// The text of bytes, or the line on which they are none.
+pub fn text_of(bytes: &[u8]) -> Result<&str, Flaw> {
+    let line = |end: usize| 1 + memchr::memchr_iter(b'\n', &bytes[..end]).count();
+    if let Some(place) = memchr::memchr(0, bytes) {
+        return Err(Flaw::at(line(place), "it is not text: there is a NUL byte"));
+    }
+    std::str::from_utf8(bytes)
+        .map_err(|error| Flaw::at(line(error.valid_up_to()), "it is not UTF-8"))
+}

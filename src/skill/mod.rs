@@ -1,0 +1,261 @@
+//! Skills: packages of instructions that somebody wrote for an agent, found by name and used when
+//! they are asked for.
+//!
+//! A package is a folder with a `SKILL.md` (`front`), and whatever else it likes (`package`). They are
+//! looked for in a few folders of the project and of the user (`find`); files that did not change are
+//! not read again. Whatever is wrong with one is told with path and line, and hurts no other. What
+//! comes from a project is a stranger's text until the user trusts it, by path and content.
+
+mod allowed;
+mod expand;
+mod find;
+mod front;
+mod mention;
+mod package;
+mod prompts;
+mod source;
+mod template;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+pub use allowed::AllowedTools;
+pub use expand::{Expanded, Named};
+pub use find::{Found, examine};
+pub use front::{Front, checked_name};
+pub use mention::mentions;
+pub use package::View;
+pub use prompts::PromptsFound;
+pub use source::{Source, What};
+pub use template::Template;
+
+use crate::paths::Home;
+use crate::trust::Trust;
+use crate::workspace::project_folders;
+use find::Cache;
+
+/// The file that makes a folder a Skill.
+pub const MAIN_FILE: &str = "SKILL.md";
+
+/// Where Skills may be, and whose word counts.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The canonical path of the Workspace.
+    pub workspace: PathBuf,
+    /// The user's home folder; `None` when nobody knows it.
+    pub user: Option<PathBuf>,
+    /// Pixir's folder of this user.
+    pub home: Home,
+}
+
+/// Whose a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Somebody who writes to the project.
+    Repo,
+    /// The user, for any agent.
+    User,
+    /// The user, for Pixir.
+    Pixir,
+}
+
+impl Scope {
+    /// The word for it, in lists and in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Repo => "repo",
+            Scope::User => "user",
+            Scope::Pixir => "pixir",
+        }
+    }
+}
+
+/// A Skill that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skill {
+    pub front: Front,
+    pub scope: Scope,
+    /// Its folder, links resolved.
+    pub folder: PathBuf,
+    /// Where its main file was found; trust is for this path.
+    pub path: PathBuf,
+    /// The whole main file.
+    pub text: Arc<str>,
+    /// SHA-256 of the main file, in hex.
+    pub digest: String,
+    /// Whether its text may act: it is the user's own, or the user trusts it.
+    pub is_trusted: bool,
+    /// What is odd about it.
+    pub odd: Vec<Flaw>,
+}
+
+impl Skill {
+    pub fn name(&self) -> &str {
+        &self.front.name
+    }
+
+    /// Where it is, without the folders of this machine.
+    pub fn short_path(&self) -> String {
+        let folder = self.path.parent().and_then(Path::file_name).unwrap_or_default();
+        format!("{}:{}/{MAIN_FILE}", self.scope.name(), folder.to_string_lossy())
+    }
+}
+
+/// Something wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    pub path: PathBuf,
+    /// From 1; `None` when it is about the whole file.
+    pub line: Option<usize>,
+    pub message: String,
+}
+
+impl Flaw {
+    fn at(line: usize, message: &str) -> Self {
+        Self { path: PathBuf::new(), line: Some(line.max(1)), message: message.to_owned() }
+    }
+
+    fn whole(message: impl Into<String>) -> Self {
+        Self { path: PathBuf::new(), line: None, message: message.into() }
+    }
+
+    fn one_line_down(mut self) -> Self {
+        self.line = self.line.map(|line| line + 1);
+        self
+    }
+
+    fn in_file(mut self, path: &Path) -> Self {
+        path.clone_into(&mut self.path);
+        self
+    }
+}
+
+impl std::fmt::Display for Flaw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.path.as_os_str().is_empty() {
+            write!(f, "{}: ", self.path.display())?;
+        }
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// The Skills and prompts of a Workspace; cheap to clone, and read when somebody looks.
+#[derive(Debug, Clone)]
+pub struct Skills(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    places: Places,
+    roots: Vec<Root>,
+    prompts: Vec<Root>,
+    cache: Mutex<Cache>,
+}
+
+/// A folder that may hold Skills or prompts, the first counts most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Root {
+    path: PathBuf,
+    scope: Scope,
+    /// Somebody else may have written there: a project, or a tool in the Workspace.
+    needs_trust: bool,
+    /// What a link in it must not lead out of; the user's own may lead anywhere.
+    fence: Option<PathBuf>,
+}
+
+impl Root {
+    /// Refuses a folder to which a link led, if it should have stayed in the project.
+    fn refuse_way_out(&self, real: &Path) -> Result<(), Flaw> {
+        let fence = self.fence.as_deref().and_then(|fence| fence.canonicalize().ok());
+        if fence.is_some_and(|fence| !real.starts_with(fence)) {
+            return Err(Flaw::whole("its folder is a link that leads out of the project"));
+        }
+        Ok(())
+    }
+}
+
+impl Skills {
+    /// The Skills of a Workspace. Nothing is read yet.
+    pub fn new(places: Places) -> Self {
+        let roots = roots(
+            &places,
+            &[".agents/skills", ".pixir/skills", ".claude/skills"],
+            &[(Scope::User, ".agents/skills")],
+            "skills",
+        );
+        let prompts = roots_of_prompts(&places);
+        Self(Arc::new(Inner { places, roots, prompts, cache: Mutex::default() }))
+    }
+
+    /// Everything that is there now. Files whose status did not change are not read again; where
+    /// there are no folders, this costs a look at each.
+    pub fn all(&self) -> Found {
+        let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.look(&self.0.roots, &Trust::new(&self.0.places.home))
+    }
+
+    /// The Skill of that name, if it is there.
+    pub fn find(&self, name: &str) -> Option<Arc<Skill>> {
+        self.all().skills.into_iter().find(|skill| skill.name() == name)
+    }
+
+    /// Whether a file lies where Skills and prompts of this Workspace may be.
+    pub fn may_hold(&self, file: &Path) -> bool {
+        let mut roots = self.0.roots.iter().chain(&self.0.prompts);
+        roots.any(|root| file.starts_with(&root.path))
+    }
+
+    /// The prompts that are there now.
+    pub fn prompts(&self) -> PromptsFound {
+        prompts::look(&self.0.prompts, &Trust::new(&self.0.places.home))
+    }
+}
+
+fn roots_of_prompts(places: &Places) -> Vec<Root> {
+    roots(places, &[".pixir/prompts"], &[], "prompts")
+}
+
+/// The folders of the project from the Workspace outwards, then the user's. One that is both is the
+/// user's, and needs trust where tools may write.
+fn roots(places: &Places, repo: &[&str], user: &[(Scope, &str)], home: &str) -> Vec<Root> {
+    let mut own: Vec<(Scope, PathBuf)> = Vec::new();
+    for (scope, name) in user {
+        own.extend(places.user.as_ref().map(|folder| (*scope, folder.join(name))));
+    }
+    own.push((Scope::Pixir, places.home.folder().join(home)));
+    let folders = project_folders(&places.workspace);
+    let fence = folders.first().map(|root| root.to_path_buf());
+    let mut roots = Vec::new();
+    for folder in folders.iter().rev() {
+        for name in repo {
+            let path = folder.join(name);
+            if own.iter().any(|(_, own)| *own == path) {
+                continue;
+            }
+            let fence = fence.clone();
+            roots.push(Root { path, scope: Scope::Repo, needs_trust: true, fence });
+        }
+    }
+    for (scope, path) in own {
+        let needs_trust = path.starts_with(&places.workspace);
+        roots.push(Root { path, scope, needs_trust, fence: None });
+    }
+    roots
+}
+
+/// SHA-256 in hex.
+pub fn sha256(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,80 @@
+//! Skills of a Turn: those that the user names become active before their message, and what they
+//! allow holds until the Turn ends.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::execute::Prepared;
+use super::{End, Turn};
+use crate::error::Kind;
+use crate::event::Canonical;
+use crate::history::History;
+use crate::permission;
+use crate::skill::{AllowedTools, Skill, mentions};
+use crate::tool::{ToolError, activation};
+
+/// What the active Skills of a Turn leave of the tools.
+#[derive(Debug, Default)]
+pub(super) struct Narrowed(Mutex<Vec<(String, AllowedTools)>>);
+
+impl Narrowed {
+    /// Takes note of a Skill that became active.
+    pub(super) fn note(&self, fact: &Canonical) {
+        let Canonical::SkillActivation(fact) = fact else { return };
+        let Some(tools) = AllowedTools::of_words(&fact.allowed_tools) else { return };
+        self.all().push((fact.name.clone(), tools));
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<(String, AllowedTools)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn {
+    /// Makes the Skills active that a text names; each is recorded with the text it has now. One
+    /// that the user has not trusted stays what it is, a text.
+    pub(super) async fn activate(
+        &self,
+        text: &str,
+        history: &History,
+    ) -> Result<Vec<Arc<Skill>>, End> {
+        if mentions(text).is_empty() {
+            return Ok(Vec::new());
+        }
+        let (skills, said) = (self.settings.skills.clone(), text.to_owned());
+        let named = tokio::task::spawn_blocking(move || {
+            let found = skills.all().skills;
+            let find = |name| found.iter().find(|skill| skill.name() == name).cloned();
+            mentions(&said).into_iter().filter_map(find).collect::<Vec<_>>()
+        });
+        let mut named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
+        named.retain(|skill| skill.is_trusted);
+        for skill in &named {
+            let mut fact = activation(skill, "user", &self.settings.secrets);
+            if history.active_skill(skill.name()) == Some(skill.digest.as_str()) {
+                (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
+            }
+            let fact = Canonical::from(fact);
+            self.narrowed.note(&fact);
+            self.context.record(fact).await?;
+        }
+        Ok(named)
+    }
+
+    /// Why a call is not one that the active Skills allow; all of them must.
+    pub(super) fn outside_skills(&self, prepared: &Prepared) -> Option<ToolError> {
+        let narrowed = self.narrowed.all();
+        if narrowed.is_empty() {
+            return None;
+        }
+        let parts = prepared.plan.command.as_deref().map(permission::parts);
+        let name = &prepared.fact.name;
+        let is_outside = |tools: &AllowedTools| !tools.permit(name, parts.as_deref());
+        let (skill, tools) = narrowed.iter().find(|(_, tools)| is_outside(tools))?;
+        let words = tools.words().join(", ");
+        let message = format!("the active skill `{skill}` allows only: {words}");
+        Some(
+            ToolError::new(Kind::PermissionDenied, message)
+                .next("go on with those tools, or tell the user what else it takes"),
+        )
+    }
+}

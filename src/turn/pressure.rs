@@ -1,0 +1,240 @@
+//! Pressure: how full the model's window will be with the next request, known before it leaves.
+//!
+//! What the Provider counted for the last request holds for the prefix that it read; only what came
+//! since is estimated. Where nothing was counted, a compaction made that count void, or it is less
+//! than can be true, an estimate of everything stands in. That is made once and gone on from, so a
+//! request costs a look at what is new.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{End, Turn};
+use crate::compaction::{Room, Trigger, weigh, weigh_checkpoint};
+use crate::event::{Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Tier};
+use crate::history::History;
+use crate::tokens::{PER_ITEM, estimate};
+
+/// How full a window was, and what of it was shown; a cache that can be lost at any time.
+#[derive(Debug, Default)]
+pub struct Gauge(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Known>,
+    shown: Option<Tier>,
+}
+
+/// An estimate of everything up to a seq.
+#[derive(Debug, Clone)]
+struct Known {
+    seq: Seq,
+    model: String,
+    tokens: u64,
+}
+
+/// What the next request will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub tokens: u64,
+    /// What of it nobody has counted.
+    pub estimated: u64,
+}
+
+impl Gauge {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Measures a History for a model; `fixed` is what stands beside it, asked for when it matters.
+    pub(super) fn read(
+        &self,
+        history: &History,
+        model: &str,
+        fixed: impl FnOnce() -> u64,
+    ) -> Reading {
+        let known = self.lock().known.clone().filter(|known| known.model == model);
+        let since = known.and_then(|known| Some(known.tokens + grown(history, known.seq)?));
+        let tokens = since.unwrap_or_else(|| fixed() + whole(history));
+        if let Some(seq) = history.last_seq() {
+            self.lock().known = Some(Known { seq, model: model.to_owned(), tokens });
+        }
+        match counted(history, model) {
+            // Some servers count what they please; far less than there is cannot be true.
+            Some(reading) if reading.tokens * 2 >= tokens => reading,
+            _ => Reading { tokens, estimated: tokens },
+        }
+    }
+
+    /// Whether a tier has to be shown: once, and again when it was left in between.
+    fn is_news(&self, tier: Option<Tier>) -> bool {
+        let mut state = self.lock();
+        let is_higher = tier > state.shown;
+        state.shown = tier;
+        is_higher
+    }
+
+    fn forget(&self) {
+        *self.lock() = State::default();
+    }
+}
+
+/// What the Provider counted last, and what came since; nothing when no count holds any more.
+fn counted(history: &History, model: &str) -> Option<Reading> {
+    let mut estimated = 0;
+    let mut is_current = true;
+    for (_, fact) in history.live_backwards() {
+        match fact {
+            Canonical::ProviderUsage(usage) if counts(usage, model) => {
+                let tokens = usage.usage.as_ref()?;
+                // What it wrote is read again from now on, thoughts included.
+                let counted = tokens.input_tokens + tokens.output_tokens;
+                return Some(Reading { tokens: counted + estimated, estimated });
+            }
+            Canonical::HistoryCompaction(_) => return None,
+            _ if is_answer(fact) => {}
+            _ => estimated += weigh(fact, None, is_current),
+        }
+        is_current &= !matches!(fact, Canonical::UserMessage(_));
+    }
+    None
+}
+
+/// What came behind a seq; nothing when what stood there may not count any more.
+fn grown(history: &History, seq: Seq) -> Option<u64> {
+    let mut sum = 0;
+    let mut is_current = true;
+    for (own, fact) in history.live_backwards() {
+        match fact {
+            _ if own <= seq => return Some(sum),
+            Canonical::HistoryCompaction(_) | Canonical::HistoryRewound(_) => return None,
+            _ => sum += weigh(fact, None, is_current),
+        }
+        is_current &= !matches!(fact, Canonical::UserMessage(_));
+    }
+    None
+}
+
+/// Whether a bill says how large the conversation was.
+fn counts(usage: &ProviderUsage, model: &str) -> bool {
+    usage.model == model
+        && !usage.extra.contains_key("purpose")
+        && usage.usage.as_ref().is_some_and(|tokens| tokens.input_tokens > 0)
+}
+
+/// Whether the model wrote it, so that it is in the bill before it.
+fn is_answer(fact: &Canonical) -> bool {
+    matches!(
+        fact,
+        Canonical::AssistantMessage(_) | Canonical::Reasoning(_) | Canonical::ToolCall(_)
+    )
+}
+
+/// Everything that is replayed, estimated.
+fn whole(history: &History) -> u64 {
+    let visible = history.visible();
+    let is_user = |(_, fact): &(Seq, &Canonical)| matches!(fact, Canonical::UserMessage(_));
+    let last = visible.facts.iter().rposition(is_user).unwrap_or_default();
+    let limit = |seq: Seq| visible.checkpoint.and_then(|own| own.prunes(seq));
+    let facts = visible.facts.iter().enumerate();
+    let weights = facts.map(|(place, (seq, fact))| weigh(fact, limit(*seq), place >= last));
+    visible.checkpoint.map_or(0, weigh_checkpoint) + weights.sum::<u64>()
+}
+
+impl Turn {
+    /// Looks how full the window will be, says so when that is news, and makes room where it must.
+    pub(super) async fn make_room(&self, iteration: u32) -> Result<(), End> {
+        let history = self.context.history().await?;
+        let window = self.settings.window.tokens();
+        let reading = self.reading(&history);
+        let tier = Tier::of(reading.tokens, window);
+        let is_news = self.settings.gauge.is_news(tier);
+        if let Some(tier) = tier.filter(|_| is_news) {
+            self.context.emit(Ephemeral::ContextPressure(self.pressure(tier, reading, window)));
+        }
+        if tier == Some(Tier::Critical) && self.settings.compaction.auto {
+            self.shorten(&history, Trigger::CriticalPressure, iteration).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes room after the Provider said that there was none; whether it did.
+    pub(super) async fn recover(&self, iteration: u32) -> Result<bool, End> {
+        if !self.settings.compaction.auto {
+            return Ok(false);
+        }
+        let history = self.context.history().await?;
+        self.shorten(&history, Trigger::OverflowRecovery, iteration).await
+    }
+
+    /// Records a compaction, if there is one that helps.
+    async fn shorten(
+        &self,
+        history: &History,
+        trigger: Trigger,
+        iteration: u32,
+    ) -> Result<bool, End> {
+        let asks = self.settings.compaction.model_assisted;
+        let work =
+            super::compact(&self.settings, self.context.session_id(), history, trigger, asks);
+        let Some(done) = self.context.cancel().run_until_cancelled(work).await else {
+            return Err(End::Interrupted);
+        };
+        let Some(mut done) = done.ok() else { return Ok(false) };
+        if let Some(bill) = &mut done.bill {
+            bill.iteration = iteration;
+        }
+        for fact in done.into_facts() {
+            self.context.record(fact).await?;
+        }
+        self.settings.gauge.forget();
+        let window = self.settings.window.tokens();
+        let left = self.reading(&self.context.history().await?);
+        // What could not be helped is not said twice.
+        self.settings.gauge.is_news(Tier::of(left.tokens, window));
+        Ok(true)
+    }
+
+    fn reading(&self, history: &History) -> Reading {
+        let settings = &self.settings;
+        let specs = self.toolbox().specs();
+        settings.gauge.read(history, &settings.model, || settings.fixed(&specs))
+    }
+
+    fn pressure(&self, tier: Tier, reading: Reading, window: u64) -> Pressure {
+        let id = self.context.session_id();
+        let action = match (tier, self.settings.compaction.auto) {
+            (Tier::Critical, true) => "room is made now; the Log keeps everything".to_owned(),
+            (_, true) => {
+                format!("room is made by itself at 90 %, or now with `pixir compact {id}`")
+            }
+            (_, false) => format!("make room with `pixir compact {id}`"),
+        };
+        Pressure {
+            tier,
+            model: self.settings.model.clone(),
+            input_tokens: reading.tokens,
+            window_tokens: window,
+            estimated_tokens: reading.estimated,
+            next_actions: vec![action, format!("look first with `pixir compact {id} --dry-run`")],
+        }
+    }
+}
+
+impl super::Settings {
+    /// What stands in the window beside the conversation.
+    pub(super) fn fixed(&self, specs: &[crate::tool::ToolSpec]) -> u64 {
+        let tool = |spec: &crate::tool::ToolSpec| {
+            let parameters = serde_json::to_string(&spec.parameters).unwrap_or_default();
+            PER_ITEM + estimate(&spec.name) + estimate(&spec.description) + estimate(&parameters)
+        };
+        let project = self.prompt.project.as_deref().map_or(0, estimate);
+        estimate(&self.prompt.instructions) + project + specs.iter().map(tool).sum::<u64>()
+    }
+
+    /// How much there may be.
+    pub(super) fn room(&self) -> Room {
+        Room { window: self.window.tokens(), fixed: self.fixed(&self.toolbox.specs()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

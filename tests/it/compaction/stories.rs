@@ -1,0 +1,378 @@
+//! What a person sees and does about a window that fills up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pixir::scripted::{Received, Reply, Script};
+use serde_json::{Value, json};
+
+use super::{of_type, tokens, too_long};
+use crate::support::editor::{Editor, text_of};
+use crate::support::house::say;
+use crate::support::{House, Stage};
+
+const WINDOW: u64 = 24_000;
+
+/// A stage whose model answers long, and counts as it should.
+async fn talkative(window: u64) -> Stage {
+    let script = Script::answering(|request| {
+        let turn = request.user_texts().len();
+        let words = format!("Answer {turn}: {}", "and there is more to say ".repeat(500));
+        Reply::says(&words).usage(tokens(request), 0, 2_600)
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    stage.configure(&json!({"durability": "none", "context_window": window}));
+    stage
+}
+
+fn envelope(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tiers_are_told_once_and_room_is_made_at_the_last() {
+    let stage = talkative(WINDOW).await;
+    let mut told = String::new();
+    told += &stage.run(&["begin"]).stderr;
+    for turn in 0..8 {
+        let ended = stage.run(&["resume", "--last", &format!("go on {turn}")]);
+        ended.expect_code(0);
+        told += &ended.stderr;
+    }
+    for words in [
+        "(advisory): room is made by itself at 90 %, or now with `pixir compact 2",
+        "(critical): room is made now",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
+    let events = stage.events();
+    let compactions = of_type(&events, "history_compaction");
+    assert!(!compactions.is_empty(), "{told}");
+    assert_eq!(compactions[0]["data"]["trigger"], "critical_pressure");
+    assert!(
+        told.contains(
+            "older conversation is told in short from here on (the model's window was nearly full)"
+        ),
+        "{told}"
+    );
+    assert_eq!(told.matches("older conversation is told").count(), compactions.len());
+    let requests = stage.server.requests();
+    let last = requests.last().unwrap();
+    assert!(last.user_texts().iter().any(|text| text.contains("What the user said:\n- begin")));
+    assert!(requests.iter().all(|request| tokens(request) <= WINDOW));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_run_tells_a_tier_once() {
+    let script = Script::answering(|request| {
+        let calls = request.outputs().len();
+        let reply = match calls {
+            0..12 => Reply::calls("bash", json!({"command": format!("echo {calls}; seq 1 1200")})),
+            _ => Reply::says("done"),
+        };
+        reply.usage(tokens(request), 0, 40)
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    stage.configure(&json!({"durability": "none", "context_window": WINDOW}));
+    let ended = stage.run(&["--events", "count"]);
+    ended.expect_code(0);
+    let events: Vec<Value> =
+        ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tiers: Vec<String> = of_type(&events, "context_pressure")
+        .iter()
+        .map(|event| event["data"]["tier"].as_str().unwrap().to_owned())
+        .collect();
+    let mut once = tiers.clone();
+    once.dedup();
+    assert_eq!(tiers, once);
+    assert!(!tiers.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
+    let stage = talkative(200_000).await;
+    stage.run(&["build a tower in tower.txt"]).expect_code(0);
+    for turn in 0..4 {
+        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+    }
+    let (id, log) = stage.session().unwrap();
+    let id = id.to_string();
+    let before = std::fs::read(&log).unwrap();
+    let shown = stage.run(&["compact", "--last", "--dry-run"]);
+    shown.expect_code(0);
+    assert_eq!(std::fs::read(&log).unwrap(), before, "nothing was changed");
+    // How much it is depends on where the stage is.
+    let (sizes, rest) = shown.stdout.split_once('\n').unwrap();
+    assert!(sizes.starts_with(&format!("the conversation of {id} becomes about ")), "{sizes}");
+    insta::assert_snapshot!(rest);
+    let as_json = envelope(&stage.run(&["compact", &id, "--dry-run", "--json"]).stdout);
+    assert_eq!(
+        (&as_json["kind"], &as_json["output"]["compacted"]),
+        (&json!("compact"), &json!(false))
+    );
+
+    let done = stage.run(&["compact", &id, "--keep-turns", "2", "--json"]);
+    done.expect_code(0);
+    let done = envelope(&done.stdout);
+    assert_eq!(done["output"]["compacted"], true);
+    assert_eq!(done["output"]["compaction"]["summary"], as_json["output"]["compaction"]["summary"]);
+    assert_eq!(done["output"]["compaction"]["turns_compacted"], 3);
+    stage.run(&["verify", &id]).expect_code(0);
+    stage.run(&["resume", "--last", "go on"]).expect_code(0);
+    let requests = stage.server.requests();
+    let last = requests.last().unwrap();
+    let texts = last.user_texts();
+    assert!(texts[0].starts_with("[Checkpoint: events"), "{texts:?}");
+    assert_eq!(&texts[1..], ["step 2", "step 3", "go on"]);
+    assert_eq!(last.input()[0]["role"], "developer", "where it works is still told");
+
+    // Where nothing is won, nothing is done.
+    let stage = talkative(200_000).await;
+    stage.run(&["hi"]).expect_code(0);
+    let ended = stage.run(&["compact", "--last"]);
+    ended.expect_code(0);
+    assert!(ended.stdout.contains("nothing to compact"), "{}", ended.stdout);
+    for (args, code) in [
+        (vec!["compact"], 2),
+        (vec!["compact", "20200101T000000-000000"], 2),
+        (vec!["compact", "../../etc/passwd"], 2),
+        (vec!["compact", "--last", "--keep-turns", "0"], 2),
+    ] {
+        stage.run(&args).expect_code(code);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn undo_brings_back_what_was_before_and_a_fork_stays_small() {
+    let stage = talkative(200_000).await;
+    stage.run(&["first wish"]).expect_code(0);
+    for turn in 0..3 {
+        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+    }
+    let id = stage.session().unwrap().0.to_string();
+    stage.run(&["compact", &id, "--keep-turns", "1"]).expect_code(0);
+    let made = envelope(&stage.run(&["fork", &id, "--json"]).stdout);
+    let child = made["session_id"].as_str().unwrap().to_owned();
+    stage.run(&["resume", &child, "in the fork"]).expect_code(0);
+    let texts = |stage: &Stage| {
+        let requests = stage.server.requests();
+        let texts = requests.last().unwrap().user_texts();
+        texts.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>()
+    };
+    let forked = texts(&stage);
+    assert!(forked[0].starts_with("[Checkpoint"), "{forked:?}");
+    assert_eq!(&forked[1..], ["step 2", "in the fork"]);
+    // Past the compaction: it no longer counts, and everything before it does again.
+    stage.run(&["undo", &id]).expect_code(0);
+    stage.run(&["resume", &id, "another way"]).expect_code(0);
+    assert_eq!(texts(&stage), ["first wish", "step 0", "step 1", "another way"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_refused_as_too_long_is_shortened_and_sent_again_once() {
+    for fits in [true, false] {
+        let refused = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&refused);
+        // Nobody told Pixir how small the window really is.
+        let script = Script::answering(move |request: &Received| {
+            if request.user_texts().last() == Some(&"go on") && (!fits || tokens(request) > 10_000)
+            {
+                count.fetch_add(1, Ordering::Relaxed);
+                return too_long();
+            }
+            Reply::says(&"word ".repeat(3_000)).usage(tokens(request), 0, 3_000)
+        });
+        let stage = Stage::new(Stage::mark(), script).await;
+        stage.run(&["begin"]).expect_code(0);
+        stage.run(&["resume", "--last", "more"]).expect_code(0);
+        stage.run(&["resume", "--last", "more"]).expect_code(0);
+        let ended = stage.run(&["resume", "--last", "go on"]);
+        ended.expect_code(i32::from(!fits));
+        assert_eq!(
+            refused.load(Ordering::Relaxed),
+            if fits { 1 } else { 2 },
+            "once more, and no more"
+        );
+        let events = stage.events();
+        let compactions = of_type(&events, "history_compaction");
+        assert_eq!(compactions.len(), 1);
+        assert_eq!(compactions[0]["data"]["trigger"], "overflow_recovery");
+        assert!(
+            ended.stderr.contains("the model refused the conversation as too long"),
+            "{}",
+            ended.stderr
+        );
+        if !fits {
+            assert_eq!(
+                of_type(&events, "turn_failed")[0]["data"]["error_kind"],
+                "context_overflow"
+            );
+            assert!(
+                ended.stderr.contains("try: make room with `pixir compact`, or"),
+                "{}",
+                ended.stderr
+            );
+        }
+        assert_eq!(of_type(&events, "provider_usage").len(), 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_switched_off_does_not_happen() {
+    let stage = talkative(WINDOW).await;
+    stage.configure(
+        &json!({"durability": "none", "context_window": WINDOW, "compaction": {"auto": false}}),
+    );
+    stage.run(&["begin"]).expect_code(0);
+    let mut told = String::new();
+    for _ in 0..8 {
+        told += &stage.run(&["resume", "--last", "go on"]).stderr;
+    }
+    assert!(told.contains("(critical): make room with `pixir compact 2"), "{told}");
+    assert_eq!(of_type(&stage.events(), "history_compaction"), Vec::<Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
+    let notes = json!({"summary": "A tower of blocks was begun.", "decisions": ["use red blocks"],
+        "open_tasks": ["the roof"], "open_questions": []});
+    for (said, strategy) in [
+        (Reply::says(&notes.to_string()), "model_assisted"),
+        (Reply::says("Sure! Here is your summary."), "deterministic"),
+        (Reply::status(400, "{}"), "deterministic"),
+        (Reply::new().text("{\"summ").ends_silently(), "deterministic"),
+    ] {
+        let script = Script::answering(move |request| {
+            let is_asked = request.body["text"]["format"]["name"] == "answer";
+            if !is_asked {
+                return Reply::says(&"word ".repeat(2_000)).usage(tokens(request), 0, 2_000);
+            }
+            assert_eq!(request.body["text"]["format"]["strict"], true);
+            assert!(request.body.get("tools").is_none());
+            assert!(request.user_texts()[0].contains("user: build a tower"));
+            said.clone().usage(4_321, 0, 99)
+        });
+        let stage = Stage::new(Stage::mark(), script).await;
+        stage.run(&["--model", "gpt-6-sol", "build a tower"]).expect_code(0);
+        for turn in 0..3 {
+            stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+        }
+        let ended = stage.run(&["compact", "--last", "--model-assisted", "--json"]);
+        ended.expect_code(0);
+        let made = envelope(&ended.stdout)["output"]["compaction"].clone();
+        assert_eq!(made["strategy"], strategy, "{made}");
+        assert_eq!(made["fallback_reason"].is_string(), strategy == "deterministic", "{made}");
+        let summary = made["summary"].as_str().unwrap();
+        assert_eq!(summary.contains("A tower of blocks was begun."), strategy == "model_assisted");
+        assert!(
+            summary.contains("- build a tower"),
+            "the user's words are never the model's: {summary}"
+        );
+        let events = stage.events();
+        let bills = of_type(&events, "provider_usage");
+        let bill = &bills.last().unwrap()["data"];
+        assert_eq!((&bill["purpose"], &bill["model"]), (&json!("compaction"), &json!("gpt-6-sol")));
+        let asked =
+            stage.server.requests().into_iter().find(|request| request.body.get("text").is_some());
+        assert_eq!(asked.unwrap().body["model"], "gpt-6-sol", "the Session's own model");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_signed_in_is_no_reason_to_fail() {
+    let stage = talkative(200_000).await;
+    stage.run(&["begin"]).expect_code(0);
+    for turn in 0..3 {
+        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+    }
+    let mut command = stage.command(&["compact", "--last", "--model-assisted", "--json"]);
+    command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
+    let ended = crate::support::stage::Running::start(&mut command).end();
+    ended.expect_code(0);
+    let made = envelope(&ended.stdout)["output"]["compaction"].clone();
+    assert_eq!(made["strategy"], "deterministic");
+    assert!(made["fallback_reason"].is_string(), "{made}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
+    let stage = talkative(200_000).await;
+    let capabilities = json!({"session": {"compaction": {}}});
+    let mut editor = Editor::greeted(&stage, capabilities);
+    let id = editor.session(&stage.workspace());
+    let nothing = editor.turn(&id, "/compact").unwrap();
+    assert_eq!(nothing["stopReason"], "end_turn");
+    assert!(text_of(&editor.updates(), "agent_message_chunk").contains("nothing to tell in short"));
+    for turn in 0..4 {
+        editor.turn(&id, &format!("step {turn}")).unwrap();
+    }
+    editor.updates();
+    editor.turn(&id, "/compact 1").unwrap();
+    let updates = editor.updates();
+    let update =
+        updates.iter().find(|update| update["sessionUpdate"] == "compaction_update").unwrap();
+    assert_eq!(update["status"], "completed");
+    assert!(update["summary"][0]["text"].as_str().unwrap().contains("tokens became"), "{update}");
+    assert!(text_of(&updates, "agent_message_chunk").starts_with("Done: older conversation"));
+    editor.turn(&id, "go on").unwrap();
+    let requests = stage.server.requests();
+    let texts = requests.last().unwrap().user_texts();
+    assert!(texts[0].starts_with("[Checkpoint"), "{texts:?}");
+    assert_eq!(&texts[1..], ["step 3", "go on"]);
+    assert!(editor.end().0.success());
+    assert_eq!(of_type(&stage.events(), "history_compaction").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_socket_everything_is_sent_anew_after_a_compaction() {
+    let script = Script::answering(|request| {
+        Reply::says(&"word ".repeat(1_000)).usage(tokens(request), 0, 1_000)
+    });
+    let mut house = House::scripted(script).await;
+    house.config.transport = Some(pixir::Transport::WebSocket);
+    let conversation = house.start().await;
+    for turn in 0..3 {
+        assert_eq!(say(&conversation, &format!("step {turn}")).await, pixir::Status::Done);
+    }
+    assert!(conversation.compact(Some(1), false).await.unwrap().is_some());
+    for text in ["go on", "and on"] {
+        assert_eq!(say(&conversation, text).await, pixir::Status::Done);
+    }
+    let continued: Vec<bool> = house.requests().iter().map(Received::is_continued).collect();
+    assert_eq!(continued, [false, true, true, false, true]);
+    let requests = house.requests();
+    assert_eq!(&requests[3].user_texts()[1..], ["step 2", "go on"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_turn_that_outgrows_the_window_comes_to_its_end() {
+    // 40 outputs of some 5,000 tokens: ten times the window, and the message stays.
+    let largest = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&largest);
+    let script = Script::answering(move |request| {
+        let size = tokens(request);
+        seen.fetch_max(usize::try_from(size).unwrap(), Ordering::Relaxed);
+        if size > WINDOW {
+            return too_long();
+        }
+        assert_eq!(request.user_texts().last(), Some(&"one enormous task"));
+        let calls = request.outputs().len();
+        let reply = if calls < 40 {
+            Reply::calls("bash", json!({"command": format!("echo step {calls}; seq 1 2400")}))
+        } else {
+            Reply::says("done")
+        };
+        reply.usage(size, 0, 40)
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    stage.configure(&json!({"durability": "none", "context_window": WINDOW}));
+    stage.run(&["one enormous task"]).expect_code(0);
+    let events = stage.events();
+    assert_eq!(of_type(&events, "tool_call").len(), 40);
+    let compactions = of_type(&events, "history_compaction");
+    assert!(compactions.len() >= 3, "{}", compactions.len());
+    for event in &compactions {
+        assert!(event["data"]["summary"].is_null(), "only outputs were pruned");
+    }
+    assert!(largest.load(Ordering::Relaxed) as u64 <= WINDOW);
+}

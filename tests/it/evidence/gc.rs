@@ -1,0 +1,245 @@
+//! Clearing away: shown first, never what somebody needs, and safe to be killed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::{house, log_of, state};
+use crate::support::House;
+use crate::support::house::logs;
+use crate::support::leaks;
+use crate::support::torture::{self, Size};
+
+const DAY: u64 = 86_400;
+
+fn aged(path: &Path, days: u64) {
+    let then = SystemTime::now() - Duration::from_secs(days * DAY + 60);
+    fs::File::open(path).unwrap().set_modified(then).unwrap();
+}
+
+fn gc(house: &House, args: &[&str]) -> Value {
+    let run = house.pixir(&[&["gc", "--json"], args].concat()).exits(0);
+    run.envelope()["output"].clone()
+}
+
+/// What a plan names: kinds and file names.
+fn named(output: &Value) -> Vec<(String, String)> {
+    let plans = output["plans"].as_array().unwrap().iter();
+    let waste = plans.flat_map(|plan| plan["waste"].as_array().unwrap());
+    let name = |path: &Value| path.as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    let mut all: Vec<(String, String)> = waste
+        .map(|thing| (thing["kind"].as_str().unwrap().to_owned(), name(&thing["path"])))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Rubbish of every kind, an hour old or more.
+fn litter(house: &House, id: &str) -> Vec<(String, String)> {
+    let sessions = house.workspace().join(".pixir/sessions");
+    let own = sessions.join(id);
+    let hash = "ab".repeat(32);
+    let mut planted = Vec::new();
+    let mut plant = |kind: &str, path: PathBuf| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "rubbish").unwrap();
+        aged(&path, 1);
+        planted.push((kind.to_owned(), path.file_name().unwrap().to_str().unwrap().to_owned()));
+    };
+    plant("blob", own.join("blobs").join(&hash));
+    plant("leftover", own.join("blobs").join(format!("{hash}.01234567")));
+    plant("resource", own.join("resources").join(&hash));
+    plant("output", own.join("output/call_nobody.txt"));
+    plant("snapshot", house.workspace().join(".pixir/snapshots/ab").join(&hash));
+    plant("leftover", house.workspace().join(".pixir/snapshots/ab/draft-0123456789abcdef"));
+    plant("leftover", house.workspace().join("deep/down/.0123456789abcdef.pixir-new"));
+    plant("leftover", house.home().join(".pixir/.config.0123456789abcdef"));
+    for name in [".fork-20200101T000000-000000", "20200101T000000-000001"] {
+        let folder = sessions.join(name);
+        fs::create_dir_all(folder.join("inner")).unwrap();
+        fs::write(folder.join("inner/file"), "x").unwrap();
+        aged(&folder, 1);
+        let kind = if name.starts_with('.') { "leftover" } else { "session_folder" };
+        planted.push((kind.to_owned(), name.to_owned()));
+    }
+    planted.sort();
+    planted
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
+    let (house, id) = house().await;
+    // What is needed, made old, so that only its mention protects it.
+    let mut needed = Vec::new();
+    for (path, (mode, ..)) in state(&house.workspace()) {
+        if mode & 0o170_000 == 0o100_000 {
+            aged(&path, 3);
+            needed.push(path);
+        }
+    }
+    assert!(
+        needed.iter().any(|path| path.to_str().unwrap().contains("/.pixir/snapshots/")),
+        "undo keeps contents"
+    );
+    assert_eq!(named(&gc(&house, &[])), [], "a Session that was only used leaves nothing behind");
+    let planted = litter(&house, &id);
+    let before = state(&house.workspace());
+    let shown = gc(&house, &[]);
+    assert_eq!(named(&shown), planted);
+    assert_eq!((&shown["applied"], &shown["removed"]["count"]), (&json!(false), &json!(0)));
+    assert_eq!(state(&house.workspace()), before, "a look changes nothing");
+    let words = house.pixir(&["gc"]).exits(0).out;
+    assert!(words.contains("nothing was removed (add --apply)"), "{words}");
+
+    let done = gc(&house, &["--apply"]);
+    assert_eq!((&done["removed"]["count"], &done["failed"]), (&json!(planted.len()), &json!([])));
+    assert_eq!(named(&gc(&house, &[])), []);
+    for path in &needed {
+        assert!(path.exists(), "{}", path.display());
+    }
+    house.pixir(&["verify", &id]).exits(0);
+    house.pixir(&["undo", &id, "--turns", "3"]).exits(0);
+    assert_eq!(house.read("poem.txt"), "roses are red\nviolets are blue\n", "undo still can");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
+    let (house, parent) = house().await;
+    let fork = house.pixir(&["fork", &parent, "--json"]).exits(0).envelope()["session_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let others: Vec<String> = (0..4)
+        .map(|number| {
+            let run = house.pixir(&["--json", "answer", &number.to_string()]).exits(0);
+            run.envelope()["session_id"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    for (place, id) in others.iter().enumerate() {
+        aged(&log_of(&house, id), 100 + place as u64);
+    }
+    aged(&log_of(&house, &parent), 400);
+    assert_eq!(named(&gc(&house, &[])), [], "nobody asked for Sessions");
+    house.pixir(&["gc", "--keep", "2"]).exits(2);
+    house.pixir(&["gc", "--older-than", "soon"]).exits(2);
+
+    let held = fs::File::options().append(true).open(log_of(&house, &others[3])).unwrap();
+    held.lock().unwrap();
+    // Of six Sessions the fork is new, and the newest two stay in any case.
+    let plan = gc(&house, &["--older-than", "30d", "--keep", "2"]);
+    let going: Vec<String> = named(&plan).into_iter().map(|(_, name)| name).collect();
+    let mut expected: Vec<String> = others[1..3].iter().map(|id| format!("{id}.ndjson")).collect();
+    expected.sort();
+    assert_eq!(going, expected);
+    let kept = plan["plans"][0]["kept"].to_string();
+    for reason in ["has it open", "among the newest", &format!("Session {fork} names it")] {
+        assert!(kept.contains(reason), "{reason}: {kept}");
+    }
+    gc(&house, &["--older-than", "30d", "--keep", "2", "--apply"]);
+    let left: Vec<String> = logs(&house.workspace())
+        .iter()
+        .map(|log| log.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    for id in [&parent, &fork, &others[0], &others[3]] {
+        assert!(left.contains(id), "{id}");
+    }
+    assert_eq!(left.len(), 4);
+    drop(held);
+    house.pixir(&["verify", "--all"]).exits(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_link_is_followed_and_a_damaged_log_keeps_everything() {
+    let (house, id) = house().await;
+    let outside = house.home().join("precious");
+    fs::create_dir_all(&outside).unwrap();
+    let hash = "cd".repeat(32);
+    fs::write(outside.join(&hash), "precious").unwrap();
+    aged(&outside.join(&hash), 9);
+    let own = house.workspace().join(".pixir/sessions").join(&id);
+    fs::create_dir_all(&own).unwrap();
+    symlink(&outside, own.join("blobs")).unwrap();
+    symlink(&outside, own.join("output")).unwrap();
+    let ownerless = house.workspace().join(".pixir/sessions/20200101T000000-000001");
+    fs::create_dir(&ownerless).unwrap();
+    symlink(&outside, ownerless.join("inner")).unwrap();
+    aged(&ownerless, 2);
+    symlink(&outside, house.workspace().join(".pixir/sessions/20200101T000000-000002")).unwrap();
+    let done = gc(&house, &["--apply"]);
+    assert_eq!(named(&done), [("session_folder".to_owned(), "20200101T000000-000001".to_owned())]);
+    assert_eq!(fs::read_to_string(outside.join(&hash)).unwrap(), "precious");
+    assert!(!ownerless.exists());
+
+    fs::remove_file(own.join("blobs")).unwrap();
+    fs::create_dir(own.join("blobs")).unwrap();
+    fs::write(own.join("blobs").join(&hash), "may be needed").unwrap();
+    aged(&own.join("blobs").join(&hash), 2);
+    let log = fs::read(log_of(&house, &id)).unwrap();
+    fs::write(log_of(&house, &id), [&log[..], b"{\"torn"].concat()).unwrap();
+    assert_eq!(named(&gc(&house, &[])), [], "its lost line may have named it");
+    // State that is a link is not looked into at all.
+    fs::rename(house.workspace().join(".pixir"), house.workspace().join("moved")).unwrap();
+    symlink("moved", house.workspace().join(".pixir")).unwrap();
+    let refused = house.pixir(&["gc", "--apply", "--json"]).exits(1).envelope();
+    assert_eq!(refused["output"]["removed"]["count"], 0, "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workspaces_that_are_gone_leave_the_list() {
+    let (house, _) = house().await;
+    let list = house.home().join(".pixir/workspaces.json");
+    let here = house.workspace().canonicalize().unwrap();
+    fs::write(&list, json!({"version": 1, "workspaces": ["/nowhere/at/all", here]}).to_string())
+        .unwrap();
+    assert_eq!(gc(&house, &["--all"])["gone_workspaces"], json!(["/nowhere/at/all"]));
+    gc(&house, &["--all", "--apply"]);
+    let left: Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
+    assert_eq!(left["workspaces"], json!([here]));
+}
+
+/// Killed at any moment, and two at once: what stays is whole, and the next run ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_in_the_middle_and_run_twice_at_once_it_does_no_harm() {
+    let (house, id) = house().await;
+    let rounds = Size::asked().of(8, 80);
+    let seed = torture::seed();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let whole = fs::read(log_of(&house, &id)).unwrap();
+    let sessions = house.workspace().join(".pixir/sessions");
+    for _ in 0..rounds {
+        for number in 0..60 {
+            let name = format!("20200101T000000-{number:06x}");
+            fs::write(sessions.join(format!("{name}.ndjson")), &whole).unwrap();
+            fs::create_dir_all(sessions.join(&name).join("output")).unwrap();
+            fs::write(sessions.join(&name).join("output/x"), "x").unwrap();
+            aged(&sessions.join(format!("{name}.ndjson")), 50);
+        }
+        let args = ["gc", "--apply", "--older-than", "30d", "--json"];
+        let start = || house.command(&args).spawn().unwrap();
+        let (mut one, other) = (start(), start());
+        std::thread::sleep(Duration::from_micros(random.u64(0..60_000)));
+        one.kill().unwrap();
+        one.wait().unwrap();
+        let other = other.wait_with_output().unwrap();
+        leaks::check_stream(&String::from_utf8_lossy(&[other.stdout, other.stderr].concat()));
+        assert!(other.status.success());
+        gc(&house, &["--apply", "--older-than", "30d"]);
+        assert_eq!(logs(&house.workspace()).len(), 1, "seed {seed}");
+        // Folders whose Log went before the kill are young; an hour later they go.
+        for entry in fs::read_dir(&sessions).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with(&id) {
+                aged(&path, 1);
+            }
+        }
+        gc(&house, &["--apply"]);
+        let left: Vec<_> =
+            fs::read_dir(&sessions).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.len() <= 2, "seed {seed}: {left:?}");
+    }
+    house.pixir(&["verify", &id]).exits(0);
+    torture::say(&format!("{rounds} collections killed, seed {seed}"));
+}

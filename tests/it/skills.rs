@@ -1,0 +1,403 @@
+//! Stories of Skills: found, activated, replayed, held back.
+
+use std::path::Path;
+
+use pixir::scripted::Reply;
+use pixir::{Input, Status};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::{finish, say};
+use crate::support::terminal::Terminal;
+
+fn plant(root: &Path, name: &str, head: &str, body: &str) {
+    let folder = root.join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let text = format!("---\nname: {name}\n{head}\n---\n{body}\n");
+    std::fs::write(folder.join("SKILL.md"), text).unwrap();
+}
+
+/// A Skill of the user of this house.
+fn own(house: &House, name: &str, head: &str, body: &str) {
+    plant(&house.home().join(".agents/skills"), name, head, body);
+}
+
+fn texts(input: &[Value], role: &str) -> Vec<String> {
+    let of_role = input.iter().filter(|item| item["role"] == role);
+    of_role.map(|item| item["content"][0]["text"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn events(conversation: &pixir::Conversation, kind: &str) -> Vec<Value> {
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    let all = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
+}
+
+fn short(transcript: &str) -> String {
+    let lines = transcript.lines().filter(|line| !line.contains("usage"));
+    let cut = |line: &str| {
+        line.split(" {").next().unwrap().split(" \"- quiet").next().unwrap().to_owned()
+    };
+    lines.map(cut).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn a_skill_that_the_user_names_is_recorded_before_their_words_and_replayed_as_it_was() {
+    let house = House::with((0..4).map(|_| Reply::says("ok"))).await;
+    own(&house, "tidy", "description: Tidy up", "Sort lines.\nToken: secret-of-the-house");
+    let conversation = house.start().await;
+    say(&conversation, "use $tidy, and $nobody").await;
+    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    0 session_started build auto
+    1 skill_activation
+    2 user_message "use $tidy, and $nobody"
+    4 assistant_message final "ok"
+    "#);
+    let fact = &events(&conversation, "skill_activation")[0];
+    assert_eq!(fact["activated_by"], "user");
+    assert_eq!(fact["path"], "user:tidy/SKILL.md");
+    assert!(fact["content"].as_str().unwrap().contains("[redacted:STORY_TOKEN]"));
+    assert_eq!(fact["content_hash"].as_str().unwrap().len(), 64);
+    let first = texts(house.requests()[0].input(), "user");
+    assert!(first[0].starts_with("<skill name=\"tidy\"") && first[0].contains("Sort lines."));
+    assert_eq!(first[1], "use $tidy, and $nobody");
+
+    // Named again, its text stands above; and the file as it is by now does not matter.
+    say(&conversation, "$tidy again").await;
+    let again = &events(&conversation, "skill_activation")[1];
+    assert_eq!((&again["repeated"], &again["content"]), (&json!(true), &json!("")));
+    own(&house, "tidy", "description: Tidy up", "Something else.");
+    let id = conversation.id().clone();
+    drop(conversation);
+    let conversation = house.resume(&id).await;
+    say(&conversation, "and now?").await;
+    let requests = house.requests();
+    let third = texts(requests[2].input(), "user");
+    assert!(third[0].contains("Sort lines.") && !third.concat().contains("Something else."));
+    for pair in requests[..2].windows(2) {
+        let prefix = pair[0].input();
+        assert_eq!(&pair[1].input()[..prefix.len()], prefix, "append-only");
+    }
+    say(&conversation, "$tidy").await;
+    let changed = events(&conversation, "skill_activation");
+    assert!(changed[2]["content"].as_str().unwrap().contains("Something else."));
+}
+
+#[tokio::test]
+async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result() {
+    let house = House::with([
+        Reply::calls("skill_view", json!({"name": "tidy"})),
+        Reply::calls("skill_view", json!({"name": "tidy", "path": "references/guide.md"})),
+        Reply::calls("skill_view", json!({"name": "tidy", "path": "../../../../secret"})),
+        Reply::calls("skill_view", json!({"name": "tidy", "path": "logo.png"})),
+        Reply::calls("skill_view", json!({"name": "quiet"})),
+        Reply::calls("skill_view", json!({"name": "nobody"})),
+        Reply::calls("skills_list", json!({})),
+        Reply::says("Tidied."),
+    ])
+    .await;
+    own(&house, "tidy", "description: Tidy things up", "Sort lines. See references/guide.md.");
+    own(&house, "quiet", "description: x\ndisable-model-invocation: true", "Only for people.");
+    own(&house, "broken", "description: [", "");
+    let folder = house.home().join(".agents/skills/tidy");
+    std::fs::create_dir(folder.join("references")).unwrap();
+    std::fs::write(folder.join("references/guide.md"), "The guide.").unwrap();
+    std::fs::write(folder.join("logo.png"), b"\x89PNG\0").unwrap();
+    let (conversation, status) = house.turn("tidy up").await;
+    assert_eq!(status, Status::Done);
+    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    0 session_started build auto
+    1 user_message "tidy up"
+    3 tool_call skill_view
+    4 skill_activation
+    5 tool_result ok=true "skill `tidy` is active; its instructions follow\nfiles: logo.png, references/guid…"
+    7 tool_call skill_view
+    8 tool_result ok=true "The guide."
+    10 tool_call skill_view
+    11 tool_result error outside_workspace
+    13 tool_call skill_view
+    14 tool_result error binary_file
+    16 tool_call skill_view
+    17 tool_result error permission_denied
+    19 tool_call skill_view
+    20 tool_result error not_found
+    22 tool_call skills_list
+    23 tool_result ok=true
+    25 assistant_message final "Tidied."
+    "#);
+    let requests = house.requests();
+    let index = &texts(requests[0].input(), "developer")[0];
+    assert!(index.contains("- tidy: Tidy things up") && !index.contains("quiet"), "{index}");
+    let names: Vec<&str> = requests[0].body["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|tool| tool["name"].as_str())
+        .collect();
+    assert!(names.contains(&"skill_view") && names.contains(&"skills_list"));
+    // The text stands behind the result, and stays where it is.
+    let input = requests[1].input();
+    let place = |wanted: &dyn Fn(&Value) -> bool| input.iter().position(wanted).unwrap();
+    let output = place(&|item| item["type"] == "function_call_output");
+    let text =
+        place(&|item| item["content"][0]["text"].as_str().is_some_and(|t| t.contains("<skill")));
+    assert_eq!(text, output + 1);
+    let last = requests.last().unwrap().input();
+    let listed = last.last().unwrap()["output"].as_str().unwrap();
+    assert!(listed.contains("- quiet (only the user may activate it)"), "{listed}");
+    assert!(listed.contains("broken/SKILL.md: line 4:"), "{listed}");
+}
+
+#[tokio::test]
+async fn without_skills_there_is_nothing_to_see() {
+    let house = House::with([Reply::says("ok")]).await;
+    std::fs::create_dir_all(house.workspace().join(".agents/skills/empty")).unwrap();
+    house.turn("$hi there").await;
+    let request = &house.requests()[0];
+    assert!(!request.body["tools"].to_string().contains("skill"));
+    assert!(!texts(request.input(), "developer").concat().contains("Skills"));
+}
+
+#[tokio::test]
+async fn allowed_tools_narrow_the_turn_and_nothing_more() {
+    let house = House::with([
+        Reply::calls("write", json!({"path": "a.txt", "content": "x"})),
+        Reply::calls("bash", json!({"command": "echo a; touch b"})),
+        Reply::calls("bash", json!({"command": "echo fine"})),
+        Reply::says("Held back."),
+        Reply::calls("write", json!({"path": "a.txt", "content": "x"})),
+        Reply::says("Written."),
+    ])
+    .await;
+    own(&house, "look", "description: x\nallowed-tools: Read, Bash(echo:*)", "Only look.");
+    let (conversation, _) = house.turn("$look around").await;
+    say(&conversation, "now write").await;
+    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    0 session_started build auto
+    1 skill_activation
+    2 user_message "$look around"
+    4 tool_call write
+    5 permission_decision deny allowed_tools by skill
+    6 tool_result error permission_denied
+    8 tool_call bash
+    9 permission_decision deny allowed_tools by skill
+    10 tool_result error permission_denied
+    12 tool_call bash
+    13 tool_result ok=true "fine\n[exit code 0]"
+    15 assistant_message final "Held back."
+    16 user_message "now write"
+    18 tool_call write
+    19 tool_result ok=true "created a.txt, 1 bytes (+1 -0)"
+    21 assistant_message final "Written."
+    "#);
+    assert!(house.workspace().join("a.txt").exists() && !house.workspace().join("b").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_skill_of_the_project_is_text_until_the_user_trusts_it() {
+    let house = House::with([
+        Reply::calls("skill_view", json!({"name": "deploy", "context": true})),
+        Reply::says("It is text."),
+        Reply::says("Done."),
+    ])
+    .await;
+    let root = house.workspace().join(".agents/skills");
+    let head = "description: Deploy at once\ncontext:\n  - {id: mark, command: touch mark}";
+    plant(&root, "deploy", head, "Run everything.");
+    let conversation = house.start().await;
+    let expanded = conversation.expand("/deploy now".to_owned()).await;
+    assert_eq!(expanded.text, "/deploy now");
+    assert!(expanded.notices[0].contains("not trusted"), "{:?}", expanded.notices);
+    say(&conversation, "$deploy it").await;
+    let requests = house.requests();
+    let index = texts(requests[0].input(), "developer").concat();
+    assert!(index.contains("1 of the project that the user has not trusted"), "{index}");
+    assert!(!index.contains("Deploy at once"), "{index}");
+    let transcript = house.transcript(&conversation);
+    assert!(!transcript.contains("skill_activation") && !transcript.contains("hydration"));
+    let shown = requests[1].input().last().unwrap()["output"].as_str().unwrap().to_owned();
+    assert!(shown.contains("a stranger's text") && shown.contains("Run everything."), "{shown}");
+    drop(conversation);
+
+    house.pixir(&["trust"]).exits(3);
+    let mut terminal = Terminal::run(&house, &["trust"], &[]);
+    terminal.shows("deploy/SKILL.md");
+    terminal.shows("touch mark");
+    terminal.types("y\n");
+    assert_eq!(terminal.ends(), Some(0));
+    let told = house.pixir(&["/deploy", "now"]).exits(0);
+    assert!(told.err.is_empty() || !told.err.contains("not trusted"), "{}", told.err);
+    let log =
+        std::fs::read_to_string(crate::support::house::newest_log(&house.workspace())).unwrap();
+    assert!(log.contains("skill_activation") && log.contains(r#""text":"$deploy now""#), "{log}");
+    assert!(!house.workspace().join("mark").exists(), "a source cannot write");
+    assert!(log.contains("skill_context_hydration"));
+    let back = house.pixir(&["untrust", "--json"]).exits(0).envelope();
+    assert_eq!(back["output"]["was_trusted"], true);
+    let listed = house.pixir(&["skills", "--json"]).exits(0).envelope();
+    assert_eq!(listed["output"]["skills"][0]["trusted"], false);
+}
+
+#[tokio::test]
+async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() {
+    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
+    let head = "description: x\ncontext:\n  - {id: notes, files: [notes.txt, 'docs/*.md']}\n  \
+        - {id: facts, command: 'cat facts; echo late > made'}\n  - {id: branch, git: branch}";
+    own(&house, "brief", head, "Use the context.");
+    house.write("notes.txt", "remember the milk");
+    house.write("facts", "two and two\nsecret-of-the-house");
+    std::fs::create_dir(house.workspace().join("docs")).unwrap();
+    house.write("docs/a.md", "about a");
+    let mut house = house;
+    house.may_hold = vec!["facts"];
+    let (conversation, _) = house.turn("$brief me").await;
+    say(&conversation, "and later").await;
+    let transcript = short(&house.transcript(&conversation));
+    insta::assert_snapshot!(transcript, @r#"
+    0 session_started build auto
+    1 skill_activation
+    2 user_message "$brief me"
+    3 skill_context_hydration
+    4 skill_context_hydration
+    5 skill_context_hydration
+    7 assistant_message final "ok"
+    8 user_message "and later"
+    10 assistant_message final "ok"
+    "#);
+    let facts = events(&conversation, "skill_context_hydration");
+    let told: Vec<&str> = facts.iter().map(|fact| fact["source"].as_str().unwrap()).collect();
+    assert_eq!(told, ["notes", "facts", "branch"]);
+    assert_eq!((&facts[0]["ok"], &facts[0]["tools"]), (&json!(true), &json!(["glob", "read"])));
+    assert!(facts[0]["content"].as_str().unwrap().contains("about a"));
+    assert_eq!(facts[1]["requested_by"], "user");
+    assert!(facts[1]["content"].as_str().unwrap().contains("[redacted:STORY_TOKEN]"));
+    assert!(!house.workspace().join("made").exists());
+    let requests = house.requests();
+    let now = texts(requests[0].input(), "developer").concat();
+    assert!(now.contains("remember the milk") && now.contains("two and two"), "{now}");
+    let place = |wanted: &str| {
+        let text = |item: &Value| item["content"][0]["text"].as_str().unwrap_or("").to_owned();
+        requests[0].input().iter().position(|item| text(item).contains(wanted)).unwrap()
+    };
+    assert!(place("remember the milk") > place("$brief me"), "late");
+    let later = texts(requests[1].input(), "developer").concat();
+    assert!(!later.contains("remember the milk"), "{later}");
+}
+
+#[tokio::test]
+async fn the_model_may_ask_for_context_and_permission_still_decides() {
+    let mut house = House::with([
+        Reply::calls("skill_view", json!({"name": "brief", "context": true})),
+        Reply::says("ok"),
+    ])
+    .await;
+    let head = "description: x\ncontext:\n  - {id: facts, command: 'sh ./facts.sh'}";
+    own(&house, "brief", head, "Use the context.");
+    house.write("facts.sh", "echo 42");
+    house.config.permission_mode = pixir::PermissionMode::Ask;
+    let conversation = house.start().await;
+    conversation.send(Input { text: "go".into() }).await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Done);
+    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    0 session_started build ask
+    1 user_message "go"
+    3 tool_call skill_view
+    4 permission_decision allow reading by mode
+    5 skill_activation
+    6 tool_result ok=true "skill `brief` is active; its instructions follow\ncontext that it declares: facts"
+    7 permission_decision deny ask by nobody
+    8 skill_context_hydration
+    10 assistant_message final "ok"
+    "#);
+    let fact = &events(&conversation, "skill_context_hydration")[0];
+    assert_eq!(fact["error"]["kind"], "permission_denied", "{fact}");
+    let input = house.requests()[1].input().to_vec();
+    assert!(texts(&input, "developer").concat().contains("it could not be had"));
+}
+
+#[tokio::test]
+async fn undo_takes_the_activation_along() {
+    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
+    own(&house, "tidy", "description: Tidy up", "Sort lines.");
+    let (conversation, _) = house.turn("first").await;
+    say(&conversation, "$tidy").await;
+    let id = conversation.id().clone();
+    conversation.close().await;
+    house.pixir(&["undo", id.as_str()]).exits(0);
+    let conversation = house.resume(&id).await;
+    say(&conversation, "third").await;
+    let requests = house.requests();
+    let last = texts(requests.last().unwrap().input(), "user");
+    assert_eq!(last, ["first", "third"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_is_expanded_before_it_is_sent_and_unknown_words_are_not() {
+    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
+    let prompts = house.home().join(".pixir/prompts");
+    std::fs::create_dir_all(&prompts).unwrap();
+    std::fs::write(prompts.join("review.md"), "---\ndescription: d\n---\nReview $1 for $2.\n")
+        .unwrap();
+    house.pixir(&["/review 'the diff' bugs"]).exits(0);
+    house.pixir(&["/usr/bin is full"]).exits(0);
+    house.pixir(&["/nothing here"]).exits(0);
+    let said: Vec<String> = house
+        .requests()
+        .iter()
+        .map(|request| texts(request.input(), "user").pop().unwrap())
+        .collect();
+    assert_eq!(said, ["Review the diff for bugs.", "/usr/bin is full", "/nothing here"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn skills_are_listed_shown_and_checked() {
+    let house = House::with([]).await;
+    assert!(house.pixir(&["skills"]).exits(0).err.contains("there are no skills"));
+    own(&house, "tidy", "description: Tidy up", "Sort \u{1b}[31mlines\u{1b}[0m.");
+    let listed = house.pixir(&["skills"]).exits(0);
+    assert_eq!(listed.out, "tidy  Tidy up  (user)\n");
+    let shown = house.pixir(&["skills", "show", "tidy"]).exits(0).out;
+    assert!(shown.contains("sha256") && shown.contains("Sort ") && !shown.contains('\u{1b}'));
+    house.pixir(&["skills", "show", "nobody"]).exits(2);
+    let checked = house.pixir(&["skills", "validate", "--json"]).exits(0).envelope();
+    assert_eq!(checked["output"]["errors"], json!([]));
+    own(&house, "bad", "description: [", "");
+    let folder = house.home().join(".agents/skills");
+    let checked = house.pixir(&["skills", "validate", folder.to_str().unwrap()]).exits(1);
+    assert!(checked.out.contains("bad/SKILL.md: line 4: "), "{}", checked.out);
+    house.pixir(&["skills", "validate", "nowhere"]).exits(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_works_as_it_is() {
+    let house = House::with([
+        Reply::calls("skill_view", json!({"name": "release-notes", "path": "references/style.md"})),
+        Reply::calls("bash", json!({"command": "git log --oneline"})),
+        Reply::calls("bash", json!({"command": "rm -rf ."})),
+        Reply::says("Notes."),
+    ])
+    .await;
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/skills");
+    let roots = house.home().join(".agents");
+    std::fs::create_dir_all(&roots).unwrap();
+    std::os::unix::fs::symlink(&example, roots.join("skills")).unwrap();
+    house.write("Cargo.toml", "[package]\nversion = \"9.9.9\"\n");
+    house.write("CHANGELOG.md", "# 9.9.8\n");
+    let checked = house.pixir(&["skills", "validate", "--json"]).exits(0).envelope();
+    assert_eq!(checked["output"]["errors"], json!([]), "{checked}");
+    assert_eq!(checked["output"]["warnings"], json!([]), "{checked}");
+    let shown = house.pixir(&["skills", "show", "release-notes", "--json"]).exits(0).envelope();
+    let template = &shown["output"]["workflow_templates"][0];
+    assert_eq!(template["template_id"], "release-notes/by-area");
+    assert_eq!(template["parameters"][0]["required"], true);
+    let (conversation, status) = house.turn("$release-notes please").await;
+    assert_eq!(status, Status::Done);
+    let facts = events(&conversation, "skill_context_hydration");
+    let told: Vec<String> = facts.iter().map(|fact| fact["content"].to_string()).collect();
+    assert!(told[1].contains("9.9.8") && told[2].contains("9.9.9"), "{told:?}");
+    let requests = house.requests();
+    let style = requests[1].input().last().unwrap()["output"].to_string();
+    assert!(style.contains("From the user's side"), "{style}");
+    let transcript = house.transcript(&conversation);
+    assert!(transcript.contains("deny allowed_tools by skill"), "{transcript}");
+}

@@ -1,0 +1,118 @@
+//! The whole process killed at some moment of a delegation: nothing survives it, nobody is lost, and
+//! parent and children go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pixir::scripted::{Reply, Script};
+use serde_json::json;
+
+use super::cast::{self, GO, agree, events, lives, task};
+use crate::support::Stage;
+use crate::support::house::logs;
+use crate::support::torture::{self, Size};
+
+/// A parent with three children, one of which has a child; all of them write, and one runs a command.
+fn script(mark: &str, requests: Arc<AtomicUsize>) -> Script {
+    let mark = mark.to_owned();
+    Script::answering(move |request| {
+        requests.fetch_add(1, Ordering::SeqCst);
+        let (task, step) = (task(request), request.outputs().len());
+        let spawn = |task: &str| json!({"task": task});
+        match (task.as_deref(), step) {
+            (None, 0) if request.user_texts().contains(&"go on") => Reply::says("I went on."),
+            (None, 0) => Reply::new()
+                .call("spawn_agent", spawn("deep"))
+                .call("spawn_agent", spawn("flat"))
+                .call("spawn_agent", spawn("slow")),
+            (Some("deep"), 0) => Reply::calls("spawn_agent", spawn("grandchild")),
+            (None, 3) | (Some("deep"), 1) => Reply::calls("wait_agent", json!({})),
+            (Some("slow"), 0) => {
+                let command = format!("sleep 0.1; echo {mark} > slow.txt");
+                Reply::calls("bash", json!({"command": command}))
+            }
+            (Some(name @ ("flat" | "grandchild")), 0) => {
+                let (path, content) = (format!("{name}.txt"), format!("{name} was here\n"));
+                Reply::calls("write", json!({"path": path, "content": content}))
+            }
+            (Some(name), _) => Reply::says(&format!("{name} is done")),
+            (None, _) => Reply::says("All done."),
+        }
+    })
+}
+
+/// The parent of all.
+fn root(stage: &Stage) -> Option<std::path::PathBuf> {
+    logs(&stage.workspace()).into_iter().find(|path| {
+        let first = events(path).into_iter().next();
+        first.is_some_and(|first| first["data"]["parent_session_id"].is_null())
+    })
+}
+
+async fn die(seed: u64) -> bool {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mark, requests) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
+    let stage = Stage::new(mark.clone(), script(&mark, requests.clone())).await;
+    let until = random.usize(0..13);
+    let later = Duration::from_micros(random.u64(0..60_000));
+    tokio::task::block_in_place(|| {
+        let mut running = stage.start(&[GO]);
+        let is_there = || requests.load(Ordering::SeqCst) >= until;
+        let over = |running: &mut crate::support::stage::Running| {
+            running.child.try_wait().unwrap().is_some()
+        };
+        while !is_there() && !over(&mut running) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(later);
+        let was_killed = !over(&mut running);
+        if was_killed {
+            running.signal(rustix::process::Signal::KILL);
+        }
+        running.end();
+        stage.assert_nothing_survives();
+        let Some(path) = root(&stage) else { return was_killed };
+        let id = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let status = stage.run(&["agents", "status", &id, "--json"]);
+        assert_eq!(status.status.code(), Some(0), "seed {seed}: {status:?}");
+        let resumed = stage.run(&["resume", &id, "go on"]);
+        assert_eq!(resumed.status.code(), Some(0), "seed {seed}: {resumed:?}");
+        // Who is detached goes on by its own command, and so does whoever it left.
+        for _ in 0..2 {
+            for log in logs(&stage.workspace()) {
+                for life in lives(&log).iter().filter(|life| life["event"] == "detached") {
+                    if let Some(child) = life["child_session_id"].as_str() {
+                        let told = life["next_actions"].to_string();
+                        assert!(told.contains(&format!("pixir resume {child}")), "{told}");
+                        let again = stage.run(&["resume", child, "more"]);
+                        assert_eq!(again.status.code(), Some(0), "seed {seed}: {again:?}");
+                    }
+                }
+            }
+        }
+        agree(&stage.workspace());
+        for name in ["flat", "grandchild"] {
+            let text = std::fs::read_to_string(stage.workspace().join(format!("{name}.txt")));
+            assert!(text.is_err() || text.unwrap() == format!("{name} was here\n"), "seed {seed}");
+        }
+        let queued = cast::lives(&path).iter().filter(|life| life["event"] == "queued").count();
+        assert!(queued <= 3, "seed {seed}: {queued}");
+        stage.assert_nothing_survives();
+        was_killed
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_process_that_is_killed_with_its_children_loses_nobody() {
+    let (count, seed) = (Size::asked().of(10, 100), torture::seed());
+    let mut killed = 0;
+    for pair in (seed..seed + count as u64).collect::<Vec<_>>().chunks(2) {
+        let dying = pair.iter().map(|seed| tokio::spawn(die(*seed)));
+        for (ended, seed) in futures_util::future::join_all(dying).await.into_iter().zip(pair) {
+            killed += usize::from(ended.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
+        }
+    }
+    assert!(killed * 2 > count, "{killed} of {count} were killed in time");
+    torture::say(&format!("{count} deaths with children from seed {seed}, {killed} in time"));
+}

@@ -1,0 +1,105 @@
+//! What people and editors see of children.
+
+use std::time::Duration;
+
+use pixir::scripted::Reply;
+use serde_json::{Value, json};
+
+use super::cast::{GO, agree, cast, lives, says, spawns, waits};
+use crate::support::Stage;
+use crate::support::editor::Editor;
+use crate::support::house::logs;
+
+fn quick(_: &str, step: usize) -> Reply {
+    match step {
+        0 => Reply::new().pause(Duration::from_millis(300)).call("list", json!({})),
+        _ => Reply::says("Found it in a.rs:7."),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_waits_for_its_children_and_says_how_they_ended() {
+    let script = cast([spawns(&["look"], "explorer"), says("Started.")], quick);
+    let stage = Stage::new(Stage::mark(), script).await;
+    let ended = tokio::task::block_in_place(|| stage.run(&["--json", GO]));
+    ended.expect_code(0);
+    let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(envelope["output"], "Started.");
+    assert_eq!(envelope["usage"]["calls"], 4, "two of the parent, two of the child: {envelope}");
+    assert!(ended.stderr.contains("(explorer) completed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("Found it in a.rs:7."), "{}", ended.stderr);
+    let id = envelope["session_id"].as_str().unwrap();
+    let status = tokio::task::block_in_place(|| stage.run(&["agents", "status", id, "--json"]));
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    let child = &status["output"]["subagents"][0];
+    assert_eq!(
+        (&child["status"], &child["summary"]),
+        (&json!("completed"), &json!("Found it in a.rs:7."))
+    );
+    assert_eq!(child["usage"]["calls"], 2);
+    let drawn = tokio::task::block_in_place(|| stage.run(&["tree", id]));
+    assert!(drawn.stdout.contains(child["child_session_id"].as_str().unwrap()), "{}", drawn.stdout);
+    assert_eq!(agree(&stage.workspace()), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_children_that_a_run_waits_for() {
+    let script =
+        cast([spawns(&["look"], "explorer"), says("Started.")], |_, _| Reply::new().stalls());
+    let stage = Stage::new(Stage::mark(), script).await;
+    tokio::task::block_in_place(|| {
+        let running = stage.start(&[GO]);
+        let asked = || stage.server.requests().len();
+        crate::support::stage::wait_for(Duration::from_secs(30), asked, |count| *count >= 3);
+        std::thread::sleep(Duration::from_millis(100));
+        running.signal(rustix::process::Signal::INT);
+        running.end().expect_code(130);
+        stage.assert_nothing_survives();
+    });
+    let cancelled = logs(&stage.workspace())
+        .iter()
+        .flat_map(|path| lives(path))
+        .filter(|life| life["event"] == "cancelled")
+        .count();
+    assert_eq!(cancelled, 1);
+    agree(&stage.workspace());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_editor_sees_each_child_as_a_call_of_its_own_and_is_asked_by_name() {
+    let script =
+        cast([spawns(&["write it"], "worker"), waits(), says("ok")], |_, step| match step {
+            0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
+            _ => Reply::says("I wrote x."),
+        });
+    let stage = Stage::new(Stage::mark(), script).await;
+    tokio::task::block_in_place(|| {
+        let mut editor = Editor::start(&stage, &[]);
+        editor.initialize(json!({}));
+        let id = editor.session(&stage.workspace());
+        let prompt = editor.prompt(&id, GO);
+        let mut titles = Vec::new();
+        for _ in 0..2 {
+            let request = editor.request("session/request_permission");
+            titles.push(request["params"]["toolCall"]["title"].as_str().unwrap().to_owned());
+            editor.choose(&request, "once");
+        }
+        editor.answer(prompt).unwrap();
+        assert!(titles[1].starts_with("sub_") && titles[1].contains("(worker): "), "{titles:?}");
+        let updates = editor.updates();
+        let child: Vec<&Value> = updates
+            .iter()
+            .filter(|update| {
+                update["toolCallId"]
+                    .as_str()
+                    .is_some_and(|id| id.len() == 14 && id.starts_with("sub_"))
+            })
+            .collect();
+        assert_eq!(child[0]["sessionUpdate"], "tool_call");
+        assert_eq!(child[0]["title"], "worker: write it");
+        let last = child.last().unwrap();
+        assert_eq!(last["status"], "completed");
+        assert!(last.to_string().contains("I wrote x."), "{last}");
+    });
+    assert_eq!(std::fs::read_to_string(stage.workspace().join("x")).unwrap(), "x");
+}
