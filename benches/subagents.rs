@@ -57,7 +57,13 @@ fn answer(request: &Received) -> Reply {
         said.iter().rfind(|text| !text.starts_with('[')).unwrap().split(' ').collect();
     let number = |place: usize| words.get(place).and_then(|word| word.parse().ok()).unwrap_or(0);
     let (count, pause) = (number(1), number(2) as u64);
-    let done = request.outputs().len();
+    // What is told of children that ended is no new prompt.
+    let is_prompt = |item: &Value| {
+        let text = item["content"][0]["text"].as_str().unwrap_or_default();
+        item["role"] == "user" && !text.starts_with('[')
+    };
+    let since = request.input().iter().rev().take_while(|item| !is_prompt(item));
+    let done = since.filter(|item| item["type"] == "function_call_output").count();
     match words[0] {
         "fan" if done == 0 => (0..count).fold(Reply::new(), |reply, child| {
             reply.call("spawn_agent", json!({"task": format!("child {child} {pause}")}))
@@ -321,7 +327,7 @@ fn summary(runs: &[Taken]) -> Value {
         let mut own = runs.iter().filter(|run| run.case.name == "2 s per call");
         own.find(|run| run.case.children == children).map_or(0.0, |run| run.wall.as_secs_f64())
     };
-    let lost: usize = runs.iter().map(|run| run.case.children - run.completed).sum();
+    let lost: usize = runs.iter().map(|run| run.case.children.saturating_sub(run.completed)).sum();
     let ladder = runs.iter().filter(|run| run.case.name == "ladder");
     let threads: Vec<u64> = ladder.map(|run| run.threads).collect();
     json!({

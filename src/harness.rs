@@ -455,8 +455,8 @@ struct Caller {
 }
 
 /// Where the tools of a Session with this History may write.
-pub fn bounds_of(history: &History) -> Result<Bounds, HarnessError> {
-    Posture::bounds_of(history)
+pub fn bounds_of(history: &History, roster: &Roster) -> Result<Bounds, HarnessError> {
+    Posture::of(history, roster).bounds()
 }
 
 /// Takes back a merge that a dead process left half done, and says so.

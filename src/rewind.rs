@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
-use crate::event::{Canonical, Extra, HistoryRewound, Seq};
+use crate::event::{Canonical, Extra, HistoryRewound, Seq, SharedEvent};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
@@ -150,12 +150,10 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         // A child without a Log has no Turn that could be taken back.
         let Ok(reading) = Log::read(root, &child) else { continue };
         let folder = paths::session_folder(root, &child);
-        let own = History::from_events(reading.events);
-        // What one did in a Workspace of its own is there, and comes here by a merge alone.
-        if has_annex(&own) {
+        if !shares_files(&reading.events) {
             continue;
         }
-        let turns = own.live_turns();
+        let turns = History::from_events(reading.events).live_turns();
         let records = turns.iter().map(|turn| Record::read(&folder, *turn));
         let records = records.collect::<Result<Vec<_>, _>>()?;
         let store = Store::beside(&site.session_folder);
@@ -166,13 +164,6 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         }
     }
     Ok(writers.into_iter().collect())
-}
-
-/// Whether a child works in a Workspace of its own.
-fn has_annex(history: &History) -> bool {
-    let Some(Canonical::SessionStarted(started)) = history.facts().next() else { return false };
-    let mode = started.extra.get("workspace_mode").and_then(Value::as_str);
-    mode.is_some_and(|mode| mode != "shared")
 }
 
 /// What is said of files that these Turns changed in further directories: those are not surveyed, and
@@ -234,6 +225,13 @@ pub enum RewindError {
 
 fn names(children: &[SessionId]) -> Vec<String> {
     children.iter().take(NAMED).map(ToString::to_string).collect()
+}
+
+/// Whether a child worked in the files of its parent, and not in some of its own.
+fn shares_files(events: &[SharedEvent]) -> bool {
+    let first = events.iter().find_map(|event| event.fact());
+    let Some(Canonical::SessionStarted(started)) = first else { return true };
+    started.extra.get("workspace_mode").is_none_or(|mode| mode == "shared")
 }
 
 fn blame(conflicts: &[(PathBuf, Reason)]) -> &'static str {

@@ -49,7 +49,7 @@ fn list(report: &mut Report) {
         times[0].push(timed(|| assert_eq!(stats(&sessions), MANY)));
         times[1].push(timed(|| assert_eq!(first_page(folder.path(), PAGE), PAGE)));
         let mut command = child::pixir();
-        command.args(["sessions", "--json"]).current_dir(folder.path());
+        command.arg("sessions").current_dir(folder.path());
         times[2].push(child::run(&mut command).wall);
     }
     let [floor, room, whole] = times.map(|mut times| median(&mut times));

@@ -51,7 +51,7 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         let reading = Log::read(&named.logs, named.annex.parent());
         let reading = reading.map_err(|error| Report::from(&error))?;
         let history = History::from_events(reading.events);
-        let parent = parent_workspace(&named.annex, &history)?;
+        let parent = parent_workspace(&named.annex, &history, context)?;
         let done = if args.undo {
             let (deed, _) = last_merge(&named.annex, &history)?;
             Told::of_deed(&deed.inverse(), true)
@@ -65,7 +65,7 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         let (session, _) = Session::open(logs, id, manners(&named.config))
             .map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
-        let parent = parent_workspace(&named.annex, &history)?;
+        let parent = parent_workspace(&named.annex, &history, context)?;
         recover(&named.annex, &parent, context)?;
         let (done, fact) = if args.undo {
             take_back(&named, &parent, &history, context)?
@@ -80,8 +80,13 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 /// The parent's Workspace, with the bounds that its Session has.
-fn parent_workspace(annex: &Annex, history: &History) -> Result<Workspace, Report> {
-    let bounds = bounds_of(history).map_err(|error| Report::from(&error))?;
+fn parent_workspace(
+    annex: &Annex,
+    history: &History,
+    context: &Context,
+) -> Result<Workspace, Report> {
+    let roster = context.roster(annex.parent_workspace())?;
+    let bounds = bounds_of(history, &roster).map_err(|error| Report::from(&error))?;
     let opened = Workspace::open(annex.parent_workspace());
     Ok(opened.map_err(|error| Report::from(&error))?.bounded(bounds))
 }

@@ -11,7 +11,7 @@ use super::{Context, bad_argument};
 use crate::error::{Kind, Report};
 use crate::harness::Which;
 use crate::id::SessionId;
-use crate::projection;
+use crate::projection::{self, Summary};
 
 /// Go on with a Session
 #[derive(Debug, Args)]
@@ -65,7 +65,12 @@ fn named(words: &mut Vec<String>) -> Result<SessionId, Report> {
 /// The Session of this Workspace that was used last.
 pub fn last(context: &Context) -> Result<SessionId, Report> {
     let here = context.folder()?;
-    let newest = projection::list(&here, 1).pop();
+    // A child is somebody else's; few Sessions are looked at before the first that is not.
+    let is_own =
+        |summary: &Summary| summary.origin.as_ref().is_none_or(|origin| origin.kind != "child");
+    let newest = [8, usize::MAX]
+        .into_iter()
+        .find_map(|limit| projection::list(&here, limit).into_iter().find(is_own));
     newest.map(|summary| summary.session_id).ok_or_else(|| {
         Report::new(Kind::NotFound, format!("there are no Sessions in {}", here.display()))
             .with_next_actions(vec!["list all Sessions with `pixir sessions --all`".into()])

@@ -232,15 +232,6 @@ pub const KEYS: &[Key] = &[
     workspace("output_limit", Shape::Number, |config, value| {
         put(&mut config.output_limit, count(value, 1_024..=1_048_576)?)
     }),
-    user("workspaces.max_files", Shape::Number, |config, value| {
-        put(&mut config.workspaces.most_files, count(value, 1..=10_000_000)?)
-    }),
-    user("workspaces.max_bytes", Shape::Number, |config, value| {
-        put(&mut config.workspaces.largest_sum, count(value, 1..=1_099_511_627_776)?)
-    }),
-    user("workspaces.max_file_bytes", Shape::Number, |config, value| {
-        put(&mut config.workspaces.largest_file, count(value, 1..=1_099_511_627_776)?)
-    }),
     user("context_window", Shape::Number, |config, value| {
         put(&mut config.context_window, Some(number(value, &(1_000..=MANY))?))
     }),
@@ -249,6 +240,15 @@ pub const KEYS: &[Key] = &[
     }),
     user("compaction.model_assisted", Shape::Switch, |config, value| {
         put(&mut config.compaction.model_assisted, switch(value)?)
+    }),
+    user("workspaces.max_files", Shape::Number, |config, value| {
+        put(&mut config.workspaces.most_files, count(value, 1..=10_000_000)?)
+    }),
+    user("workspaces.max_bytes", Shape::Number, |config, value| {
+        put(&mut config.workspaces.largest_sum, count(value, 1..=1_099_511_627_776)?)
+    }),
+    user("workspaces.max_file_bytes", Shape::Number, |config, value| {
+        put(&mut config.workspaces.largest_file, count(value, 1..=1_099_511_627_776)?)
     }),
     user("undo.enabled", Shape::Switch, |config, value| {
         put(&mut config.undo.enabled, switch(value)?)

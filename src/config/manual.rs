@@ -281,6 +281,15 @@ const MANUAL: &[Entry] = &[
         "How often one that only reads is tried again when the Provider fails in passing",
         |c| json!(c.subagents.retries),
     ),
+    entry("workspaces.max_files", "How many files a copy for a Subagent may have", |c| {
+        json!(c.workspaces.most_files)
+    }),
+    entry("workspaces.max_bytes", "How large such a copy may be", |c| {
+        json!(c.workspaces.largest_sum)
+    }),
+    entry("workspaces.max_file_bytes", "The largest file of such a copy", |c| {
+        json!(c.workspaces.largest_file)
+    }),
     entry(
         "context_window",
         "How many tokens the model's window has; without it, as the table of models says",

@@ -96,12 +96,12 @@ pub struct Config {
     pub instructions_limit: usize,
     /// What is kept so that a Turn can be taken back.
     pub undo: Undo,
-    /// Limits of the Workspaces of children.
-    pub workspaces: Workspaces,
     /// How many tokens the model's window has; `None` leaves it to what is known of the model.
     pub context_window: Option<u64>,
     /// How room is made in it.
     pub compaction: Compaction,
+    /// Limits of the Workspaces of children.
+    pub workspaces: Workspaces,
     /// What the run may use up.
     pub budget: Budget,
     /// What tokens cost, where that is known.
@@ -147,9 +147,9 @@ impl Config {
             output_limit: 16 * 1024,
             instructions_limit: 32 * 1024,
             undo: Undo::default(),
-            workspaces: Workspaces::default(),
             context_window: None,
             compaction: Compaction::default(),
+            workspaces: Workspaces::default(),
             budget: Budget::default(),
             prices: Prices::default(),
             web_search: false,

@@ -87,24 +87,6 @@ impl Posture {
         posture
     }
 
-    /// Where the tools of a Session with this History may write, whatever its role is.
-    pub fn bounds_of(history: &History) -> Result<Bounds, HarnessError> {
-        let mut bounds = Bounds::none();
-        for fact in history.facts() {
-            let (allow, deny) = match fact {
-                Canonical::SessionStarted(it) => (&it.allow_write, &it.deny_write),
-                Canonical::SessionFork(it) => (&it.allow_write, &it.deny_write),
-                Canonical::PostureChanged(it) => (&it.allow_write, &it.deny_write),
-                _ => continue,
-            };
-            let globs = WriteGlobs { allow: allow.clone(), deny: deny.clone() };
-            if !globs.is_empty() {
-                bounds.narrow(&globs).map_err(HarnessError::Bounds)?;
-            }
-        }
-        Ok(bounds)
-    }
-
     fn apply(&mut self, changed: &PostureChanged, roster: &Roster) {
         if let Some(model) = &changed.model {
             self.model.clone_from(model);

@@ -13,7 +13,7 @@ const DIGITS: usize = 6;
 
 /// The part of names that stands for a server, told apart from those before it.
 pub fn of_server(name: &str, taken: &HashSet<String>) -> String {
-    apart(&single(&sanitised(name)), name, LONGEST_SERVER, taken)
+    apart(("", &single(&sanitised(name))), name, LONGEST_SERVER, taken)
 }
 
 /// Without the mark that parts a server from its tool, inside or at the end: else two servers could
@@ -25,16 +25,24 @@ fn single(plain: &str) -> String {
 
 /// The whole name of a tool, told apart from those of the same server before it.
 pub fn of_tool(server: &str, name: &str, taken: &HashSet<String>) -> String {
-    apart(&format!("mcp__{server}__{}", sanitised(name)), name, LONGEST, taken)
+    apart((&format!("mcp__{server}__"), &sanitised(name)), name, LONGEST, taken)
 }
 
 /// The plain name if it fits and is free; else one with a mark, because another is like it, or
-/// begins like it.
-fn apart(plain: &str, name: &str, longest: usize, taken: &HashSet<String>) -> String {
-    if plain.len() <= longest && !taken.contains(plain) {
-        return plain.to_owned();
+/// begins like it. What stands in front is kept in any case.
+fn apart(
+    (front, rest): (&str, &str),
+    name: &str,
+    longest: usize,
+    taken: &HashSet<String>,
+) -> String {
+    let plain = format!("{front}{rest}");
+    if plain.len() <= longest && !taken.contains(&plain) {
+        return plain;
     }
-    let marked = (0..=taken.len()).map(|attempt| marked(plain, name, attempt, longest));
+    let room = longest - front.len();
+    let marked =
+        (0..=taken.len()).map(|attempt| format!("{front}{}", marked(rest, name, attempt, room)));
     marked.into_iter().find(|name| !taken.contains(name)).unwrap_or_default()
 }
 

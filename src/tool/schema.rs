@@ -66,7 +66,12 @@ pub fn draw<A: JsonSchema>() -> Value {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
-    shorten(settings.into_generator().into_root_schema_for::<A>().to_value())
+    let mut schema = settings.into_generator().into_root_schema_for::<A>().to_value();
+    // A Provider refuses an object that says nothing about its properties, also when it has none.
+    if let Value::Object(map) = &mut schema {
+        map.entry("properties").or_insert_with(|| Value::Object(serde_json::Map::new()));
+    }
+    shorten(schema)
 }
 
 /// Takes out what tells a model nothing: titles, number formats, null as another way to leave out.

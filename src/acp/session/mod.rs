@@ -416,9 +416,7 @@ impl Actor {
     async fn finish(&mut self, status: &Status) {
         let Some(mut running) = self.running.take() else { return };
         let over: Vec<Open> = self.open.extract_if(.., |open| !open.is_childs).collect();
-        for open in &over {
-            open.task.abort();
-        }
+        over.iter().for_each(|open| open.task.abort());
         // The client hears that they are over before it hears that their Turn is.
         while !over.iter().all(|open| open.task.is_finished()) {
             tokio::task::yield_now().await;

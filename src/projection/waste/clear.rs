@@ -21,10 +21,25 @@ pub struct Cleared {
     pub failed: Vec<(PathBuf, String)>,
 }
 
+impl Cleared {
+    /// Whether everything went that was to go so far.
+    fn is_complete(&self) -> bool {
+        self.spared.is_empty() && self.failed.is_empty()
+    }
+}
+
 /// Clears what a plan of this Workspace names.
 pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
     let mut cleared = Cleared::default();
+    let mut is_quiet = None;
     for thing in waste {
+        // Contents go only after the Sessions that could need them, and while nobody is at work.
+        if thing.kind == "snapshot"
+            && !*is_quiet.get_or_insert_with(|| cleared.is_complete() && super::is_quiet(workspace))
+        {
+            cleared.spared.push(thing.path.clone());
+            continue;
+        }
         let outcome = match (&thing.session_id, thing.kind) {
             (Some(id), "session") => match delete_as_it_was(workspace, id, thing.written) {
                 Ok(gone) => Ok(gone),

@@ -122,6 +122,12 @@ pub fn plan(workspace: &Path, wish: Wish) -> Result<Plan, LogError> {
     Ok(plan)
 }
 
+/// Whether no Session of a Workspace is open at this moment.
+fn is_quiet(workspace: &Path) -> bool {
+    Nook::open(&paths::sessions(workspace))
+        .is_none_or(|sessions| logs(&sessions, &sessions.names()).iter().all(|own| !own.is_open))
+}
+
 /// What killed processes left in a Workspace's state, without looking for anything else.
 pub fn leftovers(workspace: &Path) -> Vec<PathBuf> {
     let Some(sessions) = Nook::open(&paths::sessions(workspace)) else { return Vec::new() };
@@ -388,4 +394,44 @@ fn is_older(found: &Found, age: Duration) -> bool {
     let now = jiff::Timestamp::now().as_second();
     let age = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
     found.written.0 < now.saturating_sub(age)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn contents_stay_when_a_session_that_was_to_go_is_opened_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let (id, hash) = ("20200101T000000-000001", "ab".repeat(32));
+        let log = folder.path().join(format!(".pixir/sessions/{id}.ndjson"));
+        let record = folder.path().join(format!(".pixir/sessions/{id}/snapshots/1.ndjson"));
+        let content = folder.path().join(".pixir/snapshots/ab").join(&hash);
+        let long_ago = SystemTime::now() - Duration::from_hours(1000);
+        for (path, text) in [(&log, "{}\n"), (&record, hash.as_str()), (&content, "x")] {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+            fs::File::open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        let wish = Wish { older_than: Some(Duration::from_hours(24)), keep: 0 };
+        let planned = plan(folder.path(), wish).unwrap();
+        let kinds: Vec<&str> = planned.waste.iter().map(|thing| thing.kind).collect();
+        assert_eq!(kinds, ["session", "snapshot"]);
+        let held = fs::File::options().append(true).open(&log).unwrap();
+        held.lock().unwrap();
+        let cleared = clear(folder.path(), &planned.waste);
+        assert_eq!((cleared.count, cleared.spared.len()), (0, 2));
+        assert!(log.exists() && content.exists());
+        drop(held);
+        // Somebody wrote to it: it is not what was planned for any more.
+        fs::write(&log, "{}\n{}\n").unwrap();
+        assert_eq!(clear(folder.path(), &planned.waste).count, 0);
+        fs::File::open(&log).unwrap().set_modified(long_ago).unwrap();
+        let again = plan(folder.path(), wish).unwrap();
+        assert_eq!(clear(folder.path(), &again.waste).count, 2);
+        assert!(!log.exists() && !content.exists());
+    }
 }

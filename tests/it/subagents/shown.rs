@@ -103,3 +103,25 @@ async fn an_editor_sees_each_child_as_a_call_of_its_own_and_is_asked_by_name() {
     });
     assert_eq!(std::fs::read_to_string(stage.workspace().join("x")).unwrap(), "x");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_taken_back_after_those_of_its_children() {
+    let script = cast([spawns(&["write"], "worker"), waits(), says("ok")], |_, step| match step {
+        0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
+        _ => Reply::says("I wrote x."),
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    tokio::task::block_in_place(|| {
+        let ended = stage.run(&["--json", GO]);
+        let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let parent = envelope["session_id"].as_str().unwrap();
+        let path = stage.workspace().join(format!(".pixir/sessions/{parent}.ndjson"));
+        let child = lives(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
+        let refused = stage.run(&["undo", parent]);
+        assert_ne!(refused.status.code(), Some(0), "{refused:?}");
+        assert!(refused.stderr.contains(&format!("pixir undo {child}")), "{}", refused.stderr);
+        stage.run(&["undo", &child]).expect_code(0);
+        assert!(!stage.workspace().join("x").exists());
+        stage.run(&["undo", parent]).expect_code(0);
+    });
+}
