@@ -146,7 +146,7 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         let Some(Canonical::SubagentEvent(life)) = event.fact() else { continue };
         let child = life.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
         let Some(child) = child.filter(|_| life.event == "started") else { continue };
-        let root = site.workspace.root();
+        let root = paths::holding(&site.session_folder);
         // A child without a Log has no Turn that could be taken back.
         let Ok(reading) = Log::read(root, &child) else { continue };
         let folder = paths::session_folder(root, &child);

@@ -134,7 +134,25 @@ impl Lease {
 
     /// Ends it.
     pub fn remove(&self, home: &Home) -> io::Result<()> {
+        fs::remove_file(self.mention()).ok();
         fs::remove_file(place(home, &self.child))
+    }
+
+    /// Names the base among what the child's Session keeps: whoever clears away contents that nobody
+    /// mentions finds it there.
+    pub fn keep_base(&self) -> io::Result<()> {
+        let place = self.mention();
+        if let Some(folder) = place.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(place)?;
+        file.write_all(&self.text()?)
+    }
+
+    fn mention(&self) -> PathBuf {
+        let folder = paths::session_folder(self.logs.as_ref(), &self.child);
+        folder.join("snapshots").join("annex.json")
     }
 
     /// Whether somebody makes it at this moment.

@@ -156,6 +156,7 @@ impl Annexes {
         let copied = copy::copy(&base, &site).and_then(|()| synced());
         let whole = copied.and_then(|()| {
             lease.base = Some(base.hash);
+            lease.keep_base()?;
             lease.write(home)
         });
         drop(making);
@@ -186,7 +187,7 @@ impl Annexes {
             let survey = move || Base::of(&workspace, store, limits, None);
             let base = tokio::task::spawn_blocking(survey).await;
             lease.base = Some(base.unwrap_or(Err(AnnexError::Crashed))?.hash);
-            lease.write(home).map_err(AnnexError::Keep)
+            lease.keep_base().and_then(|()| lease.write(home)).map_err(AnnexError::Keep)
         };
         let made = made.await;
         drop(making);
@@ -255,19 +256,26 @@ impl Annexes {
     /// whose Log is gone. A worktree with something that is not committed stays. Says which child's
     /// annexes went, and which stayed and why.
     pub async fn collect(&self) -> Vec<(SessionId, Result<Closed, AnnexError>)> {
-        let Shared { home, .. } = &*self.0;
         let mut collected = Vec::new();
-        for lease in Lease::all(home) {
-            let is_dead = if lease.base.is_none() {
-                !lease.is_being_made(home)
-            } else {
-                lease.has_log() == Some(false) && lease.age(home) > NEWBORN
-            };
-            if is_dead {
-                collected.push((lease.child.clone(), self.remove(&lease).await));
-            }
+        for lease in self.ownerless() {
+            collected.push((lease.child.clone(), self.remove(&lease).await));
         }
         collected
+    }
+
+    /// Names what `collect` would clear away.
+    pub fn waste(&self) -> Vec<(SessionId, PathBuf)> {
+        let home = &self.0.home;
+        self.ownerless().into_iter().map(|lease| (lease.child.clone(), lease.site(home))).collect()
+    }
+
+    fn ownerless(&self) -> Vec<Lease> {
+        let Shared { home, .. } = &*self.0;
+        let is_dead = |lease: &Lease| match lease.base {
+            None => !lease.is_being_made(home),
+            Some(_) => lease.has_log() == Some(false) && lease.age(home) > NEWBORN,
+        };
+        Lease::all(home).into_iter().filter(is_dead).collect()
     }
 
     async fn remove(&self, lease: &Lease) -> Result<Closed, AnnexError> {

@@ -296,17 +296,29 @@ fn oracle(base: &Thing, child: &Thing, parent: &Thing) -> Option<(Vec<u8>, u32)>
     } else if [b, c, p].iter().any(|text| text.contains('\0')) {
         return None;
     } else {
-        // Line by line: every text here has three of them, and the same ones where nobody was.
+        // Line by line: every text here has three of them, all different, and what both kept
+        // divides what either changed.
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         let (b, c, p) = (lines(b), lines(c), lines(p));
-        let changed = |side: &[String]| (0..3).filter(|at| side[*at] != b[*at]).collect::<Vec<_>>();
-        let near = |one: &[usize], other: &[usize]| {
-            one.iter().any(|at| other.iter().any(|it| at.abs_diff(*it) <= 1))
-        };
-        if near(&changed(&c), &changed(&p)) {
-            return None;
+        let mut merged = Vec::new();
+        let mut from = 0;
+        for at in 0..=b.len() {
+            let is_kept = at < b.len() && b[at] == c[at] && b[at] == p[at];
+            if at < b.len() && !is_kept {
+                continue;
+            }
+            let (base, child, parent) = (&b[from..at], &c[from..at], &p[from..at]);
+            if child == base || child == parent {
+                merged.extend_from_slice(parent);
+            } else if parent == base {
+                merged.extend_from_slice(child);
+            } else {
+                return None;
+            }
+            merged.extend(b.get(at).cloned());
+            from = at + 1;
         }
-        (0..3).map(|at| if c[at] == b[at] { &p[at] } else { &c[at] }.clone() + "\n").collect()
+        merged.join("\n") + "\n"
     };
     Some((text.into_bytes(), *mode))
 }

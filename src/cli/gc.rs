@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::changes::annexes;
+use super::drive::in_runtime;
 use super::exit::Exit;
 use super::{Context, bad_argument, say};
+use crate::annex::{Annexes, Closed};
 use crate::config::duration;
 use crate::error::{Kind, Report};
 use crate::projection::{self, Cleared, Plan, Waste, Wish};
@@ -22,7 +25,7 @@ const SHOWN: usize = 30;
     long_about = "Clear away what nobody needs any more.\n\n\
         Shows what would go and how much room it takes; nothing is removed without --apply. Without other flags that is \
         only what no Log mentions: blobs, Resources, spilled output and kept contents of files, folders of Sessions that were \
-        deleted, leftovers of processes that were killed, and Workspaces of your list that are gone. Sessions go only with \
+        deleted, Workspaces of their children, leftovers of processes that were killed, and Workspaces of your list that are gone. Sessions go only with \
         --older-than. What a process has open, what a Session that stays refers to, and whatever is younger than an hour \
         is never touched.",
     after_long_help = "Examples:\n  pixir gc\n  pixir gc --apply\n  pixir gc --older-than 90d --keep 20\n  \
@@ -68,9 +71,16 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
         waste: projection::home_waste(&home),
         ..Plan::default()
     };
+    let annexes = annexes(context, &context.user_settings()?);
+    let nobodys = Plan {
+        workspace: home.annexes(),
+        waste: annexes.waste().into_iter().map(|(id, at)| projection::annex(id, at)).collect(),
+        ..Plan::default()
+    };
     let gone = projection::gone(&home);
     let mut done = Cleared::default();
     if args.apply {
+        add(&mut done, collect(&annexes, &nobodys)?);
         for plan in plans.iter().chain([&at_home]) {
             add(&mut done, projection::clear(&plan.workspace, &plan.waste));
         }
@@ -81,7 +91,7 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
         }
     }
     done.failed.extend(refused);
-    let all: Vec<&Plan> = plans.iter().chain([&at_home]).collect();
+    let all: Vec<&Plan> = plans.iter().chain([&at_home, &nobodys]).collect();
     let has_failed = !done.failed.is_empty();
     if context.flags.json {
         say(&envelope(&all, &gone, args.apply, &done, context).line());
@@ -89,6 +99,30 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
         say(&clean(&told(&all, &gone, args.apply, &done)));
     }
     Ok(if has_failed { Exit::Error } else { Exit::Answered })
+}
+
+/// Clears the Workspaces of children that are no more; a dirty worktree stays, and is named.
+fn collect(annexes: &Annexes, plan: &Plan) -> Result<Cleared, Report> {
+    let mut cleared = Cleared::default();
+    if plan.waste.is_empty() {
+        return Ok(cleared);
+    }
+    let collected = in_runtime(async { Ok(annexes.collect().await) })?;
+    for (child, closed) in collected {
+        let waste = plan.waste.iter().find(|waste| waste.session_id.as_ref() == Some(&child));
+        match closed {
+            Ok(Closed::Removed { .. }) => {
+                cleared.count += 1;
+                cleared.bytes += waste.map_or(0, |waste| waste.bytes);
+            }
+            Ok(Closed::Kept { .. }) => cleared.spared.extend(waste.map(|waste| waste.path.clone())),
+            Err(error) => {
+                let path = waste.map_or_else(PathBuf::new, |waste| waste.path.clone());
+                cleared.failed.push((path, error.to_string()));
+            }
+        }
+    }
+    Ok(cleared)
 }
 
 fn add(sum: &mut Cleared, more: Cleared) {

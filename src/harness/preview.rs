@@ -65,7 +65,7 @@ impl Harness {
             suppose(&mut history, result.into());
         }
         let granted = self.grants.find(id, logs);
-        let roster = Roster::new(&self.places(workspace.root()));
+        let roster = Roster::new(&self.places(logs));
         let before = Posture::of(&history, &roster);
         let Resumed { posture, .. } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);

@@ -13,5 +13,5 @@ pub use replay::{Anatomy, METHOD, anatomy};
 pub use sessions::{Place, Standing, Summary, delete, find, holder_of, list, page, posture_model};
 pub use transcript::{Attachment as Exported, Call, Entry, Transcript, transcript};
 pub use usage::{Spending, Sum, Window, spending, spending_of};
-pub use waste::{Cleared, Plan, Waste, Wish, clear, drafts, home_waste, leftovers, plan};
+pub use waste::{Cleared, Plan, Waste, Wish, annex, clear, drafts, home_waste, leftovers, plan};
 pub use workspaces::{forget_gone, gone, known, remember};

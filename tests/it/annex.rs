@@ -455,6 +455,45 @@ async fn an_annex_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
     assert!(said.contains("not committed"), "{said}");
     assert_eq!(fs::read_to_string(tree.join("a.txt")).unwrap(), "y\n", "never dirty-deleted");
     assert!(living.exists() && !copied.exists());
+    // The same through the command, and what living children began with is spared.
+    let looked = family.house.pixir(&["gc", "--json"]).exits(0);
+    let looked: Value = serde_json::from_str(&looked.out).unwrap();
+    let kinds: Vec<&Value> = looked["output"]["plans"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|plan| plan["waste"].as_array().unwrap())
+        .filter(|waste| waste["session_id"] == json!(dirty))
+        .map(|waste| &waste["kind"])
+        .collect();
+    assert_eq!(kinds, ["annex"]);
+    let refused = family.house.pixir(&["gc", "--apply"]).exits(1);
+    assert!(refused.out.contains("not committed"), "{}", refused.out);
+    assert!(tree.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_child_began_with_is_not_garbage() {
+    let family = Family::with([]).await;
+    let here = family.house.workspace();
+    family.house.write("a.txt", "1\n2\n3\n");
+    let (child, folder) = family.child("isolated").await;
+    fs::write(folder.join("a.txt"), "1\n2\ntheirs\n").unwrap();
+    family.house.write("a.txt", "ours\n2\n3\n");
+    let past = std::time::SystemTime::now() - std::time::Duration::from_hours(3);
+    let mut waiting = vec![here.join(".pixir/snapshots")];
+    while let Some(inside) = waiting.pop() {
+        for entry in fs::read_dir(inside).unwrap().flatten() {
+            if entry.path().is_dir() {
+                waiting.push(entry.path());
+            } else {
+                fs::File::open(entry.path()).unwrap().set_modified(past).unwrap();
+            }
+        }
+    }
+    family.house.pixir(&["gc", "--apply"]).exits(0);
+    family.house.pixir(&["merge", &child]).exits(0);
+    assert_eq!(family.house.read("a.txt"), "ours\n2\ntheirs\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

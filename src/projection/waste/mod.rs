@@ -40,8 +40,8 @@ pub struct Wish {
 /// One thing that may go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waste {
-    /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover` or
-    /// `workspace_entry`.
+    /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover`, `annex`
+    /// or `workspace_entry`.
     pub kind: &'static str,
     pub path: PathBuf,
     pub bytes: u64,
@@ -57,6 +57,13 @@ pub struct Waste {
 pub struct Kept {
     pub session_id: SessionId,
     pub reason: String,
+}
+
+/// The Workspace of a child that is no more; it is cleared away by whoever made it.
+pub fn annex(child: SessionId, path: PathBuf) -> Waste {
+    let nook = path.parent().and_then(Nook::open);
+    let bytes = nook.map_or(0, |nook| nook.bytes_of(child.as_str()));
+    Waste { kind: "annex", path, bytes, session_id: Some(child), written: (0, 0) }
 }
 
 /// What may go in one Workspace.
