@@ -14,6 +14,9 @@ use rustix::io::Errno;
 use super::{Plan, State, Store, survey};
 use crate::workspace::{Wanted, Workspace};
 
+/// So many files are forced to the disk one by one; more of them all at once, which is cheaper then.
+const ONE_BY_ONE: usize = 64;
+
 /// How it went.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Restored {
@@ -112,17 +115,28 @@ pub fn restore(plan: &Plan, workspace: &Workspace, store: &Store) -> Restored {
             .and_then(|()| make_folder(workspace, folder, *mode));
         note(folder, made);
     }
+    let is_one_by_one = changed.len() <= ONE_BY_ONE;
     for change in changed {
         let Some(state) = &change.to else { continue };
-        let put = store_content(state, store)
-            .and_then(|content| put(workspace, &change.path, state, content.as_deref()));
+        let put = store_content(state, store).and_then(|content| {
+            put(workspace, &change.path, state, content.as_deref(), is_one_by_one)
+        });
         files += usize::from(note(&change.path, put));
     }
     for (folder, mode) in &plan.modes {
         note(folder, set_folder_mode(workspace, folder, *mode));
     }
+    if !is_one_by_one {
+        note(Path::new(""), sync_all(workspace));
+    }
     restored.files = files;
     restored
+}
+
+/// Forces everything to the disk at once.
+fn sync_all(workspace: &Workspace) -> io::Result<()> {
+    let root = workspace.open_exact(b"", Wanted::Folder)?;
+    Ok(rustix::fs::syncfs(&root)?)
 }
 
 fn store_content(state: &State, store: &Store) -> io::Result<Option<Vec<u8>>> {
@@ -171,18 +185,21 @@ fn put(
     path: &Path,
     state: &State,
     content: Option<&[u8]>,
+    is_synced: bool,
 ) -> io::Result<()> {
     make_folders_above(workspace, path)?;
     let (folder, name) = folder_of(workspace, path)?;
     if let (State::File { mode, .. }, Some(content)) = (state, content)
         && has_other_names(&folder, &name)
     {
-        return overwrite(&folder, &name, content, *mode);
+        return sync(&overwrite(&folder, &name, content, *mode)?, is_synced);
     }
     let draft = format!(".{:016x}.pixir-undo", fastrand::u64(..));
     let draft = OsStr::new(&draft);
     let made = match (state, content) {
-        (State::File { mode, .. }, Some(content)) => fill(&folder, draft, content, *mode),
+        (State::File { mode, .. }, Some(content)) => {
+            fill(&folder, draft, content, *mode).and_then(|file| sync(&file, is_synced))
+        }
         (State::Link { target }, _) => {
             rustix::fs::symlinkat(target.as_ref(), &folder, draft).map_err(Into::into)
         }
@@ -195,12 +212,16 @@ fn put(
     placed
 }
 
-fn fill(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<()> {
+fn sync(file: &File, is_synced: bool) -> io::Result<()> {
+    if is_synced { file.sync_data() } else { Ok(()) }
+}
+
+fn fill(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o600))?);
     file.write_all(content)?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-    file.sync_data()
+    Ok(file)
 }
 
 /// A file with several names keeps them.
@@ -210,12 +231,12 @@ fn has_other_names(folder: &impl AsFd, name: &OsStr) -> bool {
     })
 }
 
-fn overwrite(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<()> {
+fn overwrite(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::empty())?);
     file.write_all(content)?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-    file.sync_data()
+    Ok(file)
 }
 
 /// Folders that nobody noted are made as a Tool would make them.

@@ -147,8 +147,9 @@ pub fn agree(workspace: &Path) -> usize {
         }
     }
     for (id, events) in &all {
-        // One whose process died before its first line is nobody yet.
-        let Some(first) = events.first() else { continue };
+        // One whose process died before its parent could write it down has done nothing yet.
+        let has_begun = events.iter().any(|event| event["type"] == "user_message");
+        let Some(first) = events.first().filter(|_| has_begun) else { continue };
         if let Some(parent) = first["data"]["parent_session_id"].as_str() {
             assert!(named.contains(id), "{id} is a child that {parent} does not know");
         }
