@@ -416,7 +416,9 @@ impl Actor {
     async fn finish(&mut self, status: &Status) {
         let Some(mut running) = self.running.take() else { return };
         let over: Vec<Open> = self.open.extract_if(.., |open| !open.is_childs).collect();
-        over.iter().for_each(|open| open.task.abort());
+        for open in &over {
+            open.task.abort();
+        }
         // The client hears that they are over before it hears that their Turn is.
         while !over.iter().all(|open| open.task.is_finished()) {
             tokio::task::yield_now().await;
