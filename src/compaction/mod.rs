@@ -207,10 +207,11 @@ impl<'a> Draft<'a> {
         checkpoint + pieces.map(weight).sum::<u64>()
     }
 
-    /// Half of what it stands for at most, so that it is always less.
+    /// What the last one was and half of what comes to it at most: it is always less, and what was
+    /// carried so far is not given up for a Turn of few words.
     fn budget(&self, cut: Cut) -> u64 {
         let replaced: u64 = self.pieces[..cut.checkpoint].iter().map(|piece| piece.sure).sum();
-        self.room.checkpoint().min(u64::midpoint(replaced, self.known()))
+        self.room.checkpoint().min(self.known() + replaced / 2)
     }
 
     fn plan(self, trigger: Trigger) -> Result<Plan, Nothing> {

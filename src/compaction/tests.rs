@@ -275,6 +275,26 @@ fn nothing_is_done_where_nothing_is_won() {
     }
 }
 
+#[test]
+fn what_was_carried_is_not_given_up_for_a_turn_of_few_words() {
+    let mut history = History::default();
+    for turn in 0..6 {
+        push(&mut history, user(&format!("wish number {turn}")));
+        push(&mut history, answer(&"it is done ".repeat(100)));
+    }
+    let first = plan(&history, LARGE, Trigger::Manual { keep: 2 }).unwrap();
+    push(&mut history, first.fact);
+    for turn in 6..10 {
+        push(&mut history, user(&format!("wish number {turn}: paint the walls of that room")));
+        push(&mut history, answer("it is painted, and the brushes are clean"));
+        let Ok(more) = plan(&history, LARGE, Trigger::Manual { keep: 1 }) else { continue };
+        let known = more.checkpoint.clone().unwrap_or_default();
+        let left_out = known.left_out.get("user_instructions");
+        assert_eq!(left_out, None, "{}", more.fact.summary);
+        push(&mut history, more.fact);
+    }
+}
+
 /// A step of an arbitrary Session.
 #[derive(Debug, Clone)]
 enum Step {

@@ -68,7 +68,7 @@ fn judged(old: &str, new: &str, path: &Path, home: &Home) -> Result<Option<Strin
     for (mistake, before) in pairs {
         let Some(mistake) = mistake else { continue };
         if mistake.is_worse_than(before.as_ref()) {
-            return Err(EditError::Refused(mistake));
+            return Err(EditError::Mistaken(mistake));
         }
         still_wrong.get_or_insert(mistake.to_string());
     }
@@ -168,8 +168,12 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 /// Why a setting was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
+    /// The file is not fit to be changed.
     #[error("{0}")]
     Refused(ConfigError),
+    /// With the change it would be wrong, and it is not now.
+    #[error("{0}")]
+    Mistaken(ConfigError),
     #[error("{} cannot be written", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
 }
@@ -177,13 +181,13 @@ pub enum EditError {
 impl Explain for EditError {
     fn kind(&self) -> Kind {
         match self {
-            EditError::Refused(error) => error.kind(),
+            EditError::Refused(error) | EditError::Mistaken(error) => error.kind(),
             EditError::Unwritable { .. } => Kind::WriteFailed,
         }
     }
     fn details(&self) -> Value {
         match self {
-            EditError::Refused(error) => error.details(),
+            EditError::Refused(error) | EditError::Mistaken(error) => error.details(),
             EditError::Unwritable { path, .. } => {
                 serde_json::json!({ "file": path.display().to_string() })
             }
@@ -192,6 +196,12 @@ impl Explain for EditError {
     fn next_actions(&self) -> Vec<String> {
         match self {
             EditError::Refused(error) => error.next_actions(),
+            EditError::Mistaken(_) => {
+                vec![
+                    "nothing was changed; `pixir config get <key> --json` says what it accepts"
+                        .into(),
+                ]
+            }
             EditError::Unwritable { .. } => vec!["make the file and its folder writable".into()],
         }
     }

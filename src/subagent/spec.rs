@@ -67,7 +67,7 @@ pub struct Wish {
     pub role: Option<String>,
     pub model: Option<String>,
     pub effort: Option<String>,
-    /// Default: shared, the same files as yours. Others change files of their own; merge those.
+    /// Default: shared, the same files as yours. Others change files of their own; bring those over with `merge_child`.
     pub workspace: Option<WorkspaceMode>,
     /// How long it may work.
     pub timeout_ms: Option<u64>,

@@ -5,6 +5,7 @@
 //! known only afterwards, so the last one may overshoot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -44,6 +45,11 @@ impl Budget {
     /// When the run's time is over.
     pub fn deadline(&self) -> Option<Instant> {
         self.started.checked_add(self.limits.timeout?)
+    }
+
+    /// How much of its time the run still has.
+    pub fn left(&self) -> Option<Duration> {
+        Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
     /// Lets one request leave and counts it, or says which limit forbids it. `open` is what the

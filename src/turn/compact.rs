@@ -103,7 +103,9 @@ async fn ask(
         resends: 1,
     };
     let listening = listen(settings, request, &mut bill);
-    let heard = tokio::time::timeout(PATIENCE.min(settings.total), listening).await;
+    let patience = PATIENCE.min(settings.total);
+    let patience = settings.budget.left().map_or(patience, |left| patience.min(left));
+    let heard = tokio::time::timeout(patience, listening).await;
     let heard = heard.unwrap_or_else(|_| Err("it took too long".to_owned()));
     let said = heard.and_then(|text| {
         let text = settings.secrets.clean(&text).into_owned();

@@ -45,23 +45,24 @@ impl Gauge {
     }
 
     /// Measures a History for a model; `fixed` is what stands beside it, asked for when it matters.
-    pub(super) fn read(
-        &self,
-        history: &History,
-        model: &str,
-        fixed: impl FnOnce() -> u64,
-    ) -> Reading {
+    pub(super) fn read(&self, history: &History, model: &str, fixed: impl Fn() -> u64) -> Reading {
         let known = self.lock().known.clone().filter(|known| known.model == model);
         let since = known.and_then(|known| Some(known.tokens + grown(history, known.seq)?));
-        let tokens = since.unwrap_or_else(|| fixed() + whole(history));
+        let is_fresh = since.is_none();
+        let afresh = || fixed() + whole(history);
+        let mut tokens = since.unwrap_or_else(afresh);
+        let counted = counted(history, model);
+        // Some servers count what they please; far less than there is cannot be true.
+        let mut credible = counted.filter(|reading| reading.tokens.saturating_mul(2) >= tokens);
+        if credible.is_none() && counted.is_some() && !is_fresh {
+            // What was gone on from still holds pictures that only their own Turn showed.
+            tokens = afresh();
+            credible = counted.filter(|reading| reading.tokens.saturating_mul(2) >= tokens);
+        }
         if let Some(seq) = history.last_seq() {
             self.lock().known = Some(Known { seq, model: model.to_owned(), tokens });
         }
-        match counted(history, model) {
-            // Some servers count what they please; far less than there is cannot be true.
-            Some(reading) if reading.tokens * 2 >= tokens => reading,
-            _ => Reading { tokens, estimated: tokens },
-        }
+        credible.unwrap_or(Reading { tokens, estimated: tokens })
     }
 
     /// Whether a tier has to be shown: once, and again when it was left in between.
@@ -86,8 +87,9 @@ fn counted(history: &History, model: &str) -> Option<Reading> {
             Canonical::ProviderUsage(usage) if counts(usage, model) => {
                 let tokens = usage.usage.as_ref()?;
                 // What it wrote is read again from now on, thoughts included.
-                let counted = tokens.input_tokens + tokens.output_tokens;
-                return Some(Reading { tokens: counted + estimated, estimated });
+                let counted = tokens.input_tokens.saturating_add(tokens.output_tokens);
+                let tokens = counted.saturating_add(estimated);
+                return Some(Reading { tokens, estimated });
             }
             Canonical::HistoryCompaction(_) => return None,
             _ if is_answer(fact) => {}

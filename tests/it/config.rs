@@ -168,6 +168,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_changes_nothing() {
         assert_eq!(run.code, Some(code), "{args:?}: {}", run.err);
         assert!(run.err.contains(words), "{args:?}: {}", run.err);
         assert_eq!((run.out.as_str(), desk.text().as_str()), ("", before), "{args:?}");
+        assert!(!run.err.contains("remove"), "the file is not at fault: {}", run.err);
     }
 }
 

