@@ -215,6 +215,25 @@ async fn what_stands_in_the_way_is_named_before_anything_changes() {
     assert_eq!(house.read("file"), "a file\n");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn more_files_than_are_synced_one_by_one_come_back_too() {
+    let command = "for n in $(seq 100); do echo new > f$n; done; rm f1; chmod 600 f2";
+    let house =
+        House::with([Reply::calls("bash", json!({ "command": command })), Reply::says("done")])
+            .await;
+    for number in 1..=90 {
+        house.write(&format!("f{number}"), format!("{number}\n"));
+    }
+    let before = picture(&house.workspace());
+    house.pixir(&["change it"]).exits(0);
+    let after = picture(&house.workspace());
+    let told = house.pixir(&["undo"]).exits(0);
+    assert!(told.out.contains("100 files changed"), "{}", told.out);
+    assert_eq!(picture(&house.workspace()), before);
+    house.pixir(&["redo"]).exits(0);
+    assert_eq!(picture(&house.workspace()), after);
+}
+
 /// A Turn of random calls.
 fn calls(random: &mut fastrand::Rng) -> Vec<Reply> {
     let name = |random: &mut fastrand::Rng| {
