@@ -90,15 +90,20 @@ impl Peer {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a question back. That is said when this returns, so that it comes before whatever is
+    /// said next; a question that was answered meanwhile is left.
+    pub async fn take_back(&self, number: u64) {
+        if self.open().remove(&number).is_some() {
+            self.say(withdrawal(number)).await;
+        }
+    }
+
     /// Takes a question back, without waiting.
     fn withdraw(&self, number: u64) {
         if self.open().remove(&number).is_none() {
             return;
         }
-        let params = json!({ "requestId": number });
-        let line =
-            json_line(&Notification { jsonrpc: "2.0", method: CANCEL_REQUEST, params: &params });
-        let Ok(line) = line else { return };
+        let Ok(line) = withdrawal(number) else { return };
         match self.0.lines.try_send(Outgoing::Line(line)) {
             Err(mpsc::error::TrySendError::Full(line)) => {
                 let lines = self.0.lines.clone();
@@ -111,12 +116,24 @@ impl Peer {
     }
 }
 
+fn withdrawal(number: u64) -> Result<Vec<u8>, serde_json::Error> {
+    let params = json!({ "requestId": number });
+    json_line(&Notification { jsonrpc: "2.0", method: CANCEL_REQUEST, params: &params })
+}
+
 /// An answer to come.
 pub struct Asked {
     peer: Peer,
     number: u64,
     answer: oneshot::Receiver<Outcome>,
     is_over: bool,
+}
+
+impl Asked {
+    /// What to take it back by.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 impl Future for Asked {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{PromptResponse, SessionUpdate, StopReason};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use opening::{Which, branch, open};
@@ -64,14 +64,16 @@ enum Wake {
 
 /// An answer to a question: which one, and what was said.
 struct Reply {
-    call_id: CallId,
+    /// Of the question, by which it was asked.
+    number: u64,
     said: Replied,
 }
 
 /// A question that the client has not answered.
 struct Open {
     call_id: CallId,
-    task: AbortHandle,
+    /// What to take it back by.
+    number: u64,
     /// It is a child's, and not over with the Turn.
     is_childs: bool,
 }
@@ -416,12 +418,9 @@ impl Actor {
     async fn finish(&mut self, status: &Status) {
         let Some(mut running) = self.running.take() else { return };
         let over: Vec<Open> = self.open.extract_if(.., |open| !open.is_childs).collect();
-        for open in &over {
-            open.task.abort();
-        }
         // The client hears that they are over before it hears that their Turn is.
-        while !over.iter().all(|open| open.task.is_finished()) {
-            tokio::task::yield_now().await;
+        for open in over {
+            self.connection.peer.take_back(open.number).await;
         }
         // A cancel that is still on its way would hit the next Turn.
         running.stopped().await;
@@ -451,21 +450,21 @@ impl Actor {
         }
         let question = ask::question(&self.id, &asked, self.conversation.workspace());
         let answer = self.connection.peer.ask("session/request_permission", &question).await;
-        let call_id = asked.call_id.clone();
-        // A question that is taken back is a task that is aborted: it drops the answer to come.
-        let task = self.questions.spawn(async move {
+        let (call_id, number) = (asked.call_id.clone(), answer.number());
+        // The task of a question that is taken back ends with a reply that nobody waits for.
+        self.questions.spawn(async move {
             let said = ask::replied(&answer.await, &asked);
-            Reply { call_id: asked.call_id, said }
+            Reply { number, said }
         });
-        self.open.push(Open { call_id, task, is_childs });
+        self.open.push(Open { call_id, number, is_childs });
     }
 
     async fn reply(&mut self, reply: Reply) {
-        let Reply { call_id, said } = reply;
+        let Reply { number, said } = reply;
         // What is said to a question of a Turn that is over must not stop the next one.
-        let place = self.open.iter().position(|open| open.call_id == call_id);
+        let place = self.open.iter().position(|open| open.number == number);
         let Some(place) = place else { return };
-        let is_childs = self.open.remove(place).is_childs;
+        let Open { call_id, is_childs, .. } = self.open.remove(place);
         let said = match said {
             Replied::Said(said) => said,
             Replied::Cancelled => {
@@ -486,7 +485,7 @@ impl Actor {
     async fn settle(&mut self, call_id: &CallId) {
         let gone: Vec<Open> = self.open.extract_if(.., |open| open.call_id == *call_id).collect();
         for open in gone {
-            open.task.abort();
+            self.connection.peer.take_back(open.number).await;
             if open.is_childs {
                 self.tell(to_acp::child::settled(call_id, false)).await;
             }
