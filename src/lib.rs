@@ -7,7 +7,7 @@
 //! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`, `permission`.
 //! - Agency: `prompt`, `session`, `rewind`, `fork`, `turn`, `conversation`,
-//!   `subagent`, `harness`.
+//!   `subagent`, `workflow`, `harness`.
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
@@ -58,6 +58,8 @@ mod rewind;
 mod session;
 mod subagent;
 mod turn;
+#[allow(dead_code, unused_imports, reason = "what a Workflow is; nothing runs them yet")]
+mod workflow;
 
 // Top floor: presenters.
 mod acp;

@@ -21,6 +21,7 @@ const FLOORS: &[&[&str]] = &[
     &["turn", "rewind", "fork"],
     &["conversation"],
     &["subagent"],
+    &["workflow"],
     &["harness"],
     &["acp", "render", "scripted"],
     &["cli"],

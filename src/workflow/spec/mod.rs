@@ -1,0 +1,148 @@
+//! What a Workflow is, after it was read, checked and made whole.
+//!
+//! Every field has its value here: this form is what is recorded, and what its hash is made of.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A graph of steps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Workflow {
+    /// What its author calls it; a run has an id of its own.
+    pub id: String,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Budget::is_none")]
+    pub budget: Budget,
+    /// In the order of the file, which is the order in which they are started.
+    pub steps: Vec<Step>,
+}
+
+/// How much at once, and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// How many steps may run at once.
+    pub max_concurrency: usize,
+    /// How long the whole run may take.
+    pub timeout_ms: u64,
+}
+
+/// What all steps together may use up.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Budget {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+}
+
+impl Budget {
+    /// Whether nothing is limited.
+    pub fn is_none(&self) -> bool {
+        self.tokens.is_none() && self.cost_usd.is_none()
+    }
+}
+
+/// One step. It has either a `task` for a Subagent, or it applies what another one changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The step whose changes are merged into the Workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apply: Option<String>,
+    /// The name of a role; of no meaning for a step that applies.
+    pub role: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    /// All steps that come before this one: those that it names, and those of `needs`, `gate` and
+    /// `apply`; in the order of the file.
+    pub depends_on: Vec<String>,
+    pub posture: Posture,
+    pub workspace: Workspace,
+    /// Globs, relative to the Workspace.
+    pub read_set: Vec<String>,
+    /// Empty for a step that only reads; for one that applies, that of its source.
+    pub write_set: Vec<String>,
+    /// How long it may work; the usual time of a Subagent when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How often it is begun again after it failed.
+    pub retries: u32,
+    /// The run is complete without it.
+    pub optional: bool,
+    pub on_failure: OnFailure,
+    /// Values of earlier steps that its Subagent is given, by the name it gets them under.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub needs: BTreeMap<String, Need>,
+    /// The JSON schema of what it must deliver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Commands that must pass when its Subagent is done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verify: Vec<Check>,
+    /// The review that must approve before this step starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<String>,
+}
+
+impl Step {
+    /// Whether it changes anything in the Workspace that all share.
+    pub fn writes_shared(&self) -> bool {
+        self.apply.is_some()
+            || (self.posture == Posture::Write && self.workspace == Workspace::Shared)
+    }
+}
+
+/// Whether a step may change files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Posture {
+    ReadOnly,
+    Write,
+}
+
+/// Where a step works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Workspace {
+    Shared,
+    Isolated,
+    Worktree,
+}
+
+/// What becomes of the others when a step does not get ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// Those that depend on it do not start.
+    #[default]
+    Hold,
+    /// They start all the same, and are told.
+    Continue,
+    /// The run ends.
+    Abort,
+}
+
+/// A value that an earlier step delivered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    pub step: String,
+    /// Where in its output, as a JSON pointer; empty is all of it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pointer: String,
+}
+
+/// A command that must pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    pub command: String,
+    pub timeout_ms: u64,
+}
