@@ -1,8 +1,5 @@
 //! Workflow templates in a Skill's `workflows/*.json`: found, checked and filled; running them is
 //! somebody else's business.
-//!
-//! A string that is nothing but one `{{ name }}` becomes the value itself, with its type; within other
-//! text a value stands as text. Keys are never touched.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::find::{content, text_of};
+use super::place::{Parameter, Type, is_name, strangers};
 use super::{Flaw, Skill};
-use crate::error::{Explain, Kind};
 use crate::workspace::Workspace;
 
 /// The folder in a package.
@@ -34,57 +31,6 @@ pub struct Template {
     /// Relative to the Skill's folder.
     pub path: PathBuf,
     workflow: Map<String, Value>,
-}
-
-/// An argument of a template.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Parameter {
-    pub name: String,
-    pub kind: Type,
-    pub is_required: bool,
-    pub default: Option<Value>,
-    pub description: String,
-}
-
-/// What a value may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Type {
-    #[default]
-    String,
-    Integer,
-    Number,
-    Boolean,
-    Array,
-    Object,
-    Any,
-}
-
-impl Type {
-    fn fits(self, value: &Value) -> bool {
-        match self {
-            Type::String => value.is_string(),
-            Type::Integer => value.is_i64() || value.is_u64(),
-            Type::Number => value.is_number(),
-            Type::Boolean => value.is_boolean(),
-            Type::Array => value.is_array(),
-            Type::Object => value.is_object(),
-            Type::Any => true,
-        }
-    }
-
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Type::String => "string",
-            Type::Integer => "integer",
-            Type::Number => "number",
-            Type::Boolean => "boolean",
-            Type::Array => "array",
-            Type::Object => "object",
-            Type::Any => "any",
-        }
-    }
 }
 
 /// A template as it is written.
@@ -170,121 +116,23 @@ impl Skill {
             path: inside.to_owned(),
             workflow: written.workflow,
         };
-        template.check()?;
+        let workflow = Value::Object(template.workflow.clone());
+        if let Some((_, name)) = strangers(&workflow, &template.parameters).first() {
+            return Err(Flaw::whole(format!("`{{{{ {name} }}}}` is no parameter")));
+        }
         Ok(template)
     }
 }
 
 impl Template {
-    /// The Workflow with these arguments in it.
-    pub fn fill(&self, arguments: &Map<String, Value>) -> Result<Value, TemplateError> {
-        if let Some(name) =
-            arguments.keys().find(|name| !self.parameters.iter().any(|own| own.name == **name))
-        {
-            return Err(TemplateError::Unknown { name: name.clone(), known: self.names() });
-        }
-        let mut values: Vec<(&str, Option<&Value>)> = Vec::new();
-        for parameter in &self.parameters {
-            let name = parameter.name.as_str();
-            let given = arguments.get(name).or(parameter.default.as_ref());
-            match given {
-                None if parameter.is_required => {
-                    return Err(TemplateError::Missing { name: name.to_owned() });
-                }
-                Some(value) if !parameter.kind.fits(value) => {
-                    let expected = parameter.kind.name();
-                    return Err(TemplateError::Mistyped { name: name.to_owned(), expected });
-                }
-                given => values.push((name, given)),
-            }
-        }
-        let look = |name: &str| values.iter().find(|(own, _)| *own == name).and_then(|(_, v)| *v);
-        let workflow = Value::Object(self.workflow.clone());
-        Ok(filled(&workflow, &look).unwrap_or(Value::Null))
+    /// The Workflow with its places.
+    pub fn workflow(&self) -> &Map<String, Value> {
+        &self.workflow
     }
-
-    fn names(&self) -> Vec<String> {
-        self.parameters.iter().map(|parameter| parameter.name.clone()).collect()
-    }
-
-    /// Every place names a parameter.
-    fn check(&self) -> Result<(), Flaw> {
-        let mut waiting: Vec<&Value> = self.workflow.values().collect();
-        while let Some(value) = waiting.pop() {
-            match value {
-                Value::Array(values) => waiting.extend(values),
-                Value::Object(fields) => waiting.extend(fields.values()),
-                Value::String(text) => {
-                    for (_, _, name) in places(text) {
-                        if !self.parameters.iter().any(|own| own.name == name) {
-                            let message = format!("`{{{{ {name} }}}}` is no parameter");
-                            return Err(Flaw::whole(message));
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A value with arguments in its places; `None` where an argument was not given, so that the field
-/// is left out.
-fn filled<'v>(value: &Value, look: &impl Fn(&str) -> Option<&'v Value>) -> Option<Value> {
-    Some(match value {
-        Value::String(text) => {
-            let places = places(text);
-            match places.as_slice() {
-                [] => value.clone(),
-                [(0, end, name)] if *end == text.len() => return look(name).cloned(),
-                places => {
-                    let (mut told, mut from) = (String::new(), 0);
-                    for (start, end, name) in places {
-                        told.push_str(&text[from..*start]);
-                        match look(name) {
-                            Some(Value::String(text)) => told.push_str(text),
-                            Some(other) => told.push_str(&other.to_string()),
-                            None => {}
-                        }
-                        from = *end;
-                    }
-                    told.push_str(&text[from..]);
-                    Value::String(told)
-                }
-            }
-        }
-        Value::Array(values) => {
-            values.iter().filter_map(|value| filled(value, look)).collect::<Vec<_>>().into()
-        }
-        Value::Object(fields) => {
-            let field = |(key, value): (&String, &Value)| Some((key.clone(), filled(value, look)?));
-            Value::Object(fields.iter().filter_map(field).collect())
-        }
-        other => other.clone(),
-    })
-}
-
-/// The places in a text: from, to, name.
-fn places(text: &str) -> Vec<(usize, usize, &str)> {
-    let (mut found, mut from) = (Vec::new(), 0);
-    while let Some(start) = text[from..].find("{{").map(|place| from + place) {
-        let Some(end) = text[start..].find("}}").map(|place| start + place) else { break };
-        let name = text[start + 2..end].trim();
-        let is_name = !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-        if is_name {
-            found.push((start, end + 2, name));
-        }
-        from = end + 2;
-    }
-    found
 }
 
 fn parameter(name: String, value: Value) -> Result<Parameter, Flaw> {
-    let is_name = !name.is_empty()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if !is_name {
+    if !is_name(&name) {
         return Err(Flaw::whole(format!("`{name}` cannot be the name of a parameter")));
     }
     let written: WrittenParameter = serde_json::from_value(value)
@@ -302,28 +150,4 @@ fn checked_id(id: &str) -> Result<String, Flaw> {
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
         && id.len() <= 100;
     if is_good { Ok(id.to_owned()) } else { Err(Flaw::whole(format!("`{id}` cannot be an id"))) }
-}
-
-/// Why a template was not filled.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum TemplateError {
-    #[error("the template has no parameter `{name}`")]
-    Unknown { name: String, known: Vec<String> },
-    #[error("the template needs `{name}`")]
-    Missing { name: String },
-    #[error("`{name}` must be of type {expected}")]
-    Mistyped { name: String, expected: &'static str },
-}
-
-impl Explain for TemplateError {
-    fn kind(&self) -> Kind {
-        Kind::InvalidArgs
-    }
-    fn details(&self) -> Value {
-        match self {
-            Self::Unknown { name, known } => json!({ "parameter": name, "known": known }),
-            Self::Missing { name } => json!({ "parameter": name }),
-            Self::Mistyped { name, expected } => json!({ "parameter": name, "expected": expected }),
-        }
-    }
 }

@@ -235,7 +235,16 @@ fn templates_are_checked_and_filled_with_their_types() {
     let [template] = templates.as_slice() else { panic!("{templates:?}") };
     assert_eq!(template.full_id, "a/review");
     let arguments = |value: serde_json::Value| value.as_object().cloned().unwrap_or_default();
-    let filled = template.fill(&arguments(json!({"paths": ["src", "docs"]}))).unwrap();
+    let workflow = serde_json::Value::Object(template.workflow().clone());
+    let fill = |given: Map<String, serde_json::Value>| {
+        let filling =
+            Filling::new(&template.parameters, &given).map_err(|mut all| all.remove(0))?;
+        let filled = filling.fill(&workflow).unwrap();
+        // What was left out is counted by whoever looks for the origin.
+        assert_eq!(filling.origin(&workflow, "/steps/0/read_set/1"), "/steps/0/read_set");
+        Ok::<_, TemplateError>(filled)
+    };
+    let filled = fill(arguments(json!({"paths": ["src", "docs"]}))).unwrap();
     assert_eq!(
         filled,
         json!({
@@ -253,10 +262,10 @@ fn templates_are_checked_and_filled_with_their_types() {
         (json!({"paths": [], "x": 1}), "the template has no parameter `x`"),
         (json!({"paths": [], "count": 1.5}), "`count` must be of type integer"),
     ] {
-        let error = template.fill(&arguments(given)).unwrap_err();
+        let error = fill(arguments(given)).unwrap_err();
         assert_eq!(error.to_string(), wanted);
     }
-    assert!(template.fill(&Map::new()).is_err());
+    assert!(fill(Map::new()).is_err());
 }
 
 #[test]

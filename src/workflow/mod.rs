@@ -3,9 +3,14 @@
 //! What is asked for is a `spec`; who may run beside whom is decided by `sets`. Everything that a
 //! run does is a `workflow_event` in the Log of the Session that it belongs to.
 
+mod glob;
+mod plan;
 mod sets;
 mod spec;
 
+pub use plan::{Plan, Wait, waves};
+pub use sets::{Conflicts, conflict};
 pub use spec::{
-    Budget, Check, Limits, Need, OnFailure, Posture, Step, Workflow, Workspace as WorkspaceMode,
+    Budget, Check, Flaw, Ground, Limits, Need, OnFailure, Posture, SpecError, Step, Workflow,
+    Workspace as WorkspaceMode,
 };

@@ -1,12 +1,219 @@
 //! Who may run beside whom: what one step writes and another one reads or writes.
+//!
+//! Only the Workspace that all share can be torn. Whoever works in a copy of its own is in nobody's
+//! way, but the copy must not be taken while somebody writes what goes into it.
 
-use super::spec::{Posture, Step};
+use super::glob::Glob;
+use super::spec::{Step, Workflow, Workspace};
 
-/// Whether two steps must not run at the same time. So far, whoever writes the shared Workspace is
-/// alone in it.
+/// Whether two steps must not run at the same time.
 pub fn conflict(one: &Step, other: &Step) -> bool {
-    let is_writer = |step: &Step| step.apply.is_some() || step.posture == Posture::Write;
-    let writers = is_writer(one) && is_writer(other);
-    writers && (one.writes_shared() || other.writes_shared())
-        || one.writes_shared() != other.writes_shared()
+    Sets::of(one).conflict(&Sets::of(other))
+}
+
+/// Who of a Workflow is in whose way; its globs are read once.
+#[derive(Debug)]
+pub struct Conflicts(Vec<Sets>);
+
+impl Conflicts {
+    pub fn of(workflow: &Workflow) -> Self {
+        Self(workflow.steps.iter().map(Sets::of).collect())
+    }
+
+    /// Whether the steps at these places must not run at the same time.
+    pub fn between(&self, one: usize, other: usize) -> bool {
+        match (self.0.get(one), self.0.get(other)) {
+            (Some(one), Some(other)) => one.conflict(other),
+            _ => false,
+        }
+    }
+}
+
+/// What a step reads and writes.
+#[derive(Debug)]
+struct Sets {
+    writes_shared: bool,
+    has_copy: bool,
+    read: Set,
+    write: Set,
+}
+
+impl Sets {
+    fn of(step: &Step) -> Self {
+        Self {
+            writes_shared: step.writes_shared(),
+            has_copy: step.workspace != Workspace::Shared,
+            read: Set::of(&step.read_set),
+            write: Set::of(&step.write_set),
+        }
+    }
+
+    fn conflict(&self, other: &Sets) -> bool {
+        match (self.writes_shared, other.writes_shared) {
+            (true, true) => self.write.meets(&other.write),
+            (true, false) => other.is_disturbed_by(self),
+            (false, true) => self.is_disturbed_by(other),
+            (false, false) => false,
+        }
+    }
+
+    /// Whether a step that does not write the shared Workspace minds one that does.
+    fn is_disturbed_by(&self, writer: &Sets) -> bool {
+        writer.write.meets(&self.read) || self.has_copy && writer.write.meets(&self.write)
+    }
+}
+
+/// A set of globs, ready to be compared.
+#[derive(Debug)]
+struct Set {
+    /// Whether `**` is among them, which most sets say and which needs no thought.
+    is_all: bool,
+    globs: Vec<(Option<String>, Option<Glob>)>,
+}
+
+impl Set {
+    fn of(globs: &[String]) -> Self {
+        let is_all = globs.iter().any(|glob| glob == "**");
+        let read = |glob: &String| (first_name(glob), Glob::new(glob).ok());
+        let globs = if is_all { Vec::new() } else { globs.iter().map(read).collect() };
+        Self { is_all, globs }
+    }
+
+    /// Whether some path is in both. Every glob that a spec may have matches some path.
+    fn meets(&self, other: &Set) -> bool {
+        if self.is_all || other.is_all {
+            let is_empty = |set: &Set| !set.is_all && set.globs.is_empty();
+            return !is_empty(self) && !is_empty(other);
+        }
+        self.globs.iter().any(|(name, ours)| {
+            other.globs.iter().any(|(other_name, theirs)| match (ours, theirs) {
+                _ if name.is_some() && other_name.is_some() && name != other_name => false,
+                (Some(ours), Some(theirs)) => ours.meets(theirs),
+                // What cannot be compared may be anywhere.
+                _ => true,
+            })
+        })
+    }
+}
+
+/// The folder that a glob begins with, when it is a plain one: two that differ are far apart.
+fn first_name(glob: &str) -> Option<String> {
+    let end = glob.find(['*', '?', '[', ']', '{', '}', '\\', '/'])?;
+    glob[end..].starts_with('/').then(|| glob[..end].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::super::spec::{OnFailure, Posture};
+    use super::*;
+
+    fn step(posture: Posture, workspace: Workspace, read: &[&str], write: &[&str]) -> Step {
+        let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect();
+        Step {
+            id: "x".into(),
+            task: Some("x".into()),
+            apply: None,
+            role: "worker".into(),
+            model: None,
+            effort: None,
+            depends_on: Vec::new(),
+            posture,
+            workspace,
+            read_set: owned(read),
+            write_set: owned(write),
+            timeout_ms: None,
+            retries: 0,
+            optional: false,
+            on_failure: OnFailure::Hold,
+            needs: BTreeMap::new(),
+            output: None,
+            verify: Vec::new(),
+            gate: None,
+        }
+    }
+
+    fn apply(write: &[&str]) -> Step {
+        Step {
+            task: None,
+            apply: Some("y".into()),
+            ..step(Posture::Write, Workspace::Shared, write, write)
+        }
+    }
+
+    #[test]
+    fn only_the_shared_workspace_is_kept_from_being_torn() {
+        use Posture::{ReadOnly, Write};
+        use Workspace::{Isolated, Shared, Worktree};
+        let writer = |globs: &[&str]| step(Write, Shared, &["**"], globs);
+        let reader = |globs: &[&str]| step(ReadOnly, Shared, globs, &[]);
+        for (one, other, expected) in [
+            (writer(&["lib/**"]), writer(&["lib/a.ex"]), true),
+            (writer(&["lib/**"]), writer(&["docs/**"]), false),
+            (writer(&["lib/**"]), reader(&["lib/a"]), true),
+            (writer(&["lib/**"]), reader(&["docs/**"]), false),
+            (reader(&["**"]), reader(&["**"]), false),
+            (apply(&["src/**"]), writer(&["src/a"]), true),
+            (apply(&["src/**"]), apply(&["docs/**"]), false),
+            (apply(&["src/**"]), reader(&["**"]), true),
+            // A copy is in nobody's way,
+            (
+                step(Write, Isolated, &["**"], &["**"]),
+                step(Write, Worktree, &["**"], &["**"]),
+                false,
+            ),
+            (step(Write, Isolated, &["**"], &["**"]), reader(&["**"]), false),
+            // but it is not taken while somebody writes what goes into it.
+            (step(Write, Isolated, &["docs/**"], &["docs/**"]), writer(&["src/**"]), false),
+            (step(Write, Isolated, &["src/**"], &["docs/**"]), writer(&["src/**"]), true),
+            (step(Write, Worktree, &["docs/**"], &["src/a"]), apply(&["src/**"]), true),
+            (step(ReadOnly, Isolated, &["src/**"], &[]), apply(&["src/**"]), true),
+        ] {
+            assert_eq!(conflict(&one, &other), expected, "{one:?} and {other:?}");
+            assert_eq!(conflict(&other, &one), expected);
+        }
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        let globs = || {
+            let glob =
+                prop::sample::select(vec!["**", "a/**", "a/*", "b/x", "*/x", "a/b", "{a,b}/y"]);
+            prop::collection::vec(glob, 1..3)
+        };
+        let mode =
+            prop::sample::select(vec![Workspace::Shared, Workspace::Isolated, Workspace::Worktree]);
+        (any::<bool>(), mode, globs(), globs(), any::<bool>()).prop_map(
+            |(writes, mode, read, write, applies)| match (applies, writes) {
+                (true, _) => apply(&write),
+                (false, true) => step(Posture::Write, mode, &read, &write),
+                (false, false) => step(Posture::ReadOnly, mode, &read, &[]),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_who_is_asked(one in any_step(), other in any_step()) {
+            prop_assert_eq!(conflict(&one, &other), conflict(&other, &one));
+            if !one.writes_shared() && !other.writes_shared() {
+                prop_assert!(!conflict(&one, &other));
+            }
+            if one.writes_shared() {
+                prop_assert!(conflict(&one, &one.clone()));
+            }
+        }
+
+        #[test]
+        fn a_narrower_set_never_makes_a_conflict(one in any_step(), other in any_step()) {
+            let narrowed = Step {
+                read_set: one.read_set.iter().skip(1).cloned().collect(),
+                write_set: one.write_set.iter().skip(1).cloned().collect(),
+                ..one.clone()
+            };
+            prop_assert!(conflict(&one, &other) || !conflict(&narrowed, &other));
+        }
+    }
 }

@@ -1,11 +1,30 @@
 //! What a Workflow is, after it was read, checked and made whole.
 //!
 //! Every field has its value here: this form is what is recorded, and what its hash is made of.
+//! Written specs are read by `read`, with the table of keys in `keys`.
+
+mod flaw;
+mod graph;
+mod json;
+mod keys;
+mod output;
+mod read;
+mod shape;
+mod step;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use flaw::{Flaw, SpecError, quoted};
+pub use keys::{reference, schema};
+pub use read::{Ground, misfit};
+
+use crate::permission::sorted;
+use crate::skill::sha256;
 
 /// A graph of steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +39,14 @@ pub struct Workflow {
     pub budget: Budget,
     /// In the order of the file, which is the order in which they are started.
     pub steps: Vec<Step>,
+}
+
+impl Workflow {
+    /// SHA-256 over the whole of it, with sorted keys: equal Workflows have equal hashes.
+    pub fn hash(&self) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        sha256(sorted(&value).to_string().as_bytes())
+    }
 }
 
 /// How much at once, and how long.

@@ -1,0 +1,222 @@
+//! What is wrong with a spec: every flaw with its place, and what would have been right.
+
+use serde_json::{Value, json};
+
+use crate::error::{Explain, Kind};
+
+/// How many flaws are told; the rest is counted.
+const MOST: usize = 100;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Flaw {
+    /// Where, as a JSON pointer; empty is the whole.
+    pub pointer: String,
+    pub message: String,
+    /// The keys or words that could stand there.
+    pub accepted: Vec<String>,
+    /// What was most likely meant.
+    pub meant: Option<String>,
+}
+
+impl Flaw {
+    pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        let (pointer, message) = (pointer.into(), message.into());
+        Self { pointer, message, accepted: Vec::new(), meant: None }
+    }
+
+    /// Adds what could stand there, and what was probably meant by `given`.
+    #[must_use]
+    pub fn accepting<S: AsRef<str>>(mut self, given: &str, accepted: &[S]) -> Self {
+        self.accepted = accepted.iter().map(|word| word.as_ref().to_owned()).collect();
+        self.meant = nearest(given, &self.accepted);
+        self
+    }
+
+    /// The flaw as facts.
+    pub fn facts(&self) -> Value {
+        let mut facts = json!({ "json_pointer": self.pointer, "message": self.message });
+        if !self.accepted.is_empty() {
+            facts["accepted_keys"] = json!(self.accepted);
+        }
+        if let Some(meant) = &self.meant {
+            facts["did_you_mean"] = json!(meant);
+        }
+        facts
+    }
+}
+
+impl std::fmt::Display for Flaw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.pointer.is_empty() {
+            write!(f, "{}: ", self.pointer)?;
+        }
+        f.write_str(&self.message)?;
+        if let Some(meant) = &self.meant {
+            write!(f, ", did you mean `{meant}`?")?;
+        }
+        Ok(())
+    }
+}
+
+/// A spec that cannot be used, and everything that is wrong with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SpecError {
+    /// In the order of the file, and never empty.
+    pub flaws: Vec<Flaw>,
+    /// How many more there are.
+    pub left_out: usize,
+}
+
+impl SpecError {
+    /// Everything that was found; `None` when nothing was.
+    pub fn of(mut flaws: Vec<Flaw>) -> Option<Self> {
+        let left_out = flaws.len().saturating_sub(MOST);
+        flaws.truncate(MOST);
+        (!flaws.is_empty()).then_some(Self { flaws, left_out })
+    }
+
+    pub fn one(flaw: Flaw) -> Self {
+        Self { flaws: vec![flaw], left_out: 0 }
+    }
+
+    /// The same, with its places where `origin` says.
+    #[must_use]
+    pub fn moved(mut self, origin: impl Fn(&str) -> String) -> Self {
+        for flaw in &mut self.flaws {
+            flaw.pointer = origin(&flaw.pointer);
+        }
+        self
+    }
+}
+
+impl std::fmt::Display for SpecError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let more = self.flaws.len() + self.left_out - 1;
+        match self.flaws.first() {
+            Some(first) => write!(f, "the workflow cannot be used: {first}")?,
+            None => f.write_str("the workflow cannot be used")?,
+        }
+        if more > 0 { write!(f, " (and {more} more)") } else { Ok(()) }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+impl Explain for SpecError {
+    fn kind(&self) -> Kind {
+        Kind::InvalidArgs
+    }
+
+    fn details(&self) -> Value {
+        let flaws: Vec<Value> = self.flaws.iter().map(Flaw::facts).collect();
+        json!({ "flaws": flaws, "left_out": self.left_out })
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        vec!["correct what is named and try again; docs/workflows.md has every key".to_owned()]
+    }
+}
+
+/// A pointer to something inside.
+pub fn inside(pointer: &str, part: &str) -> String {
+    format!("{pointer}/{}", part.replace('~', "~0").replace('/', "~1"))
+}
+
+/// A text of a stranger, short enough for a message.
+pub fn quoted(text: &str) -> String {
+    let mut short: String =
+        text.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if text.chars().nth(40).is_some() {
+        short.push_str("...");
+    }
+    format!("`{short}`")
+}
+
+/// Words that people write for others.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("agent", "role"),
+    ("agent_type", "role"),
+    ("persona", "role"),
+    ("prompt", "task"),
+    ("instructions", "task"),
+    ("message", "task"),
+    ("run", "task"),
+    ("depend_on", "depends_on"),
+    ("deps", "depends_on"),
+    ("dependencies", "depends_on"),
+    ("after", "depends_on"),
+    ("requires", "depends_on"),
+    ("needs_steps", "depends_on"),
+    ("inputs", "needs"),
+    ("input", "needs"),
+    ("from", "step"),
+    ("path", "pointer"),
+    ("outputs", "output"),
+    ("output_schema", "output"),
+    ("schema", "output"),
+    ("mode", "posture"),
+    ("permission_mode", "posture"),
+    ("sandbox_mode", "posture"),
+    ("workspace_mode", "workspace"),
+    ("isolation", "workspace"),
+    ("reads", "read_set"),
+    ("writes", "write_set"),
+    ("files", "write_set"),
+    ("timeout", "timeout_ms"),
+    ("timeout_seconds", "timeout_ms"),
+    ("retry", "retries"),
+    ("max_retries", "retries"),
+    ("on_error", "on_failure"),
+    ("continue_on_error", "on_failure"),
+    ("checks", "verify"),
+    ("tests", "verify"),
+    ("verification", "verify"),
+    ("cmd", "command"),
+    ("review", "gate"),
+    ("approval", "gate"),
+    ("apply_from", "apply"),
+    ("merge", "apply"),
+    ("reasoning_effort", "effort"),
+    ("concurrency", "max_concurrency"),
+    ("max_parallel", "max_concurrency"),
+    ("max_concurrency", "limits"),
+    ("timeout_ms", "limits"),
+    ("params", "parameters"),
+    ("args", "parameters"),
+    ("inputs", "parameters"),
+    ("tasks", "steps"),
+    ("jobs", "steps"),
+    ("nodes", "steps"),
+    ("title", "name"),
+    ("cost", "cost_usd"),
+    ("max_cost", "cost_usd"),
+    ("max_tokens", "tokens"),
+    ("kind", "type"),
+    ("readonly", "read_only"),
+    ("read-only", "read_only"),
+    ("writer", "write"),
+    ("stop", "abort"),
+    ("fail", "abort"),
+    ("ignore", "continue"),
+];
+
+/// The word that was most likely meant.
+pub fn nearest(given: &str, accepted: &[String]) -> Option<String> {
+    let lower = given.to_lowercase();
+    let is_synonym =
+        |(own, other): &&(&str, &str)| *own == lower && accepted.iter().any(|word| word == other);
+    if let Some((_, other)) = SYNONYMS.iter().find(is_synonym) {
+        return Some((*other).to_owned());
+    }
+    // A long text is nobody's slip of the finger, and comparing it costs.
+    if given.len() > 100 {
+        return None;
+    }
+    accepted
+        .iter()
+        .map(|word| (strsim::jaro_winkler(&lower, &word.to_lowercase()), word))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, word)| word.clone())
+}

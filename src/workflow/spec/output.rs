@@ -1,0 +1,173 @@
+//! What a step must deliver: a JSON schema that can be used, and what can stand where in it.
+
+use serde_json::{Map, Value};
+
+use super::flaw::{Flaw, inside};
+use crate::config::AnswerSchema;
+
+/// How often a reference is followed before it counts as going round in circles.
+const MOST_HOPS: usize = 32;
+
+/// What is wrong with a schema, if anything is.
+pub fn flaws(schema: &Value, pointer: &str) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    references(schema, pointer, &mut flaws);
+    if !flaws.is_empty() {
+        return flaws;
+    }
+    if schema.get("type").and_then(Value::as_str) != Some("object") {
+        let message = "the schema must be of an object: `\"type\": \"object\"`";
+        flaws.push(Flaw::new(inside(pointer, "type"), message));
+        return flaws;
+    }
+    if let Err(reason) = AnswerSchema::parse(&schema.to_string()) {
+        let short: String = reason.chars().take(300).collect();
+        flaws.push(Flaw::new(pointer, short));
+    }
+    flaws
+}
+
+/// Nothing is fetched, and nothing that refers only to itself is followed for ever.
+fn references(schema: &Value, pointer: &str, flaws: &mut Vec<Flaw>) {
+    let mut waiting = vec![(pointer.to_owned(), schema)];
+    while let Some((pointer, value)) = waiting.pop() {
+        match value {
+            Value::Array(values) => {
+                let inner = values.iter().enumerate();
+                waiting.extend(inner.map(|(place, own)| (format!("{pointer}/{place}"), own)));
+            }
+            Value::Object(fields) => {
+                for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
+                    let Some(target) = fields.get(key).and_then(Value::as_str) else { continue };
+                    if !target.starts_with('#') {
+                        let message = "a reference must stay in the schema: it begins with `#`";
+                        flaws.push(Flaw::new(inside(&pointer, key), message));
+                    } else if key == "$ref" && goes_round(schema, fields) {
+                        let message = "the reference leads back to itself";
+                        flaws.push(Flaw::new(inside(&pointer, key), message));
+                    }
+                }
+                let inner = fields.iter();
+                waiting.extend(inner.map(|(key, own)| (inside(&pointer, key), own)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether following references alone never comes to an end.
+fn goes_round(root: &Value, fields: &Map<String, Value>) -> bool {
+    let mut at = fields;
+    for _ in 0..MOST_HOPS {
+        let Some(target) = at.get("$ref").and_then(Value::as_str) else { return false };
+        match target.strip_prefix('#').and_then(|pointer| root.pointer(pointer)) {
+            Some(Value::Object(next)) => at = next,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Whether it has a verdict that can be an approval.
+pub fn has_verdict(schema: &Value) -> bool {
+    let words = schema.pointer("/properties/verdict/enum").and_then(Value::as_array);
+    words.is_some_and(|words| words.iter().any(|word| word == "approve"))
+}
+
+/// Whether a text is a JSON pointer.
+pub fn is_pointer(text: &str) -> bool {
+    let is_escaped = |part: &str| part.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    text.is_empty() || text.starts_with('/') && text.split('/').all(is_escaped)
+}
+
+/// A pointer that cannot be: the part that is not there, and what is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Nowhere {
+    pub part: String,
+    pub known: Vec<String>,
+}
+
+/// Whether something can stand at a pointer in what a schema describes. What the schema does not say
+/// is tolerated; a name that is missing from stated properties is not.
+pub fn reach(schema: &Value, pointer: &str) -> Result<(), Nowhere> {
+    let parts: Vec<String> =
+        pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
+    walk(schema, schema, &parts, 0)
+}
+
+fn walk(root: &Value, at: &Value, parts: &[String], hops: usize) -> Result<(), Nowhere> {
+    let Some((part, rest)) = parts.split_first() else { return Ok(()) };
+    let nowhere = |known: Vec<String>| Err(Nowhere { part: part.clone(), known });
+    let Some(fields) = at.as_object() else {
+        return if *at == Value::Bool(false) { nowhere(Vec::new()) } else { Ok(()) };
+    };
+    if hops > MOST_HOPS {
+        return Ok(());
+    }
+    if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
+        let inner = target.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+        return inner.map_or(Ok(()), |inner| walk(root, inner, parts, hops + 1));
+    }
+    for key in ["allOf", "anyOf", "oneOf"] {
+        if let Some(choices) = fields.get(key).and_then(Value::as_array) {
+            let mut ways = choices.iter().map(|choice| walk(root, choice, parts, hops + 1));
+            let is_reached = if key == "allOf" {
+                ways.all(|way| way.is_ok())
+            } else {
+                ways.any(|way| way.is_ok())
+            };
+            if !is_reached {
+                return nowhere(Vec::new());
+            }
+        }
+    }
+    let can_be = |name: &str| match fields.get("type") {
+        Some(Value::String(own)) => own == name,
+        Some(Value::Array(all)) => all.iter().any(|own| own == name),
+        _ => true,
+    };
+    let index = part.parse::<usize>().ok().filter(|index| index.to_string() == *part);
+    let in_list = index.filter(|_| can_be("array")).map(|index| item(fields, index));
+    let in_object = can_be("object").then(|| property(fields, part));
+    let mut known = Vec::new();
+    for way in [in_list, in_object].into_iter().flatten() {
+        match way {
+            Ok(None) => return Ok(()),
+            Ok(Some(inner)) => return walk(root, inner, rest, hops + 1),
+            Err(names) => known = names,
+        }
+    }
+    nowhere(known)
+}
+
+/// The schema of an item; `None` when nothing is said, an error when there cannot be one.
+fn item(fields: &Map<String, Value>, index: usize) -> Result<Option<&Value>, Vec<String>> {
+    let most = fields.get("maxItems").and_then(Value::as_u64);
+    if most.is_some_and(|most| u64::try_from(index).is_ok_and(|index| index >= most)) {
+        return Err(Vec::new());
+    }
+    let first = fields.get("prefixItems").and_then(Value::as_array);
+    match first.and_then(|first| first.get(index)).or_else(|| fields.get("items")) {
+        Some(Value::Bool(false)) => Err(Vec::new()),
+        inner => Ok(inner),
+    }
+}
+
+/// The schema of a property, in the same way.
+fn property<'v>(
+    fields: &'v Map<String, Value>,
+    name: &str,
+) -> Result<Option<&'v Value>, Vec<String>> {
+    let stated = fields.get("properties").and_then(Value::as_object);
+    if let Some(inner) = stated.and_then(|own| own.get(name)) {
+        return Ok(Some(inner));
+    }
+    let known = || stated.map(|own| own.keys().cloned().collect()).unwrap_or_default();
+    match fields.get("additionalProperties") {
+        Some(Value::Bool(true)) => Ok(None),
+        Some(inner @ Value::Object(_)) => Ok(Some(inner)),
+        _ if fields.contains_key("patternProperties") => Ok(None),
+        None if stated.is_none() => Ok(None),
+        _ => Err(known()),
+    }
+}
