@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::annex::{AnnexError, Annexes, Closed, Mode, Wanted};
-use crate::config::Config;
+use crate::config::{Config, Subagents};
 use crate::error::{Kind, Report};
 use crate::event::SessionStarted;
 use crate::history::History;
@@ -24,6 +24,7 @@ use crate::secret::Secrets;
 use crate::tool::{
     Commands, Containment, Desk, Host, Program, Said, Served, Signals, ToolContext, Toolbox,
 };
+use crate::workflow::{self, Ground, Workflow};
 use crate::workspace::Workspace;
 
 /// A Workspace, its tools, and a way to interrupt them.
@@ -218,4 +219,25 @@ fn told(closed: &Closed) -> String {
         Closed::Removed { branch: Some(branch) } => format!("removed, {branch} stays"),
         Closed::Kept { changes } => format!("kept with {changes} changes"),
     }
+}
+
+/// Reads a Workflow as the program does, with the roles of this build and the usual limits, and gives
+/// its whole form.
+pub fn workflow(text: &[u8], arguments: Map<String, Value>) -> Result<Value, Report> {
+    let workflow = read_workflow(text, arguments)?;
+    Ok(serde_json::to_value(&workflow).unwrap_or_default())
+}
+
+/// The ids of the steps of a Workflow, wave by wave.
+pub fn waves(text: &[u8], arguments: Map<String, Value>) -> Result<Value, Report> {
+    let workflow = read_workflow(text, arguments)?;
+    let id = |place: usize| Value::from(workflow.steps[place].id.as_str());
+    let waves = workflow::waves(&workflow).into_iter();
+    Ok(waves.map(|wave| wave.into_iter().map(id).collect::<Value>()).collect())
+}
+
+fn read_workflow(text: &[u8], arguments: Map<String, Value>) -> Result<Workflow, Report> {
+    let mut ground = Ground::of_this_build(Subagents::default());
+    ground.arguments = arguments;
+    Workflow::read(text, &ground).map_err(|error| Report::from(&error))
 }

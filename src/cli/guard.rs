@@ -16,6 +16,7 @@ const HERE: &[&str] = &[
     "mcp",
     "skills",
     "agents",
+    "workflow",
     "trust",
     "untrust",
     "acp",
@@ -41,7 +42,7 @@ const HERE: &[&str] = &[
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] = &["workflow", "delegate"];
+const LATER: &[&str] = &["delegate"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {

@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use flaw::{Flaw, SpecError, quoted};
+pub use json::read as parse;
 pub use keys::{reference, schema};
-pub use read::{Ground, misfit};
+pub use read::{Ground, misfit, parameters};
 
 use crate::permission::sorted;
 use crate::skill::sha256;

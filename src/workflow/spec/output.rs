@@ -1,5 +1,7 @@
 //! What a step must deliver: a JSON schema that can be used, and what can stand where in it.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::flaw::{Flaw, inside};
@@ -27,7 +29,8 @@ pub fn flaws(schema: &Value, pointer: &str) -> Vec<Flaw> {
     flaws
 }
 
-/// Nothing is fetched, and nothing that refers only to itself is followed for ever.
+/// Nothing is fetched, and nothing is followed for ever: a reference names a place in the same schema,
+/// and no place leads back to itself before it has looked into a value.
 fn references(schema: &Value, pointer: &str, flaws: &mut Vec<Flaw>) {
     let mut waiting = vec![(pointer.to_owned(), schema)];
     while let Some((pointer, value)) = waiting.pop() {
@@ -38,12 +41,16 @@ fn references(schema: &Value, pointer: &str, flaws: &mut Vec<Flaw>) {
             }
             Value::Object(fields) => {
                 for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
-                    let Some(target) = fields.get(key).and_then(Value::as_str) else { continue };
-                    if !target.starts_with('#') {
-                        let message = "a reference must stay in the schema: it begins with `#`";
+                    let target = fields.get(key).and_then(Value::as_str);
+                    if target.is_some_and(|target| target != "#" && !target.starts_with("#/")) {
+                        let message =
+                            "a reference must stay in the schema: it is `#`, or begins with `#/`";
                         flaws.push(Flaw::new(inside(&pointer, key), message));
-                    } else if key == "$ref" && goes_round(schema, fields) {
-                        let message = "the reference leads back to itself";
+                    }
+                }
+                for key in ["$id", "$anchor", "$dynamicAnchor"] {
+                    if fields.get(key).is_some_and(Value::is_string) {
+                        let message = "a schema has no name of its own here";
                         flaws.push(Flaw::new(inside(&pointer, key), message));
                     }
                 }
@@ -53,19 +60,62 @@ fn references(schema: &Value, pointer: &str, flaws: &mut Vec<Flaw>) {
             _ => {}
         }
     }
+    if flaws.is_empty() && goes_round(schema) {
+        flaws.push(Flaw::new(pointer, "a reference of the schema leads back to itself"));
+    }
 }
 
-/// Whether following references alone never comes to an end.
-fn goes_round(root: &Value, fields: &Map<String, Value>) -> bool {
-    let mut at = fields;
-    for _ in 0..MOST_HOPS {
-        let Some(target) = at.get("$ref").and_then(Value::as_str) else { return false };
-        match target.strip_prefix('#').and_then(|pointer| root.pointer(pointer)) {
-            Some(Value::Object(next)) => at = next,
-            _ => return false,
+/// What a schema says of the same value, and not of something in it.
+fn beside<'v>(root: &'v Value, fields: &'v Map<String, Value>) -> Vec<&'v Value> {
+    let mut all = Vec::new();
+    for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
+        let target = fields.get(key).and_then(Value::as_str);
+        all.extend(target.and_then(|own| own.strip_prefix('#')).and_then(|own| root.pointer(own)));
+    }
+    for key in ["allOf", "anyOf", "oneOf"] {
+        all.extend(fields.get(key).and_then(Value::as_array).into_iter().flatten());
+    }
+    all.extend(["not", "if", "then", "else"].iter().filter_map(|key| fields.get(*key)));
+    for key in ["dependentSchemas", "dependencies"] {
+        let inner = fields.get(key).and_then(Value::as_object);
+        all.extend(inner.into_iter().flat_map(Map::values));
+    }
+    all
+}
+
+/// Whether some part of a schema is about a value only if it is about that value already.
+fn goes_round(root: &Value) -> bool {
+    let mut parts = vec![root];
+    let mut waiting = vec![root];
+    while let Some(value) = waiting.pop() {
+        match value {
+            Value::Array(values) => waiting.extend(values),
+            Value::Object(fields) => waiting.extend(fields.values()),
+            _ => continue,
+        }
+        parts.push(value);
+    }
+    // Parts are known by where they are in memory.
+    let mut is_done: HashSet<*const Value> = HashSet::new();
+    for part in parts {
+        let mut way: HashSet<*const Value> = HashSet::new();
+        let mut stack: Vec<(&Value, bool)> = vec![(part, false)];
+        while let Some((at, is_left)) = stack.pop() {
+            let key = std::ptr::from_ref(at);
+            if is_left {
+                way.remove(&key);
+                is_done.insert(key);
+                continue;
+            }
+            let Some(fields) = at.as_object().filter(|_| !is_done.contains(&key)) else { continue };
+            if !way.insert(key) {
+                return true;
+            }
+            stack.push((at, true));
+            stack.extend(beside(root, fields).into_iter().map(|next| (next, false)));
         }
     }
-    true
+    false
 }
 
 /// Whether it has a verdict that can be an approval.

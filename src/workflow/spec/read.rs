@@ -85,7 +85,7 @@ impl Workflow {
 }
 
 /// The parameters of a spec; `None` when they, or the whole spec, cannot be read at all.
-fn parameters(written: &Value, flaws: &mut Vec<Flaw>) -> Option<Vec<Parameter>> {
+pub fn parameters(written: &Value, flaws: &mut Vec<Flaw>) -> Option<Vec<Parameter>> {
     let Some(fields) = written.as_object() else {
         flaws.push(Flaw::new("", "a workflow must be a JSON object"));
         return None;

@@ -158,7 +158,9 @@ impl Shape {
             (Shape::OneOrMore(shape, most), Value::Array(values)) => {
                 return list(shape, values, 0..=*most, pointer, flaws);
             }
-            (Shape::OneOrMore(shape, _), value) if !value.is_object() => {
+            (Shape::OneOrMore(shape, _), value)
+                if !value.is_object() || matches!(shape, Shape::TextOr(..)) =>
+            {
                 return shape.check(value, pointer, flaws);
             }
             (Shape::List(shape, least, most), Value::Array(values)) => {

@@ -216,3 +216,17 @@ fn a_text_that_is_no_spec_is_refused_with_its_place() {
     let error = Workflow::read(deep, &ground()).unwrap_err();
     assert!(error.to_string().contains("nested"), "{error}");
 }
+
+#[test]
+fn a_schema_may_lead_back_only_by_way_of_a_value() {
+    let tree = json!({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}});
+    assert!(output::flaws(&tree, "").is_empty());
+    let twice = json!({"type": "object", "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{}, {}]}}});
+    assert!(output::flaws(&twice, "").is_empty());
+    for round in [
+        json!({"type": "object", "$ref": "#"}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"if": {"$ref": "#/$defs/b"}}}}),
+    ] {
+        assert_eq!(output::flaws(&round, "/x")[0].pointer, "/x");
+    }
+}

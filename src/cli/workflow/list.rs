@@ -1,0 +1,150 @@
+//! `pixir workflow list`: the workflows that can be named here, and those that cannot be used.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::source::{names, roots};
+use crate::cli::Context;
+use crate::cli::exit::Exit;
+use crate::error::Report;
+use crate::render::one_line;
+use crate::skill::Parameter;
+use crate::workflow::{Ground, Written};
+
+/// How many files of one folder are looked at.
+const MOST: usize = 200;
+
+pub fn list(context: &Context) -> Result<Exit, Report> {
+    let folder = context.folder()?;
+    let roster = context.roster(&folder)?;
+    let limits = context.settings(Some(&folder))?.config.subagents;
+    let role = |name: &str| roster.find(name).ok();
+    let ground = Ground { role: &role, roles: names(&roster), limits, arguments: Map::new() };
+    let (mut entries, mut broken): (Vec<Value>, Vec<(PathBuf, String)>) = (Vec::new(), Vec::new());
+    for root in roots(&folder, context)? {
+        for path in files(&root) {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if entries.iter().any(|entry| entry["name"] == name.as_str()) {
+                continue;
+            }
+            match entry_of_file(&path, &name, &ground) {
+                Ok(entry) => entries.push(entry),
+                Err(message) => broken.push((path, message)),
+            }
+        }
+    }
+    for skill in context.skills(&folder)?.all().skills {
+        let (templates, flaws) = skill.templates();
+        broken.extend(flaws.into_iter().map(|flaw| {
+            let line = flaw.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            (flaw.path, format!("{line}{}", flaw.message))
+        }));
+        for template in templates {
+            let path = skill.folder.join(&template.path);
+            let written = Written::Template(Box::new(template.clone()), skill.clone());
+            if let Err(message) = checked(&written, &ground) {
+                broken.push((path, message));
+                continue;
+            }
+            entries.push(json!({
+                "name": template.full_id,
+                "title": template.name,
+                "description": template.description,
+                "source": "skill",
+                "path": path,
+                "trusted": skill.is_trusted,
+                "parameters": template.parameters.iter().map(told).collect::<Vec<_>>(),
+            }));
+        }
+    }
+    for (path, message) in &broken {
+        context.notice(&format!("not used: {}: {message}", path.display()));
+    }
+    if entries.is_empty() {
+        context.notice("there are no workflows; see `pixir workflow --help`");
+    }
+    let output = json!({
+        "workflows": entries,
+        "broken": broken.iter().map(|(path, message)| json!({ "path": path, "message": message })).collect::<Vec<_>>(),
+    });
+    Ok(context.told("workflow", &words(&entries), output))
+}
+
+fn words(entries: &[Value]) -> String {
+    let name = |entry: &Value| entry["name"].as_str().unwrap_or_default().to_owned();
+    let width = entries.iter().map(|entry| name(entry).len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for entry in entries {
+        let parameters: Vec<String> = entry["parameters"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|own| {
+                let mark = if own["required"] == true { "" } else { "?" };
+                format!("{}{mark}", own["name"].as_str().unwrap_or_default())
+            })
+            .collect();
+        let description = match entry["description"].as_str().filter(|words| !words.is_empty()) {
+            Some(words) => words,
+            None => entry["title"].as_str().unwrap_or_default(),
+        };
+        let trust = if entry["trusted"] == false { ", not trusted" } else { "" };
+        let source = entry["source"].as_str().unwrap_or_default();
+        // Writing to a String cannot fail.
+        write!(text, "{:width$}  {}  ({source}{trust})", name(entry), one_line(description, 100))
+            .ok();
+        if !parameters.is_empty() {
+            write!(text, "  {}", one_line(&parameters.join(" "), 100)).ok();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn files(root: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
+    let is_spec = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(is_spec)
+        .take(MOST)
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn entry_of_file(path: &Path, name: &str, ground: &Ground<'_>) -> Result<Value, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let written = Written::spec(bytes).map_err(|error| error.to_string())?;
+    checked(&written, ground)?;
+    let Written::Spec(value) = &written else { return Err("it is no spec".to_owned()) };
+    Ok(json!({
+        "name": name,
+        "title": value.get("name").or_else(|| value.get("id")),
+        "description": value.get("description").and_then(Value::as_str).unwrap_or_default(),
+        "source": "file",
+        "path": path,
+        "parameters": written.parameters().iter().map(told).collect::<Vec<_>>(),
+    }))
+}
+
+/// Reads it as far as that can be done without arguments.
+fn checked(written: &Written, ground: &Ground<'_>) -> Result<(), String> {
+    if written.parameters().iter().any(|own| own.is_required) {
+        return Ok(());
+    }
+    written.read(ground).map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn told(own: &Parameter) -> Value {
+    json!({
+        "name": own.name,
+        "type": own.kind.name(),
+        "required": own.is_required,
+        "default": own.default,
+        "description": own.description,
+    })
+}

@@ -1,0 +1,62 @@
+//! `pixir workflow validate`: everything that is wrong with a workflow, in one go.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use super::NamedArgs;
+use super::plan::counted;
+use super::source::{Named, named};
+use crate::cli::exit::Exit;
+use crate::cli::{Context, say};
+use crate::error::Report;
+use crate::render::{Envelope, one_line};
+use crate::workflow::{Flaw, Plan, odd};
+
+pub fn validate(args: &NamedArgs, context: &Context) -> Result<Exit, Report> {
+    let Named { from, read } = named(args, context)?;
+    let error = match read {
+        Ok(workflow) => {
+            let (plan, odd) = (Plan::of(&workflow), odd(&workflow));
+            let mut text = String::new();
+            for flaw in &odd {
+                // Writing to a String cannot fail.
+                writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
+            }
+            let (steps, waves) = (workflow.steps.len(), plan.waves.len());
+            let told = format!(
+                "{}, nothing is wrong",
+                [counted(steps, "step"), counted(waves, "wave")].join(" in ")
+            );
+            writeln!(text, "{}: {told}", workflow.id).ok();
+            let output = json!({
+                "valid": true,
+                "id": workflow.id,
+                "hash": workflow.hash(),
+                "steps": steps,
+                "waves": waves,
+                "flaws": [],
+                "warnings": odd.iter().map(Flaw::facts).collect::<Vec<_>>(),
+            });
+            return Ok(context.told("workflow", &text, output));
+        }
+        Err(error) => error,
+    };
+    let mut text = String::new();
+    for flaw in &error.flaws {
+        writeln!(text, "error: {}", one_line(&flaw.to_string(), 1_000)).ok();
+    }
+    let count = error.flaws.len() + error.left_out;
+    writeln!(text, "{}: {}", one_line(&from, 200), counted(count, "error")).ok();
+    if context.flags.json {
+        let flaws: Vec<_> = error.flaws.iter().map(Flaw::facts).collect();
+        let output = json!({ "valid": false, "flaws": flaws, "left_out": error.left_out });
+        let mut envelope =
+            Envelope::failure("workflow", Report::from(&error), context.started.elapsed());
+        envelope.output = output;
+        say(&envelope.line());
+    } else {
+        say(&text);
+    }
+    Ok(Exit::Usage)
+}

@@ -1,0 +1,54 @@
+//! What can be run and is probably not meant.
+
+use std::collections::HashSet;
+
+use super::spec::{Flaw, Posture, Workflow, Workspace};
+
+/// Whatever is odd about a Workflow that nothing is wrong with.
+pub fn odd(workflow: &Workflow) -> Vec<Flaw> {
+    let steps = &workflow.steps;
+    let applied: HashSet<&str> = steps.iter().filter_map(|step| step.apply.as_deref()).collect();
+    let reviewed: HashSet<&str> = steps.iter().filter_map(|step| step.gate.as_deref()).collect();
+    let awaited: HashSet<&str> =
+        steps.iter().flat_map(|step| step.depends_on.iter().map(String::as_str)).collect();
+    let mut found = Vec::new();
+    for (place, step) in steps.iter().enumerate() {
+        let id = step.id.as_str();
+        let is_copy = step.workspace != Workspace::Shared;
+        if step.posture == Posture::Write && is_copy && !applied.contains(id) {
+            let message =
+                format!("no step applies what `{id}` changes; it stays in its own Workspace");
+            found.push(Flaw::new(format!("/steps/{place}"), message));
+        }
+        let is_review = step.role == "reviewer" && step.apply.is_none();
+        if is_review && awaited.contains(id) && !reviewed.contains(id) && step.output.is_none() {
+            let message =
+                format!("steps wait for the review `{id}`, but none has it as its `gate`");
+            found.push(Flaw::new(format!("/steps/{place}"), message));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Subagents;
+    use crate::workflow::Ground;
+
+    #[test]
+    fn changes_that_nobody_applies_and_reviews_that_nobody_heeds_are_told() {
+        let written = json!({"id": "x", "steps": [
+            {"id": "make", "task": "x"},
+            {"id": "more", "task": "x"},
+            {"id": "look", "task": "x", "role": "reviewer", "depends_on": "make"},
+            {"id": "land", "apply": "make", "depends_on": "look"},
+        ]});
+        let ground = Ground::of_this_build(Subagents::default());
+        let told = odd(&Workflow::of(&written, &ground).unwrap());
+        let told: Vec<&str> = told.iter().map(|flaw| flaw.pointer.as_str()).collect();
+        assert_eq!(told, ["/steps/1", "/steps/2"]);
+    }
+}

@@ -1,0 +1,198 @@
+//! A Workflow that somebody wrote and somebody else names: a spec, or the template of a Skill.
+//!
+//! A template is a spec with places in it, and its parameters stand beside it. It is filled, gets the
+//! template's own id and name where it has none, and is then read like any other; whatever is wrong
+//! keeps its pointer into the file of the template.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::spec::{Flaw, Ground, SpecError, Workflow, misfit, parameters, parse, quoted};
+use crate::error::{Explain, Kind};
+use crate::skill::{self, Filling, Parameter, Skill, Skills, Template, Type};
+
+/// How many templates are named when one is not found.
+const MOST_NAMED: usize = 20;
+
+/// A Workflow before its arguments are known.
+#[derive(Debug, Clone)]
+pub enum Written {
+    Spec(Value),
+    Template(Box<Template>, Arc<Skill>),
+}
+
+impl Written {
+    /// The JSON of a spec.
+    pub fn spec(text: impl AsRef<[u8]>) -> Result<Self, SpecError> {
+        parse(text.as_ref()).map(Self::Spec)
+    }
+
+    /// The template of that name: `skill/template`, `skill:template`, or its id when no other has it.
+    pub fn template(skills: &Skills, name: &str) -> Result<Self, LostTemplate> {
+        let mut known = Vec::new();
+        let mut found = Vec::new();
+        let mut broken = None;
+        for skill in skills.all().skills {
+            let (templates, flaws) = skill.templates();
+            for template in templates {
+                let (own, id) = (skill.name(), &template.id);
+                let is_meant = [format!("{own}/{id}"), format!("{own}:{id}"), id.clone()];
+                known.push(template.full_id.clone());
+                if is_meant.iter().any(|meant| meant == name) {
+                    found.push((template, Arc::clone(&skill)));
+                }
+            }
+            let stem = name.rsplit(['/', ':']).next().unwrap_or(name);
+            let is_file = |flaw: &skill::Flaw| flaw.path.file_stem().is_some_and(|own| own == stem);
+            broken = broken.or_else(|| flaws.into_iter().find(is_file));
+        }
+        if found.len() > 1 {
+            let all = found.iter().map(|(template, _)| template.full_id.clone()).collect();
+            return Err(LostTemplate::Several { name: name.to_owned(), all });
+        }
+        match (found.pop(), broken) {
+            (Some((template, skill)), _) => Ok(Self::Template(Box::new(template), skill)),
+            (None, Some(flaw)) => Err(LostTemplate::Broken { name: name.to_owned(), flaw }),
+            (None, None) => {
+                known.truncate(MOST_NAMED);
+                Err(LostTemplate::Unknown { name: name.to_owned(), known })
+            }
+        }
+    }
+
+    /// What it can be given. What is wrong with them is told when it is read.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        match self {
+            Self::Spec(value) => parameters(value, &mut Vec::new()).unwrap_or_default(),
+            Self::Template(template, _) => template.parameters.clone(),
+        }
+    }
+
+    /// Arguments as a person types them, `name=value`. A value is JSON where its type is not text.
+    pub fn arguments(&self, typed: &[String]) -> Result<Map<String, Value>, SpecError> {
+        let known = self.parameters();
+        let (mut arguments, mut flaws) = (Map::new(), Vec::new());
+        for pair in typed {
+            let Some((name, text)) = pair.split_once('=') else {
+                let message = format!("the argument {} has no `=`: name=value", quoted(pair));
+                flaws.push(Flaw::new("/parameters", message));
+                continue;
+            };
+            let kind =
+                known.iter().find(|own| own.name == name).map_or(Type::String, |own| own.kind);
+            let value = match (kind, serde_json::from_str::<Value>(text)) {
+                (Type::String, _) | (Type::Any, Err(_)) => Value::from(text),
+                (_, Ok(value)) => value,
+                (kind, Err(_)) => {
+                    let (kind, text) = (kind.name(), quoted(text));
+                    let message = format!(
+                        "the value of `{name}` must be of type {kind}, as JSON, not {text}"
+                    );
+                    flaws.push(Flaw::new(format!("/parameters/{name}"), message));
+                    continue;
+                }
+            };
+            if arguments.insert(name.to_owned(), value).is_some() {
+                let message = format!("the argument {} is given twice", quoted(name));
+                flaws.push(Flaw::new("/parameters", message));
+            }
+        }
+        SpecError::of(flaws).map_or(Ok(arguments), Err)
+    }
+
+    /// Reads it with the arguments of the ground.
+    pub fn read(&self, ground: &Ground<'_>) -> Result<Workflow, SpecError> {
+        match self {
+            Self::Spec(value) => Workflow::of(value, ground),
+            Self::Template(template, _) => filled(template, ground),
+        }
+    }
+
+    /// Refuses what a stranger wrote and nobody has trusted. It can be looked at, not run.
+    pub fn check_trust(&self) -> Result<(), LostTemplate> {
+        match self {
+            Self::Template(template, skill) if !skill.is_trusted => Err(LostTemplate::Untrusted {
+                name: template.full_id.clone(),
+                path: skill.path.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn filled(template: &Template, ground: &Ground<'_>) -> Result<Workflow, SpecError> {
+    let written = Value::Object(template.workflow().clone());
+    if written.get("parameters").is_some() {
+        let message = "the parameters of a template stand beside its `workflow`, not in it";
+        return Err(SpecError::one(Flaw::new("/workflow/parameters", message)));
+    }
+    let filling = Filling::new(&template.parameters, &ground.arguments).map_err(|wrong| {
+        let flaws = wrong.into_iter().map(misfit).collect();
+        // There is at least one, or it would have been filled.
+        SpecError { flaws, left_out: 0 }
+    })?;
+    let mut value = filling.fill(&written).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        let own = [
+            ("id", template.id.replace('.', "-").chars().take(64).collect()),
+            ("name", template.name.clone()),
+            ("description", template.description.clone()),
+        ];
+        for (key, text) in own {
+            if !fields.contains_key(key) && !text.trim().is_empty() {
+                fields.insert(key.to_owned(), text.into());
+            }
+        }
+    }
+    Workflow::filled(&value, ground).map_err(|error| {
+        error.moved(|pointer| format!("/workflow{}", filling.origin(&written, pointer)))
+    })
+}
+
+/// A template that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LostTemplate {
+    #[error("there is no workflow {}", quoted(name))]
+    Unknown { name: String, known: Vec<String> },
+    #[error("several skills have a workflow {}", quoted(name))]
+    Several { name: String, all: Vec<String> },
+    #[error("the workflow {} cannot be used: {flaw}", quoted(name))]
+    Broken { name: String, flaw: skill::Flaw },
+    #[error("the workflow `{name}` belongs to a skill that is not trusted")]
+    Untrusted { name: String, path: PathBuf },
+}
+
+impl Explain for LostTemplate {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Unknown { .. } => Kind::NotFound,
+            Self::Several { .. } => Kind::InvalidArgs,
+            Self::Broken { .. } => Kind::InvalidSkill,
+            Self::Untrusted { .. } => Kind::PermissionDenied,
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            Self::Unknown { known, .. } => json!({ "known": known }),
+            Self::Several { all, .. } => json!({ "known": all }),
+            Self::Broken { flaw, .. } => json!({ "path": flaw.path, "line": flaw.line }),
+            Self::Untrusted { path, .. } => json!({ "path": path }),
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            Self::Unknown { .. } => vec!["name a file, or see `pixir workflow list`".to_owned()],
+            Self::Several { all, .. } => vec![format!("use one of: {}", all.join(", "))],
+            Self::Broken { .. } => {
+                vec!["mend the file; `pixir skills validate` checks it".to_owned()]
+            }
+            Self::Untrusted { .. } => {
+                vec!["look at the skill, then run `pixir trust` in a terminal".to_owned()]
+            }
+        }
+    }
+}

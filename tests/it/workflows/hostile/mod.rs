@@ -1,0 +1,206 @@
+//! A hundred and more specs that nobody should write: each is refused at its place, in its words.
+
+/// Steps that are wrong by themselves.
+mod alone;
+/// Steps that do not fit together.
+mod together;
+/// Texts that are no JSON, and specs that are wrong at their top.
+mod whole;
+
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+use super::{flaws, of_steps};
+
+/// A name, a spec, where it is wrong, and words of what is said.
+pub type Case = (&'static str, String, &'static str, &'static str);
+
+/// A value with these fields.
+pub fn with(mut base: Value, fields: &Value) -> Value {
+    for (key, value) in fields.as_object().unwrap() {
+        base[key] = value.clone();
+    }
+    base
+}
+
+/// A spec with fields at its top.
+pub fn top(fields: &Value) -> String {
+    with(of_steps(&json!([{"id": "a", "task": "x"}])), fields).to_string()
+}
+
+/// A spec of one step with these fields.
+pub fn one(fields: &Value) -> String {
+    of_steps(&json!([with(json!({"id": "a", "task": "x"}), fields)])).to_string()
+}
+
+/// A spec of a step that delivers findings, and a second one with these fields.
+pub fn two(fields: &Value) -> String {
+    let scan = json!({"id": "scan", "task": "x", "role": "explorer", "output": {
+        "type": "object", "properties": {"findings": {"type": "array", "items": {"type": "string"}}},
+    }});
+    of_steps(&json!([scan, with(json!({"id": "b"}), fields)])).to_string()
+}
+
+/// A spec of these steps.
+pub fn steps(steps: &Value) -> String {
+    of_steps(steps).to_string()
+}
+
+#[test]
+fn a_hundred_hostile_specs_are_refused_at_their_place() {
+    let all: Vec<Case> =
+        [whole::texts(), whole::tops(), alone::cases(), together::cases()].concat();
+    assert!(all.len() >= 100, "{}", all.len());
+    let mut wrong = Vec::new();
+    for (name, text, pointer, words) in &all {
+        let told = flaws(text, &json!({}));
+        // One mistake is told once, and those of its kind that follow from it are not told at all.
+        let twice = ["itself", "waits", "circle"].iter().any(|word| words.contains(word));
+        let fits = |(own, said): &(String, String)| {
+            let is_place = own == pointer || words.contains("nested") && own.starts_with(pointer);
+            is_place && said.contains(words)
+        };
+        if !told.first().is_some_and(fits) || told.len() > 1 && !twice {
+            wrong.push(format!("{name}: {pointer}: {words}\n  told: {told:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), all.len(), wrong.join("\n"));
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused() {
+    for bytes in [&b"\xff\xfe{\0}\0"[..], b"{\"id\": \"\xc3\"}", b"\x00", b"\xed\xa0\x80"] {
+        assert_eq!(flaws(bytes, &json!({})).len(), 1);
+    }
+    assert!(flaws(b"{\"id\": \"\xc3\"}", &json!({}))[0].1.contains("not UTF-8 from byte 8"));
+}
+
+#[test]
+fn thousands_of_flaws_are_counted_and_not_all_told() {
+    let steps: Vec<Value> = (0..2_000)
+        .map(|n| json!({"id": format!("s{n}"), "tusk": "x", "depends_on": ["a", "b", "c", "d"]}))
+        .collect();
+    let text = of_steps(&json!(steps)).to_string();
+    let report = pixir::workbench::workflow(text.as_bytes(), Map::new()).unwrap_err();
+    assert_eq!(report.details["flaws"].as_array().unwrap().len(), 100);
+    assert_eq!(report.details["left_out"], 2_000 * 6 - 100);
+    assert!(report.message.ends_with("(and 11999 more)"), "{}", report.message);
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(|number| json!(number)),
+        "\\PC{0,12}".prop_map(Value::from),
+        prop::sample::select(vec!["a", "b", "**", "{{ a }}", "/x", "object", "write", "reviewer"])
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 64, 6, |inner| {
+        let key =
+            prop_oneof![prop::sample::select(KEYS.to_vec()).prop_map(str::to_owned), "\\PC{0,6}"];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((key, inner), 0..6)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+        ]
+    })
+}
+
+/// Words that lead into the reader.
+const KEYS: &[&str] = &[
+    "id",
+    "name",
+    "parameters",
+    "limits",
+    "budget",
+    "steps",
+    "task",
+    "apply",
+    "role",
+    "depends_on",
+    "posture",
+    "workspace",
+    "read_set",
+    "write_set",
+    "timeout_ms",
+    "retries",
+    "on_failure",
+    "needs",
+    "output",
+    "verify",
+    "gate",
+    "type",
+    "default",
+    "required",
+    "step",
+    "pointer",
+    "command",
+    "properties",
+    "$ref",
+    "enum",
+    "items",
+];
+
+/// A spec that is good, to be spoilt.
+fn good() -> Value {
+    json!({
+        "id": "x",
+        "parameters": {"n": {"type": "integer", "default": 2}},
+        "limits": {"max_concurrency": "{{ n }}"},
+        "steps": [
+            {"id": "a", "task": "x", "role": "explorer", "output": {"type": "object", "properties": {"v": {}}}},
+            {"id": "b", "task": "x", "needs": {"v": "a/v"}, "write_set": ["src/**", "a.md"], "verify": ["true"]},
+            {"id": "c", "task": "x", "role": "reviewer", "depends_on": "b"},
+            {"id": "d", "apply": "b", "gate": "c"},
+        ],
+    })
+}
+
+/// Puts something else at the place that a number leads to.
+fn spoil(value: &mut Value, mut place: usize, other: Value) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() && place % 7 != 0 => {
+            let nth = place % fields.len();
+            place /= fields.len();
+            if let Some(inner) = fields.values_mut().nth(nth) {
+                spoil(inner, place, other);
+            }
+        }
+        Value::Array(values) if !values.is_empty() && place % 7 != 0 => {
+            let nth = place % values.len();
+            place /= values.len();
+            spoil(&mut values[nth], place, other);
+        }
+        value => *value = other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_given_is_read_or_refused(value in any_json()) {
+        let told = flaws(value.to_string(), &json!({}));
+        prop_assert!(told.iter().all(|(pointer, _)| pointer.is_empty() || pointer.starts_with('/')));
+    }
+
+    #[test]
+    fn whatever_is_spoilt_is_read_or_refused(place in any::<usize>(), other in any_json()) {
+        let mut spec = good();
+        spoil(&mut spec, place, other);
+        for (pointer, _) in flaws(spec.to_string(), &json!({})) {
+            // A flaw is at a place of the file, or where something is missing from it.
+            let parent = pointer.rsplit_once('/').map_or("", |(parent, _)| parent);
+            prop_assert!(spec.pointer(parent).is_some(), "{} in {}", pointer, spec);
+        }
+    }
+
+    #[test]
+    fn a_torn_text_is_refused(end in 0_usize..600) {
+        let text = good().to_string();
+        let torn = text.get(..end.min(text.len() - 1)).unwrap_or_default();
+        prop_assert_eq!(flaws(torn, &json!({})).len(), 1);
+    }
+}

@@ -1,0 +1,34 @@
+//! Graphs of steps: read, refused, planned.
+
+/// What nobody should write, and what they are told.
+mod hostile;
+/// Specs that are good, their schema and their plan.
+mod spec;
+
+use pixir::workbench;
+use serde_json::{Map, Value, json};
+
+/// Every flaw of a spec: its pointer and what is said.
+fn flaws(text: impl AsRef<[u8]>, arguments: &Value) -> Vec<(String, String)> {
+    let arguments = arguments.as_object().cloned().unwrap_or_default();
+    let report = match workbench::workflow(text.as_ref(), arguments) {
+        Err(report) => report,
+        Ok(_) => return Vec::new(),
+    };
+    assert_eq!(report.kind, "invalid_args");
+    assert!(!report.next_actions().is_empty());
+    let text = |flaw: &Value, key: &str| flaw[key].as_str().unwrap().to_owned();
+    let flaws = report.details["flaws"].as_array().unwrap();
+    flaws.iter().map(|flaw| (text(flaw, "json_pointer"), text(flaw, "message"))).collect()
+}
+
+/// The whole form of a spec that is good.
+fn whole(value: &Value, arguments: Map<String, Value>) -> Value {
+    workbench::workflow(value.to_string().as_bytes(), arguments)
+        .unwrap_or_else(|report| panic!("{value}\n{}", report.details))
+}
+
+/// A spec of these steps.
+fn of_steps(steps: &Value) -> Value {
+    json!({ "id": "x", "steps": steps })
+}
