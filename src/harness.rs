@@ -6,6 +6,7 @@ mod children;
 mod grant;
 mod posture;
 mod preview;
+mod workflows;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -47,6 +48,7 @@ pub use branch::{Done, Rewound, Way};
 pub use change::Change;
 pub use children::{Child, ChildStatus, ChildView};
 pub use preview::{Preview, Supposed};
+pub use workflows::{StepState, WatchedStep, WorkflowOrder, WorkflowWatch};
 
 pub use crate::tool::Editor;
 use grant::Grants;

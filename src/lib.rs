@@ -58,7 +58,7 @@ mod rewind;
 mod session;
 mod subagent;
 mod turn;
-#[allow(dead_code, unused_imports, reason = "what a Workflow is; nothing runs them yet")]
+#[allow(dead_code, unused_imports, reason = "not every part of a spec has its command yet")]
 mod workflow;
 
 // Top floor: presenters.

@@ -28,7 +28,7 @@ const HERE: &[&str] = &[
     "fork",
     "compact",
     "tree",
-    "agents",
+    "workflow",
     "changes",
     "merge",
     "config",
@@ -41,7 +41,7 @@ const HERE: &[&str] = &[
 ];
 
 /// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] = &["workflow", "delegate"];
+const LATER: &[&str] = &["delegate"];
 
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {

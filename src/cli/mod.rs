@@ -49,6 +49,7 @@ mod trust;
 mod undo;
 mod usage;
 mod verify;
+mod workflow;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -228,6 +229,7 @@ pub enum Command {
     Mcp(mcp::McpArgs),
     Skills(skills::SkillsArgs),
     Agents(agents::AgentsArgs),
+    Workflow(workflow::WorkflowArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
     Undo(undo::UndoArgs),
@@ -264,6 +266,7 @@ impl Command {
             Command::Mcp(_) => "mcp",
             Command::Skills(_) => "skills",
             Command::Agents(_) => "agents",
+            Command::Workflow(_) => "workflow",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
             Command::Undo(_) => "undo",
@@ -339,6 +342,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Mcp(args) => mcp::mcp(args, context),
         Command::Skills(args) => skills::skills(args, context),
         Command::Agents(args) => agents::agents(args, context),
+        Command::Workflow(args) => workflow::workflow(&args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),

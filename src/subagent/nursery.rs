@@ -7,8 +7,10 @@ use serde_json::json;
 
 use super::record::Record;
 use super::spec::{self, WorkspaceMode};
+use super::terms::{self, Terms};
 use super::{Family, Kin, Subagents};
 use crate::annex::{self, Annex, AnnexError, Annexes};
+use crate::bounds::Bounds;
 use crate::config::{Config, Sight};
 use crate::conversation::Conversation;
 use crate::error::{Kind, Report};
@@ -54,12 +56,18 @@ pub struct Parentage<'a> {
     pub parent: &'a SessionId,
     pub base: &'a Settings,
     pub subagents: &'a Subagents,
+    pub terms: &'a Terms,
 }
 
 impl Parentage<'_> {
     /// The Workspace that holds the Logs of the whole tree, wherever its parts work.
     fn logs(&self) -> &Path {
         paths::holding(&self.base.session_folder)
+    }
+
+    /// Where a new child may write.
+    fn bounds(&self) -> Result<Bounds, Report> {
+        self.terms.narrow(self.base.workspace.bounds()).map_err(unusable)
     }
 }
 
@@ -68,9 +76,10 @@ impl Nursery {
     pub async fn raise(&self, record: &Record, of: Parentage<'_>) -> Result<Raised, Report> {
         let role = spec::role(&record.role).map_err(|error| Report::from(&error))?;
         let annex = self.place(record, &of).await?;
-        let session = self.begin(record, &of, role, annex.as_ref());
+        let bounds = of.bounds()?;
+        let session = self.begin(record, &of, role, annex.as_ref(), &bounds);
         let session = session.map_err(|error| Report::from(&error))?;
-        for globs in of.base.workspace.bounds().sets().skip(1) {
+        for globs in bounds.sets().skip(1) {
             let narrower = PostureChanged {
                 allow_write: globs.allow.clone(),
                 deny_write: globs.deny.clone(),
@@ -79,9 +88,10 @@ impl Nursery {
             session.record(narrower.into()).await.map_err(|error| Report::from(&error))?;
         }
         let workspace = match &annex {
-            Some(annex) => self.open(annex, &of)?,
+            Some(annex) => self.open(annex)?,
             None => of.base.workspace.clone(),
         };
+        let workspace = workspace.bounded(bounds);
         self.converse(session, workspace, record, &of, &History::default()).await
     }
 
@@ -119,16 +129,15 @@ impl Nursery {
     ) -> Result<Workspace, Report> {
         let found = self.annexes.find(of.logs(), child).map_err(|error| Report::from(&error))?;
         match found {
-            Some(annex) => self.open(&annex, of),
+            Some(annex) => self.open(&annex),
             None if record.workspace == WorkspaceMode::Shared => Ok(of.base.workspace.clone()),
             None => Err(Report::from(&AnnexError::NoAnnex(record.id.clone()))),
         }
     }
 
-    fn open(&self, annex: &Annex, of: &Parentage<'_>) -> Result<Workspace, Report> {
+    fn open(&self, annex: &Annex) -> Result<Workspace, Report> {
         let opened = Workspace::open(annex.folder()).map_err(|error| Report::from(&error))?;
-        let bounds = of.base.workspace.bounds().clone();
-        Ok(opened.hiding(self.config.home.folder()).bounded(bounds))
+        Ok(opened.hiding(self.config.home.folder()))
     }
 
     /// Goes on with a child that has a Log.
@@ -142,7 +151,8 @@ impl Nursery {
         let opened = self.sessions.open(of.logs(), child, self.manners.clone()).await;
         let (session, _) = opened.map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
-        self.converse(session, workspace, record, &of, &history).await
+        let bounds = terms::recorded(&history, of.base.workspace.bounds()).map_err(unusable)?;
+        self.converse(session, workspace.bounded(bounds), record, &of, &history).await
     }
 
     fn begin(
@@ -151,10 +161,10 @@ impl Nursery {
         of: &Parentage<'_>,
         role: &Role,
         annex: Option<&Annex>,
+        bounds: &Bounds,
     ) -> Result<Session, SessionError> {
-        let workspace = &of.base.workspace;
-        let folder = annex.map_or(workspace.root(), Annex::folder);
-        let globs = workspace.bounds().sets().next().cloned().unwrap_or_default();
+        let folder = annex.map_or(of.base.workspace.root(), Annex::folder);
+        let globs = bounds.sets().next().cloned().unwrap_or_default();
         let first = SessionStarted {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
             log_version: LOG_VERSION,
@@ -199,9 +209,10 @@ impl Nursery {
         history: &History,
     ) -> Result<Raised, Report> {
         let settings = self.settings(&session, workspace, record, of, history)?;
+        let deepest = self.config.subagents.max_depth;
         let kin = Kin {
             session: session.clone(),
-            depth: record.depth,
+            depth: if of.terms.is_leaf { deepest } else { record.depth },
             own: Some(record.id.clone()),
             settings: settings.clone(),
         };
@@ -252,8 +263,11 @@ impl Nursery {
             workspace,
             shelf: resources,
             session_folder: folder,
-            // What the user wants of the answer is wanted of theirs.
-            wishes: crate::provider::Wishes { answer_schema: None, ..base.wishes.clone() },
+            // What the user wants of the answer is wanted of theirs alone.
+            wishes: crate::provider::Wishes {
+                answer_schema: of.terms.answer.clone(),
+                ..base.wishes.clone()
+            },
             ..base.clone()
         })
     }
@@ -263,6 +277,11 @@ impl Nursery {
         let make = || Tracker::new(workspace.clone(), folder.to_owned(), limits);
         self.config.undo.enabled.then(make)
     }
+}
+
+/// Bounds that cannot be used: going on without them would widen.
+fn unusable(reason: String) -> Report {
+    Report::new(Kind::InvalidArgs, format!("write bounds: {reason}"))
 }
 
 /// The Resources that a parent hands on, by their ids.

@@ -16,6 +16,7 @@ use super::progress::Progress;
 use super::questions::Questions;
 use super::record::{Record, Status};
 use super::show;
+use super::terms::Terms;
 use super::{LEAVING, Subagents};
 use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
@@ -51,6 +52,7 @@ pub struct Job {
     pub text: String,
     /// Ids of the parent's Resources that go with it.
     pub resources: Vec<String>,
+    pub terms: Terms,
     pub link: Link,
 }
 
@@ -110,11 +112,11 @@ impl End {
 /// Runs a child to its end and records that, whatever happens.
 pub async fn run(job: Job, leash: Leash, reply: Reply<Result<Record, ToolError>>) -> Over {
     let Leash { cancel, permit, progress } = leash;
-    let Job { mut record, text, resources, link } = job;
+    let Job { mut record, text, resources, terms, link } = job;
     let is_new = record.child.is_none() && record.status == Status::Queued;
     record.status = Status::Queued;
     let first = if is_new { record.queued() } else { input(&record, &text) };
-    let mut run = Run { record, text, resources, link, cancel, progress };
+    let mut run = Run { record, text, resources, terms, link, cancel, progress };
     if let Err(error) = run.tell(first).await {
         reply.send(Err(ToolError::from(&error))).ok();
         return Over::Refused;
@@ -135,6 +137,7 @@ struct Run {
     record: Record,
     text: String,
     resources: Vec<String>,
+    terms: Terms,
     link: Link,
     cancel: CancellationToken,
     progress: Arc<Progress>,
@@ -216,7 +219,7 @@ impl Run {
 
     async fn prepare(&self) -> Result<Raised, Report> {
         let Link { parent, base, subagents, .. } = &self.link;
-        let of = Parentage { parent: parent.id(), base, subagents };
+        let of = Parentage { parent: parent.id(), base, subagents, terms: &self.terms };
         let nursery = Arc::clone(&subagents.nursery);
         match &self.record.child {
             Some(child) => nursery.wake(child, &self.record, of).await,
@@ -272,7 +275,8 @@ impl Run {
     async fn send(&self, conversation: &Conversation) -> Result<(), Report> {
         let attachments = inherited(&self.link.base, &self.resources)?;
         let max_depth = self.link.subagents.nursery.config.subagents.max_depth;
-        let context = context::text(&self.record, self.link.parent.id(), max_depth);
+        let context =
+            context::text(&self.record, &self.terms.facts, self.link.parent.id(), max_depth);
         let input = Input { text: self.text.clone() };
         let sent = conversation.send_in(input, attachments, Some(context)).await;
         sent.map_err(|error| Report::from(&error))
@@ -372,6 +376,7 @@ impl Run {
         for text in [&mut fact.task, &mut fact.summary].into_iter().flatten() {
             *text = secrets.clean(text).into_owned();
         }
+        fact.extra.extend(self.terms.marks.clone());
         self.link.parent.record(fact.into()).await.map(drop)
     }
 

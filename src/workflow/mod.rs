@@ -1,16 +1,38 @@
 //! Workflows: graphs of steps that run as Subagents, and what is known of each step at its end.
 //!
-//! What is asked for is a `spec`; who may run beside whom is decided by `sets`. Everything that a
-//! run does is a `workflow_event` in the Log of the Session that it belongs to.
+//! What is asked for is a `spec`; who may run beside whom is decided by `sets`. A `run` drives the
+//! `board`; everything that it does is a `workflow_event` in the Log of the Session that it belongs
+//! to, and `fold` reads that back.
 
+mod board;
+mod checkpoint;
+mod digest;
+mod find;
+mod fold;
 mod glob;
+mod outcome;
 mod plan;
+mod run;
 mod sets;
+mod show;
+mod sources;
 mod spec;
+mod tool;
+mod watch;
 
-pub use plan::{Plan, Wait, waves};
-pub use sets::{Conflicts, conflict};
-pub use spec::{
-    Budget, Check, Flaw, Ground, Limits, Need, OnFailure, Posture, SpecError, Step, Workflow,
-    Workspace as WorkspaceMode,
-};
+pub use checkpoint::Bundle;
+pub use find::{Found, all, find, session_named};
+pub use fold::Past;
+pub use outcome::{Halt, Outcome};
+pub use plan::waves;
+pub use run::{Finished, Order, Stage, run};
+pub use show::line_of;
+pub use sources::Sources;
+pub use spec::{Ground, Workflow};
+pub use tool::{RunWorkflow, tool_spec};
+pub use watch::{StepState, Watch, WatchedStep};
+
+/// A name for a run.
+pub fn run_id() -> String {
+    format!("wf_{:010x}", fastrand::u64(..) & 0xff_ffff_ffff)
+}

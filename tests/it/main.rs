@@ -108,5 +108,7 @@ mod trust;
 mod turn;
 /// Turns taken back and brought back.
 mod undo;
+/// Graphs of steps.
+mod workflows;
 /// Commands of every shape, ended in every way.
 mod zoo;

@@ -1,6 +1,6 @@
 //! Children: what they are asked, what they answer, how they end, and what the Logs say of it.
 
-mod cast;
+pub mod cast;
 mod ends;
 mod killed;
 mod limits;

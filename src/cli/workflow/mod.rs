@@ -1,0 +1,60 @@
+//! `pixir workflow`: graphs of steps, checked, drawn, run and gone on with.
+
+mod run;
+mod source;
+mod status;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::Context;
+use super::exit::Exit;
+use crate::error::{Kind, Report};
+use crate::id::SessionId;
+use crate::projection::{self, Standing};
+use crate::workflow::{Found, find, session_named};
+
+/// Check, draw, run and resume graphs of steps
+#[derive(Debug, Args)]
+pub struct WorkflowArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Run(run::RunArgs),
+    Resume(run::ResumeArgs),
+    Status(status::StatusArgs),
+}
+
+pub fn workflow(args: &WorkflowArgs, context: &Context) -> Result<Exit, Report> {
+    match &args.action {
+        Action::Run(args) => run::run(args, context),
+        Action::Resume(args) => run::resume(args, context),
+        Action::Status(args) => status::status(args, context),
+    }
+}
+
+/// The run that an argument names, and the Workspace where it is.
+fn found(id: &str, context: &Context) -> Result<(PathBuf, Found), Report> {
+    let places = match session_named(id) {
+        Some(session) => vec![context.workspace_of(&session)?],
+        None => std::iter::once(context.folder()?).chain(context.workspaces(true)?).collect(),
+    };
+    for workspace in places {
+        if let Some(found) = find(&workspace, id).map_err(|error| Report::from(&error))? {
+            return Ok((workspace, found));
+        }
+    }
+    Err(Report::new(Kind::NotFound, format!("there is no run {id}"))
+        .with_next_actions(vec!["list the runs of this Workspace: pixir workflow status".into()]))
+}
+
+/// Whether a process has the Session open.
+fn is_open(workspace: &Path, id: &SessionId) -> bool {
+    let found = projection::list(workspace, usize::MAX).into_iter();
+    let mut own = found.filter(|summary| summary.session_id == *id);
+    own.any(|summary| matches!(summary.standing, Standing::Running { .. }))
+}

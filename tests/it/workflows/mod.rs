@@ -1,0 +1,4 @@
+//! Workflows: what a spec may say, and what becomes of a run.
+
+mod runs;
+mod troupe;
