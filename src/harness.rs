@@ -346,8 +346,13 @@ impl Harness {
 
     /// Where Skills and roles of a Workspace may be.
     fn places(&self, workspace: &Path) -> Places {
-        let user = Some(self.user_home.clone()).filter(|home| home.parent().is_some());
-        Places { workspace: workspace.to_owned(), user, home: self.config.home.clone() }
+        let home = self.config.home.clone();
+        Places { workspace: workspace.to_owned(), user: self.user(), home }
+    }
+
+    /// The user's home folder; `None` when nobody knows it.
+    fn user(&self) -> Option<PathBuf> {
+        Some(self.user_home.clone()).filter(|home| home.parent().is_some())
     }
 
     /// Whether a model can be shown images.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::{Harness, HarnessError};
+use crate::config::Window;
 use crate::conversation::Conversation;
 use crate::event::Canonical;
 use crate::history::History;
@@ -110,13 +111,19 @@ impl Harness {
     fn subagents(&self) -> &Subagents {
         self.subagents.get_or_init(|| {
             let (home, credential) = (self.config.home.clone(), self.credential.clone());
+            let context_window = self.config.context_window;
             Subagents::new(Nursery {
                 sessions: Arc::clone(&self.sessions),
                 manners: self.manners(),
                 config: self.config.clone(),
                 commands: self.commands.clone(),
                 annexes: self.annexes.clone(),
-                sight: Box::new(move |model| super::sight(&home, &credential, model)),
+                user: self.user(),
+                senses: Box::new(move |model| {
+                    let endpoint = (home.clone(), credential.base_url());
+                    let window = Window::new(context_window, endpoint, model);
+                    (super::sight(&home, &credential, model), window)
+                }),
             })
         })
     }

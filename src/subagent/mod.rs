@@ -39,11 +39,13 @@ use crate::error::Kind;
 use crate::event::PermissionMode;
 use crate::history::History;
 use crate::id::SessionId;
-use crate::role::strictest;
+use crate::paths;
+use crate::role::{Role, strictest};
 use crate::session::{Session, SessionError};
 use crate::tool::{Commands, Rest, ToolError, Toolbox};
 use crate::turn::Settings;
 use actor::{Actor, Inbox, Reply, Rule};
+use nursery::Parentage;
 use run::{Job, Link};
 use spec::{Spec, Wisher};
 
@@ -232,7 +234,17 @@ impl Family {
     }
 
     fn wisher(&self) -> Wisher {
-        Wisher { mode: self.base().stance.mode(), depth: self.depth }
+        let base = self.base();
+        let roster = self.subagents.nursery.roster(paths::holding(self.session.log_path()));
+        Wisher { mode: base.stance.mode(), depth: self.depth, role: base.role, roster }
+    }
+
+    /// The role of a child that goes on.
+    fn role_of(&self, record: &Record) -> Result<&'static Role, ToolError> {
+        let base = self.base();
+        let (parent, terms) = (self.session.id(), &Terms::default());
+        let of = Parentage { parent, base: &base, subagents: &self.subagents, terms };
+        self.subagents.nursery.role(record, &of)
     }
 
     /// What a run is tied to: its parent, and everything that ends it.
@@ -267,7 +279,7 @@ impl Family {
 
     /// The Workspace of a closed child goes, unless something in it is nowhere else; says that.
     async fn clear(&self, child: &SessionId) -> Option<String> {
-        let logs = crate::paths::holding(self.session.log_path());
+        let logs = paths::holding(self.session.log_path());
         let annexes = &self.subagents.nursery.annexes;
         let annex = annexes.find(logs, child).ok().flatten()?;
         match annexes.close(&annex).await {
@@ -304,8 +316,7 @@ fn bare(settings: &Settings) -> Settings {
 async fn detach(session: &Session) -> Result<Vec<Record>, SessionError> {
     let mut records = Record::all(&session.history().await?);
     for record in records.iter_mut().filter(|record| !record.status.is_over()) {
-        record.status = Status::Detached;
-        record.reason = Some("the process that ran it ended".to_owned());
+        record.detach(paths::holding(session.log_path()));
         record.is_told = false;
         let usage = crate::event::SubagentUsage::default();
         session.record(record.ended(usage).into()).await?;

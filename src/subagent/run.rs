@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::actor::Reply;
 use super::context;
-use super::nursery::{Parentage, Raised, inherited};
+use super::nursery::{Parentage, Raised, Unborn, inherited};
 use super::progress::Progress;
 use super::questions::Questions;
 use super::record::{Record, Status};
@@ -24,6 +24,7 @@ use crate::event::{
     Canonical, Ephemeral, Event, EventKind, From as ListenFrom, Heard, Listener, PermissionMode,
     Status as TurnStatus, SubagentEvent, TerminalStatus,
 };
+use crate::id::SessionId;
 use crate::role::strictest;
 use crate::session::{Session, SessionError};
 use crate::tool::{ToolError, bound, first_chars};
@@ -31,6 +32,9 @@ use crate::turn::Settings;
 
 /// How much of a last message reaches the parent, in bytes; the child's Log has all of it.
 const SUMMARY: usize = 4096;
+
+/// How often another name is tried when one is taken; many children are born in one second.
+const NAMES: usize = 16;
 
 /// How long, at most, before a child is started anew.
 const JITTER_MS: u64 = 250;
@@ -199,13 +203,13 @@ impl Run {
     }
 
     async fn attempt(&mut self) -> End {
+        self.record.status = Status::Running;
         let Raised { conversation, family } = match self.prepare().await {
             Ok(raised) => raised,
             Err(report) => return End::failed("setup_failed", &report),
         };
         let held = Held(Some(conversation.clone()));
         self.record.child = Some(conversation.id().clone());
-        self.record.status = Status::Running;
         let end = match self.tell(self.record.event("started")).await {
             Ok(()) => self.converse(&conversation, &family).await,
             Err(error) => End::failed("log_write_failed", &Report::from(&error)),
@@ -220,11 +224,25 @@ impl Run {
     async fn prepare(&self) -> Result<Raised, Report> {
         let Link { parent, base, subagents, .. } = &self.link;
         let of = Parentage { parent: parent.id(), base, subagents, terms: &self.terms };
-        let nursery = Arc::clone(&subagents.nursery);
         match &self.record.child {
-            Some(child) => nursery.wake(child, &self.record, of).await,
-            None => nursery.raise(&self.record, of).await,
+            Some(child) => subagents.nursery.wake(child, &self.record, of).await,
+            None => self.bear(of).await,
         }
+    }
+
+    /// Makes the child. Its parent knows the name of its Session first.
+    async fn bear(&self, of: Parentage<'_>) -> Result<Raised, Report> {
+        for _ in 0..NAMES {
+            let id = SessionId::mint();
+            let told = self.tell(self.record.starting(&id)).await;
+            told.map_err(|error| Report::from(&error))?;
+            match of.subagents.nursery.raise(&id, &self.record, of).await {
+                Ok(raised) => return Ok(raised),
+                Err(Unborn::Taken) => {}
+                Err(Unborn::Failed(report)) => return Err(report),
+            }
+        }
+        Err(Report::new(Kind::Busy, "every name that was tried for its Session is taken"))
     }
 
     /// Tells the child what to do, and listens until it and its own children are done.

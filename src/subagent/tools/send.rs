@@ -52,6 +52,7 @@ impl Tool for SendInput {
         let mut views = self.0.look(Some(vec![id.clone()])).await?;
         let record = views.pop().map(|view| view.record).ok_or_else(|| show::unknown(&id))?;
         check(&record)?;
+        self.0.role_of(&record)?;
         let link = self.0.link(context.cancel);
         let job = Job { record, text, resources: Vec::new(), terms: Terms::default(), link };
         let record = self.0.start(job).await?;

@@ -116,6 +116,10 @@ impl Stage {
     }
 
     async fn take_back_one(&self, step: &Step, child: &SessionId) -> Result<usize, Report> {
+        // Its name is on record before its Log is made.
+        if !crate::paths::log(self.logs(), child).exists() {
+            return Ok(0);
+        }
         let session = self.family.open(child).await.map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let (site, set) = (self.site(child), set_of(step));
