@@ -22,6 +22,8 @@ pub struct Past {
     pub outcome: Option<Outcome>,
     /// How often it was gone on with.
     pub resumes: u32,
+    /// How many steps were started.
+    starts: usize,
 }
 
 /// A step of such a run.
@@ -29,6 +31,8 @@ pub struct Past {
 pub struct PastStep {
     /// It was started, now or in an earlier part of the run.
     pub is_scheduled: bool,
+    /// Which start of the run it was, the last time.
+    pub turn: usize,
     /// What it came to.
     pub bundle: Option<Bundle>,
     /// The Sessions that worked for it, the oldest first.
@@ -79,6 +83,7 @@ impl Past {
             spec_sha256,
             outcome: None,
             resumes: 0,
+            starts: 0,
         })
     }
 
@@ -103,8 +108,11 @@ impl Past {
                 }
             }
             "step_scheduled" => {
+                self.starts += 1;
+                let turn = self.starts;
                 if let Some(step) = self.step(event.step_id.as_deref()) {
                     step.is_scheduled = true;
+                    step.turn = turn;
                     step.bundle = None;
                 }
             }

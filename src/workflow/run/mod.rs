@@ -246,8 +246,10 @@ impl Run<'_> {
             }
         }
         // The newest first, because each found what those before it had left.
-        for place in (0..self.workflow.steps.len()).rev().filter(|place| !reusable.contains(place))
-        {
+        let mut begun: Vec<usize> =
+            (0..self.workflow.steps.len()).filter(|place| !reusable.contains(place)).collect();
+        begun.sort_by_key(|place| std::cmp::Reverse(past.steps[*place].turn));
+        for place in begun {
             let (step, was) = (&self.workflow.steps[place], &past.steps[place]);
             if was.children.is_empty() || !step.writes_shared() {
                 continue;

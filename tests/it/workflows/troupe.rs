@@ -22,7 +22,7 @@ pub struct Told {
     pub session: usize,
     /// Where it works.
     pub workspace: PathBuf,
-    subagent: String,
+    pub subagent: String,
 }
 
 impl Told {
