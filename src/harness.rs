@@ -6,6 +6,7 @@ mod children;
 mod grant;
 mod posture;
 mod preview;
+mod workflows;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -47,6 +48,7 @@ pub use branch::{Done, Rewound, Way};
 pub use change::Change;
 pub use children::{Child, ChildStatus, ChildView};
 pub use preview::{Preview, Supposed};
+pub use workflows::{StepState, WatchedStep, WorkflowOrder, WorkflowWatch};
 
 pub use crate::tool::Editor;
 use grant::Grants;
@@ -344,8 +346,13 @@ impl Harness {
 
     /// Where Skills and roles of a Workspace may be.
     fn places(&self, workspace: &Path) -> Places {
-        let user = Some(self.user_home.clone()).filter(|home| home.parent().is_some());
-        Places { workspace: workspace.to_owned(), user, home: self.config.home.clone() }
+        let home = self.config.home.clone();
+        Places { workspace: workspace.to_owned(), user: self.user(), home }
+    }
+
+    /// The user's home folder; `None` when nobody knows it.
+    fn user(&self) -> Option<PathBuf> {
+        Some(self.user_home.clone()).filter(|home| home.parent().is_some())
     }
 
     /// Whether a model can be shown images.

@@ -58,7 +58,6 @@ mod rewind;
 mod session;
 mod subagent;
 mod turn;
-#[allow(dead_code, unused_imports, reason = "what a Workflow is; nothing runs them yet")]
 mod workflow;
 
 // Top floor: presenters.

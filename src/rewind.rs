@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
-use crate::event::{Canonical, Extra, HistoryRewound, Seq, SharedEvent};
+use crate::event::{Canonical, Extra, HistoryRewound, Seq, SharedEvent, SubagentEvent};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
@@ -145,7 +145,7 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
     for event in history.iter().filter(|event| event.seq() >= Some(since)) {
         let Some(Canonical::SubagentEvent(life)) = event.fact() else { continue };
         let child = life.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
-        let Some(child) = child.filter(|_| life.event == "started") else { continue };
+        let Some(child) = child.filter(|_| has_begun(life)) else { continue };
         let root = paths::holding(&site.session_folder);
         // A child without a Log has no Turn that could be taken back.
         let Ok(reading) = Log::read(root, &child) else { continue };
@@ -164,6 +164,11 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         }
     }
     Ok(writers.into_iter().collect())
+}
+
+/// Whether from here on the child can have Turns of its own.
+fn has_begun(life: &SubagentEvent) -> bool {
+    matches!(life.event.as_str(), "started" | "detached")
 }
 
 /// What is said of files that these Turns changed in further directories: those are not surveyed, and

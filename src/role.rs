@@ -128,6 +128,20 @@ impl Role {
         role
     }
 
+    /// The same role, without the tools that the role of its parent may not use.
+    pub fn within(&'static self, parent: &Role) -> &'static Role {
+        let Some(most) = parent.custom.as_ref().and_then(|custom| custom.tools.as_ref()) else {
+            return self;
+        };
+        let own = self.custom.clone().unwrap_or_default();
+        if own.tools.iter().flatten().all(|tool| most.contains(tool)) && own.tools.is_some() {
+            return self;
+        }
+        let tools = most.iter().filter(|tool| self.may_use(tool)).cloned().collect();
+        let custom = Custom { tools: Some(tools), ..own };
+        Role::chosen(self.name, self.instructions, &self.ceiling, custom)
+    }
+
     /// Whether it may use a tool of that name at all.
     pub fn may_use(&self, tool: &str) -> bool {
         let named = self.custom.as_ref().and_then(|custom| custom.tools.as_ref());
@@ -201,6 +215,32 @@ mod tests {
         assert!(scribe.may_use("read") && !scribe.may_use("bash"));
         assert_eq!(scribe.limit(&PermissionMode::Auto), PermissionMode::Ask);
         assert!(!Role::find("plan").unwrap().may_use("write") && Role::build().may_use("write"));
+    }
+
+    #[test]
+    fn a_child_has_no_tool_that_its_parent_has_not() {
+        let of = |tools: &[&str]| {
+            let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
+            let custom = Custom { tools: Some(tools), ..Custom::default() };
+            Role::chosen("some", "Do it.", &PermissionMode::Auto, custom)
+        };
+        let parent = of(&["read", "write", "spawn_agent"]);
+        let worker = Role::find("worker").unwrap().within(parent);
+        assert_eq!(
+            (worker.name, worker.instructions),
+            ("worker", Role::find("worker").unwrap().instructions)
+        );
+        assert!(worker.may_use("write") && !worker.may_use("bash"));
+        let explorer = Role::find("explorer").unwrap().within(worker);
+        assert!(
+            explorer.may_use("read") && !explorer.may_use("write") && !explorer.may_use("bash")
+        );
+        assert_eq!(explorer.limit(&PermissionMode::Auto), PermissionMode::ReadOnly);
+        let narrow = of(&["read", "bash"]).within(parent);
+        assert!(narrow.may_use("read") && !narrow.may_use("bash") && !narrow.may_use("write"));
+        let same = of(&["read"]);
+        assert!(std::ptr::eq(same, same.within(parent)));
+        assert!(std::ptr::eq(parent, parent.within(Role::build())));
     }
 
     #[test]

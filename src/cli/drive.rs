@@ -124,7 +124,7 @@ pub struct Driver<'a> {
     attachments: Vec<Attachment>,
     /// The embedded model, alive while it may be asked.
     _demo: Option<crate::scripted::Server>,
-    harness: Harness,
+    pub harness: Harness,
 }
 
 /// How a Turn that was driven came to an end.
@@ -132,6 +132,16 @@ pub enum Driven {
     Ended(Box<Ending>),
     /// Nobody reads stdout any more; the Turn was stopped.
     Unread,
+    /// A second signal: out, at once.
+    Abandoned,
+}
+
+/// How work that was attended to came to an end.
+pub enum Attended<T> {
+    Done {
+        value: T,
+        was_stopped: bool,
+    },
     /// A second signal: out, at once.
     Abandoned,
 }
@@ -333,17 +343,35 @@ impl<'a> Driver<'a> {
         if !self.has_children {
             return true;
         }
-        let mut settled = std::pin::pin!(self.harness.children_settled(&self.conversation));
+        let settled = self.harness.children_settled(&self.conversation);
+        let stop = self.harness.cancel_children(&self.conversation);
+        let attended = self.attend(settled, stop, |heard| {
+            if let Some(usage) = life_of(heard).and_then(|life| life.usage) {
+                ending.usage.add_child(&usage);
+            }
+        });
+        matches!(attended.await, Attended::Done { was_stopped: false, .. })
+    }
+
+    /// Shows what happens and answers questions until some work is done. The first signal has it
+    /// stopped; the second one does not wait for that.
+    pub async fn attend<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        stop: impl Future<Output = ()> + Send + 'static,
+        mut hear: impl FnMut(&Heard),
+    ) -> Attended<T> {
+        let mut work = std::pin::pin!(work);
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut stopping: Option<JoinHandle<()>> = None;
-        let mut is_settled = false;
+        let (mut stop, mut stopping): (_, Option<JoinHandle<()>>) = (Some(stop), None);
+        let mut done = None;
         loop {
             let wake = tokio::select! {
                 wake = self.next(&mut ticker) => wake,
-                // What was said before they were done is heard before that is taken for an end.
-                () = &mut settled, if !is_settled => {
-                    is_settled = true;
+                // What was said before it was done is heard before that is taken for an end.
+                value = &mut work, if done.is_none() => {
+                    done = Some(value);
                     ticker = tokio::time::interval_at(tokio::time::Instant::now() + LAST_WORDS, LAST_WORDS);
                     continue;
                 }
@@ -352,27 +380,26 @@ impl<'a> Driver<'a> {
                 Wake::Heard(None) => break,
                 Wake::Heard(Some(heard)) => {
                     self.view.hear(&heard).ok();
+                    self.has_children |= life_of(&heard).is_some();
                     self.note_question(&heard);
-                    if let Some(usage) = life_of(&heard).and_then(|life| life.usage) {
-                        ending.usage.add_child(&usage);
-                    }
+                    hear(&heard);
                 }
                 Wake::Typed(line) => self.reply(line).await,
-                Wake::Tick if is_settled => break,
+                Wake::Tick if done.is_some() => break,
                 Wake::Tick => {
                     self.look_at_children().await;
                     self.view.tick().ok();
                 }
-                Wake::Signal(_) if stopping.is_some() => return false,
-                Wake::Signal(_) => {
-                    let stop = self.harness.cancel_children(&self.conversation);
-                    stopping = Some(tokio::spawn(stop));
-                }
+                Wake::Signal(_) if stopping.is_some() => return Attended::Abandoned,
+                Wake::Signal(_) => stopping = stop.take().map(tokio::spawn),
             }
         }
         self.view.children(&[]);
         self.view.finish().ok();
-        stopping.is_none()
+        match done {
+            Some(value) => Attended::Done { value, was_stopped: stopping.is_some() },
+            None => Attended::Abandoned,
+        }
     }
 
     async fn look_at_children(&mut self) {
@@ -466,7 +493,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Lets a renewal of the sign-in end, because the old token is spent; a signal cuts it short.
-    async fn settle(&mut self) {
+    pub async fn settle(&mut self) {
         let settled = tokio::time::timeout(SETTLE, self.harness.settle());
         tokio::select! {
             _ = settled => {}

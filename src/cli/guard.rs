@@ -29,7 +29,6 @@ const HERE: &[&str] = &[
     "fork",
     "compact",
     "tree",
-    "agents",
     "changes",
     "merge",
     "config",

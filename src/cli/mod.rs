@@ -342,7 +342,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Mcp(args) => mcp::mcp(args, context),
         Command::Skills(args) => skills::skills(args, context),
         Command::Agents(args) => agents::agents(args, context),
-        Command::Workflow(args) => workflow::workflow(args, context),
+        Command::Workflow(args) => workflow::workflow(&args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),

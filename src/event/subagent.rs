@@ -9,7 +9,7 @@ use super::Extra;
 /// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SubagentEvent {
-    /// `queued`, `started`, `input`, `retrying`, `closed`, or one that ends a run.
+    /// `queued`, `starting`, `started`, `input`, `retrying`, `closed`, or one that ends a run.
     #[serde(default)]
     pub event: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,6 +10,7 @@ use crate::config::models::{self, Model};
 use crate::conversation::Conversation;
 use crate::credential::FieldPolicy;
 use crate::event::PermissionMode;
+use crate::paths;
 use crate::prompt;
 use crate::role::strictest;
 use crate::roster::Roster;
@@ -40,7 +41,7 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
         let history = session.history().await?;
-        let roster = Roster::new(&self.places(conversation.workspace()));
+        let roster = Roster::new(&self.places(paths::holding(conversation.log_path())));
         let before = Posture::of(&history, &roster);
         let after = before.changed(&change, self.models());
         if let Some(fact) = after.news(&before) {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::{Harness, HarnessError};
+use crate::config::Window;
 use crate::conversation::Conversation;
 use crate::event::Canonical;
 use crate::history::History;
@@ -24,7 +25,7 @@ impl Harness {
         if let Some(family) = self.family(&settings) {
             let settings = Settings { purse: family.base().purse.clone(), ..settings };
             family.follow(&settings);
-            return Ok(family.equip(settings));
+            return Ok(self.with_workflows(&family, family.equip(settings)));
         }
         let (depth, own) = place(history);
         let kin = Kin { session: session.clone(), depth, own, settings: settings.clone() };
@@ -33,7 +34,7 @@ impl Harness {
         families.retain(|_, weak| weak.strong_count() > 0);
         families.insert(settings.session_folder.clone(), Arc::downgrade(&family));
         drop(families);
-        Ok(family.equip(settings))
+        Ok(self.with_workflows(&family, family.equip(settings)))
     }
 
     /// What children of a Conversation inherit is what it is set to now.
@@ -86,7 +87,7 @@ impl Harness {
         }
     }
 
-    fn family(&self, settings: &Settings) -> Option<Arc<Family>> {
+    pub(super) fn family(&self, settings: &Settings) -> Option<Arc<Family>> {
         let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
         families.get(&settings.session_folder).and_then(Weak::upgrade)
     }
@@ -100,7 +101,9 @@ impl Harness {
         if place(history).0 >= self.config.subagents.max_depth {
             return tools;
         }
-        let mut all: Vec<ToolSpec> = tools.iter().cloned().chain(tool_specs()).collect();
+        let graphs = crate::workflow::tool_spec();
+        let mut all: Vec<ToolSpec> =
+            tools.iter().cloned().chain(tool_specs()).chain([graphs]).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all.into()
     }
@@ -108,13 +111,19 @@ impl Harness {
     fn subagents(&self) -> &Subagents {
         self.subagents.get_or_init(|| {
             let (home, credential) = (self.config.home.clone(), self.credential.clone());
+            let context_window = self.config.context_window;
             Subagents::new(Nursery {
                 sessions: Arc::clone(&self.sessions),
                 manners: self.manners(),
                 config: self.config.clone(),
                 commands: self.commands.clone(),
                 annexes: self.annexes.clone(),
-                sight: Box::new(move |model| super::sight(&home, &credential, model)),
+                user: self.user(),
+                senses: Box::new(move |model| {
+                    let endpoint = (home.clone(), credential.base_url());
+                    let window = Window::new(context_window, endpoint, model);
+                    (super::sight(&home, &credential, model), window)
+                }),
             })
         })
     }

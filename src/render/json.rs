@@ -66,6 +66,17 @@ impl Envelope {
         Self { ok: false, status, error: Some(error), ..Self::success(kind, output, took) }
     }
 
+    /// Work that came to something, good or bad.
+    pub fn outcome(
+        kind: &'static str,
+        status: &'static str,
+        output: Value,
+        took: Duration,
+    ) -> Self {
+        let ok = status == "completed";
+        Self { ok, status, ..Self::success(kind, output, took) }
+    }
+
     /// Names the Session and how to go on with it.
     #[must_use]
     pub fn of_session(mut self, id: &SessionId, resume_command: String) -> Self {

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use super::child;
 use super::diff;
 use super::footnote::footnotes;
+use super::graph::Graph;
 use super::plan;
 use super::sanitise::{Sanitiser, clean, one_line};
 use super::sheet::Sheet;
@@ -66,6 +67,8 @@ pub struct Line {
     /// The Turn's failure has been told.
     told: bool,
     titles: HashMap<CallId, String>,
+    /// The Workflow that runs.
+    graph: Graph,
 }
 
 impl Line {
@@ -81,7 +84,13 @@ impl Line {
             behind_activity: false,
             told: false,
             titles: HashMap::new(),
+            graph: Graph::default(),
         }
+    }
+
+    /// Where the Workflow stands that runs.
+    pub fn graph_row(&self) -> Option<String> {
+        self.graph.row()
     }
 
     /// Whether the cursor of a terminal stands in mid-line.
@@ -128,8 +137,15 @@ impl Line {
                 let line = format!("context {}{how}: {}", context.source, context.request);
                 self.activity(&one_line(&line, NOTICE_WIDTH), sheet);
             }
+            // The step that it works for has a line of its own.
+            Canonical::SubagentEvent(life) if life.extra.contains_key("workflow_id") => {}
             Canonical::SubagentEvent(life) => {
                 if let Some(line) = child::line(life) {
+                    self.activity(&line, sheet);
+                }
+            }
+            Canonical::WorkflowEvent(event) => {
+                if let Some(line) = self.graph.hear(event, self.look.activity) {
                     self.activity(&line, sheet);
                 }
             }

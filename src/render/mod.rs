@@ -5,6 +5,7 @@ mod child;
 mod diff;
 mod events;
 mod footnote;
+mod graph;
 mod json;
 mod line;
 mod paper;
@@ -175,7 +176,9 @@ impl View {
     /// Shows how the children of the Session are, with the next tick.
     pub fn children(&mut self, children: &[ChildView]) {
         if let Some(status) = &mut self.status {
-            status.children(child::rows(children, terminal_width()));
+            let graph = self.line.graph_row().map(|row| one_line(&row, terminal_width() - 1));
+            let rows = child::rows(children, terminal_width());
+            status.children(graph.into_iter().chain(rows).collect());
         }
     }
 

@@ -147,6 +147,14 @@ impl Roster {
         Err(RosterError::Unknown { name: name.to_owned(), known })
     }
 
+    /// The names of all roles, also of those that cannot be used.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Role::names().into_iter().map(str::to_owned).collect();
+        names.extend(self.all().entries.iter().map(|entry| entry.name().to_owned()));
+        names.dedup();
+        names
+    }
+
     /// The role that a Log names. One that is not to be had any more is an unknown one, which may
     /// change nothing.
     pub fn recorded(&self, name: &str) -> &'static Role {

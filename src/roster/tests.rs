@@ -48,6 +48,14 @@ impl Site {
     }
 }
 
+impl Roster {
+    /// No roles but those of this build.
+    pub fn none() -> Self {
+        let home = Home::new("/nowhere");
+        Self { roots: Vec::new(), fence: None, trust: Trust::new(&home) }
+    }
+}
+
 #[test]
 fn a_role_of_a_file_is_honoured_in_full() {
     let site = Site::new();

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::git::on_the_way;
 use super::spec::Spec;
+use super::world::is_replaced;
 use crate::bounds::{Bounds, Reach};
 
 impl Spec {
@@ -20,6 +21,10 @@ impl Spec {
         }
         // A configured root around the Workspace would let everything in it be written.
         self.writable.retain(|path| !path.starts_with(workspace) && !workspace.starts_with(path));
+        // What is closed can be read all the same, also where the command has a folder of its own.
+        if is_replaced(workspace) && !self.shown.iter().any(|path| path == workspace) {
+            self.shown.push(workspace.to_owned());
+        }
         let is_itself =
             |path: &Path| path.canonicalize().is_ok_and(|real| real == path && real.is_dir());
         let Reach { folders, except } = bounds.reach();

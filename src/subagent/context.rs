@@ -12,7 +12,12 @@ const LONGEST_VALUE: usize = 240;
 const LONGEST: usize = 2400;
 
 /// The lines for a child's late context. They say nothing that changes from Turn to Turn.
-pub fn text(record: &Record, parent: &SessionId, max_depth: u32) -> String {
+pub fn text(
+    record: &Record,
+    more: &[(&'static str, Value)],
+    parent: &SessionId,
+    max_depth: u32,
+) -> String {
     let facts: [(&str, Value); 8] = [
         ("subagent_id", json!(record.id)),
         ("parent_session_id", json!(parent)),
@@ -25,8 +30,8 @@ pub fn text(record: &Record, parent: &SessionId, max_depth: u32) -> String {
     ];
     let mut text =
         "You are a Subagent: the next message is the task that another agent gave you.".to_owned();
-    for (name, value) in facts {
-        let line = format!("\n- {}: {}", json!(name), bounded(&value));
+    for (name, value) in facts.iter().chain(more) {
+        let line = format!("\n- {}: {}", json!(name), bounded(value));
         if text.len() + line.len() > LONGEST {
             break;
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::progress::Progress;
-use super::record::{Record, Status, View};
+use super::record::{Record, View};
 use crate::event::{Canonical, EventKind, ToolCall};
 use crate::history::History;
 use crate::id::SessionId;
@@ -22,8 +22,7 @@ pub fn children(
     let views = Record::all(&history).into_iter().map(|mut record| {
         let mut doing = String::new();
         if !record.status.is_over() && !is_open {
-            record.status = Status::Detached;
-            record.reason = Some("the process that ran it ended".to_owned());
+            record.detach(workspace);
         }
         if let Some(child) = record.child.as_ref().filter(|_| record.usage.calls == 0)
             && let Ok(reading) = Log::read(workspace, child)

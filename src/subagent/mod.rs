@@ -14,6 +14,7 @@ mod record;
 mod run;
 mod show;
 mod spec;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -27,19 +28,26 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use durable::children;
 pub use nursery::Nursery;
 pub use record::{Record, Status, View};
-pub use show::{line, value};
+pub use show::{line, value, verdict};
+pub use spec::{Wish, WorkspaceMode};
+pub use terms::Terms;
 pub use tools::specs as tool_specs;
 
-use crate::annex::Closed;
+use crate::annex::{Annexes, Closed};
+use crate::config::Config;
 use crate::error::Kind;
+use crate::event::PermissionMode;
 use crate::history::History;
 use crate::id::SessionId;
+use crate::paths;
+use crate::role::{Role, strictest};
 use crate::session::{Session, SessionError};
-use crate::tool::{Rest, ToolError, Toolbox};
+use crate::tool::{Commands, Rest, ToolError, Toolbox};
 use crate::turn::Settings;
 use actor::{Actor, Inbox, Reply, Rule};
+use nursery::Parentage;
 use run::{Job, Link};
-use spec::Wisher;
+use spec::{Spec, Wisher};
 
 /// How many messages may wait for the actor.
 const INBOX: usize = 256;
@@ -171,8 +179,72 @@ impl Family {
         self.subagents.ask(|reply| Inbox::Idle { family, reply }).await.ok();
     }
 
+    /// Starts a child on the terms of a Workflow; it ends with `cancel`.
+    pub async fn spawn(
+        &self,
+        wish: &Wish,
+        terms: Terms,
+        cancel: CancellationToken,
+    ) -> Result<Record, ToolError> {
+        let mut spec = Spec::of(wish, &self.wisher(), &self.subagents.nursery.config.subagents)?;
+        if terms.is_reading {
+            spec.mode = strictest(&spec.mode, &PermissionMode::ReadOnly);
+        }
+        let base = self.base();
+        let record = Record::new(&spec, &base.model, base.effort.as_deref());
+        let Spec { task, resources, .. } = spec;
+        let link = self.link(cancel);
+        self.start(Job { record, text: task, resources, terms, link }).await
+    }
+
+    /// Waits for the end of a child's run.
+    pub async fn over(&self, id: &str) -> Result<Record, ToolError> {
+        let ids = vec![id.to_owned()];
+        self.wait(ids.clone(), Rule::All).await?;
+        let mut views = self.look(Some(ids.clone())).await?;
+        self.told(ids).await;
+        views.pop().map(|view| view.record).ok_or_else(|| show::unknown(id))
+    }
+
+    /// The Session whose children these are.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Where children work that have Workspaces of their own.
+    pub fn annexes(&self) -> &Annexes {
+        &self.subagents.nursery.annexes
+    }
+
+    /// What starts commands.
+    pub fn commands(&self) -> &Commands {
+        &self.subagents.nursery.commands
+    }
+
+    /// The settings of the process.
+    pub fn config(&self) -> &Config {
+        &self.subagents.nursery.config
+    }
+
+    /// Opens the Session of a child that does not work.
+    pub async fn open(&self, child: &SessionId) -> Result<Session, SessionError> {
+        let nursery = &self.subagents.nursery;
+        let logs = crate::paths::holding(self.session.log_path());
+        nursery.sessions.open(logs, child, nursery.manners.clone()).await.map(|(own, _)| own)
+    }
+
     fn wisher(&self) -> Wisher {
-        Wisher { mode: self.base().stance.mode(), depth: self.depth }
+        let base = self.base();
+        let roster = self.subagents.nursery.roster(paths::holding(self.session.log_path()));
+        Wisher { mode: base.stance.mode(), depth: self.depth, role: base.role, roster }
+    }
+
+    /// The role of a child that goes on.
+    fn role_of(&self, record: &Record) -> Result<&'static Role, ToolError> {
+        let base = self.base();
+        let (parent, terms) = (self.session.id(), &Terms::default());
+        let of = Parentage { parent, base: &base, subagents: &self.subagents, terms };
+        self.subagents.nursery.role(record, &of)
     }
 
     /// What a run is tied to: its parent, and everything that ends it.
@@ -207,7 +279,7 @@ impl Family {
 
     /// The Workspace of a closed child goes, unless something in it is nowhere else; says that.
     async fn clear(&self, child: &SessionId) -> Option<String> {
-        let logs = crate::paths::holding(self.session.log_path());
+        let logs = paths::holding(self.session.log_path());
         let annexes = &self.subagents.nursery.annexes;
         let annex = annexes.find(logs, child).ok().flatten()?;
         match annexes.close(&annex).await {
@@ -244,8 +316,7 @@ fn bare(settings: &Settings) -> Settings {
 async fn detach(session: &Session) -> Result<Vec<Record>, SessionError> {
     let mut records = Record::all(&session.history().await?);
     for record in records.iter_mut().filter(|record| !record.status.is_over()) {
-        record.status = Status::Detached;
-        record.reason = Some("the process that ran it ended".to_owned());
+        record.detach(paths::holding(session.log_path()));
         record.is_told = false;
         let usage = crate::event::SubagentUsage::default();
         session.record(record.ended(usage).into()).await?;

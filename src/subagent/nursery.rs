@@ -1,17 +1,19 @@
 //! Where children are made: a Session of their own, and settings that are their parent's, narrowed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
 
 use super::record::Record;
 use super::spec::{self, WorkspaceMode};
+use super::terms::{self, Terms};
 use super::{Family, Kin, Subagents};
 use crate::annex::{self, Annex, AnnexError, Annexes};
-use crate::config::{Config, Sight};
+use crate::bounds::Bounds;
+use crate::config::{Config, Sight, Window};
 use crate::conversation::Conversation;
-use crate::error::{Kind, Report};
+use crate::error::{Explain, Kind, Report};
 use crate::event::{Extra, LOG_VERSION, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::id::SessionId;
@@ -20,15 +22,17 @@ use crate::paths;
 use crate::prompt;
 use crate::resource::{Attachment, Shelf};
 use crate::role::Role;
+use crate::roster::Roster;
 use crate::sandbox::Profile;
 use crate::session::{Manners, Session, SessionError, Sessions};
+use crate::skill::Places;
 use crate::snapshot::{Limits, Tracker};
-use crate::tool::{Background, Commands, Toolbox};
+use crate::tool::{Background, Commands, ToolError, Toolbox};
 use crate::turn::{Prompt, Settings, Stance};
 use crate::workspace::Workspace;
 
-/// How often another id is tried when one is taken; many children are born in one second.
-const NAMES: usize = 16;
+/// Whether a model can be shown images, and how much it can be told at once.
+pub type Senses = Box<dyn Fn(&str) -> (Sight, Window) + Send + Sync>;
 
 /// What all children of the process are made of.
 pub struct Nursery {
@@ -38,8 +42,9 @@ pub struct Nursery {
     pub commands: Commands,
     /// Where children work that have Workspaces of their own.
     pub annexes: Annexes,
-    /// Whether a model can be shown images.
-    pub sight: Box<dyn Fn(&str) -> Sight + Send + Sync>,
+    /// The user's home folder; `None` when nobody knows it.
+    pub user: Option<PathBuf>,
+    pub senses: Senses,
 }
 
 /// A child that can be talked to.
@@ -50,10 +55,12 @@ pub struct Raised {
 }
 
 /// Whose child.
+#[derive(Clone, Copy)]
 pub struct Parentage<'a> {
     pub parent: &'a SessionId,
     pub base: &'a Settings,
     pub subagents: &'a Subagents,
+    pub terms: &'a Terms,
 }
 
 impl Parentage<'_> {
@@ -61,52 +68,95 @@ impl Parentage<'_> {
     fn logs(&self) -> &Path {
         paths::holding(&self.base.session_folder)
     }
+
+    /// Where a new child may write.
+    fn bounds(&self) -> Result<Bounds, Report> {
+        self.terms.narrow(self.base.workspace.bounds()).map_err(unusable)
+    }
+}
+
+/// Why there is no child.
+pub enum Unborn {
+    /// Somebody has a Session of that name.
+    Taken,
+    Failed(Report),
+}
+
+impl<E: Explain> From<&E> for Unborn {
+    fn from(error: &E) -> Self {
+        Unborn::Failed(Report::from(error))
+    }
 }
 
 impl Nursery {
-    /// Makes a child with a Session of its own.
-    pub async fn raise(&self, record: &Record, of: Parentage<'_>) -> Result<Raised, Report> {
-        let role = spec::role(&record.role).map_err(|error| Report::from(&error))?;
-        let annex = self.place(record, &of).await?;
-        let session = self.begin(record, &of, role, annex.as_ref());
-        let session = session.map_err(|error| Report::from(&error))?;
-        for globs in of.base.workspace.bounds().sets().skip(1) {
+    /// The roles of a Workspace.
+    pub fn roster(&self, logs: &Path) -> Roster {
+        Roster::new(&Places {
+            workspace: logs.to_owned(),
+            user: self.user.clone(),
+            home: self.config.home.clone(),
+        })
+    }
+
+    /// The role of a child, as narrow as its parent's. One whose file is gone, or not trusted any
+    /// more, is nobody's.
+    pub fn role(&self, record: &Record, of: &Parentage<'_>) -> Result<&'static Role, ToolError> {
+        let role = spec::role(&record.role, &self.roster(of.logs()))?;
+        Ok(role.within(of.base.role))
+    }
+
+    /// Makes a child with a Session of that name.
+    pub async fn raise(
+        &self,
+        id: &SessionId,
+        record: &Record,
+        of: Parentage<'_>,
+    ) -> Result<Raised, Unborn> {
+        let role = self.role(record, &of).map_err(|error| Unborn::from(&error))?;
+        let bounds = of.bounds().map_err(Unborn::Failed)?;
+        let annex = self.place(id, record, &of).await?;
+        let session = self.begin(id, record, &of, role, annex.as_ref(), &bounds)?;
+        for globs in bounds.sets().skip(1) {
             let narrower = PostureChanged {
                 allow_write: globs.allow.clone(),
                 deny_write: globs.deny.clone(),
                 ..PostureChanged::default()
             };
-            session.record(narrower.into()).await.map_err(|error| Report::from(&error))?;
+            session.record(narrower.into()).await.map_err(|error| Unborn::from(&error))?;
         }
         let workspace = match &annex {
-            Some(annex) => self.open(annex, &of)?,
+            Some(annex) => self.open(annex).map_err(Unborn::Failed)?,
             None => of.base.workspace.clone(),
         };
-        self.converse(session, workspace, record, &of, &History::default()).await
+        let (workspace, history) = (workspace.bounded(bounds), History::default());
+        let raised = self.converse(session, workspace, record, role, &of, &history).await;
+        raised.map_err(Unborn::Failed)
     }
 
     /// Makes the Workspace of a new child, if it is to have its own. It comes before the Log: a child
     /// that has no place to work never was.
-    async fn place(&self, record: &Record, of: &Parentage<'_>) -> Result<Option<Annex>, Report> {
+    async fn place(
+        &self,
+        id: &SessionId,
+        record: &Record,
+        of: &Parentage<'_>,
+    ) -> Result<Option<Annex>, Unborn> {
         let mode = match record.workspace {
             WorkspaceMode::Shared => return Ok(None),
             WorkspaceMode::Isolated => annex::Mode::Isolated,
             WorkspaceMode::Worktree => annex::Mode::Worktree,
         };
-        let mut tries = 0;
-        loop {
-            let wanted = annex::Wanted {
-                child: SessionId::mint(),
-                parent: of.parent.clone(),
-                subagent: Some(record.id.clone()),
-                logs: of.logs().to_owned(),
-                workspace: of.base.workspace.clone(),
-                mode,
-            };
-            match self.annexes.make(wanted).await {
-                Err(error) if error.is_taken() && tries < NAMES => tries += 1,
-                other => return other.map(Some).map_err(|error| Report::from(&error)),
-            }
+        let wanted = annex::Wanted {
+            child: id.clone(),
+            parent: of.parent.clone(),
+            subagent: Some(record.id.clone()),
+            logs: of.logs().to_owned(),
+            workspace: of.base.workspace.clone(),
+            mode,
+        };
+        match self.annexes.make(wanted).await {
+            Err(error) if error.is_taken() => Err(Unborn::Taken),
+            other => other.map(Some).map_err(|error| Unborn::from(&error)),
         }
     }
 
@@ -119,16 +169,15 @@ impl Nursery {
     ) -> Result<Workspace, Report> {
         let found = self.annexes.find(of.logs(), child).map_err(|error| Report::from(&error))?;
         match found {
-            Some(annex) => self.open(&annex, of),
+            Some(annex) => self.open(&annex),
             None if record.workspace == WorkspaceMode::Shared => Ok(of.base.workspace.clone()),
             None => Err(Report::from(&AnnexError::NoAnnex(record.id.clone()))),
         }
     }
 
-    fn open(&self, annex: &Annex, of: &Parentage<'_>) -> Result<Workspace, Report> {
+    fn open(&self, annex: &Annex) -> Result<Workspace, Report> {
         let opened = Workspace::open(annex.folder()).map_err(|error| Report::from(&error))?;
-        let bounds = of.base.workspace.bounds().clone();
-        Ok(opened.hiding(self.config.home.folder()).bounded(bounds))
+        Ok(opened.hiding(self.config.home.folder()))
     }
 
     /// Goes on with a child that has a Log.
@@ -138,23 +187,27 @@ impl Nursery {
         record: &Record,
         of: Parentage<'_>,
     ) -> Result<Raised, Report> {
+        let role = self.role(record, &of).map_err(|error| Report::from(&error))?;
         let workspace = self.find(child, record, &of)?;
         let opened = self.sessions.open(of.logs(), child, self.manners.clone()).await;
         let (session, _) = opened.map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
-        self.converse(session, workspace, record, &of, &history).await
+        let bounds = terms::recorded(&history, of.base.workspace.bounds()).map_err(unusable)?;
+        let workspace = workspace.bounded(bounds);
+        self.converse(session, workspace, record, role, &of, &history).await
     }
 
     fn begin(
         &self,
+        id: &SessionId,
         record: &Record,
         of: &Parentage<'_>,
         role: &Role,
         annex: Option<&Annex>,
-    ) -> Result<Session, SessionError> {
-        let workspace = &of.base.workspace;
-        let folder = annex.map_or(workspace.root(), Annex::folder);
-        let globs = workspace.bounds().sets().next().cloned().unwrap_or_default();
+        bounds: &Bounds,
+    ) -> Result<Session, Unborn> {
+        let folder = annex.map_or(of.base.workspace.root(), Annex::folder);
+        let globs = bounds.sets().next().cloned().unwrap_or_default();
         let first = SessionStarted {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
             log_version: LOG_VERSION,
@@ -174,19 +227,9 @@ impl Nursery {
                 ("workspace_mode".to_owned(), json!(record.workspace.name())),
             ]),
         };
-        let mut tries = 0;
-        loop {
-            let id = annex.map_or_else(SessionId::mint, |annex| annex.child().clone());
-            let manners = self.manners.clone();
-            let made = self.sessions.create(of.logs(), &id, first.clone().into(), manners);
-            match made {
-                Err(SessionError::Log(LogError::AlreadyExists { .. }))
-                    if annex.is_none() && tries < NAMES =>
-                {
-                    tries += 1;
-                }
-                made => return made,
-            }
+        match self.sessions.create(of.logs(), id, first.into(), self.manners.clone()) {
+            Err(SessionError::Log(LogError::AlreadyExists { .. })) => Err(Unborn::Taken),
+            made => made.map_err(|error| Unborn::from(&error)),
         }
     }
 
@@ -195,13 +238,15 @@ impl Nursery {
         session: Session,
         workspace: Workspace,
         record: &Record,
+        role: &'static Role,
         of: &Parentage<'_>,
         history: &History,
     ) -> Result<Raised, Report> {
-        let settings = self.settings(&session, workspace, record, of, history)?;
+        let settings = self.settings(&session, workspace, record, role, of, history);
+        let deepest = self.config.subagents.max_depth;
         let kin = Kin {
             session: session.clone(),
-            depth: record.depth,
+            depth: if of.terms.is_leaf { deepest } else { record.depth },
             own: Some(record.id.clone()),
             settings: settings.clone(),
         };
@@ -216,11 +261,11 @@ impl Nursery {
         session: &Session,
         workspace: Workspace,
         record: &Record,
+        role: &'static Role,
         of: &Parentage<'_>,
         history: &History,
-    ) -> Result<Settings, Report> {
+    ) -> Settings {
         let base = of.base;
-        let role = spec::role(&record.role).map_err(|error| Report::from(&error))?;
         let folder = paths::session_folder(of.logs(), session.id());
         let resources = Shelf::new(folder.clone());
         let background = Background::new(self.config.bash.max_background, history);
@@ -235,12 +280,16 @@ impl Nursery {
         let confinement = Profile::of(self.config.sandbox.level, &mode);
         let model = record.model.clone().unwrap_or_else(|| base.model.clone());
         let family = format!("{}:{}", of.parent, role.name);
-        Ok(Settings {
+        let (sight, window) = (self.senses)(&model);
+        Settings {
             toolbox: tools.clone().of_role(role),
             tools,
             role,
             stance: Stance::new(mode, confinement),
-            sight: (self.sight)(&model),
+            sight,
+            window,
+            // What a child has read is not what its parent has.
+            gauge: Arc::default(),
             prompt: Prompt {
                 // Siblings of one role share what comes first, so they share the cache.
                 cache_key: prompt::cache_key(prompt::VERSION, &model, &family),
@@ -252,10 +301,13 @@ impl Nursery {
             workspace,
             shelf: resources,
             session_folder: folder,
-            // What the user wants of the answer is wanted of theirs.
-            wishes: crate::provider::Wishes { answer_schema: None, ..base.wishes.clone() },
+            // What the user wants of the answer is wanted of theirs alone.
+            wishes: crate::provider::Wishes {
+                answer_schema: of.terms.answer.clone(),
+                ..base.wishes.clone()
+            },
             ..base.clone()
-        })
+        }
     }
 
     fn tracker(&self, workspace: &Workspace, folder: &Path) -> Option<Tracker> {
@@ -263,6 +315,11 @@ impl Nursery {
         let make = || Tracker::new(workspace.clone(), folder.to_owned(), limits);
         self.config.undo.enabled.then(make)
     }
+}
+
+/// Bounds that cannot be used: going on without them would widen.
+fn unusable(reason: String) -> Report {
+    Report::new(Kind::InvalidArgs, format!("write bounds: {reason}"))
 }
 
 /// The Resources that a parent hands on, by their ids.

@@ -1,5 +1,6 @@
 //! The record of a child: all that is left of one that does not work, and what the Log says of it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use super::spec::{Spec, WorkspaceMode};
 use crate::event::{Canonical, Extra, PermissionMode, Said, SubagentEvent, SubagentUsage};
 use crate::history::History;
 use crate::id::SessionId;
+use crate::log::Log;
 use crate::tool::first_chars;
 
 /// How much of a task is kept beside the child's own Log, in characters.
@@ -63,7 +65,7 @@ impl Status {
     fn after(event: &str) -> Option<Self> {
         Some(match event {
             "queued" | "input" | "retrying" => Status::Queued,
-            "started" => Status::Running,
+            "starting" | "started" => Status::Running,
             "finished" => Status::Completed,
             "failed" => Status::Failed,
             "timed_out" => Status::TimedOut,
@@ -97,6 +99,8 @@ pub struct Record {
     pub timeout: Duration,
     /// Its Session, once there is one.
     pub child: Option<SessionId>,
+    /// The name of a Session that was about to be made, and may not have been.
+    pub cradle: Option<SessionId>,
     /// Which try this is, from 1.
     pub attempt: u32,
     /// How far it is.
@@ -131,6 +135,7 @@ impl Record {
             depth: spec.depth,
             timeout: spec.timeout,
             child: None,
+            cradle: None,
             attempt: 1,
             status: Status::Queued,
             summary: None,
@@ -171,6 +176,7 @@ impl Record {
             depth: event.depth.unwrap_or(1),
             timeout: Duration::from_millis(event.timeout_ms.unwrap_or(600_000)),
             child: None,
+            cradle: None,
             attempt: 1,
             status: Status::after(&event.event)?,
             summary: None,
@@ -187,11 +193,18 @@ impl Record {
 
     fn apply(&mut self, event: &SubagentEvent) {
         let named = event.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
-        self.child = named.or_else(|| self.child.take());
+        if event.event == "starting" {
+            self.cradle = named;
+        } else {
+            self.child = named.or_else(|| self.child.take());
+        }
         self.attempt = event.attempt.unwrap_or(self.attempt);
         self.is_closed |= event.event == "closed";
         let Some(status) = Status::after(&event.event) else { return };
         self.status = status;
+        if event.event != "starting" {
+            self.cradle = None;
+        }
         if status.is_over() {
             self.summary.clone_from(&event.summary);
             self.reason.clone_from(&event.reason);
@@ -199,6 +212,15 @@ impl Record {
             self.elapsed = Duration::from_millis(event.elapsed_ms.unwrap_or_default());
             self.usage.add(&event.usage.unwrap_or_default());
         }
+    }
+
+    /// Nobody drives its run any more. What was made of it is its Session, if anything was.
+    pub fn detach(&mut self, logs: &Path) {
+        let is_made =
+            |id: &SessionId| Log::read(logs, id).is_ok_and(|reading| !reading.events.is_empty());
+        self.child = self.cradle.take().filter(is_made).or_else(|| self.child.take());
+        self.status = Status::Detached;
+        self.reason = Some("the process that ran it ended".to_owned());
     }
 
     /// A fact about it, with what everybody wants to know.
@@ -227,6 +249,12 @@ impl Record {
             extra: effort.into_iter().collect::<Extra>(),
             ..self.event("queued")
         }
+    }
+
+    /// It is about to have a Session of this name. On record before there is anything of that name,
+    /// so that whatever a death leaves is known.
+    pub fn starting(&self, child: &SessionId) -> SubagentEvent {
+        SubagentEvent { child_session_id: Some(child.to_string()), ..self.event("starting") }
     }
 
     /// The end of its run.

@@ -11,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::actor::Reply;
 use super::context;
-use super::nursery::{Parentage, Raised, inherited};
+use super::nursery::{Parentage, Raised, Unborn, inherited};
 use super::progress::Progress;
 use super::questions::Questions;
 use super::record::{Record, Status};
 use super::show;
+use super::terms::Terms;
 use super::{LEAVING, Subagents};
 use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
@@ -23,6 +24,7 @@ use crate::event::{
     Canonical, Ephemeral, Event, EventKind, From as ListenFrom, Heard, Listener, PermissionMode,
     Status as TurnStatus, SubagentEvent, TerminalStatus,
 };
+use crate::id::SessionId;
 use crate::role::strictest;
 use crate::session::{Session, SessionError};
 use crate::tool::{ToolError, bound, first_chars};
@@ -30,6 +32,9 @@ use crate::turn::Settings;
 
 /// How much of a last message reaches the parent, in bytes; the child's Log has all of it.
 const SUMMARY: usize = 4096;
+
+/// How often another name is tried when one is taken; many children are born in one second.
+const NAMES: usize = 16;
 
 /// How long, at most, before a child is started anew.
 const JITTER_MS: u64 = 250;
@@ -51,6 +56,7 @@ pub struct Job {
     pub text: String,
     /// Ids of the parent's Resources that go with it.
     pub resources: Vec<String>,
+    pub terms: Terms,
     pub link: Link,
 }
 
@@ -110,11 +116,11 @@ impl End {
 /// Runs a child to its end and records that, whatever happens.
 pub async fn run(job: Job, leash: Leash, reply: Reply<Result<Record, ToolError>>) -> Over {
     let Leash { cancel, permit, progress } = leash;
-    let Job { mut record, text, resources, link } = job;
+    let Job { mut record, text, resources, terms, link } = job;
     let is_new = record.child.is_none() && record.status == Status::Queued;
     record.status = Status::Queued;
     let first = if is_new { record.queued() } else { input(&record, &text) };
-    let mut run = Run { record, text, resources, link, cancel, progress };
+    let mut run = Run { record, text, resources, terms, link, cancel, progress };
     if let Err(error) = run.tell(first).await {
         reply.send(Err(ToolError::from(&error))).ok();
         return Over::Refused;
@@ -135,6 +141,7 @@ struct Run {
     record: Record,
     text: String,
     resources: Vec<String>,
+    terms: Terms,
     link: Link,
     cancel: CancellationToken,
     progress: Arc<Progress>,
@@ -196,13 +203,13 @@ impl Run {
     }
 
     async fn attempt(&mut self) -> End {
+        self.record.status = Status::Running;
         let Raised { conversation, family } = match self.prepare().await {
             Ok(raised) => raised,
             Err(report) => return End::failed("setup_failed", &report),
         };
         let held = Held(Some(conversation.clone()));
         self.record.child = Some(conversation.id().clone());
-        self.record.status = Status::Running;
         let end = match self.tell(self.record.event("started")).await {
             Ok(()) => self.converse(&conversation, &family).await,
             Err(error) => End::failed("log_write_failed", &Report::from(&error)),
@@ -216,12 +223,26 @@ impl Run {
 
     async fn prepare(&self) -> Result<Raised, Report> {
         let Link { parent, base, subagents, .. } = &self.link;
-        let of = Parentage { parent: parent.id(), base, subagents };
-        let nursery = Arc::clone(&subagents.nursery);
+        let of = Parentage { parent: parent.id(), base, subagents, terms: &self.terms };
         match &self.record.child {
-            Some(child) => nursery.wake(child, &self.record, of).await,
-            None => nursery.raise(&self.record, of).await,
+            Some(child) => subagents.nursery.wake(child, &self.record, of).await,
+            None => self.bear(of).await,
         }
+    }
+
+    /// Makes the child. Its parent knows the name of its Session first.
+    async fn bear(&self, of: Parentage<'_>) -> Result<Raised, Report> {
+        for _ in 0..NAMES {
+            let id = SessionId::mint();
+            let told = self.tell(self.record.starting(&id)).await;
+            told.map_err(|error| Report::from(&error))?;
+            match of.subagents.nursery.raise(&id, &self.record, of).await {
+                Ok(raised) => return Ok(raised),
+                Err(Unborn::Taken) => {}
+                Err(Unborn::Failed(report)) => return Err(report),
+            }
+        }
+        Err(Report::new(Kind::Busy, "every name that was tried for its Session is taken"))
     }
 
     /// Tells the child what to do, and listens until it and its own children are done.
@@ -272,7 +293,8 @@ impl Run {
     async fn send(&self, conversation: &Conversation) -> Result<(), Report> {
         let attachments = inherited(&self.link.base, &self.resources)?;
         let max_depth = self.link.subagents.nursery.config.subagents.max_depth;
-        let context = context::text(&self.record, self.link.parent.id(), max_depth);
+        let context =
+            context::text(&self.record, &self.terms.facts, self.link.parent.id(), max_depth);
         let input = Input { text: self.text.clone() };
         let sent = conversation.send_in(input, attachments, Some(context)).await;
         sent.map_err(|error| Report::from(&error))
@@ -372,6 +394,7 @@ impl Run {
         for text in [&mut fact.task, &mut fact.summary].into_iter().flatten() {
             *text = secrets.clean(text).into_owned();
         }
+        fact.extra.extend(self.terms.marks.clone());
         self.link.parent.record(fact.into()).await.map(drop)
     }
 

@@ -9,8 +9,9 @@ use serde_json::json;
 use crate::config::Subagents as Limits;
 use crate::error::Kind;
 use crate::event::PermissionMode;
-use crate::role::{Role, strictest};
-use crate::tool::ToolError;
+use crate::role::{Custom, Role, strictest};
+use crate::roster::{Roster, RosterError};
+use crate::tool::{ToolError, first_chars};
 
 /// The role of a child whose parent names none.
 const USUAL_ROLE: &str = "worker";
@@ -83,6 +84,10 @@ pub struct Wisher {
     pub mode: PermissionMode,
     /// A root has 0.
     pub depth: u32,
+    /// Its own role.
+    pub role: &'static Role,
+    /// The roles that it can choose from.
+    pub roster: Roster,
 }
 
 /// What a child will be.
@@ -120,7 +125,9 @@ impl Spec {
             return Err(ToolError::invalid(message).next("put long texts into a file and name it"));
         }
         let workspace = wish.workspace.unwrap_or_default();
-        let role = role(wish.role.as_deref().unwrap_or(USUAL_ROLE))?;
+        let role = role(wish.role.as_deref().unwrap_or(USUAL_ROLE), &wisher.roster)?;
+        let role = role.within(wisher.role);
+        let wants = |of: fn(&Custom) -> Option<&String>| role.custom.as_ref().and_then(of).cloned();
         let resources = wish.resources.clone().unwrap_or_default();
         if resources.len() > MOST_RESOURCES {
             let message = format!("at most {MOST_RESOURCES} Resources can be handed on");
@@ -129,8 +136,9 @@ impl Spec {
         Ok(Self {
             task: task.to_owned(),
             role,
-            model: word("model", wish.model.as_deref())?,
-            effort: word("effort", wish.effort.as_deref())?,
+            model: word("model", wish.model.as_deref())?.or_else(|| wants(|it| it.model.as_ref())),
+            effort: word("effort", wish.effort.as_deref())?
+                .or_else(|| wants(|it| it.effort.as_ref())),
             workspace,
             timeout: timeout(wish.timeout_ms, limits)?,
             resources,
@@ -146,12 +154,16 @@ impl Spec {
 }
 
 /// The role of that name. The one place where a role of a child is looked up.
-pub fn role(name: &str) -> Result<&'static Role, ToolError> {
-    Role::find(name).ok_or_else(|| {
-        let known = Role::names();
-        ToolError::new(Kind::NotFound, format!("there is no role `{}`", short(name)))
-            .details(json!({ "known": known }))
-            .next(format!("use one of: {}", known.join(", ")))
+pub fn role(name: &str, roster: &Roster) -> Result<&'static Role, ToolError> {
+    let name = first_chars(name, LONGEST_WORD);
+    roster.find(&name).map_err(|error| {
+        let told = ToolError::from(&error);
+        let kind = match error {
+            // A name that nobody has is no flaw of the call.
+            RosterError::Unknown { .. } => Kind::NotFound,
+            RosterError::Untrusted { .. } | RosterError::Broken { .. } => told.kind,
+        };
+        ToolError { kind, ..told }
     })
 }
 
@@ -176,10 +188,6 @@ fn timeout(wanted: Option<u64>, limits: &Limits) -> Result<Duration, ToolError> 
     Ok(wanted)
 }
 
-fn short(name: &str) -> String {
-    crate::tool::first_chars(name, 40)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,7 +206,7 @@ mod tests {
     }
 
     fn wisher(mode: PermissionMode) -> Wisher {
-        Wisher { mode, depth: 0 }
+        Wisher { mode, depth: 0, role: Role::build(), roster: Roster::none() }
     }
 
     #[test]

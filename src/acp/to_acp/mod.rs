@@ -7,6 +7,7 @@ mod attached;
 pub mod call;
 pub mod child;
 pub mod diff;
+mod graph;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use crate::history::History;
 use crate::id::{CallId, EventId};
 use call::Card;
 use child::Children;
+use graph::Graph;
 use stream::Stream;
 
 /// The tool whose calls are shown by the plan that they record.
@@ -55,6 +57,8 @@ pub struct Renderer {
     /// Calls that have no result yet.
     cards: HashMap<CallId, Card>,
     children: Children,
+    /// The Workflow that runs, or ran last.
+    graph: Graph,
     /// Estimated dollars so far.
     spent: Option<f64>,
     /// Tokens in the window after the last call.
@@ -75,6 +79,7 @@ impl Renderer {
             thoughts: Stream::default(),
             cards: HashMap::new(),
             children: Children::default(),
+            graph: Graph::default(),
             spent: None,
             used: None,
             is_titled: false,
@@ -104,6 +109,11 @@ impl Renderer {
                 _ if !is_live => {}
                 // Only what it came to is of interest.
                 Canonical::Plan(_) => {}
+                Canonical::WorkflowEvent(event) => {
+                    let is_plan = |update: &SessionUpdate| matches!(update, SessionUpdate::Plan(_));
+                    let told = self.graph.hear(event);
+                    updates.extend(told.into_iter().filter(|update| !is_plan(update)));
+                }
                 Canonical::UserMessage(message) => {
                     updates.extend(attached.user(event.id(), message));
                     self.is_titled = true;
@@ -205,12 +215,12 @@ impl Renderer {
                 self.compaction(id, compaction).into_iter().chain(self.usage()).collect()
             }
             Canonical::SubagentEvent(life) => self.children.hear(life),
+            Canonical::WorkflowEvent(event) => self.graph.hear(event),
             // Settings are told by whoever changes them; the rest is for the Log.
             Canonical::SessionStarted(_)
             | Canonical::PermissionDecision(_)
             | Canonical::SkillActivation(_)
             | Canonical::SkillContextHydration(_)
-            | Canonical::WorkflowEvent(_)
             | Canonical::SessionFork(_)
             | Canonical::BranchSummary(_)
             | Canonical::HistoryRewound(_)

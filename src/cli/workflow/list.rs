@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::source::{names, roots};
+use super::source::roots;
 use crate::cli::Context;
 use crate::cli::exit::Exit;
 use crate::error::Report;
@@ -21,7 +21,7 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
     let roster = context.roster(&folder)?;
     let limits = context.settings(Some(&folder))?.config.subagents;
     let role = |name: &str| roster.find(name).ok();
-    let ground = Ground { role: &role, roles: names(&roster), limits, arguments: Map::new() };
+    let ground = Ground { role: &role, roles: roster.names(), limits, arguments: Map::new() };
     let (mut entries, mut broken): (Vec<Value>, Vec<(PathBuf, String)>) = (Vec::new(), Vec::new());
     for root in roots(&folder, context)? {
         for path in files(&root) {

@@ -1,25 +1,32 @@
-//! `pixir workflow`: graphs of steps, checked, drawn and listed.
+//! `pixir workflow`: graphs of steps, checked, drawn, run and gone on with.
 
 mod list;
 mod plan;
+mod run;
 mod source;
+mod status;
 mod validate;
+
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use super::Context;
 use super::exit::Exit;
-use crate::error::Report;
+use crate::error::{Kind, Report};
+use crate::id::SessionId;
+use crate::projection::{self, Standing};
+use crate::workflow::{Found, find, session_named};
 
-/// Check, draw and list workflows
+/// Check, draw, run and resume graphs of steps
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Check, draw and list workflows.\n\n\
-        A workflow is a graph of steps in a JSON file: tasks for subagents, what they may read and write, \
-        what must be checked, and who waits for whom. docs/workflows.md has every key.",
+    long_about = "Check, draw, run and resume graphs of steps.\n\n\
+        A workflow is a JSON file: tasks for subagents, what they may read and write, what must be checked, and \
+        who waits for whom. docs/workflows.md has every key.",
     after_long_help = "Examples:\n  pixir workflow validate release.json\n  \
-        pixir workflow plan release-notes/by-area --arg 'areas=[\"src\"]'\n  \
-        pixir workflow list --json"
+        pixir workflow plan release-notes/by-area --arg 'areas=[\"src/\"]'\n  \
+        pixir workflow run release.json --json"
 )]
 pub struct WorkflowArgs {
     #[command(subcommand)]
@@ -29,28 +36,45 @@ pub struct WorkflowArgs {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Check a workflow, and say everything that is wrong with it
-    Validate(NamedArgs),
+    Validate(source::SourceArgs),
     /// Show what would run when, and why
-    Plan(NamedArgs),
+    Plan(source::SourceArgs),
     /// List the workflows that can be named here
     List,
+    Run(run::RunArgs),
+    Resume(run::ResumeArgs),
+    Status(status::StatusArgs),
 }
 
-/// Which workflow, and with what.
-#[derive(Debug, Args)]
-pub struct NamedArgs {
-    /// A file, `-` for stdin, skill/template, or a name of `pixir workflow list`
-    #[arg(value_name = "WORKFLOW")]
-    pub what: String,
-    /// Give a parameter a value; JSON, unless it is text. May be given many times
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub arg: Vec<String>,
-}
-
-pub fn workflow(args: WorkflowArgs, context: &Context) -> Result<Exit, Report> {
-    match args.action {
-        Action::Validate(named) => validate::validate(&named, context),
-        Action::Plan(named) => plan::plan(&named, context),
+pub fn workflow(args: &WorkflowArgs, context: &Context) -> Result<Exit, Report> {
+    match &args.action {
+        Action::Validate(args) => validate::validate(args, context),
+        Action::Plan(args) => plan::plan(args, context),
         Action::List => list::list(context),
+        Action::Run(args) => run::run(args, context),
+        Action::Resume(args) => run::resume(args, context),
+        Action::Status(args) => status::status(args, context),
     }
+}
+
+/// The run that an argument names, and the Workspace where it is.
+fn found(id: &str, context: &Context) -> Result<(PathBuf, Found), Report> {
+    let places = match session_named(id) {
+        Some(session) => vec![context.workspace_of(&session)?],
+        None => std::iter::once(context.folder()?).chain(context.workspaces(true)?).collect(),
+    };
+    for workspace in places {
+        if let Some(found) = find(&workspace, id).map_err(|error| Report::from(&error))? {
+            return Ok((workspace, found));
+        }
+    }
+    Err(Report::new(Kind::NotFound, format!("there is no run {id}"))
+        .with_next_actions(vec!["list the runs of this Workspace: pixir workflow status".into()]))
+}
+
+/// Whether a process has the Session open.
+fn is_open(workspace: &Path, id: &SessionId) -> bool {
+    let found = projection::list(workspace, usize::MAX).into_iter();
+    let mut own = found.filter(|summary| summary.session_id == *id);
+    own.any(|summary| matches!(summary.standing, Standing::Running { .. }))
 }

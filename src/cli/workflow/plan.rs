@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::NamedArgs;
-use super::source::named;
+use super::source::{Purpose, SourceArgs, read};
 use crate::cli::Context;
 use crate::cli::exit::Exit;
 use crate::error::Report;
@@ -15,16 +14,8 @@ use crate::workflow::{Flaw, OnFailure, Plan, Posture, Step, Wait, Workflow, Work
 /// The widest drawing; longer lines are no easier to read.
 const WIDEST: usize = 110;
 
-pub fn plan(args: &NamedArgs, context: &Context) -> Result<Exit, Report> {
-    let workflow = match named(args, context)?.read {
-        Ok(workflow) => workflow,
-        Err(error) => {
-            for flaw in error.flaws.iter().skip(1) {
-                context.notice(&flaw.to_string());
-            }
-            return Err(Report::from(&error));
-        }
-    };
+pub fn plan(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
+    let workflow = read(args, &context.folder()?, context, Purpose::Look)?.workflow;
     let (plan, odd) = (Plan::of(&workflow), odd(&workflow));
     for flaw in &odd {
         context.notice(&format!("warning: {flaw}"));

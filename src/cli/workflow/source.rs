@@ -4,47 +4,90 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+
 use crate::cli::{Context, bad_argument};
 use crate::error::{Kind, Report};
-use crate::role::Role;
-use crate::roster::Roster;
 use crate::workflow::{Ground, SpecError, Workflow, Written};
 use crate::workspace::project_folders;
-
-use super::NamedArgs;
 
 /// More than any spec may have; what is larger is refused without reading it to its end.
 const LARGEST: u64 = 1_000_001;
 
-/// A workflow that was named, and why it cannot be read if it cannot.
-pub struct Named {
-    /// Where it was found, as one would name it.
-    pub from: String,
-    pub read: Result<Workflow, SpecError>,
+#[derive(Debug, Args)]
+pub struct SourceArgs {
+    /// A file, `-` for stdin, skill/template, or a name of `pixir workflow list`
+    #[arg(value_name = "WORKFLOW")]
+    pub source: String,
+    /// Give a parameter a value: JSON, unless it is text. May be given many times
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub arg: Vec<String>,
 }
 
-/// Finds what is named and reads it. What is wrong with it is a part of the answer.
-pub fn named(args: &NamedArgs, context: &Context) -> Result<Named, Report> {
-    let folder = context.folder()?;
-    let from = args.what.clone();
-    let written = match open(&args.what, &folder, context)? {
+/// A workflow that can be run.
+pub struct Source {
+    pub workflow: Workflow,
+    /// The template that it was made from.
+    pub template: Option<String>,
+}
+
+/// What somebody is about to do with a workflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Only text: anybody's may be looked at.
+    Look,
+    /// What a stranger wrote must be trusted.
+    Run,
+}
+
+/// Finds what is named and reads it; the other flaws of one that is wrong are told as notices.
+pub fn read(
+    args: &SourceArgs,
+    workspace: &Path,
+    context: &Context,
+    purpose: Purpose,
+) -> Result<Source, Report> {
+    let (template, read) = attempt(args, workspace, context, purpose)?;
+    match read {
+        Ok(workflow) => Ok(Source { workflow, template }),
+        Err(error) => {
+            for flaw in error.flaws.iter().skip(1) {
+                context.notice(&flaw.to_string());
+            }
+            Err(Report::from(&error))
+        }
+    }
+}
+
+/// The same, where what is wrong with it is a part of the answer.
+pub fn attempt(
+    args: &SourceArgs,
+    workspace: &Path,
+    context: &Context,
+    purpose: Purpose,
+) -> Result<(Option<String>, Result<Workflow, SpecError>), Report> {
+    let written = match open(&args.source, workspace, context)? {
         Ok(written) => written,
-        Err(error) => return Ok(Named { from, read: Err(error) }),
+        Err(error) => return Ok((None, Err(error))),
     };
+    if purpose == Purpose::Run {
+        written.check_trust().map_err(|error| Report::from(&error))?;
+    }
+    let template = written.template_id().map(str::to_owned);
     let arguments = match written.arguments(&args.arg) {
         Ok(arguments) => arguments,
-        Err(error) => return Ok(Named { from, read: Err(error) }),
+        Err(error) => return Ok((template, Err(error))),
     };
-    let limits = context.settings(Some(&folder))?.config.subagents;
-    let roster = context.roster(&folder)?;
+    let limits = context.settings(Some(workspace))?.config.subagents;
+    let roster = context.roster(workspace)?;
     let role = |name: &str| roster.find(name).ok();
-    let ground = Ground { role: &role, roles: names(&roster), limits, arguments };
-    Ok(Named { from, read: written.read(&ground) })
+    let ground = Ground { role: &role, roles: roster.names(), limits, arguments };
+    Ok((template, written.read(&ground)))
 }
 
 /// The workflow of a file, of stdin, or of a name; a spec that is no JSON is told apart from one that
 /// is not there.
-pub fn open(
+fn open(
     what: &str,
     folder: &Path,
     context: &Context,
@@ -90,15 +133,4 @@ pub fn roots(folder: &Path, context: &Context) -> Result<Vec<PathBuf>, Report> {
     roots.retain(|root| *root != own);
     roots.push(own);
     Ok(roots)
-}
-
-/// The names of all roles, also of those that cannot be used.
-pub fn names(roster: &Roster) -> Vec<String> {
-    let mut names: Vec<String> = Role::names().into_iter().map(str::to_owned).collect();
-    for entry in roster.all().entries {
-        if !names.iter().any(|name| name == entry.name()) {
-            names.push(entry.name().to_owned());
-        }
-    }
-    names
 }

@@ -4,17 +4,16 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::NamedArgs;
 use super::plan::counted;
-use super::source::{Named, named};
+use super::source::{Purpose, SourceArgs, attempt};
 use crate::cli::exit::Exit;
 use crate::cli::{Context, say};
 use crate::error::Report;
 use crate::render::{Envelope, one_line};
 use crate::workflow::{Flaw, Plan, odd};
 
-pub fn validate(args: &NamedArgs, context: &Context) -> Result<Exit, Report> {
-    let Named { from, read } = named(args, context)?;
+pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
+    let (_, read) = attempt(args, &context.folder()?, context, Purpose::Look)?;
     let error = match read {
         Ok(workflow) => {
             let (plan, odd) = (Plan::of(&workflow), odd(&workflow));
@@ -47,7 +46,7 @@ pub fn validate(args: &NamedArgs, context: &Context) -> Result<Exit, Report> {
         writeln!(text, "error: {}", one_line(&flaw.to_string(), 1_000)).ok();
     }
     let count = error.flaws.len() + error.left_out;
-    writeln!(text, "{}: {}", one_line(&from, 200), counted(count, "error")).ok();
+    writeln!(text, "{}: {}", one_line(&args.source, 200), counted(count, "error")).ok();
     if context.flags.json {
         let flaws: Vec<_> = error.flaws.iter().map(Flaw::facts).collect();
         let output = json!({ "valid": false, "flaws": flaws, "left_out": error.left_out });

@@ -287,10 +287,12 @@ fn lineage(workspace: &Path, id: &SessionId, history: &History) -> Lineage {
             status: String::new(),
             is_over: false,
         });
-        child.session_id = event.child_session_id.clone().or(child.session_id.take());
+        // What was about to start may never have had a Log.
+        let named = event.child_session_id.clone().filter(|_| event.event != "starting");
+        child.session_id = named.or(child.session_id.take());
         child.status = event.status.clone().unwrap_or_else(|| event.event.clone());
         match event.event.as_str() {
-            "queued" | "input" | "retrying" | "started" => child.is_over = false,
+            "queued" | "input" | "retrying" | "starting" | "started" => child.is_over = false,
             "finished" | "failed" | "cancelled" | "timed_out" | "detached" => child.is_over = true,
             // What happens besides, such as a merge, ends nothing and begins nothing.
             _ => {}

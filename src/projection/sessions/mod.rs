@@ -31,6 +31,7 @@ const LARGEST_WINDOW: usize = 4 * 1024 * 1024;
 /// are escaped, so text cannot imitate it.
 const USER_MESSAGE: &[u8] = br#","type":"user_message","data":"#;
 
+const WORKFLOW_EVENT: &[u8] = br#","type":"workflow_event","data":"#;
 const SESSION_STARTED: &[u8] = br#","type":"session_started","data":"#;
 const SESSION_FORK: &[u8] = br#","type":"session_fork","data":"#;
 const POSTURE_CHANGED: &[u8] = br#","type":"posture_changed","data":"#;
@@ -353,11 +354,26 @@ fn title(head: &[u8]) -> Option<String> {
     struct Words {
         text: String,
     }
-    let line = lines(head).find(|line| memmem::find(line, USER_MESSAGE).is_some())?;
+    let has = |needle: &'static [u8]| move |line: &&[u8]| memmem::find(line, needle).is_some();
+    let Some(line) = lines(head).find(has(USER_MESSAGE)) else {
+        return lines(head).find(has(WORKFLOW_EVENT)).map(workflow_title);
+    };
     let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
     // A payload that lies in a blob has no text here; a list can do without.
     let words = serde_json::from_str::<Words>(envelope.data.get());
     Some(words.map_or_else(|_| "(a very long prompt)".to_owned(), |words| words.text))
+}
+
+/// A Session that nobody said anything in is called by the Workflow that it ran.
+fn workflow_title(line: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Started {
+        #[serde(default)]
+        workflow_name: String,
+    }
+    let envelope = serde_json::from_slice::<Envelope<'_>>(line).ok();
+    let started = envelope.and_then(|own| serde_json::from_str::<Started>(own.data.get()).ok());
+    format!("workflow {}", started.map(|started| started.workflow_name).unwrap_or_default())
 }
 
 /// How the Session stands by the last lines of its Log; `None` when they do not tell.
@@ -372,6 +388,7 @@ fn standing_of(tail: &[u8]) -> Option<Standing> {
                 Some(if is_final { Standing::Answered } else { Standing::Open })
             }
             "turn_failed" => Some(failure(envelope.data.get())),
+            "workflow_event" => Some(run_standing(envelope.data.get())),
             "user_message"
             | "reasoning"
             | "tool_call"
@@ -382,6 +399,26 @@ fn standing_of(tail: &[u8]) -> Option<Standing> {
             _ => None,
         }
     })
+}
+
+/// How a Session stands whose last word is about a Workflow.
+fn run_standing(data: &str) -> Standing {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Fact {
+        kind: String,
+        status: String,
+    }
+    let fact = serde_json::from_str::<Fact>(data).unwrap_or_default();
+    match (fact.kind.as_str(), fact.status.as_str()) {
+        ("finished", "completed") => Standing::Answered,
+        ("finished", "cancelled") => Standing::Interrupted,
+        ("finished", _) => Standing::Failed {
+            message: format!("the workflow is {}", fact.status),
+            terminal_status: fact.status,
+        },
+        _ => Standing::Open,
+    }
 }
 
 fn failure(data: &str) -> Standing {

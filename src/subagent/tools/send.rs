@@ -13,6 +13,7 @@ use crate::subagent::Family;
 use crate::subagent::record::{Record, View};
 use crate::subagent::run::Job;
 use crate::subagent::show;
+use crate::subagent::terms::Terms;
 use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, first_chars};
 
 /// The tool.
@@ -51,8 +52,9 @@ impl Tool for SendInput {
         let mut views = self.0.look(Some(vec![id.clone()])).await?;
         let record = views.pop().map(|view| view.record).ok_or_else(|| show::unknown(&id))?;
         check(&record)?;
+        self.0.role_of(&record)?;
         let link = self.0.link(context.cancel);
-        let job = Job { record, text, resources: Vec::new(), link };
+        let job = Job { record, text, resources: Vec::new(), terms: Terms::default(), link };
         let record = self.0.start(job).await?;
         let text = format!("{} ({}) is queued again.", record.id, record.role);
         let view = View { record, doing: String::new(), place: 0 };

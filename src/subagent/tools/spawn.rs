@@ -10,6 +10,7 @@ use crate::subagent::record::{Record, View, millis};
 use crate::subagent::run::Job;
 use crate::subagent::show;
 use crate::subagent::spec::{Spec, Wish};
+use crate::subagent::terms::Terms;
 use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, first_chars};
 
 /// The tool.
@@ -48,7 +49,8 @@ impl Tool for SpawnAgent {
         }
         let link = self.0.link(context.cancel);
         let Spec { task, resources, .. } = spec;
-        let record = self.0.start(Job { record, text: task, resources, link }).await?;
+        let terms = Terms::default();
+        let record = self.0.start(Job { record, text: task, resources, terms, link }).await?;
         let text = format!("{} ({}) is queued.", record.id, record.role);
         let view = View { record, doing: String::new(), place: 0 };
         Ok(ToolOutput { ok: true, text, details: json!({ "subagent": show::value(&view) }) })

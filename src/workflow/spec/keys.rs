@@ -41,7 +41,12 @@ pub static WORKFLOW: Group = Group {
     what: "a workflow",
     keys: &[
         key("$schema", Shape::Text(WORDS), "", "For editors; nothing is read from there."),
-        required("id", Shape::Id, "What its author calls it. A run has an id of its own."),
+        key(
+            "id",
+            Shape::Id,
+            "made of the name, or `workflow`",
+            "What its author calls it. A run has an id of its own.",
+        ),
         key("name", Shape::Line(WORD), "the id", "A name for people."),
         key("description", Shape::Text(WORDS), "", "What it is good for."),
         key(

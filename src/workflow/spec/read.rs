@@ -236,9 +236,10 @@ impl Reader<'_> {
             }
         }
         let steps = graph::join(self, drafts);
-        let id = text(&good, "id")?.to_owned();
+        let name = text(&good, "name").map(str::trim);
+        let id = text(&good, "id").map_or_else(|| id_of(name.unwrap_or_default()), str::to_owned);
         Some(Workflow {
-            name: text(&good, "name").map_or_else(|| id.clone(), |name| name.trim().to_owned()),
+            name: name.unwrap_or(&id).to_owned(),
             id,
             description: text(&good, "description").unwrap_or_default().trim().to_owned(),
             limits,
@@ -263,6 +264,17 @@ impl Reader<'_> {
             timeout_ms: number("timeout_ms").unwrap_or(USUAL_RUN),
         }
     }
+}
+
+/// An id made of a name, for a spec that has none.
+fn id_of(name: &str) -> String {
+    let words: Vec<String> = name
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect();
+    let id: String = words.join("-").chars().take(64).collect();
+    if id.is_empty() { "workflow".to_owned() } else { id }
 }
 
 /// The text behind a key.

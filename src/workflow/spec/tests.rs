@@ -32,6 +32,9 @@ fn what_is_not_said_has_a_value() {
     ])));
     assert_eq!((workflow.name.as_str(), workflow.limits.max_concurrency), ("x", 8));
     assert_eq!(workflow.limits.timeout_ms, 3_600_000);
+    let named = |name: Value| read(&json!({"name": name, "steps": [{"id": "a", "task": "x"}]})).id;
+    assert_eq!(named(json!(" Über die Release-Notes 2")), "ber-die-release-notes-2");
+    assert_eq!(named(json!("日本")), "workflow");
     let [look, make, check, land] = workflow.steps.as_slice() else { panic!() };
     assert_eq!(look.task.as_deref(), Some("Look."));
     assert_eq!((look.posture, look.workspace), (Posture::ReadOnly, Workspace::Shared));

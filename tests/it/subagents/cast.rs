@@ -147,9 +147,7 @@ pub fn agree(workspace: &Path) -> usize {
         }
     }
     for (id, events) in &all {
-        // One whose process died before its parent could write it down has done nothing yet.
-        let has_begun = events.iter().any(|event| event["type"] == "user_message");
-        let Some(first) = events.first().filter(|_| has_begun) else { continue };
+        let Some(first) = events.first() else { continue };
         if let Some(parent) = first["data"]["parent_session_id"].as_str() {
             assert!(named.contains(id), "{id} is a child that {parent} does not know");
         }
@@ -173,13 +171,18 @@ fn check_life<'a>(
                 assert!(!open, "{id}: a run within a run: {told:?}");
                 open = true;
             }
+            // Its Log comes after it, if it comes.
+            "starting" => {
+                assert!(open, "{id}: outside of a run: {told:?}");
+                sessions.push(event["child_session_id"].as_str().unwrap().to_owned());
+            }
             "started" | "retrying" => {
                 assert!(open, "{id}: outside of a run: {told:?}");
                 let child = event["child_session_id"].as_str().unwrap();
                 let first = &log(child).unwrap_or_else(|| panic!("{child} has no Log"))[0]["data"];
                 assert_eq!(first["parent_session_id"], parent, "{id}");
                 assert_eq!(first["subagent_id"], id);
-                sessions.push(child.to_owned());
+                assert!(sessions.iter().any(|own| own == child), "{id}: {child} was not announced");
             }
             "merged" | "merge_taken_back" => {}
             "closed" => assert!(!open, "{id}: closed within a run: {told:?}"),

@@ -138,9 +138,10 @@ async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     };
     assert_eq!(
         of("explorer"),
-        "explorer queued, explorer started, explorer retrying, explorer started, explorer finished"
+        "explorer queued, explorer starting, explorer started, explorer retrying, \
+         explorer starting, explorer started, explorer finished"
     );
-    assert_eq!(of("worker"), "worker queued, worker started, worker failed");
+    assert_eq!(of("worker"), "worker queued, worker starting, worker started, worker failed");
     assert_eq!(crate::support::house::logs(&house.workspace()).len(), 4, "each try has its Log");
     agree(&house.workspace());
 }

@@ -1,11 +1,12 @@
 //! Children: what they are asked, what they answer, how they end, and what the Logs say of it.
 
-mod cast;
+pub mod cast;
 mod ends;
 mod killed;
 mod limits;
 mod permission;
 mod random;
+mod roles;
 mod shown;
 mod workspaces;
 
@@ -143,7 +144,7 @@ async fn a_child_that_ended_is_told_more_and_remembers() {
         .iter()
         .map(|life| life["event"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(told, ["queued", "started", "finished", "input", "started", "finished"]);
+    assert_eq!(told, ["queued", "starting", "started", "finished", "input", "started", "finished"]);
     assert_eq!(logs(&house.workspace()).len(), 2, "it is the same Session");
     agree(&house.workspace());
 }

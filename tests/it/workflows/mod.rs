@@ -1,9 +1,10 @@
-//! Graphs of steps: read, refused, planned.
+//! Workflows: what a spec may say, and what becomes of a run.
 
-/// What nobody should write, and what they are told.
 mod hostile;
-/// Specs that are good, their schema and their plan.
+mod runs;
 mod spec;
+mod storm;
+mod troupe;
 
 use pixir::workbench;
 use serde_json::{Map, Value, json};

@@ -66,7 +66,7 @@ pub fn tops() -> Vec<Case> {
     };
     let long = "a".repeat(65);
     vec![
-        ("no id", json!({"steps": [{"id": "a", "task": "x"}]}).to_string(), "", "needs `id`"),
+        ("no object in a step", top(&json!({"steps": [null]})), "/steps/0", "must be an object"),
         ("no steps", json!({"id": "x"}).to_string(), "", "needs `steps`"),
         ("steps are an object", top(&json!({"steps": {}})), "/steps", "not an object"),
         ("steps are null", top(&json!({"steps": null})), "/steps", "leave it out"),

@@ -1,0 +1,99 @@
+//! A Workflow in an editor: its steps are the plan, and what no Subagent does is a call of its own.
+
+use agent_client_protocol_schema::v1::{
+    Plan, PlanEntry, PlanEntryPriority, PlanEntryStatus, SessionUpdate, ToolCall, ToolCallStatus,
+    ToolCallUpdate, ToolCallUpdateFields, ToolKind,
+};
+
+use super::call;
+use crate::event::WorkflowEvent;
+use crate::harness::{StepState, WatchedStep, WorkflowWatch};
+
+/// The run that is shown.
+#[derive(Debug, Default)]
+pub struct Graph(Option<WorkflowWatch>);
+
+impl Graph {
+    /// Shows what happened to the run.
+    pub fn hear(&mut self, event: &WorkflowEvent) -> Vec<SessionUpdate> {
+        if let Some(begun) = WorkflowWatch::begun(event) {
+            let updates = vec![plan(&begun)];
+            self.0 = Some(begun);
+            return updates;
+        }
+        let Some(watch) = &mut self.0 else { return Vec::new() };
+        let changed = watch.hear(event);
+        if event.kind == "resumed" {
+            return vec![plan(watch)];
+        }
+        let Some(step) = changed.and_then(|place| watch.steps.get(place)) else {
+            return Vec::new();
+        };
+        let mut updates = vec![plan(watch)];
+        if step.applies {
+            updates.extend(applying(&watch.id, step));
+        }
+        updates
+    }
+}
+
+/// A plan that is longer than this would flood the client with each change.
+const MOST_ENTRIES: usize = 40;
+
+fn plan(watch: &WorkflowWatch) -> SessionUpdate {
+    if watch.steps.len() > MOST_ENTRIES {
+        return short_plan(watch);
+    }
+    let entry = |step: &WatchedStep| {
+        let status = match step.state {
+            StepState::Waiting | StepState::Held => PlanEntryStatus::Pending,
+            StepState::Running => PlanEntryStatus::InProgress,
+            StepState::Ready | StepState::Partial | StepState::Failed => PlanEntryStatus::Completed,
+        };
+        let mark = match step.state {
+            StepState::Partial => " (partial)",
+            StepState::Failed => " (failed)",
+            StepState::Held => " (held)",
+            StepState::Waiting | StepState::Running | StepState::Ready => "",
+        };
+        let about = super::title(&step.about);
+        PlanEntry::new(format!("{}: {about}{mark}", step.id), PlanEntryPriority::Medium, status)
+    };
+    SessionUpdate::Plan(Plan::new(watch.steps.iter().map(entry).collect()))
+}
+
+/// What is done, what runs, and what is left, of a long Workflow.
+fn short_plan(watch: &WorkflowWatch) -> SessionUpdate {
+    let left = watch.count(StepState::Waiting) + watch.count(StepState::Held);
+    let running: Vec<&WatchedStep> =
+        watch.steps.iter().filter(|step| step.state == StepState::Running).collect();
+    let done = watch.steps.len() - left - running.len();
+    let entry = |words: String, status: PlanEntryStatus| {
+        PlanEntry::new(words, PlanEntryPriority::Medium, status)
+    };
+    let mut entries = vec![entry(format!("{done} steps are over"), PlanEntryStatus::Completed)];
+    for step in running.iter().take(MOST_ENTRIES - 2) {
+        entries.push(entry(step.id.clone(), PlanEntryStatus::InProgress));
+    }
+    entries.push(entry(format!("{left} steps wait"), PlanEntryStatus::Pending));
+    SessionUpdate::Plan(Plan::new(entries))
+}
+
+/// A step without a Subagent has no call that shows it otherwise.
+fn applying(run: &str, step: &WatchedStep) -> Option<SessionUpdate> {
+    let id = format!("{run}/{}", step.id);
+    let status = match step.state {
+        StepState::Running => {
+            let first = ToolCall::new(id, format!("{}: {}", step.id, super::title(&step.about)))
+                .kind(ToolKind::Edit)
+                .status(ToolCallStatus::InProgress);
+            return Some(SessionUpdate::ToolCall(first));
+        }
+        StepState::Ready => ToolCallStatus::Completed,
+        StepState::Partial | StepState::Failed => ToolCallStatus::Failed,
+        // It never began, so the client knows no call.
+        StepState::Waiting | StepState::Held => return None,
+    };
+    let fields = ToolCallUpdateFields::new().status(status).content(vec![call::text(&step.words)]);
+    Some(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(id, fields)))
+}

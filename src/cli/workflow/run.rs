@@ -1,0 +1,149 @@
+//! `pixir workflow run` and `resume`: a run in a Session of its own, shown while it goes on.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tokio_util::sync::CancellationToken;
+
+use super::source::{self, Purpose, Source};
+use crate::cli::Context;
+use crate::cli::door::Opened;
+use crate::cli::drive::{Attended, Driver, in_runtime};
+use crate::cli::exit::Exit;
+use crate::error::{Kind, Report};
+use crate::harness::{Which, WorkflowOrder};
+use crate::render::{Envelope, clean};
+use crate::workflow::{Finished, Halt, Outcome, find};
+
+/// How much of what the steps came to is printed, in bytes.
+const TOLD: usize = 256 * 1024;
+
+/// Run a workflow
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run a workflow.\n\n\
+        Its steps run as Subagents of a new Session, side by side where they may. stdout gets what each step \
+        came to; everything is in the Session's Log. Ctrl-C cancels all steps and records that.\n\n\
+        Exit codes: 0 completed, 6 partial or failed, 124 out of time, 130 cancelled, 2 a workflow that is wrong.",
+    after_long_help = "Examples:\n  pixir workflow run examples/workflows/parallel-review.json\n  \
+        pixir workflow run review.json --arg area=src --arg depth=2\n  \
+        pixir workflow run release-notes/draft --arg since=v1.2 --json"
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    source: source::SourceArgs,
+}
+
+/// Go on with a run that was cut off or is not complete
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Go on with a run that was cut off or is not complete.\n\n\
+        Steps that are ready stay as they are, as long as what they were built on is the same. What a step had \
+        begun in the shared Workspace is taken back before it is run again.",
+    after_long_help = "Examples:\n  pixir workflow resume wf_0123456789\n  \
+        pixir workflow resume 20260721T101112-abcdef"
+)]
+pub struct ResumeArgs {
+    /// The id of the run, or of its Session
+    #[arg(value_name = "RUN")]
+    id: String,
+}
+
+pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
+    let workspace = context.workspace()?;
+    let Source { workflow, template, .. } =
+        source::read(&args.source, &workspace, context, Purpose::Run)?;
+    let opened = context.open(&workspace, None)?;
+    let order = WorkflowOrder { workflow, template, past: None };
+    drive(order, Place { workspace, session: Which::New, opened }, context)
+}
+
+pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
+    let (workspace, found) = super::found(&args.id, context)?;
+    if found.past.outcome == Some(Outcome::Completed) {
+        let message = format!("{} is complete: there is nothing to resume", found.past.id);
+        return Err(Report::new(Kind::InvalidArgs, message).with_next_actions(vec![format!(
+            "look at it: pixir workflow status {}",
+            found.past.id
+        )]));
+    }
+    let model = crate::projection::posture_model(&workspace, &found.session);
+    let opened = context.open(&workspace, model.as_deref())?;
+    let session = Which::Resume(found.session.clone());
+    let workflow = found.past.workflow.clone();
+    let order = WorkflowOrder { workflow, template: None, past: Some(found.past) };
+    drive(order, Place { workspace, session, opened }, context)
+}
+
+/// Where a run happens.
+struct Place {
+    workspace: PathBuf,
+    session: Which,
+    opened: Opened,
+}
+
+fn drive(mut order: WorkflowOrder, place: Place, context: &Context) -> Result<Exit, Report> {
+    in_runtime(async {
+        let Place { workspace, session, opened } = place;
+        let mut driver = Driver::start(workspace, session, opened, context).await?;
+        if let Some(past) = &order.past {
+            // Opening the Session may have recorded what became of its children.
+            let found = find(driver.conversation.workspace(), &past.id);
+            let found = found.map_err(|error| Report::from(&error))?;
+            order.past = found.map(|found| found.past).or(order.past);
+        }
+        let cancel = CancellationToken::new();
+        let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
+        let stop = async move { cancel.cancel() };
+        let attended = driver.attend(work, stop, |_| ()).await;
+        driver.remember();
+        let finished = match attended {
+            Attended::Done { value, .. } => value,
+            Attended::Abandoned => {
+                Err(Report::new(Kind::Interrupted, "stopped by a second signal"))
+            }
+        };
+        driver.harness.cancel_children(&driver.conversation).await;
+        driver.settle().await;
+        let finished = finished?;
+        let exit = exit_of(&finished);
+        show(&finished, &mut driver, context)?;
+        Ok(exit)
+    })
+}
+
+fn show(finished: &Finished, driver: &mut Driver<'_>, context: &Context) -> Result<(), Report> {
+    let text = if context.flags.json {
+        let command = resume_command(finished, driver);
+        let took = context.started.elapsed();
+        let envelope =
+            Envelope::outcome("workflow", finished.outcome.name(), finished.value(), took);
+        envelope.of_session(&finished.session_id, command).line()
+    } else {
+        let mut text = clean(&finished.report(TOLD));
+        text.push('\n');
+        text
+    };
+    driver.view.answer(&text).map_err(|_| Report::new(Kind::Interrupted, "nobody reads stdout"))?;
+    if finished.outcome != Outcome::Completed {
+        driver.view.notice(&format!("resume: {}", resume_command(finished, driver)));
+    }
+    Ok(())
+}
+
+fn resume_command(finished: &Finished, driver: &Driver<'_>) -> String {
+    match finished.outcome {
+        Outcome::Completed => driver.resume_command(),
+        _ => format!("pixir workflow resume {}", finished.run),
+    }
+}
+
+/// The code for a run.
+pub fn exit_of(finished: &Finished) -> Exit {
+    match (finished.outcome, &finished.halt) {
+        (Outcome::Completed, _) => Exit::Answered,
+        (Outcome::Cancelled, _) => Exit::Interrupted,
+        (Outcome::Partial | Outcome::Failed, Some(Halt::Deadline)) => Exit::TimedOut,
+        (Outcome::Partial | Outcome::Failed, _) => Exit::NoAnswer,
+    }
+}

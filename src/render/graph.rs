@@ -1,0 +1,120 @@
+//! A Workflow on a screen: a line when a step ends, and where the graph stands while it runs.
+
+use super::line::Surface;
+use super::sanitise::one_line;
+use crate::event::WorkflowEvent;
+use crate::harness::{StepState, WatchedStep, WorkflowWatch};
+
+/// The widest line.
+const WIDTH: usize = 160;
+
+/// How many steps that run are named.
+const MOST_NAMED: usize = 6;
+
+/// The run that is shown.
+#[derive(Debug, Default)]
+pub struct Graph(Option<WorkflowWatch>);
+
+impl Graph {
+    /// Takes in an Event; gives the line that it is worth.
+    pub fn hear(&mut self, event: &WorkflowEvent, surface: Surface) -> Option<String> {
+        if let Some(begun) = WorkflowWatch::begun(event) {
+            let line =
+                format!("workflow {} ({}): {} steps", begun.name, begun.id, begun.steps.len());
+            self.0 = Some(begun);
+            return Some(one_line(&line, WIDTH));
+        }
+        let watch = self.0.as_mut()?;
+        let changed = watch.hear(event);
+        if event.kind == "checkpoint_decided" {
+            let step = watch.steps.get(changed?)?;
+            let line = format!("{} {}", mark(step.state, surface), told(step));
+            return Some(one_line(&line, WIDTH));
+        }
+        match event.kind.as_str() {
+            "finished" => {
+                let outcome = watch.outcome.clone().unwrap_or_default();
+                let ready = watch.count(StepState::Ready);
+                let line = format!(
+                    "workflow {} {outcome}: {ready} of {} steps ready",
+                    watch.name,
+                    watch.steps.len()
+                );
+                Some(one_line(&line, WIDTH))
+            }
+            "verification" => {
+                let text = |key: &str| event.extra.get(key).and_then(serde_json::Value::as_str);
+                let is_ok = event.extra.get("ok") == Some(&serde_json::Value::Bool(true));
+                let how = if is_ok { "passed" } else { "did not pass" };
+                let step = event.step_id.as_deref().unwrap_or_default();
+                let command = text("command").unwrap_or_default();
+                Some(one_line(&format!("  {step}: `{command}` {how}"), WIDTH))
+            }
+            "step_retrying" => {
+                let step = event.step_id.as_deref().unwrap_or_default();
+                Some(one_line(&format!("  {step}: tried again"), WIDTH))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the graph stands, in one row, while it runs.
+    pub fn row(&self) -> Option<String> {
+        let watch = self.0.as_ref().filter(|watch| watch.outcome.is_none())?;
+        let running: Vec<&str> = watch
+            .steps
+            .iter()
+            .filter(|step| step.state == StepState::Running)
+            .map(|step| step.id.as_str())
+            .collect();
+        let mut parts = Vec::new();
+        if !running.is_empty() {
+            let named = running.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(" ");
+            let more = running.len().saturating_sub(MOST_NAMED);
+            let more = if more > 0 { format!(" +{more}") } else { String::new() };
+            parts.push(format!("▸ {named}{more}"));
+        }
+        let counts = [
+            (StepState::Ready, "✓", ""),
+            (StepState::Partial, "~", " partial"),
+            (StepState::Failed, "✗", " failed"),
+            (StepState::Held, "‖", " held"),
+            (StepState::Waiting, "·", " waiting"),
+        ];
+        for (state, mark, word) in counts {
+            let count = watch.count(state);
+            if count > 0 {
+                parts.push(format!("{mark} {count}{word}"));
+            }
+        }
+        Some(format!("  {}: {}", watch.name, parts.join("  ")))
+    }
+}
+
+fn told(step: &WatchedStep) -> String {
+    let state = match step.state {
+        StepState::Ready => "ready",
+        StepState::Partial => "partial",
+        StepState::Failed => "failed",
+        StepState::Held => "held",
+        StepState::Waiting => "waiting",
+        StepState::Running => "running",
+    };
+    if step.words.is_empty() {
+        return format!("{} {state}", step.id);
+    }
+    format!("{} {state}: {}", step.id, step.words)
+}
+
+fn mark(state: StepState, surface: Surface) -> &'static str {
+    match (surface, state) {
+        (Surface::Terminal, StepState::Ready) => "✓",
+        (Surface::Terminal, StepState::Failed) => "✗",
+        (Surface::Terminal, StepState::Partial) => "~",
+        (Surface::Terminal, _) => "‖",
+        (_, StepState::Ready) => "[x]",
+        (_, StepState::Failed) => "[!]",
+        (_, StepState::Partial) => "[~]",
+        (_, _) => "[ ]",
+    }
+}

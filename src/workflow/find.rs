@@ -1,0 +1,81 @@
+//! Runs by their ids: which Session of a Workspace has one.
+
+use std::path::Path;
+
+use memchr::memmem;
+
+use super::fold::{Past, runs};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::log::{Log, LogError};
+use crate::paths;
+
+/// How many runs a list shows.
+const MOST: usize = 1000;
+
+/// A run, and the Session that it belongs to.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub session: SessionId,
+    pub past: Past,
+}
+
+/// The run of this id, or the last run of the Session of this id.
+pub fn find(workspace: &Path, id: &str) -> Result<Option<Found>, LogError> {
+    if let Some(session) = session_named(id) {
+        let last = past_runs(workspace, &session)?.pop();
+        return Ok(last.map(|past| Found { session, past }));
+    }
+    let needle = format!("\"workflow_id\":{}", serde_json::Value::from(id));
+    for session in sessions_with(workspace, needle.as_bytes()) {
+        let own = past_runs(workspace, &session)?.into_iter().rfind(|past| past.id == id);
+        if let Some(past) = own {
+            return Ok(Some(Found { session, past }));
+        }
+    }
+    Ok(None)
+}
+
+/// The Session that an id names, if it is not that of a run.
+pub fn session_named(id: &str) -> Option<SessionId> {
+    SessionId::parse(id).ok().filter(|_| !id.starts_with("wf_"))
+}
+
+/// All runs of a Workspace, the newest Session first.
+pub fn all(workspace: &Path) -> Vec<Found> {
+    let mut found = Vec::new();
+    for session in sessions_with(workspace, b"\"type\":\"workflow_event\"") {
+        let own = past_runs(workspace, &session).unwrap_or_default();
+        found.extend(own.into_iter().rev().map(|past| Found { session: session.clone(), past }));
+        if found.len() >= MOST {
+            found.truncate(MOST);
+            break;
+        }
+    }
+    found
+}
+
+fn past_runs(workspace: &Path, session: &SessionId) -> Result<Vec<Past>, LogError> {
+    let history = History::from_events(Log::read(workspace, session)?.events);
+    Ok(runs(history.facts()))
+}
+
+/// The Sessions whose Logs contain some bytes, the newest first.
+fn sessions_with(workspace: &Path, needle: &[u8]) -> Vec<SessionId> {
+    let finder = memmem::Finder::new(needle);
+    let Ok(entries) = std::fs::read_dir(paths::sessions(workspace)) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".ndjson"))
+        .collect();
+    names.sort_unstable_by(|one, other| other.cmp(one));
+    let folder = paths::sessions(workspace);
+    names
+        .into_iter()
+        .filter(|name| {
+            std::fs::read(folder.join(name)).is_ok_and(|bytes| finder.find(&bytes).is_some())
+        })
+        .filter_map(|name| SessionId::parse(name.strip_suffix(".ndjson")?).ok())
+        .collect()
+}

@@ -1,0 +1,212 @@
+//! How steps and runs end: pure decisions, and the words for them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::spec::{OnFailure, Step, Workflow};
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    /// Its Subagent answered, or its changes were merged.
+    Completed,
+    Failed,
+    TimedOut,
+    Cancelled,
+    /// It never started.
+    Held,
+}
+
+/// What others may make of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Readiness {
+    /// What it states was checked, or it states so itself.
+    CheckpointReady,
+    /// Usable perhaps; nobody vouches for it.
+    Partial,
+    /// Somebody has to decide something first.
+    NeedsOrchestrator,
+    Failed,
+    Held,
+}
+
+impl Readiness {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Readiness::CheckpointReady => "checkpoint_ready",
+            Readiness::Partial => "partial",
+            Readiness::NeedsOrchestrator => "needs_orchestrator",
+            Readiness::Failed => "failed",
+            Readiness::Held => "held",
+        }
+    }
+
+    /// What a Subagent says of itself: the last line of its answer that states it.
+    pub fn stated(answer: &str) -> Option<Self> {
+        answer.lines().rev().find_map(|line| {
+            let line = line.trim().trim_matches(['*', '`', '-', ' ']).to_ascii_lowercase();
+            let word = line.strip_prefix("checkpoint_status")?.trim_start_matches(['*', '`', ' ']);
+            let word = word.strip_prefix(':')?.trim().trim_matches(['*', '`', '.', ' ']);
+            match word {
+                "checkpoint_ready" | "ready" => Some(Readiness::CheckpointReady),
+                "partial" => Some(Readiness::Partial),
+                "needs_orchestrator" => Some(Readiness::NeedsOrchestrator),
+                "failed" => Some(Readiness::Failed),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// Why a run starts nothing more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Halt {
+    /// Its time is over.
+    Deadline,
+    /// Somebody ended it.
+    Cancelled,
+    /// This step failed, and the run is not to go on without it.
+    Aborted(String),
+    /// What it may use up is used up.
+    Budget,
+}
+
+impl Halt {
+    /// The word for it, in the Log.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Halt::Deadline => "deadline",
+            Halt::Cancelled => "cancelled",
+            Halt::Aborted(_) => "aborted",
+            Halt::Budget => "budget_exhausted",
+        }
+    }
+}
+
+/// Why a step was not started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// These did not get ready.
+    Dependencies(Vec<String>),
+    /// The review did not approve.
+    Gate {
+        step: String,
+        verdict: String,
+    },
+    /// An earlier step delivered nothing at this place.
+    Need {
+        name: String,
+        step: String,
+    },
+    Halted(Halt),
+}
+
+impl Held {
+    /// The word for it, in the Log.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Held::Dependencies(_) => "dependency_not_ready",
+            Held::Gate { .. } => "gate_closed",
+            Held::Need { .. } => "need_missing",
+            Held::Halted(halt) => halt.reason(),
+        }
+    }
+
+    /// The particulars.
+    pub fn details(&self) -> Value {
+        match self {
+            Held::Dependencies(steps) => json!({ "steps": steps }),
+            Held::Gate { step, verdict } => json!({ "gate": step, "verdict": verdict }),
+            Held::Need { name, step } => json!({ "need": name, "step": step }),
+            Held::Halted(Halt::Aborted(step)) => json!({ "by": step }),
+            Held::Halted(_) => Value::Null,
+        }
+    }
+
+    /// The same for people.
+    pub fn told(&self) -> String {
+        match self {
+            Held::Dependencies(steps) => format!("not ready: {}", steps.join(", ")),
+            Held::Gate { step, verdict } => format!("{step} says {verdict}"),
+            Held::Need { name, step } => format!("{step} delivered no `{name}`"),
+            Held::Halted(Halt::Deadline) => "the time of the run was over".to_owned(),
+            Held::Halted(Halt::Cancelled) => "the run was cancelled".to_owned(),
+            Held::Halted(Halt::Aborted(step)) => format!("{step} ended the run"),
+            Held::Halted(Halt::Budget) => "the budget of the run was used up".to_owned(),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every step that counts is ready.
+    Completed,
+    /// Some are.
+    Partial,
+    /// None is, or one that must not fail did.
+    Failed,
+    Cancelled,
+}
+
+impl Outcome {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Partial => "partial",
+            Outcome::Failed => "failed",
+            Outcome::Cancelled => "cancelled",
+        }
+    }
+
+    /// What the ends of all steps come to.
+    pub fn of(workflow: &Workflow, ends: &[Readiness], halt: Option<&Halt>) -> Self {
+        let counting = || {
+            let steps = workflow.steps.iter().zip(ends);
+            steps.filter(|(step, _)| !step.optional).map(|(_, end)| *end)
+        };
+        let is_ready = |end: Readiness| end == Readiness::CheckpointReady;
+        match halt {
+            Some(Halt::Cancelled) => return Outcome::Cancelled,
+            Some(Halt::Aborted(_)) => return Outcome::Failed,
+            Some(Halt::Deadline | Halt::Budget) | None => {}
+        }
+        if counting().all(is_ready) {
+            return Outcome::Completed;
+        }
+        if ends.iter().copied().any(is_ready) { Outcome::Partial } else { Outcome::Failed }
+    }
+}
+
+/// Whether those that depend on a step may start after it ended so.
+pub fn lets_on(step: &Step, end: Readiness) -> bool {
+    end == Readiness::CheckpointReady || step.on_failure == OnFailure::Continue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_what_it_states_last_and_silence_states_nothing() {
+        let table = [
+            ("done\ncheckpoint_status: checkpoint_ready", Some(Readiness::CheckpointReady)),
+            ("**checkpoint_status:** ready.", Some(Readiness::CheckpointReady)),
+            ("- `checkpoint_status: partial`\n", Some(Readiness::Partial)),
+            ("Checkpoint_Status : needs_orchestrator", Some(Readiness::NeedsOrchestrator)),
+            ("checkpoint_status: ready\nno:\ncheckpoint_status: failed", Some(Readiness::Failed)),
+            ("all is done", None),
+            ("checkpoint_status: splendid", None),
+            ("print checkpoint_status: ready when you are", None),
+            ("", None),
+        ];
+        for (answer, expected) in table {
+            assert_eq!(Readiness::stated(answer), expected, "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A step that applies: what another step changed in its own Workspace comes into the shared one,
+//! all of it or nothing.
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::step::Inputs;
+use super::{NAMED, Stage};
+use crate::annex::{self, Annex, AnnexError, Deed};
+use crate::error::{Explain, Report};
+use crate::id::SessionId;
+use crate::snapshot::{Hash, Store, Tracker};
+use crate::workflow::checkpoint::{Artifact, Bundle};
+use crate::workflow::digest::digest;
+use crate::workflow::outcome::{Readiness, StepStatus};
+use crate::workflow::spec::Step;
+use crate::workspace::Workspace;
+
+impl Stage {
+    pub(super) async fn apply(
+        &self,
+        step: &Step,
+        inputs: &Inputs,
+        stop: &CancellationToken,
+    ) -> Result<Bundle, Report> {
+        let source = inputs.before.iter().find(|own| Some(&own.step_id) == step.apply.as_ref());
+        let child = source.and_then(|own| own.child_session_id.as_deref());
+        let failed = |reason: &str, summary: String| {
+            let mut bundle = Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
+            bundle.reason = Some(reason.to_owned());
+            bundle
+        };
+        let Some(child) = child.and_then(|id| SessionId::parse(id).ok()) else {
+            return Ok(failed("nothing_to_apply", "there is nothing to apply".to_owned()));
+        };
+        let annex = match self.family.annexes().find(self.logs(), &child) {
+            Ok(Some(annex)) => annex,
+            Ok(None) => {
+                let summary = format!("the Workspace of {child} is gone");
+                return Ok(failed("nothing_to_apply", summary));
+            }
+            Err(error) => return Ok(failed(error.kind().name(), error.to_string())),
+        };
+        if stop.is_cancelled() {
+            let mut bundle = failed("cancelled", "it was cancelled".to_owned());
+            bundle.status = StepStatus::Cancelled;
+            return Ok(bundle);
+        }
+        let (own, workspace, tracker) =
+            (annex.clone(), self.workspace.clone(), self.tracker.clone());
+        let merging = move || merge(&own, &workspace, tracker.as_ref());
+        let merged = tokio::task::spawn_blocking(merging).await.unwrap_or(Err(AnnexError::Crashed));
+        let deed = match merged {
+            Ok(deed) => deed,
+            Err(error) => {
+                let reason = match error {
+                    AnnexError::Conflicts(_) => "conflicts",
+                    _ => error.kind().name(),
+                };
+                let mut bundle = failed(reason, error.to_string());
+                bundle.child_session_id = Some(child.to_string());
+                return Ok(bundle);
+            }
+        };
+        let mut bundle =
+            Bundle::new(&step.id, StepStatus::Completed, Readiness::CheckpointReady, String::new());
+        bundle.child_session_id = Some(child.to_string());
+        let mut files: Vec<String> = Vec::new();
+        if let Some((deed, hash)) = &deed {
+            let session = self.family.session();
+            let recorded = session.record(annex::merged(&annex, deed, hash)).await;
+            recorded.map_err(|error| Report::from(&error))?;
+            files = deed.files().map(|path| path.to_string_lossy().into_owned()).collect();
+            bundle.artifacts.push(Artifact {
+                kind: "merge".to_owned(),
+                provenance: "artifact".to_owned(),
+                at: format!("pixir changes {child}"),
+                sha256: digest(&files),
+                files: files.len(),
+            });
+        }
+        let count = files.len();
+        bundle.summary = match count {
+            0 => "everything was there already".to_owned(),
+            1 => format!("applied 1 file: {}", files[0]),
+            _ => format!("applied {count} files"),
+        };
+        files.truncate(NAMED);
+        bundle.written = files;
+        let facts = json!({
+            "from": step.apply,
+            "child_session_id": child,
+            "files": bundle.written,
+            "file_count": count,
+        });
+        self.record("merged", Some(&step.id), facts).await?;
+        if !step.verify.is_empty() {
+            self.verify(step, None, &mut bundle, stop).await?;
+            if bundle.checkpoint_status != Readiness::CheckpointReady {
+                bundle.known_limitations.push("merged_but_not_verified".to_owned());
+            }
+        }
+        Ok(bundle)
+    }
+}
+
+/// Merges, and keeps what was done; `None` when everything is there already.
+fn merge(
+    annex: &Annex,
+    workspace: &Workspace,
+    tracker: Option<&Tracker>,
+) -> Result<Option<(Deed, Hash)>, AnnexError> {
+    annex.refuse_busy()?;
+    let store: Store = annex.store();
+    annex::recover(workspace, &store, &annex.parent_folder()).map_err(AnnexError::Keep)?;
+    let changes = annex.changes(workspace)?;
+    let merge = annex.merge(&changes, workspace, &|_| false)?;
+    if merge.is_done() {
+        return Ok(None);
+    }
+    let deed = annex.carry_out(&merge, &changes, workspace, tracker)?;
+    let hash = deed.keep(&store).map_err(AnnexError::Keep)?;
+    Ok(Some((deed, hash)))
+}

@@ -1,0 +1,479 @@
+//! One run of a Workflow: steps are started, heard of, judged and written down, until all are over.
+//!
+//! One task drives it and owns the board; each step that runs has a task of its own, which ends
+//! with a bundle whatever happens. Nothing is decided that is not in the Log.
+
+mod apply;
+mod back;
+mod record;
+mod step;
+mod verify;
+mod words;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::task::{Id as TaskId, JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, End};
+use super::checkpoint::Bundle;
+use super::digest::digest;
+use super::fold::Past;
+use super::outcome::{Halt, Held, Outcome, Readiness, StepStatus};
+use super::spec::{Step, Workflow};
+use crate::bounds::{Bounds, WriteGlobs};
+use crate::error::Report;
+use crate::event::PermissionMode;
+use crate::id::SessionId;
+use crate::paths;
+use crate::secret::Secrets;
+use crate::snapshot::Tracker;
+use crate::subagent::Family;
+use crate::turn::Purse;
+use crate::workspace::Workspace;
+use step::{Done, Inputs};
+
+/// How often a run with a budget looks at what it has used up.
+const COUNT: Duration = Duration::from_millis(100);
+
+/// How many of the files that a step changed are named.
+const NAMED: usize = 200;
+
+/// What a run works with.
+pub struct Stage {
+    family: Arc<Family>,
+    /// The id of the run.
+    run: String,
+    workspace: Workspace,
+    /// The folder of the Session that it belongs to.
+    folder: PathBuf,
+    secrets: Arc<Secrets>,
+    mode: PermissionMode,
+    tracker: Option<Tracker>,
+    purse: Purse,
+    /// The Subagents of all attempts; a leaf.
+    children: Mutex<Vec<String>>,
+}
+
+impl Stage {
+    /// A run in the Session of a Family.
+    pub fn new(family: Arc<Family>, run: String) -> Self {
+        let base = family.base();
+        Self {
+            workspace: base.workspace.clone(),
+            folder: base.session_folder.clone(),
+            secrets: Arc::clone(&base.secrets),
+            mode: base.stance.mode(),
+            tracker: base.tracker.clone(),
+            purse: base.purse.clone(),
+            children: Mutex::default(),
+            family,
+            run,
+        }
+    }
+
+    fn children(&self) -> MutexGuard<'_, Vec<String>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The Workspace that holds the Logs.
+    fn logs(&self) -> &Path {
+        paths::holding(self.family.session().log_path())
+    }
+}
+
+/// What is to be run.
+pub struct Order {
+    pub workflow: Arc<Workflow>,
+    /// The template that it was made from.
+    pub template: Option<String>,
+    /// What is known of it already, when it goes on.
+    pub past: Option<Past>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    pub run: String,
+    pub session_id: SessionId,
+    pub workflow: Arc<Workflow>,
+    pub outcome: Outcome,
+    /// Why nothing more was started, if that was so.
+    pub halt: Option<Halt>,
+    /// In the order of the Workflow.
+    pub bundles: Vec<Bundle>,
+    /// Which steps were started together, by place.
+    pub waves: Vec<Vec<usize>>,
+    /// Those that an earlier part of the run had finished.
+    pub reused: Vec<usize>,
+    /// The Subagents that worked for it, all attempts.
+    pub children: Vec<String>,
+}
+
+/// Runs it to its end. Only a Log that cannot be written ends it otherwise; everything is stopped
+/// then.
+pub async fn run(
+    stage: Stage,
+    order: Order,
+    cancel: CancellationToken,
+) -> Result<Finished, Report> {
+    let workflow = Arc::clone(&order.workflow);
+    let stop = CancellationToken::new();
+    // Whoever drops this future ends what it started.
+    let guard = stop.clone().drop_guard();
+    let mut run = Run {
+        stage: Arc::new(stage),
+        board: Board::new(&workflow),
+        workflow: &order.workflow,
+        bundles: vec![None; workflow.steps.len()],
+        beside: vec![BTreeSet::new(); workflow.steps.len()],
+        tasks: JoinSet::new(),
+        places: HashMap::new(),
+        waves: Vec::new(),
+        reused: Vec::new(),
+        stop: stop.clone(),
+    };
+    let driven = run.drive(&order, &cancel).await;
+    if driven.is_err() {
+        stop.cancel();
+        while run.tasks.join_next().await.is_some() {}
+    }
+    drop(guard);
+    driven
+}
+
+struct Run<'w> {
+    stage: Arc<Stage>,
+    workflow: &'w Arc<Workflow>,
+    board: Board<'w>,
+    bundles: Vec<Option<Bundle>>,
+    /// Which steps ran at some moment while this one did.
+    beside: Vec<BTreeSet<usize>>,
+    tasks: JoinSet<Done>,
+    places: HashMap<TaskId, usize>,
+    waves: Vec<Vec<usize>>,
+    reused: Vec<usize>,
+    /// Ends every step that runs.
+    stop: CancellationToken,
+}
+
+/// What can happen to a run.
+enum Wake {
+    Over(Result<(TaskId, Done), JoinError>),
+    Halt(Halt),
+    Nothing,
+}
+
+impl Run<'_> {
+    async fn drive(
+        &mut self,
+        order: &Order,
+        cancel: &CancellationToken,
+    ) -> Result<Finished, Report> {
+        match &order.past {
+            None => {
+                let sha256 = self.workflow.hash();
+                let template = order.template.as_deref();
+                self.stage.record_started(self.workflow, &sha256, template).await?;
+            }
+            Some(past) => self.take_up(past).await?,
+        }
+        let deadline = Instant::now() + Duration::from_millis(self.workflow.limits.timeout_ms);
+        let before = self.stage.purse.spent();
+        let mut count = tokio::time::interval(COUNT);
+        count.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let budget = self.workflow.budget;
+        loop {
+            self.start().await?;
+            self.hold().await?;
+            if self.board.is_over() {
+                break;
+            }
+            let is_halted = self.board.halted().is_some();
+            let wake = tokio::select! {
+                biased;
+                Some(over) = self.tasks.join_next_with_id() => Wake::Over(over),
+                () = cancel.cancelled(), if !is_halted => Wake::Halt(Halt::Cancelled),
+                () = tokio::time::sleep_until(deadline), if !is_halted => Wake::Halt(Halt::Deadline),
+                _ = count.tick(), if !is_halted && !budget.is_none() => {
+                    let now = self.stage.purse.spent();
+                    let is_over = budget.tokens.is_some_and(|most| now.tokens - before.tokens >= most)
+                        || budget.cost_usd.is_some_and(|most| now.cost - before.cost >= most);
+                    if is_over { Wake::Halt(Halt::Budget) } else { Wake::Nothing }
+                }
+            };
+            match wake {
+                Wake::Over(over) => self.settle(over).await?,
+                Wake::Halt(halt) => self.board.halt(halt),
+                Wake::Nothing => {}
+            }
+            if self.board.halted().is_some() {
+                self.stop.cancel();
+            }
+        }
+        self.finish().await
+    }
+
+    /// Goes on with a run that was cut off, or ended without being complete: what is finished and
+    /// has the same inputs stays; what was begun and not finished is taken back.
+    async fn take_up(&mut self, past: &Past) -> Result<(), Report> {
+        let mut reusable: Vec<usize> = Vec::new();
+        // A bundle is worth something as long as all that it was built on is.
+        loop {
+            let found = (0..self.workflow.steps.len()).find(|place| {
+                let bundle = past.steps[*place].bundle.as_ref();
+                !reusable.contains(place)
+                    && bundle.is_some_and(|bundle| self.is_reusable(*place, bundle, &reusable))
+            });
+            let Some(place) = found else { break };
+            self.bundles[place].clone_from(&past.steps[place].bundle);
+            reusable.push(place);
+        }
+        self.drop_sources_without_files(&mut reusable);
+        reusable.sort_unstable();
+        let ids: Vec<&str> =
+            reusable.iter().map(|place| self.workflow.steps[*place].id.as_str()).collect();
+        let facts = json!({ "reused": ids, "spec_sha256": past.spec_sha256 });
+        self.stage.record("resumed", None, facts).await?;
+        for place in &reusable {
+            if let Some(bundle) = &self.bundles[*place] {
+                self.board.settle(*place, end_of(bundle));
+            }
+        }
+        // The newest first, because each found what those before it had left.
+        let mut begun: Vec<usize> =
+            (0..self.workflow.steps.len()).filter(|place| !reusable.contains(place)).collect();
+        begun.sort_by_key(|place| std::cmp::Reverse(past.steps[*place].turn));
+        for place in begun {
+            let (step, was) = (&self.workflow.steps[place], &past.steps[place]);
+            if was.children.is_empty() || !step.writes_shared() {
+                continue;
+            }
+            if let Err(report) = self.stage.take_back(step, &was.children).await? {
+                let summary =
+                    format!("what it had begun could not be taken back: {}", report.message);
+                let mut bundle = Bundle::new(
+                    &step.id,
+                    StepStatus::Failed,
+                    Readiness::NeedsOrchestrator,
+                    summary,
+                );
+                bundle.reason = Some("not_taken_back".to_owned());
+                bundle.known_limitations.push("not_taken_back".to_owned());
+                self.decide(place, bundle).await?;
+            }
+        }
+        self.reused = reusable;
+        Ok(())
+    }
+
+    /// Whether a bundle still says what a new run of its step would have to find out.
+    fn is_reusable(&self, place: usize, bundle: &Bundle, reusable: &[usize]) -> bool {
+        let step = &self.workflow.steps[place];
+        let known = |id: &String| {
+            let before = self.workflow.steps.iter().position(|own| own.id == *id);
+            before.is_some_and(|before| reusable.contains(&before))
+        };
+        bundle.checkpoint_status == Readiness::CheckpointReady
+            && step.depends_on.iter().all(known)
+            && bundle.key == self.key(step)
+    }
+
+    /// Changes that are still to be merged must still be there.
+    fn drop_sources_without_files(&mut self, reusable: &mut Vec<usize>) {
+        let steps = &self.workflow.steps;
+        loop {
+            let is_lost = |place: &usize| {
+                let is_wanted = steps.iter().enumerate().any(|(other, step)| {
+                    step.apply.as_ref() == Some(&steps[*place].id) && !reusable.contains(&other)
+                });
+                let built_on_lost = steps[*place].depends_on.iter().any(|id| {
+                    let before = steps.iter().position(|own| own.id == *id);
+                    before.is_none_or(|before| !reusable.contains(&before))
+                });
+                let bundle = self.bundles[*place].as_ref();
+                built_on_lost || (is_wanted && !bundle.is_some_and(|own| self.stage.has_files(own)))
+            };
+            let Some(lost) = reusable.iter().copied().find(is_lost) else { return };
+            reusable.retain(|place| *place != lost);
+            self.bundles[lost] = None;
+        }
+    }
+
+    /// Starts whatever may start.
+    async fn start(&mut self) -> Result<(), Report> {
+        let mut wave = Vec::new();
+        while let Some(place) = self.board.start_next() {
+            let step = &self.workflow.steps[place];
+            let number = u32::try_from(self.waves.len() + 1).unwrap_or(u32::MAX);
+            let key = self.key(step);
+            self.stage.record_scheduled(step, number, &key).await?;
+            let inputs = self.inputs(step, number);
+            let running: Vec<usize> = self.board.running().filter(|own| *own != place).collect();
+            for other in running {
+                self.beside[other].insert(place);
+                self.beside[place].insert(other);
+            }
+            let (stage, workflow) = (Arc::clone(&self.stage), Arc::clone(self.workflow));
+            let stop = self.stop.child_token();
+            let task = self.tasks.spawn(async move {
+                let step = &workflow.steps[place];
+                step::run(&stage, step, inputs, stop).await
+            });
+            self.places.insert(task.id(), place);
+            wave.push(place);
+        }
+        if !wave.is_empty() {
+            self.waves.push(wave);
+        }
+        Ok(())
+    }
+
+    /// Writes down what will never start.
+    async fn hold(&mut self) -> Result<(), Report> {
+        while let Some((place, held)) = self.board.next_held() {
+            let step = &self.workflow.steps[place];
+            self.stage.record_held(step, &held).await?;
+            let mut bundle = Bundle::new(&step.id, StepStatus::Held, Readiness::Held, held.told());
+            bundle.reason = Some(held.reason().to_owned());
+            bundle.known_limitations.push(held.reason().to_owned());
+            if let Held::Gate { .. } = held {
+                bundle.known_limitations.push("review_did_not_approve".to_owned());
+            }
+            self.decide(place, bundle).await?;
+        }
+        Ok(())
+    }
+
+    async fn settle(&mut self, over: Result<(TaskId, Done), JoinError>) -> Result<(), Report> {
+        let (task, done) = match over {
+            Ok((task, done)) => (task, Some(done)),
+            Err(error) => (error.id(), None),
+        };
+        let Some(place) = self.places.remove(&task) else { return Ok(()) };
+        let step = &self.workflow.steps[place];
+        let mut bundle = match done {
+            Some(Done::Ended { bundle, strays }) => self.blame(place, *bundle, strays),
+            Some(Done::Unwritten(report)) => return Err(report),
+            None => {
+                let summary = "the task that drove it crashed".to_owned();
+                let mut bundle =
+                    Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
+                bundle.reason = Some("crashed".to_owned());
+                bundle
+            }
+        };
+        if bundle.status == StepStatus::Cancelled
+            && let Some(halt) = self.board.halted()
+        {
+            if *halt == Halt::Deadline {
+                bundle.status = StepStatus::TimedOut;
+            }
+            bundle.reason = Some(halt.reason().to_owned());
+        }
+        self.decide(place, bundle).await
+    }
+
+    /// Files outside its set that a step changed, and none of those that ran beside it may have.
+    fn blame(&self, place: usize, mut bundle: Bundle, strays: Vec<PathBuf>) -> Bundle {
+        let neighbours: Vec<Bounds> = self.beside[place]
+            .iter()
+            .map(|other| &self.workflow.steps[*other])
+            .filter(|other| other.writes_shared())
+            .map(set_of)
+            .collect();
+        let own: Vec<String> = strays
+            .iter()
+            .filter(|path| !neighbours.iter().any(|set| set.allow(path)))
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect();
+        if !own.is_empty() && bundle.checkpoint_status != Readiness::Failed {
+            bundle.lower(Readiness::Partial, "wrote_outside_write_set");
+            let (count, named) = (own.len(), own.iter().take(10).cloned().collect::<Vec<_>>());
+            bundle.summary = format!(
+                "{}\n[{count} files outside its write set changed: {}]",
+                bundle.summary,
+                named.join(", ")
+            );
+        }
+        bundle
+    }
+
+    /// Writes down what a step came to, and goes on from there.
+    async fn decide(&mut self, place: usize, mut bundle: Bundle) -> Result<(), Report> {
+        bundle.key = self.key(&self.workflow.steps[place]);
+        bundle.advise();
+        self.stage.record_checkpoint(&bundle).await?;
+        self.board.settle(place, end_of(&bundle));
+        self.bundles[place] = Some(bundle);
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<Finished, Report> {
+        let halt = self.board.halted().cloned();
+        let outcome = Outcome::of(self.workflow, &self.board.ends(), halt.as_ref());
+        let finished = Finished {
+            run: self.stage.run.clone(),
+            session_id: self.stage.family.session().id().clone(),
+            workflow: Arc::clone(self.workflow),
+            outcome,
+            halt,
+            bundles: self.bundles.iter_mut().filter_map(Option::take).collect(),
+            waves: std::mem::take(&mut self.waves),
+            reused: std::mem::take(&mut self.reused),
+            children: self.stage.children().clone(),
+        };
+        self.stage.record("finished", None, finished.facts()).await?;
+        Ok(finished)
+    }
+
+    /// The digest of a step and of what it is handed.
+    fn key(&self, step: &Step) -> String {
+        let handed: Vec<_> = step
+            .depends_on
+            .iter()
+            .filter_map(|id| self.bundle_of(id).map(Bundle::essence))
+            .collect();
+        digest(&json!({ "step": step, "handed": handed }))
+    }
+
+    fn bundle_of(&self, id: &str) -> Option<&Bundle> {
+        let place = self.workflow.steps.iter().position(|step| step.id == id)?;
+        self.bundles[place].as_ref()
+    }
+
+    fn inputs(&self, step: &Step, wave: u32) -> Inputs {
+        let before = step.depends_on.iter().filter_map(|id| self.bundle_of(id)).cloned().collect();
+        Inputs {
+            workflow_name: self.workflow.name.clone(),
+            wave,
+            needs: self.board.needs(step).unwrap_or_default(),
+            before,
+        }
+    }
+}
+
+/// What the others need to know of a bundle.
+fn end_of(bundle: &Bundle) -> End {
+    End {
+        readiness: bundle.checkpoint_status,
+        output: bundle.output().cloned(),
+        verdict: bundle.verdict(),
+    }
+}
+
+/// What a step may write. A set that cannot be used allows nothing; validation has refused it.
+fn set_of(step: &Step) -> Bounds {
+    let mut bounds = Bounds::none();
+    let deny = if step.write_set.is_empty() { vec!["**".to_owned()] } else { Vec::new() };
+    let globs = WriteGlobs { allow: step.write_set.clone(), deny };
+    if bounds.narrow(&globs).is_err() {
+        bounds.narrow(&WriteGlobs { allow: Vec::new(), deny: vec!["**".to_owned()] }).ok();
+    }
+    bounds
+}

@@ -1,0 +1,90 @@
+//! What a run writes down: one `workflow_event` for everything that happens to it.
+
+use serde_json::{Value, json};
+
+use super::Stage;
+use crate::error::Report;
+use crate::event::{Extra, WorkflowEvent};
+use crate::workflow::checkpoint::{Bundle, Verified};
+use crate::workflow::outcome::Held;
+use crate::workflow::spec::{Step, Workflow};
+
+impl Stage {
+    /// Records a fact of the run. Without it the run must not go on.
+    pub async fn record(&self, kind: &str, step: Option<&str>, facts: Value) -> Result<(), Report> {
+        let mut facts = facts;
+        self.secrets.clean_value(&mut facts);
+        let extra: Extra = match facts {
+            Value::Object(facts) => facts.into_iter().collect(),
+            _ => Extra::new(),
+        };
+        let event = WorkflowEvent {
+            kind: kind.to_owned(),
+            workflow_id: self.run.clone(),
+            step_id: step.map(str::to_owned),
+            extra,
+        };
+        let recorded = self.family.session().record(event.into()).await;
+        recorded.map(drop).map_err(|error| Report::from(&error))
+    }
+
+    pub async fn record_started(
+        &self,
+        workflow: &Workflow,
+        sha256: &str,
+        template: Option<&str>,
+    ) -> Result<(), Report> {
+        let facts = json!({
+            "workflow_name": workflow.name,
+            "spec": workflow,
+            "spec_sha256": sha256,
+            "template": template,
+            "step_count": workflow.steps.len(),
+            "workspace": self.workspace.root().to_string_lossy(),
+        });
+        self.record("started", None, facts).await
+    }
+
+    pub async fn record_scheduled(&self, step: &Step, wave: u32, key: &str) -> Result<(), Report> {
+        let execution = if step.apply.is_some() { "apply" } else { "subagent" };
+        let facts = json!({
+            "wave": wave,
+            "role": step.role,
+            "depends_on": step.depends_on,
+            "posture": step.posture,
+            "workspace_mode": step.workspace,
+            "read_set": step.read_set,
+            "write_set": step.write_set,
+            "execution_kind": execution,
+            "key": key,
+        });
+        self.record("step_scheduled", Some(&step.id), facts).await
+    }
+
+    pub async fn record_held(&self, step: &Step, held: &Held) -> Result<(), Report> {
+        let facts = json!({
+            "checkpoint_status": "held",
+            "dependent_safe": false,
+            "reason": held.reason(),
+            "details": held.details(),
+            "optional": step.optional,
+        });
+        self.record("step_held", Some(&step.id), facts).await
+    }
+
+    pub async fn record_checkpoint(&self, bundle: &Bundle) -> Result<(), Report> {
+        let facts = json!({
+            "status": bundle.status,
+            "checkpoint_status": bundle.checkpoint_status,
+            "dependent_safe": bundle.dependent_safe,
+            "child_session_id": bundle.child_session_id,
+            "checkpoint": bundle,
+        });
+        self.record("checkpoint_decided", Some(&bundle.step_id), facts).await
+    }
+
+    pub async fn record_verified(&self, step: &str, verified: &Verified) -> Result<(), Report> {
+        let facts = serde_json::to_value(verified).unwrap_or_default();
+        self.record("verification", Some(step), facts).await
+    }
+}

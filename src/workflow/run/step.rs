@@ -1,0 +1,331 @@
+//! One step: its Subagent, what that answered, what it changed, and whether its checks pass.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{NAMED, Stage, set_of, words};
+use crate::bounds::WriteGlobs;
+use crate::config::{AnswerSchema, SandboxLevel};
+use crate::error::Report;
+use crate::event::{Canonical, Extra};
+use crate::history::History;
+use crate::id::SessionId;
+use crate::log::Log;
+use crate::subagent::{Record, Status, Terms, Wish, WorkspaceMode, verdict};
+use crate::tool::bound;
+use crate::workflow::checkpoint::{Bundle, Payload};
+use crate::workflow::outcome::{Readiness, StepStatus};
+use crate::workflow::spec::{Posture, Step, Workspace as Where};
+
+/// How much of an answer is its summary, in bytes; the child's Log has all of it.
+const SUMMARY: usize = 4 * 1024;
+
+/// What a step is handed.
+pub struct Inputs {
+    pub workflow_name: String,
+    pub wave: u32,
+    pub needs: Vec<(String, Value)>,
+    /// What those before it came to.
+    pub before: Vec<Bundle>,
+}
+
+/// How the task of a step ends.
+pub enum Done {
+    Ended {
+        bundle: Box<Bundle>,
+        /// What changed outside its set while it ran.
+        strays: Vec<PathBuf>,
+    },
+    /// The Log could not be written.
+    Unwritten(Report),
+}
+
+/// What one attempt came to.
+struct Tried {
+    bundle: Bundle,
+    strays: Vec<PathBuf>,
+    child: Option<SessionId>,
+}
+
+/// Runs a step to its end, with as many attempts as it may have.
+pub async fn run(stage: &Stage, step: &Step, inputs: Inputs, stop: CancellationToken) -> Done {
+    match attempts(stage, step, &inputs, &stop).await {
+        Ok(Tried { bundle, strays, .. }) => Done::Ended { bundle: Box::new(bundle), strays },
+        Err(report) => Done::Unwritten(report),
+    }
+}
+
+async fn attempts(
+    stage: &Stage,
+    step: &Step,
+    inputs: &Inputs,
+    stop: &CancellationToken,
+) -> Result<Tried, Report> {
+    let mut attempt = 1;
+    let mut used = crate::event::SubagentUsage::default();
+    loop {
+        let mut tried = match &step.apply {
+            Some(_) => Tried {
+                bundle: stage.apply(step, inputs, stop).await?,
+                strays: Vec::new(),
+                child: None,
+            },
+            None => stage.ask(step, inputs, stop).await?,
+        };
+        tried.bundle.attempts = attempt;
+        used.add(&tried.bundle.usage);
+        tried.bundle.usage = used;
+        let may_go_on = tried.bundle.checkpoint_status == Readiness::Failed
+            && tried.bundle.status != StepStatus::Cancelled
+            && !stop.is_cancelled()
+            && attempt <= step.retries;
+        if !may_go_on {
+            return Ok(tried);
+        }
+        // Another attempt begins with what this one found.
+        if let Some(child) = tried.child.clone().filter(|_| step.writes_shared())
+            && let Err(report) = stage.take_back(step, &[child]).await?
+        {
+            tried.bundle.known_limitations.push("not_taken_back".to_owned());
+            tried.bundle.summary =
+                format!("{}\n[it was not tried again: {}]", tried.bundle.summary, report.message);
+            return Ok(tried);
+        }
+        let facts = json!({
+            "attempt": attempt,
+            "reason": tried.bundle.reason,
+            "child_session_id": tried.bundle.child_session_id,
+        });
+        stage.record("step_retrying", Some(&step.id), facts).await?;
+        attempt += 1;
+    }
+}
+
+impl Stage {
+    /// Has a Subagent do the task, and judges what it came to.
+    async fn ask(
+        &self,
+        step: &Step,
+        inputs: &Inputs,
+        stop: &CancellationToken,
+    ) -> Result<Tried, Report> {
+        let failed = |reason: &str, summary: String| {
+            let mut bundle = Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
+            bundle.reason = Some(reason.to_owned());
+            Tried { bundle, strays: Vec::new(), child: None }
+        };
+        let answer =
+            match step.output.as_ref().map(|schema| AnswerSchema::parse(&schema.to_string())) {
+                None => None,
+                Some(Ok(schema)) => Some(schema),
+                Some(Err(reason)) => return Ok(failed("output_schema_unusable", reason)),
+            };
+        let terms = Terms {
+            is_reading: step.posture == Posture::ReadOnly,
+            is_leaf: true,
+            writes: WriteGlobs { allow: step.write_set.clone(), deny: Vec::new() },
+            answer: answer.clone(),
+            facts: words::facts(step, inputs, &self.run),
+            marks: Extra::from_iter([
+                ("workflow_id".to_owned(), json!(self.run)),
+                ("step_id".to_owned(), json!(step.id)),
+            ]),
+        };
+        let wish = Wish {
+            task: words::task(step, inputs),
+            role: Some(step.role.clone()),
+            model: step.model.clone(),
+            effort: step.effort.clone(),
+            workspace: Some(match step.workspace {
+                Where::Shared => WorkspaceMode::Shared,
+                Where::Isolated => WorkspaceMode::Isolated,
+                Where::Worktree => WorkspaceMode::Worktree,
+            }),
+            timeout_ms: step.timeout_ms,
+            resources: None,
+            validate_only: None,
+        };
+        let record = match self.family.spawn(&wish, terms, stop.clone()).await {
+            Ok(record) => record,
+            Err(error) => {
+                return Ok(failed(
+                    "cannot_start",
+                    format!("{}: {}", error.kind.name(), error.message),
+                ));
+            }
+        };
+        self.children().push(record.id.clone());
+        match self.family.over(&record.id).await {
+            Ok(record) => self.judge(step, &record, answer.as_ref(), stop).await,
+            Err(error) => Ok(failed("lost", error.message.into())),
+        }
+    }
+
+    /// What the end of a Subagent means for its step.
+    async fn judge(
+        &self,
+        step: &Step,
+        record: &Record,
+        schema: Option<&AnswerSchema>,
+        stop: &CancellationToken,
+    ) -> Result<Tried, Report> {
+        let summary = record.summary.clone().unwrap_or_default();
+        let status = match record.status {
+            Status::Completed => StepStatus::Completed,
+            Status::TimedOut => StepStatus::TimedOut,
+            Status::Cancelled => StepStatus::Cancelled,
+            Status::Failed | Status::Detached | Status::Queued | Status::Running => {
+                StepStatus::Failed
+            }
+        };
+        let mut bundle = Bundle::new(&step.id, status, Readiness::Failed, summary);
+        bundle.reason.clone_from(&record.reason);
+        bundle.subagent_id = Some(record.id.clone());
+        bundle.child_session_id = record.child.as_ref().map(ToString::to_string);
+        bundle.child_seq = record.child_seq;
+        bundle.elapsed_ms = u64::try_from(record.elapsed.as_millis()).unwrap_or(u64::MAX);
+        bundle.usage = record.usage;
+        let child = record.child.clone();
+        let (Some(id), StepStatus::Completed) = (&child, status) else {
+            return Ok(Tried { bundle, strays: Vec::new(), child });
+        };
+        bundle.dependent_safe = true;
+        let (logs, own) = (self.logs().to_owned(), id.clone());
+        let read = tokio::task::spawn_blocking(move || Log::read(&logs, &own)).await;
+        let history = match read {
+            Ok(Ok(reading)) => History::from_events(reading.events),
+            Ok(Err(_)) | Err(_) => History::default(),
+        };
+        let text = last_words(&history);
+        state(step, &text, schema, &mut bundle);
+        let strays = self.look_at_changes(step, id, &history, &mut bundle).await;
+        if bundle.checkpoint_status == Readiness::CheckpointReady && !step.verify.is_empty() {
+            self.verify(step, Some(id), &mut bundle, stop).await?;
+        }
+        Ok(Tried { bundle, strays, child })
+    }
+
+    /// Runs the checks of a step, each as long as those before it passed.
+    pub(super) async fn verify(
+        &self,
+        step: &Step,
+        child: Option<&SessionId>,
+        bundle: &mut Bundle,
+        stop: &CancellationToken,
+    ) -> Result<(), Report> {
+        let workspace = match self.place_of(step, child) {
+            Ok(workspace) => workspace,
+            Err(reason) => {
+                bundle.lower(Readiness::Failed, "workspace_gone");
+                bundle.summary = format!("{}\n[not verified: {reason}]", bundle.summary);
+                return Ok(());
+            }
+        };
+        for (place, check) in step.verify.iter().enumerate() {
+            let verified = self.check(step, place, check, &workspace, stop).await;
+            self.record_verified(&step.id, &verified).await?;
+            let (is_ok, was_cancelled) =
+                (verified.ok, verified.reason.as_deref() == Some("cancelled"));
+            if !is_ok {
+                let command = bound(&check.command, 200).into_owned();
+                bundle.summary = format!("{}\n[`{command}` did not pass]", bundle.summary);
+            }
+            bundle.verification.push(verified);
+            if was_cancelled {
+                bundle.status = StepStatus::Cancelled;
+                bundle.lower(Readiness::Failed, "cancelled");
+                return Ok(());
+            }
+            if !is_ok {
+                bundle.lower(Readiness::Failed, "verification_failed");
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the step really changed; gives what of that lies outside its set.
+    async fn look_at_changes(
+        &self,
+        step: &Step,
+        child: &SessionId,
+        history: &History,
+        bundle: &mut Bundle,
+    ) -> Vec<PathBuf> {
+        let is_held = step.posture == Posture::ReadOnly
+            && self.family.config().sandbox.level != SandboxLevel::Off;
+        if is_held && step.workspace == Where::Shared {
+            return Vec::new();
+        }
+        let changed = match step.workspace {
+            Where::Shared => self.changed_shared(child, history).await,
+            Where::Isolated | Where::Worktree => self.changed_apart(child, bundle).await,
+        };
+        let changed = match changed {
+            Ok(changed) => changed,
+            Err(reason) => {
+                bundle.known_limitations.push("changes_unknown".to_owned());
+                tracing::warn!(%reason, step = %step.id, "what a step changed is not known");
+                return Vec::new();
+            }
+        };
+        let set = set_of(step);
+        let (inside, strays): (Vec<PathBuf>, Vec<PathBuf>) =
+            changed.into_iter().partition(|path| set.allow(path));
+        bundle.written =
+            inside.iter().take(NAMED).map(|path| path.to_string_lossy().into_owned()).collect();
+        strays
+    }
+}
+
+/// What an answer states of its step.
+fn state(step: &Step, text: &str, schema: Option<&AnswerSchema>, bundle: &mut Bundle) {
+    bundle.summary = bound(text, SUMMARY).into_owned();
+    bundle.reason = None;
+    bundle.checkpoint_status = Readiness::CheckpointReady;
+    if let Some(schema) = schema {
+        match (schema.check(text), serde_json::from_str::<Value>(text.trim())) {
+            (Ok(()), Ok(value)) => {
+                let payload = Payload::declared("step_output", Some(schema.schema()), value);
+                bundle.typed_payloads.push(payload);
+            }
+            _ => bundle.lower(Readiness::Failed, "output_invalid"),
+        }
+        return;
+    }
+    if step.role == "reviewer"
+        && let Some(review) = review_in(text)
+    {
+        bundle.typed_payloads.push(Payload::declared("review_verdict", None, review));
+        return;
+    }
+    match Readiness::stated(text) {
+        Some(Readiness::CheckpointReady) => {}
+        Some(other) => bundle.lower(other, "stated_by_subagent"),
+        None if !step.verify.is_empty() => {}
+        None => bundle.lower(Readiness::Partial, "checkpoint_not_stated"),
+    }
+}
+
+/// The review at the end of an answer, when its verdict is one.
+fn review_in(text: &str) -> Option<Value> {
+    let verdict = verdict(text)?;
+    let text = text.trim_end().trim_end_matches('`').trim_end();
+    let starts = text.match_indices('{').map(|(place, _)| place);
+    let found =
+        starts.filter_map(|place| serde_json::from_str::<Map<String, Value>>(&text[place..]).ok());
+    let mut review = found.filter(|review| review.contains_key("verdict")).last()?;
+    review.insert("verdict".to_owned(), json!(verdict));
+    Some(Value::Object(review))
+}
+
+/// The last message of a child, whole.
+fn last_words(history: &History) -> String {
+    let said = history.facts().rev().find_map(|fact| match fact {
+        Canonical::AssistantMessage(message) if message.is_final() => Some(message.text.clone()),
+        _ => None,
+    });
+    said.unwrap_or_default()
+}

@@ -1,0 +1,156 @@
+//! What a run came to, for people, for programs and for the model that asked for it.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::checkpoint::Bundle;
+use super::outcome::{Halt, Outcome, Readiness, StepStatus};
+use super::run::Finished;
+use crate::event::SubagentUsage;
+use crate::tool::bound;
+
+/// The least that is shown of each step, in bytes.
+const SMALLEST_SHARE: usize = 200;
+
+/// The most.
+const LARGEST_SHARE: usize = 4 * 1024;
+
+impl Finished {
+    /// What all steps used up.
+    pub fn usage(&self) -> SubagentUsage {
+        let mut all = SubagentUsage::default();
+        for bundle in &self.bundles {
+            all.add(&bundle.usage);
+        }
+        all
+    }
+
+    /// The ids of the steps that are in this state.
+    fn steps_that(&self, is: impl Fn(&Bundle) -> bool) -> Vec<&str> {
+        self.bundles.iter().filter(|bundle| is(bundle)).map(|own| own.step_id.as_str()).collect()
+    }
+
+    /// What may be done next, in words that a program can match.
+    pub fn safe_next_actions(&self) -> Vec<String> {
+        let mut actions: Vec<String> = Vec::new();
+        if self.outcome == Outcome::Completed {
+            return actions;
+        }
+        actions.push(format!("resume: pixir workflow resume {}", self.run));
+        for bundle in &self.bundles {
+            for action in &bundle.safe_next_actions {
+                if !actions.contains(action) {
+                    actions.push(action.clone());
+                }
+            }
+        }
+        actions
+    }
+
+    /// What stands in the last fact of the run.
+    pub(super) fn facts(&self) -> Value {
+        let mut facts = self.value();
+        if let Value::Object(fields) = &mut facts {
+            // Each step has its own fact, and every fact names the run.
+            fields.remove("steps");
+            fields.remove("workflow_id");
+        }
+        facts
+    }
+
+    /// The run as JSON.
+    pub fn value(&self) -> Value {
+        let id = |place: &usize| self.workflow.steps.get(*place).map(|step| step.id.as_str());
+        let halt = self.halt.as_ref().map(Halt::reason);
+        let of = |readiness: Readiness| {
+            self.steps_that(move |bundle| bundle.checkpoint_status == readiness)
+        };
+        json!({
+            "workflow_id": self.run,
+            "workflow_name": self.workflow.name,
+            "session_id": self.session_id,
+            "status": self.outcome,
+            "ok": self.outcome == Outcome::Completed,
+            "reason": halt,
+            "steps": self.bundles,
+            "waves": self.waves.iter().map(|wave| wave.iter().filter_map(id).collect::<Vec<_>>()).collect::<Vec<_>>(),
+            "reused_steps": self.reused.iter().filter_map(id).collect::<Vec<_>>(),
+            "usable_checkpoints": of(Readiness::CheckpointReady),
+            "partial_steps": of(Readiness::Partial),
+            "needs_orchestrator_steps": of(Readiness::NeedsOrchestrator),
+            "failed_steps": of(Readiness::Failed),
+            "held_steps": of(Readiness::Held),
+            "timed_out_steps": self.steps_that(|bundle| bundle.status == StepStatus::TimedOut),
+            "usage": self.usage(),
+            "safe_next_actions": self.safe_next_actions(),
+        })
+    }
+
+    /// One line.
+    pub fn headline(&self) -> String {
+        let count = |readiness: Readiness| {
+            self.bundles.iter().filter(|bundle| bundle.checkpoint_status == readiness).count()
+        };
+        let mut line = format!(
+            "Workflow `{}` {}: {} of {} steps ready",
+            self.workflow.name,
+            self.outcome.name(),
+            count(Readiness::CheckpointReady),
+            self.bundles.len()
+        );
+        for readiness in
+            [Readiness::Partial, Readiness::NeedsOrchestrator, Readiness::Failed, Readiness::Held]
+        {
+            let some = count(readiness);
+            if some > 0 {
+                // Writing to a String cannot fail.
+                write!(line, ", {some} {}", readiness.name().replace('_', " ")).ok();
+            }
+        }
+        if let Some(halt) = &self.halt {
+            write!(line, " ({})", halt.reason().replace('_', " ")).ok();
+        }
+        line.push('.');
+        line
+    }
+
+    /// The run in words, of about `limit` bytes: every step with its fair share.
+    pub fn report(&self, limit: usize) -> String {
+        let frame = 160 * self.bundles.len();
+        let room = limit.saturating_sub(frame) / self.bundles.len().max(1);
+        let share = room.clamp(SMALLEST_SHARE, LARGEST_SHARE);
+        let mut text = self.headline();
+        for bundle in &self.bundles {
+            text.push_str("\n\n");
+            text.push_str(&line_of(bundle));
+            if !bundle.summary.is_empty() {
+                text.extend(["\n", &bound(&bundle.summary, share)]);
+            }
+        }
+        for action in self.safe_next_actions() {
+            text.extend(["\n- ", &action]);
+        }
+        text
+    }
+}
+
+/// A step in a line.
+pub fn line_of(bundle: &Bundle) -> String {
+    let mut line = format!("{}: {}", bundle.step_id, bundle.checkpoint_status.name());
+    if let Some(reason) = &bundle.reason {
+        line.extend([" (", reason, ")"]);
+    }
+    if bundle.elapsed_ms > 0 {
+        let seconds = std::time::Duration::from_millis(bundle.elapsed_ms).as_secs_f64();
+        write!(line, ", {seconds:.1} s, {} tokens", bundle.usage.total_tokens).ok();
+    }
+    let passed = bundle.verification.iter().filter(|verified| verified.ok).count();
+    if !bundle.verification.is_empty() {
+        write!(line, ", {passed} of {} checks passed", bundle.verification.len()).ok();
+    }
+    if let Some(child) = &bundle.child_session_id {
+        line.extend([" [Log ", child, "]"]);
+    }
+    line
+}

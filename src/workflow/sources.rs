@@ -1,0 +1,51 @@
+//! Where Workflows come from: graphs that somebody states, and templates of Skills.
+
+use serde_json::{Map, Value};
+
+use super::spec::{Ground, Workflow};
+use super::template::Written;
+use crate::config::Subagents;
+use crate::roster::Roster;
+use crate::skill::{Places, Skills};
+use crate::tool::ToolError;
+
+/// What is needed to read one.
+#[derive(Clone)]
+pub struct Sources {
+    pub skills: Skills,
+    /// Where roles may be.
+    pub places: Places,
+    pub limits: Subagents,
+}
+
+impl Sources {
+    /// Reads a graph.
+    pub fn graph(
+        &self,
+        written: &Value,
+        arguments: Map<String, Value>,
+    ) -> Result<Workflow, ToolError> {
+        self.reading(arguments, |ground| Workflow::of(written, ground))
+            .map_err(|error| ToolError::from(&error))
+    }
+
+    /// Fills a template of a Skill that may be used.
+    pub fn template(&self, id: &str, arguments: Map<String, Value>) -> Result<Workflow, ToolError> {
+        let written =
+            Written::template(&self.skills, id).map_err(|error| ToolError::from(&error))?;
+        written.check_trust().map_err(|error| ToolError::from(&error))?;
+        self.reading(arguments, |ground| written.read(ground))
+            .map_err(|error| ToolError::from(&error))
+    }
+
+    /// Reads something that may name roles of files.
+    pub fn reading<E>(
+        &self,
+        arguments: Map<String, Value>,
+        read: impl FnOnce(&Ground<'_>) -> Result<Workflow, E>,
+    ) -> Result<Workflow, E> {
+        let roster = Roster::new(&self.places);
+        let role = |name: &str| roster.find(name).ok();
+        read(&Ground { role: &role, roles: roster.names(), limits: self.limits, arguments })
+    }
+}

@@ -1,0 +1,136 @@
+//! The state of a run as its Events tell it, for whoever draws it.
+
+use serde_json::Value;
+
+use crate::event::WorkflowEvent;
+
+/// A run that is watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watch {
+    /// The id of the run.
+    pub id: String,
+    /// The name of its Workflow.
+    pub name: String,
+    /// In the order of the Workflow.
+    pub steps: Vec<WatchedStep>,
+    /// How it ended, when it did.
+    pub outcome: Option<String>,
+}
+
+/// A step of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedStep {
+    /// Its name in the Workflow.
+    pub id: String,
+    /// What it is for, in a line.
+    pub about: String,
+    /// It merges what another step changed; no Subagent works for it.
+    pub applies: bool,
+    /// How far it is.
+    pub state: StepState,
+    /// Why it is not ready, or what it came to.
+    pub words: String,
+}
+
+/// How far a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepState {
+    /// It has not started.
+    Waiting,
+    /// It works.
+    Running,
+    /// Others may build on it.
+    Ready,
+    /// It ended, and nobody vouches for it, or somebody has to decide something.
+    Partial,
+    /// It ended badly.
+    Failed,
+    /// It will not start.
+    Held,
+}
+
+impl Watch {
+    /// The run that an Event tells of, if it is the first one of it.
+    pub fn begun(event: &WorkflowEvent) -> Option<Self> {
+        if event.kind != "started" {
+            return None;
+        }
+        let steps = event.extra.get("spec")?.get("steps")?.as_array()?;
+        let text = |step: &Value, key: &str| {
+            step.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let step = |step: &Value| {
+            let source = text(step, "apply");
+            let about = match source.as_str() {
+                "" => text(step, "task").lines().next().unwrap_or_default().to_owned(),
+                source => format!("apply what {source} changed"),
+            };
+            WatchedStep {
+                id: text(step, "id"),
+                about,
+                applies: !source.is_empty(),
+                state: StepState::Waiting,
+                words: String::new(),
+            }
+        };
+        let name = event.extra.get("workflow_name").and_then(Value::as_str).unwrap_or_default();
+        Some(Self {
+            id: event.workflow_id.clone(),
+            name: name.to_owned(),
+            steps: steps.iter().map(step).collect(),
+            outcome: None,
+        })
+    }
+
+    /// Takes in an Event of this run; gives the place of the step that it changed.
+    pub fn hear(&mut self, event: &WorkflowEvent) -> Option<usize> {
+        if event.workflow_id != self.id {
+            return None;
+        }
+        if event.kind == "finished" {
+            let status = event.extra.get("status").and_then(Value::as_str);
+            self.outcome = status.map(str::to_owned);
+            return None;
+        }
+        if event.kind == "resumed" {
+            self.outcome = None;
+            let reused = event.extra.get("reused").and_then(Value::as_array);
+            let is_reused = |id: &str| reused.is_some_and(|ids| ids.iter().any(|own| own == id));
+            for step in self.steps.iter_mut().filter(|step| !is_reused(&step.id)) {
+                step.state = StepState::Waiting;
+                step.words.clear();
+            }
+            return None;
+        }
+        let place = self.steps.iter().position(|step| Some(&step.id) == event.step_id.as_ref())?;
+        let step = self.steps.get_mut(place)?;
+        match event.kind.as_str() {
+            "step_scheduled" => step.state = StepState::Running,
+            "checkpoint_decided" => {
+                let status = event.extra.get("checkpoint_status").and_then(Value::as_str);
+                step.state = match status {
+                    Some("checkpoint_ready") => StepState::Ready,
+                    Some("held") => StepState::Held,
+                    Some("failed") => StepState::Failed,
+                    _ => StepState::Partial,
+                };
+                let bundle = event.extra.get("checkpoint");
+                let field = |key: &str| bundle.and_then(|own| own.get(key)).and_then(Value::as_str);
+                let summary = field("summary").unwrap_or_default();
+                let first =
+                    summary.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                step.words = match (step.state, field("reason")) {
+                    (StepState::Ready, _) | (_, None) => first.to_owned(),
+                    (_, Some(reason)) => format!("{}: {first}", reason.replace('_', " ")),
+                };
+            }
+            _ => return None,
+        }
+        Some(place)
+    }
+
+    /// How many steps are in a state.
+    pub fn count(&self, state: StepState) -> usize {
+        self.steps.iter().filter(|step| step.state == state).count()
+    }
+}

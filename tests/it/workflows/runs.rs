@@ -1,0 +1,466 @@
+//! Runs: what steps are told, what they come to, what that lets others do, and what the Log says.
+
+use pixir::Status;
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use super::troupe::{Told, decided, facts, kinds, root_log, troupe, workflow};
+use crate::subagents::cast::agree;
+use crate::support::House;
+
+const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
+
+async fn house(answer: impl Fn(&Told) -> Reply + Send + Sync + 'static) -> House {
+    House::scripted(troupe(answer)).await
+}
+
+/// Runs a Workflow by its command, and gives its envelope's output.
+fn run(house: &House, graph: &Value, code: i32) -> Value {
+    house.write("flow.json", graph.to_string());
+    house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(code).envelope()["output"]
+        .clone()
+}
+
+fn status_of<'v>(output: &'v Value, step: &str) -> &'v str {
+    let steps = output["steps"].as_array().unwrap();
+    let own = steps.iter().find(|own| own["step_id"] == step).unwrap();
+    own["checkpoint_status"].as_str().unwrap()
+}
+
+fn reason_of(output: &Value, step: &str) -> Value {
+    let steps = output["steps"].as_array().unwrap();
+    steps.iter().find(|own| own["step_id"] == step).unwrap()["reason"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_step_delivers_reaches_those_that_need_it_in_order() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("scan", _) => Reply::says(r#"{"files": ["a.txt", "b.txt"], "count": 2}"#),
+        ("make", 0) => {
+            assert!(told.task.contains(r#"- list: ["a.txt","b.txt"]"#), "{}", told.task);
+            Reply::calls("write", json!({"path": "out/made.txt", "content": "two\n"}))
+        }
+        _ => Reply::says(READY),
+    })
+    .await;
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "make", "task": "make: use the list", "posture": "write", "workspace": "shared",
+             "write_set": ["out/**"], "needs": {"list": {"step": "scan", "pointer": "/files"}}},
+            {"id": "scan", "task": "scan: what is there", "role": "explorer", "output": {
+                "type": "object", "required": ["files"],
+                "properties": {"files": {"type": "array", "items": {"type": "string"}}, "count": {"type": "integer"}}}},
+        ])),
+        0,
+    );
+    assert_eq!((&output["status"], &output["ok"]), (&json!("completed"), &json!(true)));
+    assert_eq!(house.read("out/made.txt"), "two\n");
+    assert_eq!(output["waves"], json!([["scan"], ["make"]]));
+    let log = root_log(&house.workspace());
+    assert_eq!(
+        kinds(&log),
+        [
+            "started",
+            "step_scheduled scan",
+            "checkpoint_decided scan",
+            "step_scheduled make",
+            "checkpoint_decided make",
+            "finished"
+        ]
+    );
+    let scan = decided(&log, "scan");
+    let payload = &scan["typed_payloads"][0];
+    assert_eq!(
+        (&payload["schema_id"], &payload["payload"]["count"]),
+        (&json!("step_output"), &json!(2))
+    );
+    assert_eq!(decided(&log, "make")["written"], json!(["out/made.txt"]));
+    let started = &facts(&log)[0];
+    assert_eq!(started["spec_sha256"].as_str().unwrap().len(), 64);
+    assert_eq!(agree(&house.workspace()), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_partial_and_holds_those_that_build_on_it() {
+    let house = house(|told| match told.step() {
+        "quiet" => Reply::says("I had a look."),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "quiet", "task": "quiet: look", "role": "explorer"},
+            {"id": "after", "task": "after: go on", "role": "explorer", "depends_on": "quiet"},
+            {"id": "aside", "task": "aside: look elsewhere", "role": "explorer"},
+        ])),
+        6,
+    );
+    assert_eq!(output["status"], "partial");
+    assert_eq!(status_of(&output, "quiet"), "partial");
+    assert_eq!(reason_of(&output, "quiet"), "checkpoint_not_stated");
+    assert_eq!(status_of(&output, "after"), "held");
+    assert_eq!(status_of(&output, "aside"), "checkpoint_ready");
+    assert_eq!(output["usable_checkpoints"], json!(["aside"]));
+    let log = root_log(&house.workspace());
+    let held = facts(&log).into_iter().find(|fact| fact["kind"] == "step_held").unwrap();
+    assert_eq!(
+        (&held["reason"], &held["details"]["steps"]),
+        (&json!("dependency_not_ready"), &json!(["quiet"]))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_decide_and_another_attempt_begins_with_what_the_first_one_found() {
+    let house = house(|told| match (told.step(), told.turn, told.session) {
+        ("fix", 0, 0) => Reply::calls("write", json!({"path": "n/n.txt", "content": "wrong\n"})),
+        ("fix", 0, _) => Reply::calls(
+            "bash",
+            json!({"command": "cat n/n.txt >> n/seen.txt; echo right > n/n.txt"}),
+        ),
+        _ => Reply::says("I think so."),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("n")).unwrap();
+    house.write("n/n.txt", "before\n");
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "fix", "task": "fix: n.txt", "posture": "write", "workspace": "shared",
+             "write_set": ["n/**"], "verify": ["grep -q right n/n.txt"], "retries": 1},
+        ])),
+        0,
+    );
+    assert_eq!(house.read("n/n.txt"), "right\n");
+    assert_eq!(house.read("n/seen.txt"), "before\n", "the first attempt was taken back");
+    let log = root_log(&house.workspace());
+    assert_eq!(
+        kinds(&log),
+        [
+            "started",
+            "step_scheduled fix",
+            "verification fix",
+            "step_taken_back fix",
+            "step_retrying fix",
+            "verification fix",
+            "checkpoint_decided fix",
+            "finished"
+        ]
+    );
+    let bundle = decided(&log, "fix");
+    assert_eq!(
+        (&bundle["attempts"], &bundle["verification"][0]["exit_code"]),
+        (&json!(2), &json!(0))
+    );
+    assert_eq!(output["status"], "completed");
+    assert_eq!(agree(&house.workspace()), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_that_does_not_pass_fails_its_step() {
+    let house = house(|_| Reply::says(READY)).await;
+    let output = run(
+        &house,
+        &workflow(
+            json!([{"id": "one", "task": "one", "role": "explorer", "verify": ["true", "echo no; exit 3", "true"]}]),
+        ),
+        6,
+    );
+    assert_eq!((&output["status"], status_of(&output, "one")), (&json!("failed"), "failed"));
+    assert_eq!(reason_of(&output, "one"), "verification_failed");
+    let bundle = decided(&root_log(&house.workspace()), "one");
+    let codes: Vec<&Value> =
+        bundle["verification"].as_array().unwrap().iter().map(|own| &own["exit_code"]).collect();
+    assert_eq!(codes, [&json!(0), &json!(3)]);
+    assert_eq!(bundle["verification"][1]["output"], "no\n");
+}
+
+fn landing() -> Value {
+    workflow(json!([
+        {"id": "build", "task": "build: change it", "posture": "write", "workspace": "isolated", "verify": ["test -s a.txt"]},
+        {"id": "review", "task": "review: look at it", "role": "reviewer", "depends_on": ["build"]},
+        {"id": "land", "apply": "build", "gate": "review"},
+    ]))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approved_change_lands_and_another_one_does_not() {
+    for (verdict, code) in [("approve", 0), ("request_changes", 6), ("unclear", 6)] {
+        let house = house(move |told| match (told.step(), told.turn) {
+            ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
+            ("review", _) => {
+                Reply::says(&format!(r#"Looked at it. {{"verdict": "{verdict}", "findings": []}}"#))
+            }
+            _ => Reply::says(READY),
+        })
+        .await;
+        house.write("a.txt", "old\n");
+        let output = run(&house, &landing(), code);
+        let log = root_log(&house.workspace());
+        assert_eq!(decided(&log, "review")["typed_payloads"][0]["payload"]["verdict"], verdict);
+        if verdict == "approve" {
+            assert_eq!(
+                (house.read("a.txt").as_str(), &output["status"]),
+                ("new\n", &json!("completed"))
+            );
+            assert!(kinds(&log).contains(&"merged land".to_owned()));
+        } else {
+            assert_eq!(
+                (house.read("a.txt").as_str(), &output["status"]),
+                ("old\n", &json!("partial"))
+            );
+            assert_eq!(reason_of(&output, "land"), "gate_closed");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("one", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "one\n"})),
+        ("two", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "two\n"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    house.write("a.txt", "old\n");
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "one", "task": "one: change it", "posture": "write"},
+            {"id": "two", "task": "two: change it", "posture": "write"},
+            {"id": "land1", "apply": "one"},
+            {"id": "land2", "apply": "two", "depends_on": ["land1"]},
+        ])),
+        6,
+    );
+    assert_eq!(house.read("a.txt"), "one\n");
+    assert_eq!(status_of(&output, "land1"), "checkpoint_ready");
+    assert_eq!(
+        (status_of(&output, "land2"), reason_of(&output, "land2")),
+        ("failed", json!("conflicts"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_holds_goes_on_or_ends_the_run_as_the_graph_says() {
+    let answer = |told: &Told| match told.step() {
+        "bad" => Reply::says("no\ncheckpoint_status: failed"),
+        _ => Reply::says(READY),
+    };
+    for (word, outcome, after, code) in [
+        ("hold", "partial", "held", 6),
+        ("continue", "partial", "checkpoint_ready", 6),
+        ("abort", "failed", "held", 6),
+    ] {
+        let house = house(answer).await;
+        let graph = workflow(json!([
+            {"id": "first", "task": "first", "role": "explorer"},
+            {"id": "bad", "task": "bad", "role": "explorer", "on_failure": word, "depends_on": ["first"]},
+            {"id": "after", "task": "after", "role": "explorer", "depends_on": ["bad"]},
+        ]));
+        let output = run(&house, &graph, code);
+        assert_eq!(output["status"], outcome, "{word}");
+        assert_eq!(status_of(&output, "after"), after, "{word}");
+    }
+    let house = house(answer).await;
+    let graph = workflow(json!([
+        {"id": "first", "task": "first", "role": "explorer"},
+        {"id": "bad", "task": "bad", "role": "explorer", "optional": true},
+    ]));
+    assert_eq!(run(&house, &graph, 0)["status"], "completed", "nobody waits for what is optional");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_writes_within_its_set_or_not_at_all() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("one", 0) => Reply::calls("write", json!({"path": "docs/a.md", "content": "a\n"})),
+        ("one", 1) => Reply::calls("write", json!({"path": "src/b.rs", "content": "b\n"})),
+        ("one", 2) => Reply::calls("bash", json!({"command": "echo c > src/c.rs"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("src")).unwrap();
+    let graph = workflow(json!([
+        {"id": "one", "task": "one", "posture": "write", "workspace": "shared", "write_set": ["docs/*.md"],
+         "verify": ["test -d src && test -f docs/a.md"]},
+    ]));
+    for sandbox in ["workspace", "off"] {
+        house.write("flow.json", graph.to_string());
+        let args = ["workflow", "run", "flow.json", "--json", "--sandbox", sandbox];
+        let output = house.pixir(&args).exits(0).envelope()["output"].clone();
+        assert_eq!(output["status"], "completed", "{sandbox}");
+        assert_eq!(house.read("docs/a.md"), "a\n");
+        let is_there = |path: &str| house.workspace().join(path).exists();
+        assert!(!is_there("src/b.rs") && !is_there("src/c.rs"), "{sandbox}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("one", 0) => Reply::calls("bash", json!({"command": "true"})),
+        ("one", _) => {
+            // Somebody else, as far as anybody knows.
+            std::fs::write(told.workspace.join("stray.txt"), "who?").unwrap();
+            Reply::says(READY)
+        }
+        _ => Reply::says(READY),
+    })
+    .await;
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "one", "task": "one", "posture": "write", "workspace": "shared", "write_set": ["docs/**"]},
+            {"id": "two", "task": "two", "role": "explorer", "depends_on": ["one"]},
+        ])),
+        6,
+    );
+    assert_eq!(
+        (status_of(&output, "one"), reason_of(&output, "one")),
+        ("partial", json!("wrote_outside_write_set"))
+    );
+    assert_eq!(status_of(&output, "two"), "held");
+    let summary = decided(&root_log(&house.workspace()), "one")["summary"].to_string();
+    assert!(summary.contains("stray.txt"), "{summary}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_cannot_start_is_an_outcome_and_no_abort() {
+    let house = house(|_| Reply::says(READY)).await;
+    house.write(
+        "flow.json",
+        workflow(json!([
+            {"id": "tree", "task": "tree", "posture": "write", "workspace": "worktree"},
+            {"id": "look", "task": "look", "role": "explorer"},
+        ]))
+        .to_string(),
+    );
+    // There is no git here, so there is no worktree.
+    let output = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    let output = &output["output"];
+    assert_eq!(
+        (status_of(output, "tree"), status_of(output, "look")),
+        ("failed", "checkpoint_ready")
+    );
+    assert_eq!(kinds(&root_log(&house.workspace())).last().unwrap(), "finished");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_a_run_is_over_for_all_its_steps() {
+    let house = house(|told| match told.step() {
+        "slow" => Reply::calls("bash", json!({"command": "sleep 600"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let mut graph = workflow(json!([
+        {"id": "slow", "task": "slow", "posture": "write", "workspace": "shared"},
+        {"id": "after", "task": "after", "role": "explorer", "depends_on": ["slow"]},
+        {"id": "quick", "task": "quick", "role": "explorer", "read_set": ["docs/**"]},
+    ]));
+    graph["limits"] = json!({"timeout_ms": 4000});
+    let output = run(&house, &graph, 124);
+    assert_eq!((&output["status"], &output["reason"]), (&json!("failed"), &json!("deadline")));
+    assert_eq!(
+        (status_of(&output, "slow"), reason_of(&output, "after")),
+        ("failed", json!("deadline"))
+    );
+    assert_eq!(output["timed_out_steps"], json!(["slow"]));
+    assert_eq!(agree(&house.workspace()), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_ends_the_run_and_says_so() {
+    let house = house(|told| match told.step() {
+        "one" => Reply::says(READY).usage(600, 0, 500),
+        _ => Reply::calls("bash", json!({"command": "sleep 600"})),
+    })
+    .await;
+    let mut graph = workflow(json!([
+        {"id": "one", "task": "one", "role": "explorer"},
+        {"id": "two", "task": "two", "posture": "write", "workspace": "shared", "depends_on": ["one"]},
+    ]));
+    graph["budget"] = json!({"tokens": 1000});
+    let output = run(&house, &graph, 6);
+    assert_eq!(
+        (&output["status"], &output["reason"]),
+        (&json!("partial"), &json!("budget_exhausted"))
+    );
+    assert_eq!(status_of(&output, "one"), "checkpoint_ready");
+    assert_ne!(status_of(&output, "two"), "checkpoint_ready");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_with_what_was_finished() {
+    let house = house(|told| {
+        let is_mended = told.workspace.join("mended").exists();
+        match (told.step(), told.turn) {
+            ("a", 0) => Reply::calls("bash", json!({"command": "echo a >> log/log.txt"})),
+            ("b", 0) => Reply::calls("bash", json!({"command": "echo b >> log/log.txt"})),
+            ("b", _) if !is_mended => Reply::says("checkpoint_status: failed"),
+            _ => Reply::says(READY),
+        }
+    })
+    .await;
+    let graph = workflow(json!([
+        {"id": "a", "task": "a", "posture": "write", "workspace": "shared", "write_set": ["log/**"]},
+        {"id": "b", "task": "b", "posture": "write", "workspace": "shared", "write_set": ["log/**"], "depends_on": ["a"]},
+        {"id": "c", "task": "c", "role": "explorer", "depends_on": ["b"]},
+    ]));
+    house.write("flow.json", graph.to_string());
+    std::fs::create_dir(house.workspace().join("log")).unwrap();
+    let first = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    let id = first["output"]["workflow_id"].as_str().unwrap().to_owned();
+    assert_eq!(first["resume_command"], format!("pixir workflow resume {id}"));
+    house.write("mended", "");
+    let status = house.pixir(&["workflow", "status", &id]).exits(0);
+    assert!(status.out.contains("partial") && status.out.contains("resume"), "{}", status.out);
+    let second = house.pixir(&["workflow", "resume", &id, "--json"]).exits(0).envelope();
+    assert_eq!(second["output"]["reused_steps"], json!(["a"]));
+    assert_eq!(
+        house.read("log/log.txt"),
+        "a\nb\n",
+        "what failed was taken back before it ran again"
+    );
+    let over = house.pixir(&["workflow", "resume", &id]).exits(2);
+    assert!(over.err.contains("complete"), "{}", over.err);
+    let list = house.pixir(&["workflow", "status"]).exits(0);
+    assert!(list.out.contains(&id) && list.out.contains("3/3 ready"), "{}", list.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_that_asked_is_told_what_each_step_came_to() {
+    let graph = workflow(json!([
+        {"id": "left", "task": "left", "role": "explorer"},
+        {"id": "right", "task": "right", "role": "explorer"},
+    ]));
+    let script = Script::answering(move |request| {
+        let told = Told::of(request);
+        if let Some(told) = told {
+            return Reply::says(&format!(
+                "{} is fine at a.rs:7.\ncheckpoint_status: ready",
+                told.step()
+            ));
+        }
+        match request.outputs().len() {
+            0 => Reply::calls("run_workflow", json!({"workflow": graph})),
+            _ => Reply::says("All is fine."),
+        }
+    });
+    let house = House::scripted(script).await;
+    let (conversation, status) = house.turn("look at both sides").await;
+    assert_eq!(status, Status::Done);
+    let requests = house.requests();
+    let last = requests.iter().rfind(|request| Told::of(request).is_none()).unwrap();
+    let told = last.outputs().last().copied().unwrap();
+    for words in
+        ["completed: 2 of 2 steps ready", "left is fine at a.rs:7.", "right is fine at a.rs:7."]
+    {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    let asides: Vec<&str> =
+        last.user_texts().into_iter().filter(|text| text.starts_with("[Subagent")).collect();
+    assert!(asides.is_empty(), "what the run told is not told twice: {asides:?}");
+    assert_eq!(kinds(conversation.log_path()).first().unwrap(), "started");
+    assert_eq!(agree(&house.workspace()), 2);
+}

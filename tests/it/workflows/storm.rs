@@ -1,0 +1,390 @@
+//! Random graphs under random faults, killed at random moments and gone on with: in the end the tree
+//! is the one that nothing had disturbed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use super::troupe::{Told, facts, root_log, workflow};
+use crate::subagents::cast::agree;
+use crate::support::Stage;
+use crate::support::torture::{self, Size};
+
+const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
+const FOLDERS: usize = 3;
+
+/// What a step does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Delivers a value.
+    Read,
+    /// Appends to a file of its own in a folder that others may write too.
+    Share(usize),
+    /// Writes apart; another step applies that.
+    Apart,
+    Apply(usize),
+    Review(usize),
+}
+
+/// What goes wrong the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    Fails,
+    Silent,
+    Refused,
+    Reset,
+    Stalls,
+    Crash,
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    work: Work,
+    fault: Fault,
+    before: Vec<usize>,
+    retries: usize,
+}
+
+fn graph(random: &mut fastrand::Rng) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    for _ in 0..random.usize(2..6) {
+        let work = match random.u8(0..6) {
+            0 | 1 => Work::Read,
+            2 | 3 => Work::Share(random.usize(0..FOLDERS)),
+            _ => Work::Apart,
+        };
+        let fault = match random.u8(0..16) {
+            0 | 1 => Fault::Fails,
+            2 => Fault::Silent,
+            3 => Fault::Refused,
+            4 => Fault::Reset,
+            5 => Fault::Stalls,
+            6 => Fault::Crash,
+            _ => Fault::None,
+        };
+        let before = (0..nodes.len()).filter(|_| random.u8(0..10) < 3).collect();
+        let place = nodes.len();
+        nodes.push(Node { work, fault, before, retries: random.usize(0..2) });
+        if work == Work::Apart {
+            let mut before = vec![place];
+            if random.bool() {
+                nodes.push(Node {
+                    work: Work::Review(place),
+                    fault: Fault::None,
+                    before: vec![place],
+                    retries: 0,
+                });
+                before.push(place + 1);
+            }
+            nodes.push(Node { work: Work::Apply(place), fault: Fault::None, before, retries: 0 });
+        }
+    }
+    nodes
+}
+
+fn name(place: usize) -> String {
+    format!("s{place}")
+}
+
+fn spec(nodes: &[Node], random: &mut fastrand::Rng) -> Value {
+    let step = |(place, node): (usize, &Node)| {
+        let before: Vec<String> = node.before.iter().map(|place| name(*place)).collect();
+        let mut step = json!({
+            "id": name(place), "depends_on": before, "retries": node.retries, "task": format!("do {place}"),
+        });
+        if node.fault == Fault::Stalls {
+            step["timeout_ms"] = json!(1500);
+        }
+        match node.work {
+            Work::Read => {
+                step["role"] = json!("explorer");
+                step["read_set"] = json!(["nothing/**"]);
+                step["output"] = json!({"type": "object", "required": ["value"], "properties": {"value": {"type": "string"}}});
+            }
+            Work::Share(folder) => {
+                step["posture"] = json!("write");
+                step["workspace"] = json!("shared");
+                step["write_set"] = json!([format!("d{folder}/**")]);
+                step["read_set"] = json!([format!("d{folder}/**")]);
+                step["verify"] =
+                    json!([format!("test \"$(cat d{folder}/s{place}.txt)\" = s{place}")]);
+            }
+            Work::Apart => {
+                step["posture"] = json!("write");
+                step["workspace"] = json!("isolated");
+                step["write_set"] = json!(["apart/**"]);
+            }
+            Work::Review(_) => step["role"] = json!("reviewer"),
+            Work::Apply(source) => {
+                step = json!({"id": name(place), "apply": name(source), "depends_on": before});
+                let review =
+                    node.before.iter().find(|own| matches!(nodes[**own].work, Work::Review(_)));
+                if let Some(review) = review {
+                    step["gate"] = json!(name(*review));
+                }
+            }
+        }
+        step
+    };
+    let steps: Vec<Value> = nodes.iter().enumerate().map(step).collect();
+    let mut graph = workflow(json!(steps));
+    graph["limits"] = json!({"max_concurrency": random.usize(1..5)});
+    graph
+}
+
+/// The files that there are in the end.
+fn expected(nodes: &[Node]) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    for folder in 0..FOLDERS {
+        files.insert(format!("d{folder}/keep"), "kept\n".to_owned());
+    }
+    for (place, node) in nodes.iter().enumerate() {
+        match node.work {
+            Work::Share(folder) => {
+                files.insert(format!("d{folder}/s{place}.txt"), format!("s{place}\n"));
+                files.insert(format!("d{folder}/t{place}.txt"), format!("t{place}\n"));
+            }
+            Work::Apply(source) => {
+                files.insert(format!("apart/s{source}.txt"), format!("apart {source}\n"));
+            }
+            Work::Read | Work::Apart | Work::Review(_) => {}
+        }
+    }
+    files
+}
+
+fn tree(folder: &Path) -> BTreeMap<String, String> {
+    let (mut files, mut waiting) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(next) = waiting.pop() {
+        for entry in std::fs::read_dir(next).unwrap().flatten() {
+            let path = entry.path();
+            let inside = path.strip_prefix(folder).unwrap().to_string_lossy().into_owned();
+            if inside == ".pixir" || inside == "flow.json" {
+                continue;
+            }
+            if path.is_dir() {
+                waiting.push(path);
+            } else {
+                files.insert(inside, std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// Who asked when: the process, the step, and the Subagent.
+type Asked = Arc<Mutex<Vec<(usize, usize, String)>>>;
+
+fn script(nodes: Vec<Node>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Script {
+    let seen: Mutex<HashMap<String, Vec<String>>> = Mutex::default();
+    Script::answering(move |request| {
+        let Some(told) = Told::of(request) else { return Reply::status(400, "{}") };
+        let place: usize = told.step()[1..].parse().unwrap();
+        let attempt = {
+            let mut seen = seen.lock().unwrap();
+            let own = seen.entry(told.step().to_owned()).or_default();
+            if !own.contains(&told.subagent) {
+                own.push(told.subagent.clone());
+            }
+            own.iter().position(|own| *own == told.subagent).unwrap()
+        };
+        asked.lock().unwrap().push((*epoch.lock().unwrap(), place, told.subagent.clone()));
+        let node = &nodes[place];
+        let is_last = match node.work {
+            Work::Share(_) => told.turn == 2,
+            Work::Apart => told.turn == 1,
+            _ => true,
+        };
+        if attempt == 0 && is_last {
+            match node.fault {
+                Fault::Fails => return Reply::says("checkpoint_status: failed"),
+                Fault::Silent if node.work == Work::Apart => return Reply::says("Well."),
+                Fault::Refused => {
+                    return Reply::status(400, r#"{"error": {"code": "no", "message": "no"}}"#);
+                }
+                Fault::Reset => return Reply::says("half an answer").reset_at(40),
+                Fault::Stalls => return Reply::new().stalls(),
+                Fault::Crash => return Reply::new().garbage("data: {\n\n"),
+                Fault::None | Fault::Silent => {}
+            }
+        }
+        match (node.work, told.turn) {
+            (Work::Read, _) => Reply::says(&json!({"value": name(place)}).to_string()),
+            (Work::Share(folder), 0) => {
+                let command = format!("echo s{place} >> d{folder}/s{place}.txt; sleep 0.02");
+                Reply::calls("bash", json!({"command": command}))
+            }
+            (Work::Share(folder), 1) => {
+                let (path, content) = (format!("d{folder}/t{place}.txt"), format!("t{place}\n"));
+                Reply::calls("write", json!({"path": path, "content": content}))
+            }
+            (Work::Apart, 0) => {
+                let (path, content) = (format!("apart/s{place}.txt"), format!("apart {place}\n"));
+                Reply::calls("write", json!({"path": path, "content": content}))
+            }
+            (Work::Review(_), _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
+            _ => Reply::says(READY),
+        }
+    })
+}
+
+/// What the Log must say of a run, however often it was cut off.
+fn check(log: &Path, nodes: &[Node], context: &str) {
+    let facts = facts(log);
+    let mut open: Vec<usize> = Vec::new();
+    let mut ready: Vec<usize> = Vec::new();
+    for fact in &facts {
+        let place = fact["step_id"].as_str().map(|id| id[1..].parse::<usize>().unwrap());
+        match (fact["kind"].as_str().unwrap(), place) {
+            ("resumed", _) => {
+                open.clear();
+                let kept: Vec<String> = serde_json::from_value(fact["reused"].clone()).unwrap();
+                ready.retain(|place| kept.contains(&name(*place)));
+                assert_eq!(kept.len(), ready.len(), "{context}");
+            }
+            ("step_scheduled", Some(place)) => {
+                for before in &nodes[place].before {
+                    assert!(
+                        ready.contains(before),
+                        "{context}: s{place} before s{before}: {facts:#?}"
+                    );
+                }
+                for other in &open {
+                    let met = matches!((nodes[place].work, nodes[*other].work),
+                        (Work::Share(one), Work::Share(two)) if one == two);
+                    assert!(!met, "{context}: s{place} beside s{other}");
+                }
+                open.push(place);
+            }
+            ("checkpoint_decided", Some(place)) => {
+                let status = fact["checkpoint_status"].as_str().unwrap();
+                if status != "held" && fact["checkpoint"]["reason"] != "not_taken_back" {
+                    assert!(
+                        open.contains(&place),
+                        "{context}: s{place} decided twice, or never begun"
+                    );
+                }
+                open.retain(|own| *own != place);
+                assert!(!ready.contains(&place), "{context}: s{place} decided again");
+                if status == "checkpoint_ready" {
+                    ready.push(place);
+                }
+            }
+            ("finished", _) => assert!(open.is_empty(), "{context}: finished before {open:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!(ready.len(), nodes.len(), "{context}");
+    assert_eq!(facts.last().unwrap()["kind"], "finished", "{context}");
+}
+
+/// Subagents of steps that must not meet did not ask in turns.
+fn check_turns(asked: &Asked, nodes: &[Node], context: &str) {
+    let asked = asked.lock().unwrap();
+    for one in 0..nodes.len() {
+        for two in one + 1..nodes.len() {
+            let (Work::Share(a), Work::Share(b)) = (nodes[one].work, nodes[two].work) else {
+                continue;
+            };
+            if a != b {
+                continue;
+            }
+            let mut seen: Vec<&(usize, usize, String)> = Vec::new();
+            for entry in asked.iter().filter(|entry| entry.1 == one || entry.1 == two) {
+                let is_new = seen.last().is_none_or(|last| last.2 != entry.2);
+                assert!(
+                    !(is_new && seen.iter().any(|own| own.2 == entry.2)),
+                    "{context}: s{one} and s{two} met"
+                );
+                if is_new {
+                    seen.push(entry);
+                }
+            }
+        }
+    }
+}
+
+/// Gives how often the process was killed, and how often the run was gone on with.
+async fn weather(seed: u64) -> (usize, usize) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let nodes = graph(&mut random);
+    let (asked, epoch): (Asked, _) = (Asked::default(), Arc::new(Mutex::new(0)));
+    let mark = Stage::mark();
+    let stage = Stage::new(mark, script(nodes.clone(), asked.clone(), epoch.clone())).await;
+    let context = format!("seed {seed}");
+    tokio::task::block_in_place(|| {
+        for folder in 0..FOLDERS {
+            std::fs::create_dir(stage.workspace().join(format!("d{folder}"))).unwrap();
+            std::fs::write(stage.workspace().join(format!("d{folder}/keep")), "kept\n").unwrap();
+        }
+        let spec = spec(&nodes, &mut random).to_string();
+        std::fs::write(stage.workspace().join("flow.json"), spec).unwrap();
+        let mut strikes = if random.u8(0..10) < 7 { random.usize(1..3) } else { 0 };
+        let (mut killed, mut resumed) = (0, 0);
+        for _ in 0..12 {
+            *epoch.lock().unwrap() += 1;
+            let listed = stage.run(&["workflow", "status", "--json"]);
+            let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+            let run = &listed["output"]["runs"][0];
+            if run["status"] == "completed" {
+                break;
+            }
+            let args = match run["workflow_id"].as_str() {
+                None => vec!["workflow", "run", "flow.json", "--json"],
+                Some(id) => vec!["workflow", "resume", id, "--json"],
+            };
+            resumed += usize::from(args[1] == "resume");
+            let mut running = stage.start(&args);
+            if strikes > 0 {
+                strikes -= 1;
+                let until = asked.lock().unwrap().len() + random.usize(0..3 * nodes.len());
+                let later = Duration::from_micros(random.u64(0..40_000));
+                let is_over = |running: &mut crate::support::stage::Running| {
+                    running.child.try_wait().unwrap().is_some()
+                };
+                while asked.lock().unwrap().len() < until && !is_over(&mut running) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                std::thread::sleep(later);
+                if !is_over(&mut running) {
+                    running.signal(rustix::process::Signal::KILL);
+                    killed += 1;
+                }
+            }
+            let ended = running.end();
+            let code = ended.status.code();
+            assert!(matches!(code, None | Some(0 | 6)), "{context}: {ended:?}");
+            stage.assert_nothing_survives();
+        }
+        assert_eq!(tree(&stage.workspace()), expected(&nodes), "{context}: {nodes:?}");
+        check(&root_log(&stage.workspace()), &nodes, &context);
+        check_turns(&asked, &nodes, &context);
+        agree(&stage.workspace());
+        (killed, resumed)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whatever_happens_to_a_run_its_end_is_the_one_of_a_run_that_nothing_disturbed() {
+    let (count, seed) = (Size::asked().of(50, 500), torture::seed());
+    let began = std::time::Instant::now();
+    let (mut killed, mut resumed) = (0, 0);
+    for group in (seed..seed + count as u64).collect::<Vec<_>>().chunks(4) {
+        let all = group.iter().map(|seed| tokio::spawn(weather(*seed)));
+        for (ended, seed) in futures_util::future::join_all(all).await.into_iter().zip(group) {
+            let (deaths, resumes) = ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            killed += deaths;
+            resumed += resumes;
+        }
+    }
+    assert!(killed * 4 > count, "{killed} kills in {count} graphs");
+    let took = began.elapsed().as_secs_f64();
+    torture::say(&format!(
+        "workflows: {count} graphs from seed {seed}, {killed} kills, {resumed} resumes, {took:.1} s"
+    ));
+}
