@@ -12,10 +12,7 @@ use serde_json::{Map, Value, json};
 /// Every flaw of a spec: its pointer and what is said.
 fn flaws(text: impl AsRef<[u8]>, arguments: &Value) -> Vec<(String, String)> {
     let arguments = arguments.as_object().cloned().unwrap_or_default();
-    let report = match workbench::workflow(text.as_ref(), arguments) {
-        Err(report) => report,
-        Ok(_) => return Vec::new(),
-    };
+    let Err(report) = workbench::workflow(text.as_ref(), arguments) else { return Vec::new() };
     assert_eq!(report.kind, "invalid_args");
     assert!(!report.next_actions().is_empty());
     let text = |flaw: &Value, key: &str| flaw[key].as_str().unwrap().to_owned();

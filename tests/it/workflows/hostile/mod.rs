@@ -161,14 +161,14 @@ fn good() -> Value {
 /// Puts something else at the place that a number leads to.
 fn spoil(value: &mut Value, mut place: usize, other: Value) {
     match value {
-        Value::Object(fields) if !fields.is_empty() && place % 7 != 0 => {
+        Value::Object(fields) if !fields.is_empty() && !place.is_multiple_of(7) => {
             let nth = place % fields.len();
             place /= fields.len();
             if let Some(inner) = fields.values_mut().nth(nth) {
                 spoil(inner, place, other);
             }
         }
-        Value::Array(values) if !values.is_empty() && place % 7 != 0 => {
+        Value::Array(values) if !values.is_empty() && !place.is_multiple_of(7) => {
             let nth = place % values.len();
             place /= values.len();
             spoil(&mut values[nth], place, other);
