@@ -65,6 +65,11 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
         for notice in &errand.gathered.notices {
             driver.view.notice(notice);
         }
+        if let Ok(history) = driver.conversation.history().await
+            && let Some(offer) = crate::workflow::cut_off(history.facts())
+        {
+            driver.view.notice(&offer);
+        }
         driver.attach(errand.attachments);
         let exit = match errand.gathered.prompt {
             Prompt::Text(text) => driver.one_turn(text).await,
