@@ -248,7 +248,7 @@ impl<'a> Driver<'a> {
         loop {
             let said = match waiting.take() {
                 Some(line) => Typed::Line(line),
-                None => listen(&mut self.view, &mut self.signals, &mut self.keyboard).await,
+                None => self.prompted().await,
             };
             let line = match said {
                 Typed::Line(line) => line,
@@ -261,6 +261,60 @@ impl<'a> Driver<'a> {
                 }
                 Driven::Ended(_) => {}
                 driven => return Ok(self.close(&driven)),
+            }
+        }
+    }
+
+    /// The next prompt. What children say and ask meanwhile is shown at once, and an open question is
+    /// answered first.
+    async fn prompted(&mut self) -> Typed {
+        let (mut is_heard, mut is_due) = (true, true);
+        self.show_question();
+        loop {
+            let is_asking = !self.questions.is_empty();
+            if is_due && !is_asking {
+                self.view.ask("› ");
+                is_due = false;
+            }
+            let line = tokio::select! {
+                biased;
+                _ = self.signals.next() => {
+                    self.view.ask("\n");
+                    return Typed::Signal;
+                }
+                heard = self.relay.next(), if is_heard => {
+                    match heard {
+                        Some(heard) => {
+                            if is_shown(&heard) && !is_asking {
+                                self.view.ask("\n");
+                                is_due = true;
+                            }
+                            self.view.hear(&heard).ok();
+                            self.note_question(&heard);
+                        }
+                        None => is_heard = false,
+                    }
+                    continue;
+                }
+                line = async {
+                    if is_asking {
+                        self.keyboard.line_after(self.asked_at).await
+                    } else {
+                        self.keyboard.line().await
+                    }
+                } => line,
+            };
+            match line {
+                line if is_asking => {
+                    self.reply(line).await;
+                    is_due = true;
+                }
+                None => {
+                    self.view.ask("\n");
+                    return Typed::Nothing;
+                }
+                Some(line) if line.is_empty() => is_due = true,
+                Some(line) => return Typed::Line(line),
             }
         }
     }
@@ -317,7 +371,8 @@ impl<'a> Driver<'a> {
                 stopping = Some(stop(&self.conversation));
             }
         }
-        self.questions.clear();
+        // Children go on, and so do their questions.
+        self.questions.retain(|open| open.agent.is_some());
         self.view.answered();
         unread |= self.view.finish().is_err();
         for notice in self.conversation.take_notices() {
@@ -338,6 +393,7 @@ impl<'a> Driver<'a> {
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stopping: Option<JoinHandle<()>> = None;
         let mut is_settled = false;
+        self.show_question();
         loop {
             let wake = tokio::select! {
                 wake = self.next(&mut ticker) => wake,
@@ -492,6 +548,15 @@ fn life_of(heard: &Heard) -> Option<&SubagentEvent> {
         EventKind::Canonical(Canonical::SubagentEvent(life)) => Some(life),
         EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,
     }
+}
+
+/// Whether a person at the prompt is told of it.
+fn is_shown(heard: &Heard) -> bool {
+    let is_question = |event: &crate::event::Event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
+    };
+    life_of(heard).is_some_and(SubagentEvent::ends_run)
+        || matches!(heard, Heard::Event(event) if is_question(event))
 }
 
 /// Asks the Turn to end; its end is heard like everything else.

@@ -1,7 +1,8 @@
 //! Children: what they are asked, what they answer, how they end, and what the Logs say of it.
 
-mod cast;
+pub mod cast;
 mod ends;
+mod given;
 mod killed;
 mod limits;
 mod permission;
