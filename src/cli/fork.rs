@@ -3,11 +3,12 @@
 use clap::Args;
 use serde_json::json;
 
+use super::changes::annexes;
 use super::exit::Exit;
 use super::resume::unknown;
 use super::{Context, say};
 use crate::error::Report;
-use crate::fork::{Cut, fork};
+use crate::fork::{Cut, check_place, fork};
 use crate::id::SessionId;
 use crate::projection;
 use crate::render::{Envelope, clean};
@@ -49,6 +50,8 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
         (None, Some(seq)) => Cut::At(seq),
         (None, None) => Cut::End,
     };
+    let annexes = annexes(context, &context.user_settings()?);
+    check_place(&annexes, &workspace, &id).map_err(|error| Report::from(&error))?;
     let forked = fork(&workspace, &id, cut, args.summarize, context.flags.dry_run)
         .map_err(|error| Report::from(&error))?;
     let resume = forked.session_id.as_ref().map(|id| context.resume_command(id, &workspace));

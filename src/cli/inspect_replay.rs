@@ -86,6 +86,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
             "prompt_contract": preview.contract,
             "prompt_cache_key": preview.cache_key,
             "late_context": preview.late_context,
+            "activates": preview.activates,
             "orphan_calls": preview.orphans,
             "estimate": {
                 "tokens": anatomy.estimated_tokens,
@@ -170,6 +171,12 @@ fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<St
     if !reading.damage.is_empty() {
         let count = reading.damage.len();
         notes.push(format!("{count} damaged places in the Log; see `pixir diagnose`"));
+    }
+    if !preview.activates.is_empty() {
+        let names = preview.activates.join(", ");
+        notes.push(format!(
+            "the prompt makes active: {names}; what they bring of the moment is not run for a look"
+        ));
     }
     if preview.orphans > 0 {
         let count = preview.orphans;

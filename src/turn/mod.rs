@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use activate::named_in;
 pub use budget::{Budget, unpriced};
 pub use compact::{Compacted, compact};
 pub use pressure::Gauge;

@@ -6,8 +6,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Waste;
 use super::nook::Nook;
+use super::{Waste, legacy};
 use crate::log::LogError;
 use crate::projection::sessions::{delete_as_it_was, while_closed};
 
@@ -34,7 +34,7 @@ pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
     let (mut is_quiet, mut unneeded) = (None, None);
     for thing in waste {
         // Contents go only after the Sessions that could need them, and while nobody is at work.
-        if thing.kind == "snapshot"
+        if matches!(thing.kind, "snapshot" | "subagent_folder")
             && !*is_quiet.get_or_insert_with(|| cleared.is_complete() && super::is_quiet(workspace))
         {
             cleared.spared.push(thing.path.clone());
@@ -87,6 +87,7 @@ fn remove(thing: &Waste) -> io::Result<bool> {
     }
     match thing.kind {
         "session_folder" | "leftover" => nook.remove_all(name)?,
+        "subagent_folder" => legacy::remove(&nook, name)?,
         _ => nook.remove_file(name)?,
     }
     Ok(true)
