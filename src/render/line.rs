@@ -336,6 +336,7 @@ impl Line {
             }
             Status::Idle
             | Status::Starting { .. }
+            | Status::Compacting { .. }
             | Status::Working { .. }
             | Status::Done
             | Status::Error { .. }

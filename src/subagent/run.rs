@@ -440,6 +440,7 @@ impl Words {
             }
             TurnStatus::Idle
             | TurnStatus::Starting { .. }
+            | TurnStatus::Compacting { .. }
             | TurnStatus::Thinking { .. }
             | TurnStatus::Working { .. } => {
                 return None;
