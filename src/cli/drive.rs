@@ -191,7 +191,7 @@ impl<'a> Driver<'a> {
             view.notice(notice);
         }
         if from == ListenFrom::Now
-            && let Ok(history) = conversation.history().await
+            && let Ok(history) = conversation.recent().await
             && let Some(plan) = history.current_plan()
             && plan.entries.iter().any(|entry| entry.status != "completed")
         {
