@@ -244,7 +244,7 @@ impl Conversation {
         keep: Option<usize>,
         asks_model: bool,
     ) -> Result<Option<SharedEvent>, ConversationError> {
-        let history = self.session.history().await?;
+        let history = self.session.recent().await?;
         let trigger = Trigger::Manual { keep: keep.unwrap_or(KEPT_TURNS) };
         let asks_model = asks_model || self.settings.compaction.model_assisted;
         let made = turn::compact(&self.settings, self.id(), &history, trigger, asks_model).await;
@@ -258,6 +258,11 @@ impl Conversation {
     /// Everything recorded so far.
     pub async fn history(&self) -> Result<History, ConversationError> {
         Ok(self.session.history().await?)
+    }
+
+    /// What of it is held in memory: how it began, and everything that the model still sees. Cheap.
+    pub async fn recent(&self) -> Result<History, ConversationError> {
+        Ok(self.session.recent().await?)
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::annex::{AnnexError, Annexes};
 use crate::error::{Explain, Kind};
 use crate::event::{
     BranchSummary, Canonical, Event, Extra, LOG_VERSION, Seq, SessionFork, SharedEvent,
@@ -60,6 +61,16 @@ struct Draft<'h> {
     left: Vec<&'h Canonical>,
     forked_to_seq: Seq,
     first: &'h Canonical,
+}
+
+/// Refuses a child that works in a Workspace of its own: a fork would have its memory and other files.
+pub fn check_place(annexes: &Annexes, logs: &Path, id: &SessionId) -> Result<(), ForkError> {
+    match annexes.find(logs, id)? {
+        None => Ok(()),
+        Some(annex) => {
+            Err(ForkError::Elsewhere { id: id.clone(), folder: annex.folder().to_owned() })
+        }
+    }
 }
 
 /// Forks a Session, or says what a fork would be.
@@ -317,6 +328,10 @@ pub enum ForkError {
     NoSuchSeq { seq: Seq, last: Seq },
     #[error("the fork could not be written: {0}")]
     Write(#[from] io::Error),
+    #[error("{id} works in a Workspace of its own, {}: a fork would remember those files and work on others", folder.display())]
+    Elsewhere { id: SessionId, folder: PathBuf },
+    #[error(transparent)]
+    Annex(#[from] AnnexError),
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -325,8 +340,11 @@ impl Explain for ForkError {
     fn kind(&self) -> Kind {
         match self {
             Self::Empty => Kind::NotFound,
-            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } => Kind::InvalidArgs,
+            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } | Self::Elsewhere { .. } => {
+                Kind::InvalidArgs
+            }
             Self::Write(_) => Kind::LogWriteFailed,
+            Self::Annex(error) => error.kind(),
             Self::Log(error) => error.kind(),
         }
     }
@@ -335,6 +353,8 @@ impl Explain for ForkError {
             Self::NoSuchTurn { turns, .. } => json!({ "turns": turns }),
             Self::NoSuchSeq { last, .. } => json!({ "last_seq": last }),
             Self::Log(error) => error.details(),
+            Self::Elsewhere { folder, .. } => json!({ "folder": folder }),
+            Self::Annex(error) => error.details(),
             Self::Empty | Self::Write(_) => Value::Null,
         }
     }
@@ -344,6 +364,11 @@ impl Explain for ForkError {
                 vec!["look with `pixir fork <id> --dry-run`".to_owned()]
             }
             Self::Log(error) => error.next_actions(),
+            Self::Elsewhere { id, .. } => vec![
+                format!("go on with it: `pixir resume {id}`"),
+                format!("bring its changes over with `pixir merge {id}`, and go on in its parent"),
+            ],
+            Self::Annex(error) => error.next_actions(),
             Self::Empty | Self::Write(_) => {
                 vec!["list the Sessions with `pixir sessions`".to_owned()]
             }

@@ -291,7 +291,7 @@ impl Harness {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
         let folder = seat.folder();
-        let resources = Shelf::new(folder.clone());
+        let resources = Shelf::new(folder.clone()).knowing(history);
         let mut tools = self.toolbox(&folder, history, resources.clone());
         if !found.skills.is_empty() {
             tools = tools.with_skills(&skills);

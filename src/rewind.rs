@@ -15,8 +15,8 @@ use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
 use crate::snapshot::{
-    Direction, Here, Limits, Plan, Reason, Record, Restored, State, Store, Survey, in_the_way,
-    missing, restore,
+    Direction, Here, Hold, Limits, Plan, Reason, Record, Restored, State, Store, Survey,
+    in_the_way, missing, restore,
 };
 use crate::workspace::Workspace;
 
@@ -39,6 +39,8 @@ pub struct Rewind {
     pub turns: Vec<(Seq, String)>,
     pub plan: Plan,
     to_seq: Seq,
+    /// What was there is kept, and nobody refers to it before the fact is recorded.
+    _hold: Option<Hold>,
 }
 
 impl Rewind {
@@ -74,6 +76,7 @@ impl Rewind {
         let read = |turn: &Seq| Record::read(&site.session_folder, *turn);
         let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
         let store = Store::beside(&site.session_folder);
+        let hold = store.hold().ok();
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
         let mut plan = Plan::of(&records, direction, &here)?;
         plan.notes.extend(outside(history, turns, site.workspace.root()));
@@ -85,7 +88,7 @@ impl Rewind {
             });
             (*turn, text.unwrap_or_default())
         };
-        Ok(Self { direction, turns: turns.iter().map(words).collect(), plan, to_seq })
+        Ok(Self { direction, turns: turns.iter().map(words).collect(), plan, to_seq, _hold: hold })
     }
 
     /// Refuses what is not ours to change, unless the user said so, and what is lost in any case.

@@ -21,8 +21,8 @@ struct Command {
 pub enum Order {
     /// Goes into mode `plan`; the rest, if any, is the prompt.
     Plan { rest: String },
-    /// Tells older Turns in short; the last so many stay, or as many as usual.
-    Compact { keep: Option<usize> },
+    /// Tells older Turns in short; the last so many stay, or as many as usual where nothing is said.
+    Compact { keep: String },
     /// Asks another model, or says which one is asked.
     Model { name: String },
     /// Takes Turns back, the last one where nothing else is said.
@@ -44,7 +44,7 @@ const COMMANDS: &[Command] = &[
         name: "compact",
         words: "Tell older Turns in short, to make room in the model's window",
         hint: "how many Turns to keep",
-        order: |rest| Order::Compact { keep: rest.parse().ok().filter(|keep| *keep > 0) },
+        order: |rest| Order::Compact { keep: rest.to_owned() },
     },
     Command {
         name: "model",

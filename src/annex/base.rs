@@ -49,6 +49,7 @@ impl Bases {
         if let Some(taken) = last.as_ref().filter(|taken| taken.began >= wished) {
             return Ok(Arc::clone(&taken.base));
         }
+        let _hold = store.hold().map_err(AnnexError::Keep)?;
         let began = Instant::now();
         let read = if last.is_none() { last_manifest(store) } else { None };
         let known = last.as_ref().map(|taken| &taken.base.manifest).or(read.as_ref());
@@ -72,7 +73,7 @@ impl Base {
             let (path, bytes, limit) = (path.clone(), look.size, limits.file);
             return Err(AnnexError::TooLarge { path, bytes, limit });
         }
-        let hash = manifest.keep(&store).map_err(AnnexError::Keep)?;
+        let (hash, _) = manifest.keep(&store).map_err(AnnexError::Keep)?;
         Ok(Self { manifest, hash, store })
     }
 }

@@ -13,6 +13,7 @@ use crate::id::SessionId;
 use crate::sandbox::Profile;
 use crate::snapshot::RawPath;
 use crate::tool::{Commands, Inquiry, quoted};
+use crate::workspace::project_folders;
 
 /// How long git may take; a checkout of a large repository is most of it.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -51,7 +52,11 @@ pub struct Place {
 impl Git<'_> {
     /// Asks where a Workspace is.
     pub async fn place(&self, workspace: &Path) -> Result<Place, AnnexError> {
-        let text = self.run(workspace, &[], ASKED, &[]).await.map_err(|error| match error {
+        // A Workspace may be a part of its repository, and git looks for the top itself.
+        let folders = project_folders(workspace);
+        let top = folders.first().copied().unwrap_or(workspace);
+        let asked = format!("{} {ASKED}", at(workspace));
+        let text = self.run(top, &[], &asked, &[]).await.map_err(|error| match error {
             AnnexError::Git { said, .. } if said.contains("not a git repository") => {
                 AnnexError::NoRepository { workspace: workspace.to_owned() }
             }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::chosen::Chosen;
 use super::drive::in_runtime;
 use super::exit::Exit;
-use super::resume::{last, unknown};
 use super::undo::manners;
-use super::{Context, bad_argument, say};
+use super::{Context, say};
 use crate::compaction::{self, KEPT_TURNS, Nothing, Room, Trigger};
 use crate::config::{Config, DEFAULT_MODEL, Window};
 use crate::error::{Kind, Report};
@@ -42,12 +42,8 @@ const SHOWN: usize = 160;
         pixir compact 20260721T101112-abcdef --keep-turns 4\n  pixir compact --last --model-assisted"
 )]
 pub struct CompactArgs {
-    /// The Session
-    #[arg(value_name = "ID", required_unless_present = "last", conflicts_with = "last")]
-    id: Option<String>,
-    /// The Session of this Workspace that was used last
-    #[arg(long)]
-    last: bool,
+    #[command(flatten)]
+    session: Chosen,
     /// Keep this many Turns word for word
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep_turns: Option<u32>,
@@ -63,15 +59,7 @@ impl CompactArgs {
 }
 
 pub fn compact(args: &CompactArgs, context: &Context) -> Result<Exit, Report> {
-    let id = match &args.id {
-        Some(id) => SessionId::parse(id).map_err(|error| Report::from(&error))?,
-        None if args.last => last(context)?,
-        None => return Err(bad_argument("which Session? give its id, or --last")),
-    };
-    let workspace = context.workspace_of(&id)?;
-    if !projection::find(&workspace, &id) {
-        return Err(unknown(&id));
-    }
+    let (id, workspace) = args.session.find(context)?;
     if context.flags.dry_run {
         let reading = Log::read(&workspace, &id).map_err(|error| Report::from(&error))?;
         let history = History::from_events(reading.events);

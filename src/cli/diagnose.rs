@@ -5,6 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::json;
 
+use super::chosen::Chosen;
 use super::exit::Exit;
 use super::sessions::count_of;
 use super::{Context, say};
@@ -32,16 +33,15 @@ const SHOWN: usize = 20;
         pixir diagnose 20260721T101112-abcdef --since-success --json"
 )]
 pub struct DiagnoseArgs {
-    /// The Session to look at
-    #[arg(value_name = "ID")]
-    id: String,
+    #[command(flatten)]
+    session: Chosen,
     /// Show only Turns after the last one that was answered
     #[arg(long)]
     since_success: bool,
 }
 
 pub fn diagnose(args: &DiagnoseArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, folder) = context.session_named(&args.id)?;
+    let (id, folder) = args.session.find(context)?;
     // Settings that cannot be read are the doctor's business; a look needs only prices.
     let settings = context.settings(Some(&folder)).map(|loaded| loaded.config);
     let prices = settings.as_ref().map(|config| config.prices.clone()).unwrap_or_default();

@@ -1,11 +1,15 @@
 //! Driving a Conversation: prompts in, Turns shown, signals heeded, an exit code out.
 
+mod attend;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
+
+pub use attend::Attended;
 
 use super::Context;
 use super::door::Opened;
@@ -64,6 +68,11 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
         driver.keyboard = keyboard;
         for notice in &errand.gathered.notices {
             driver.view.notice(notice);
+        }
+        if let Ok(history) = driver.conversation.history().await
+            && let Some(offer) = crate::workflow::cut_off(history.facts())
+        {
+            driver.view.notice(&offer);
         }
         driver.attach(errand.attachments);
         let exit = match errand.gathered.prompt {
@@ -136,16 +145,6 @@ pub enum Driven {
     Abandoned,
 }
 
-/// How work that was attended to came to an end.
-pub enum Attended<T> {
-    Done {
-        value: T,
-        was_stopped: bool,
-    },
-    /// A second signal: out, at once.
-    Abandoned,
-}
-
 /// Everything that can happen while a Turn runs.
 enum Wake {
     Heard(Option<Heard>),
@@ -192,7 +191,7 @@ impl<'a> Driver<'a> {
             view.notice(notice);
         }
         if from == ListenFrom::Now
-            && let Ok(history) = conversation.history().await
+            && let Ok(history) = conversation.recent().await
             && let Some(plan) = history.current_plan()
             && plan.entries.iter().any(|entry| entry.status != "completed")
         {
@@ -258,7 +257,7 @@ impl<'a> Driver<'a> {
         loop {
             let said = match waiting.take() {
                 Some(line) => Typed::Line(line),
-                None => listen(&mut self.view, &mut self.signals, &mut self.keyboard).await,
+                None => self.prompted().await,
             };
             let line = match said {
                 Typed::Line(line) => line,
@@ -271,6 +270,60 @@ impl<'a> Driver<'a> {
                 }
                 Driven::Ended(_) => {}
                 driven => return Ok(self.close(&driven)),
+            }
+        }
+    }
+
+    /// The next prompt. What children say and ask meanwhile is shown at once, and an open question is
+    /// answered first.
+    async fn prompted(&mut self) -> Typed {
+        let (mut is_heard, mut is_due) = (true, true);
+        self.show_question();
+        loop {
+            let is_asking = !self.questions.is_empty();
+            if is_due && !is_asking {
+                self.view.ask("› ");
+                is_due = false;
+            }
+            let line = tokio::select! {
+                biased;
+                _ = self.signals.next() => {
+                    self.view.ask("\n");
+                    return Typed::Signal;
+                }
+                heard = self.relay.next(), if is_heard => {
+                    match heard {
+                        Some(heard) => {
+                            if is_shown(&heard) && !is_asking {
+                                self.view.ask("\n");
+                                is_due = true;
+                            }
+                            self.view.hear(&heard).ok();
+                            self.note_question(&heard);
+                        }
+                        None => is_heard = false,
+                    }
+                    continue;
+                }
+                line = async {
+                    if is_asking {
+                        self.keyboard.line_after(self.asked_at).await
+                    } else {
+                        self.keyboard.line().await
+                    }
+                } => line,
+            };
+            match line {
+                line if is_asking => {
+                    self.reply(line).await;
+                    is_due = true;
+                }
+                None => {
+                    self.view.ask("\n");
+                    return Typed::Nothing;
+                }
+                Some(line) if line.is_empty() => is_due = true,
+                Some(line) => return Typed::Line(line),
             }
         }
     }
@@ -327,86 +380,14 @@ impl<'a> Driver<'a> {
                 stopping = Some(stop(&self.conversation));
             }
         }
-        self.questions.clear();
+        // Children go on, and so do their questions.
+        self.questions.retain(|open| open.agent.is_some());
         self.view.answered();
         unread |= self.view.finish().is_err();
         for notice in self.conversation.take_notices() {
             self.view.notice(&notice);
         }
         Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
-    }
-
-    /// Waits for children that go on after the Turn: nobody will come back for them. The first
-    /// signal ends them all, and the run was interrupted; the second one does not wait for that.
-    async fn attend_children(&mut self, driven: &mut Driven) -> bool {
-        let Driven::Ended(ending) = driven else { return true };
-        if !self.has_children {
-            return true;
-        }
-        let settled = self.harness.children_settled(&self.conversation);
-        let stop = self.harness.cancel_children(&self.conversation);
-        let attended = self.attend(settled, stop, |heard| {
-            if let Some(usage) = life_of(heard).and_then(|life| life.usage) {
-                ending.usage.add_child(&usage);
-            }
-        });
-        matches!(attended.await, Attended::Done { was_stopped: false, .. })
-    }
-
-    /// Shows what happens and answers questions until some work is done. The first signal has it
-    /// stopped; the second one does not wait for that.
-    pub async fn attend<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        stop: impl Future<Output = ()> + Send + 'static,
-        mut hear: impl FnMut(&Heard),
-    ) -> Attended<T> {
-        let mut work = std::pin::pin!(work);
-        let mut ticker = tokio::time::interval(self.view.tick_every());
-        ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let (mut stop, mut stopping): (_, Option<JoinHandle<()>>) = (Some(stop), None);
-        let mut done = None;
-        loop {
-            let wake = tokio::select! {
-                wake = self.next(&mut ticker) => wake,
-                // What was said before it was done is heard before that is taken for an end.
-                value = &mut work, if done.is_none() => {
-                    done = Some(value);
-                    ticker = tokio::time::interval_at(tokio::time::Instant::now() + LAST_WORDS, LAST_WORDS);
-                    continue;
-                }
-            };
-            match wake {
-                Wake::Heard(None) => break,
-                Wake::Heard(Some(heard)) => {
-                    self.view.hear(&heard).ok();
-                    self.has_children |= life_of(&heard).is_some();
-                    self.note_question(&heard);
-                    hear(&heard);
-                }
-                Wake::Typed(line) => self.reply(line).await,
-                Wake::Tick if done.is_some() => break,
-                Wake::Tick => {
-                    self.look_at_children().await;
-                    self.view.tick().ok();
-                }
-                Wake::Signal(_) if stopping.is_some() => return Attended::Abandoned,
-                Wake::Signal(_) => stopping = stop.take().map(tokio::spawn),
-            }
-        }
-        self.view.children(&[]);
-        self.view.finish().ok();
-        match done {
-            Some(value) => Attended::Done { value, was_stopped: stopping.is_some() },
-            None => Attended::Abandoned,
-        }
-    }
-
-    async fn look_at_children(&mut self) {
-        if self.has_children && self.view.draws_children() {
-            let children = self.harness.children(&self.conversation).await;
-            self.view.children(&children);
-        }
     }
 
     async fn next(&mut self, ticker: &mut Interval) -> Wake {
@@ -519,6 +500,15 @@ fn life_of(heard: &Heard) -> Option<&SubagentEvent> {
         EventKind::Canonical(Canonical::SubagentEvent(life)) => Some(life),
         EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,
     }
+}
+
+/// Whether a person at the prompt is told of it.
+fn is_shown(heard: &Heard) -> bool {
+    let is_question = |event: &crate::event::Event| {
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
+    };
+    life_of(heard).is_some_and(SubagentEvent::ends_run)
+        || matches!(heard, Heard::Event(event) if is_question(event))
 }
 
 /// Asks the Turn to end; its end is heard like everything else.

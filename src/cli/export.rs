@@ -9,6 +9,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
+use super::chosen::Chosen;
 use super::exit::Exit;
 use super::markdown::markdown;
 use super::{Context, say};
@@ -28,9 +29,8 @@ use crate::secret::Secrets;
         pixir export 20260721T101112-abcdef --format json --output session.json"
 )]
 pub struct ExportArgs {
-    /// The Session to write down
-    #[arg(value_name = "ID")]
-    id: String,
+    #[command(flatten)]
+    session: Chosen,
     /// As what
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Markdown)]
     format: Format,
@@ -46,7 +46,7 @@ enum Format {
 }
 
 pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, folder) = context.session_named(&args.id)?;
+    let (id, folder) = args.session.find(context)?;
     let told = transcript(&folder, &id).map_err(|error| Report::from(&error))?;
     let secrets = context.secrets(&folder);
     let mut value = serde_json::to_value(&told)

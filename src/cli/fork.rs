@@ -3,13 +3,12 @@
 use clap::Args;
 use serde_json::json;
 
+use super::changes::annexes;
+use super::chosen::Chosen;
 use super::exit::Exit;
-use super::resume::unknown;
 use super::{Context, say};
 use crate::error::Report;
-use crate::fork::{Cut, fork};
-use crate::id::SessionId;
-use crate::projection;
+use crate::fork::{Cut, check_place, fork};
 use crate::render::{Envelope, clean};
 
 /// Branch off a new Session from another one
@@ -24,9 +23,8 @@ use crate::render::{Envelope, clean};
         pixir fork 20260721T101112-abcdef --at 3 --summarize\n  pixir fork 20260721T101112-abcdef --dry-run --json"
 )]
 pub struct ForkArgs {
-    /// The Session to branch off from
-    #[arg(value_name = "ID")]
-    id: String,
+    #[command(flatten)]
+    session: Chosen,
     /// Take along this many Turns
     #[arg(long, value_name = "TURN", conflicts_with = "to_seq")]
     at: Option<usize>,
@@ -39,16 +37,14 @@ pub struct ForkArgs {
 }
 
 pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
-    let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
-    let workspace = context.workspace_of(&id)?;
-    if !projection::find(&workspace, &id) {
-        return Err(unknown(&id));
-    }
+    let (id, workspace) = args.session.find(context)?;
     let cut = match (args.at, args.to_seq) {
         (Some(turn), _) => Cut::AfterTurn(turn),
         (None, Some(seq)) => Cut::At(seq),
         (None, None) => Cut::End,
     };
+    let annexes = annexes(context, &context.user_settings()?);
+    check_place(&annexes, &workspace, &id).map_err(|error| Report::from(&error))?;
     let forked = fork(&workspace, &id, cut, args.summarize, context.flags.dry_run)
         .map_err(|error| Report::from(&error))?;
     let resume = forked.session_id.as_ref().map(|id| context.resume_command(id, &workspace));

@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::chosen::Chosen;
 use super::exit::Exit;
 use super::{Context, say};
 use crate::config::Config;
@@ -37,9 +38,8 @@ const NOWHERE: &str = "http://127.0.0.1:9/v1";
         pixir inspect-replay 20260721T101112-abcdef --prompt \"go on\" --items --json"
 )]
 pub struct InspectReplayArgs {
-    /// The Session to look at
-    #[arg(value_name = "ID")]
-    id: String,
+    #[command(flatten)]
+    session: Chosen,
     /// Suppose that the Log ends with this seq
     #[arg(long, value_name = "N")]
     after_seq: Option<Seq>,
@@ -52,7 +52,7 @@ pub struct InspectReplayArgs {
 }
 
 pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, folder) = context.session_named(&args.id)?;
+    let (id, folder) = args.session.find(context)?;
     let reading = Log::read(&folder, &id).map_err(|error| Report::from(&error))?;
     let holder = projection::holder_of(&folder, &id);
     let mut events = reading.events.clone();
@@ -86,6 +86,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
             "prompt_contract": preview.contract,
             "prompt_cache_key": preview.cache_key,
             "late_context": preview.late_context,
+            "activates": preview.activates,
             "orphan_calls": preview.orphans,
             "estimate": {
                 "tokens": anatomy.estimated_tokens,
@@ -170,6 +171,12 @@ fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<St
     if !reading.damage.is_empty() {
         let count = reading.damage.len();
         notes.push(format!("{count} damaged places in the Log; see `pixir diagnose`"));
+    }
+    if !preview.activates.is_empty() {
+        let names = preview.activates.join(", ");
+        notes.push(format!(
+            "the prompt makes active: {names}; what they bring of the moment is not run for a look"
+        ));
     }
     if preview.orphans > 0 {
         let count = preview.orphans;

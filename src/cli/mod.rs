@@ -8,6 +8,7 @@ mod agents;
 mod arguments;
 mod changes;
 mod children;
+mod chosen;
 mod compact;
 mod completions;
 mod config;

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
+use super::chosen::Chosen;
 use super::exit::Exit;
 use super::{Context, say};
 use crate::error::{Kind, Report};
-use crate::id::SessionId;
 use crate::log;
 use crate::render::{Envelope, clean};
 
@@ -14,14 +14,12 @@ use crate::render::{Envelope, clean};
 #[command(after_long_help = "The original is never touched; the copy is a Session of its own.\n\n\
     Example:\n  pixir repair 20260721T101112-abcdef")]
 pub struct RepairArgs {
-    /// The Session to repair
-    #[arg(value_name = "ID")]
-    id: String,
+    #[command(flatten)]
+    session: Chosen,
 }
 
 pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
-    let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
-    let workspace = context.workspace_of(&id)?;
+    let (id, workspace) = args.session.find(context)?;
     let repaired = log::repair(&workspace, &id).map_err(|error| Report::from(&error))?;
     let resume = context.resume_command(&repaired.session_id, &workspace);
     if context.flags.json {

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::resume::unknown;
+use super::resume::{last, unknown};
 use super::sessions::{age, count_of, status};
 use super::{Context, bad_argument, say};
 use crate::error::Report;
@@ -25,11 +25,14 @@ use crate::render::{Envelope, clean, one_line};
 )]
 pub struct TreeArgs {
     /// The Session whose family is drawn
-    #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
+    #[arg(value_name = "ID", conflicts_with_all = ["all", "last"], required_unless_present_any = ["all", "last"])]
     id: Option<String>,
     /// Every Session of this Workspace
-    #[arg(long)]
+    #[arg(long, conflicts_with = "last")]
     all: bool,
+    /// The family of the Session of this Workspace that was used last
+    #[arg(long)]
+    last: bool,
 }
 
 /// Sessions by their parents.
@@ -124,12 +127,15 @@ fn parent_of(summary: &Summary) -> Option<SessionId> {
 }
 
 pub fn tree(args: &TreeArgs, context: &Context) -> Result<Exit, Report> {
-    let id = args.id.as_deref().map(SessionId::parse).transpose();
-    let id = id.map_err(|error| Report::from(&error))?;
+    let id = match &args.id {
+        Some(id) => Some(SessionId::parse(id).map_err(|error| Report::from(&error))?),
+        None if args.last => Some(last(context)?),
+        None => None,
+    };
     let workspace = match &id {
         Some(id) => context.workspace_of(id)?,
         None if args.all => context.folder()?,
-        None => return Err(bad_argument("which Session? give its id, or --all")),
+        None => return Err(bad_argument("which Session? give its id, --last or --all")),
     };
     if let Some(id) = id.as_ref().filter(|id| !projection::find(&workspace, id)) {
         return Err(unknown(id));

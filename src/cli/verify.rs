@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::Args;
 
 use super::exit::Exit;
+use super::resume::last;
 use super::sessions::count_of;
 use super::{Context, bad_argument, say};
 use crate::error::Report;
@@ -25,17 +26,22 @@ use crate::render::Envelope;
 )]
 pub struct VerifyArgs {
     /// The Session to check
-    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "ID", required_unless_present_any = ["all", "last"], conflicts_with_all = ["all", "last"])]
     id: Option<String>,
     /// Check every Session of this Workspace
-    #[arg(long)]
+    #[arg(long, conflicts_with = "last")]
     all: bool,
+    /// Check the Session of this Workspace that was used last
+    #[arg(long)]
+    last: bool,
 }
 
 pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
     let (workspace, ids) = if let Some(id) = &args.id {
         let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
         (context.workspace_of(&id)?, vec![id])
+    } else if args.last {
+        (context.folder()?, vec![last(context)?])
     } else {
         let workspace = context.folder()?;
         let listed = projection::list(&workspace, usize::MAX);

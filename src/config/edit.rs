@@ -19,6 +19,9 @@ use super::{Config, read};
 use crate::error::{Explain, Kind};
 use crate::paths::Home;
 
+/// As many links as the kernel follows.
+const MOST_LINKS: usize = 40;
+
 /// What is to be done to a setting.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
@@ -147,7 +150,7 @@ fn remove(object: &mut Map<String, Value>, name: &str) {
 
 /// Replaces the file whole. People keep their settings in other places: a link stays one.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let target = destination(path)?;
     let folder = target.parent().unwrap_or(Path::new("."));
     let temporary = folder.join(format!(".config.{:016x}", fastrand::u64(..)));
     let write = || {
@@ -163,6 +166,27 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     // The file is in place; a folder that cannot be forced to the disk is no reason to fail.
     File::open(folder).and_then(|folder| folder.sync_all()).ok();
     Ok(())
+}
+
+/// Where a link leads in the end, also when nothing is there yet.
+fn destination(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        match fs::read_link(&place) {
+            Ok(target) => place = place.parent().unwrap_or(Path::new("")).join(target),
+            // It is no link, or not there.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidInput | io::ErrorKind::NotFound
+                ) =>
+            {
+                return Ok(place);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("its links lead in a circle"))
 }
 
 /// Why a setting was not changed.

@@ -85,6 +85,8 @@ pub enum Status {
     Idle,
     /// A Turn waits a moment for MCP servers that are still starting.
     Starting { servers: Vec<String> },
+    /// Room is made in the model's window before the call goes on.
+    Compacting { iteration: u32 },
     /// A Provider call is under way.
     Thinking { iteration: u32 },
     /// A tool runs, or waits for something before it can.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Harness;
 use crate::conversation::Conversation;
 use crate::error::{Kind, Report};
-use crate::fork::{Cut, fork};
+use crate::fork::{Cut, check_place, fork};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::rewind::{Rewind, RewindError, Site};
@@ -76,6 +76,7 @@ impl Harness {
     pub async fn branch(&self, workspace: &Path, parent: &SessionId) -> Result<SessionId, Report> {
         let workspace = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
         let parent = parent.clone();
+        check_place(&self.annexes, &workspace, &parent).map_err(|error| Report::from(&error))?;
         let forking = move || fork(&workspace, &parent, Cut::End, false, false);
         let forked = tokio::task::spawn_blocking(forking).await;
         let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;

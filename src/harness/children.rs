@@ -137,3 +137,89 @@ fn place(history: &History) -> (u32, Option<String>) {
     let depth = started.extra.get("depth").and_then(serde_json::Value::as_u64).unwrap_or_default();
     (u32::try_from(depth).unwrap_or(u32::MAX), started.subagent_id.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+    use futures_util::stream::{self, BoxStream};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::credential::Credential;
+    use crate::event::{Canonical, Status};
+    use crate::harness::{Door, Start, Which};
+    use crate::log::Log;
+    use crate::paths::Home;
+    use crate::provider::{Call, Completed, Item, ModelEvent, Provider, ProviderError, Request};
+
+    /// A parent that starts a child and waits for it; whoever is a child makes Pixir panic.
+    #[derive(Debug)]
+    struct Fatal;
+
+    impl Provider for Fatal {
+        fn stream(
+            &self,
+            request: Request,
+        ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+            assert_eq!(place(&request.history).0, 0, "this call brings its Turn down");
+            let call = |name: &str, args: Value| {
+                let (call_id, name) = (format!("c_{name}"), name.to_owned());
+                Item::Call(Call { call_id, name, arguments: args.to_string() })
+            };
+            let results =
+                request.history.facts().filter(|fact| matches!(fact, Canonical::ToolResult(_)));
+            let item = match results.count() {
+                0 => call("spawn_agent", json!({"task": "fall"})),
+                1 => call("wait_agent", json!({})),
+                _ => {
+                    let (text, citations) = ("So it fell.".to_owned(), Vec::new());
+                    Item::Message { text, is_refusal: false, citations }
+                }
+            };
+            let end = ModelEvent::Completed(Completed::default());
+            stream::iter([ModelEvent::Item(item), end].map(Ok)).boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_child_that_crashes_is_seen_at_once_and_takes_nobody_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = folder.path().canonicalize().unwrap().join("work");
+        std::fs::create_dir(&workspace).unwrap();
+        let mut harness = Harness::open(Door {
+            config: Config::new(Home::new(folder.path().join("home"))),
+            credential: Credential::new(Some("sk-nobody"), "http://127.0.0.1:9/v1").unwrap(),
+            environment: Vec::new(),
+            own_binary: "/proc/self/exe".into(),
+        });
+        harness.provider = Arc::new(Fatal);
+        let start = Start {
+            workspace: workspace.clone(),
+            session: Which::New,
+            can_ask: false,
+            mcp_servers: Vec::new(),
+        };
+        let conversation = harness.start(start).await.unwrap();
+        let input = crate::conversation::Input { text: "go".to_owned() };
+        conversation.send(input).await.unwrap();
+        // A child may work for ten minutes; what crashed is not waited for.
+        let status = tokio::time::timeout(Duration::from_mins(1), conversation.finished()).await;
+        assert_eq!(status.expect("at once").unwrap(), Status::Done, "the parent goes on");
+        let child = harness.children(&conversation).await.pop().unwrap().record;
+        assert_eq!((child.status, child.reason.as_deref()), (ChildStatus::Failed, Some("crashed")));
+        let history =
+            History::from_events(Log::read(&workspace, &child.child.unwrap()).unwrap().events);
+        let end = history.facts().last().unwrap().clone();
+        let Canonical::TurnFailed(end) = end else { panic!("{end:?}") };
+        assert_eq!(end.terminal_status.as_str(), "crashed");
+        let told = conversation.history().await.unwrap();
+        let ends = told.facts().filter(|fact| match fact {
+            Canonical::SubagentEvent(life) => life.ends_run(),
+            _ => false,
+        });
+        assert_eq!(ends.count(), 1);
+    }
+}

@@ -13,6 +13,8 @@ use crate::id::SessionId;
 use crate::mcp::Connections;
 use crate::resource;
 use crate::roster::Roster;
+use crate::skill::Expanded;
+use crate::turn::named_in;
 use crate::workspace::Workspace;
 
 /// What is supposed to happen next.
@@ -37,6 +39,9 @@ pub struct Preview {
     pub cache_key: String,
     /// What the next user message would say about the moment; `None` when the model knows it.
     pub late_context: Option<String>,
+    /// The Skills that the supposed prompt would make active; their text is in the request, and what they
+    /// bring of the moment is not, because nothing is run for a look.
+    pub activates: Vec<String>,
     /// Calls that have no result, and would get one that says so.
     pub orphans: usize,
     /// Servers whose tools and words are missing, because nothing is started for a look.
@@ -71,13 +76,22 @@ impl Harness {
         let workspace = workspace.bounded(posture.bounds()?);
         let connections = Connections::default();
         let seat = Seat { logs, id };
-        let (settings, notices) =
+        let (settings, mut notices) =
             self.settings(seat, workspace, posture, &history, connections, false);
         let context = settings.late_context();
         let late_context = Some(context).filter(|now| history.latest_context() != Some(now));
+        let mut activates = Vec::new();
         if let Some(prompt) = supposed.prompt {
+            let Expanded { text, notices: told } = settings.skills.expand(prompt);
+            notices.extend(told);
+            let found = settings.skills.all().skills;
+            for skill in named_in(&text, &found) {
+                activates.push(skill.name().to_owned());
+                let fact = settings.activation(&skill, &history);
+                suppose(&mut history, fact.into());
+            }
             let message = UserMessage {
-                text: self.secrets.clean(prompt).into_owned(),
+                text: self.secrets.clean(&text).into_owned(),
                 context: late_context.clone(),
                 ..UserMessage::default()
             };
@@ -97,6 +111,7 @@ impl Harness {
             model: settings.model,
             effort: settings.effort,
             late_context,
+            activates,
             orphans: orphans.len(),
             servers: self.config.mcp.servers.iter().map(|server| server.name.clone()).collect(),
             notices,

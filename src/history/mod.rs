@@ -5,6 +5,7 @@
 //! it copies the list, a reference count for every chunk.
 
 mod closing;
+mod forget;
 mod rewind;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod visible;
 use std::sync::Arc;
 
 pub use closing::{cut_turn, orphan_result, partial};
+pub use forget::Forgotten;
 pub use turns::{OpenTurn, Turns};
 pub use visible::{Visible, link};
 
@@ -28,6 +30,8 @@ const CHUNK: usize = 256;
 pub struct History {
     full: Arc<Vec<Arc<[SharedEvent]>>>,
     tail: Vec<SharedEvent>,
+    /// What stood before, and is in the Log alone.
+    forgotten: Option<Arc<Forgotten>>,
 }
 
 impl History {
@@ -60,7 +64,7 @@ impl History {
         }
     }
 
-    /// How many Events there are.
+    /// How many Events are held.
     pub fn len(&self) -> usize {
         self.full.len() * CHUNK + self.tail.len()
     }
@@ -70,7 +74,7 @@ impl History {
         self.len() == 0
     }
 
-    /// All Events, first to last.
+    /// All Events that are held, first to last.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &SharedEvent> + Clone {
         self.full.iter().flat_map(|chunk| chunk.iter()).chain(self.tail.iter())
     }
@@ -98,7 +102,8 @@ impl History {
         let is_there = |event: &&SharedEvent| {
             event.seq().is_none_or(|own| last.is_some_and(|last| own <= last))
         };
-        Self::from_events(self.iter().filter(is_there).cloned().collect())
+        let forgotten = self.forgotten.clone();
+        Self { forgotten, ..Self::from_events(self.iter().filter(is_there).cloned().collect()) }
     }
 
     /// The highest seq, if any.
@@ -153,7 +158,7 @@ impl History {
 
     /// The id of the Session from which this one branched off in the end; its own when it did not.
     pub fn family(&self, own: &SessionId) -> String {
-        match self.facts().next() {
+        match self.first() {
             Some(Canonical::SessionFork(fork)) if !fork.fork_root_session_id.is_empty() => {
                 fork.fork_root_session_id.clone()
             }

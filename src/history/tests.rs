@@ -132,3 +132,99 @@ mod rewinding {
         }
     }
 }
+
+mod forgetting {
+    use super::*;
+
+    use crate::event::HistoryCompaction;
+
+    /// A piece of a Log: a type and its payload, which may name the seq that it gets.
+    type Piece = (&'static str, String);
+
+    /// Turns with whatever belongs to them, compactions and rewinds among them, as a Log could have
+    /// them: a number picks what comes next.
+    fn pieces(picks: &[(u8, u64)]) -> Vec<Piece> {
+        let mut pieces = vec![("session_started", "{}".to_owned())];
+        for (pick, place) in picks {
+            let seq = pieces.len() as u64;
+            let back = seq.saturating_sub(1 + place % 12);
+            let turn = |words: String| {
+                vec![
+                    ("user_message", words),
+                    ("tool_call", format!(r#"{{"call_id":"c{seq}","name":"bash"}}"#)),
+                    ("tool_result", format!(r#"{{"call_id":"c{seq}"}}"#)),
+                    ("assistant_message", r#"{"text":"x","phase":"final"}"#.to_owned()),
+                ]
+            };
+            pieces.extend(match pick {
+                0 => turn(format!(r#"{{"text":"{seq}","context":"context {seq}"}}"#)),
+                1 | 2 => turn(format!(r#"{{"text":"{seq}"}}"#)),
+                3 => vec![("plan", format!(r#"{{"entries":[{{"content":"{seq}"}}]}}"#))],
+                4 => {
+                    let summary = format!(r#"{{"summary":"short","to_seq":{back}}}"#);
+                    vec![("history_compaction", summary)]
+                }
+                5 => vec![("history_compaction", format!(r#"{{"prune_to_seq":{back}}}"#))],
+                6 => vec![("history_rewound", format!(r#"{{"to_seq":{back}}}"#))],
+                7 => vec![("tool_call", format!(r#"{{"call_id":"c{back}","name":"bash"}}"#))],
+                8 => vec![("tool_result", format!(r#"{{"call_id":"c{back}"}}"#))],
+                _ => vec![(FAILED.0, FAILED.1.to_owned())],
+            });
+        }
+        pieces
+    }
+
+    fn seqs(history: &History) -> (Vec<Seq>, Option<Seq>) {
+        let visible = history.visible();
+        let seqs = visible.facts.iter().map(|(seq, _)| *seq).collect();
+        (seqs, visible.checkpoint.and_then(HistoryCompaction::hidden_to))
+    }
+
+    proptest! {
+        /// A Turn sees no difference, wherever something was forgotten and whatever came then.
+        #[test]
+        fn what_counts_for_a_turn_is_the_same(
+            picks in proptest::collection::vec((0_u8..10, 0_u64..40), 0..60),
+        ) {
+            let (mut whole, mut held) = (History::default(), History::default());
+            for (seq, (name, data)) in (0..).zip(pieces(&picks)) {
+                let next = event(Some(seq), name, &data);
+                if next.fact().is_some_and(|fact| held.is_too_short_for(fact)) {
+                    held = whole.clone();
+                }
+                whole.push(Arc::clone(&next));
+                held.push(next);
+                if let Some(shorter) = held.without_hidden() {
+                    prop_assert!(shorter.len() <= held.len());
+                    held = shorter;
+                }
+                prop_assert_eq!(seqs(&held), seqs(&whole));
+                prop_assert_eq!(held.current_plan(), whole.current_plan());
+                prop_assert_eq!(held.latest_context(), whole.latest_context());
+                prop_assert_eq!(held.turns(), whole.turns());
+                prop_assert_eq!(held.orphans(), whole.orphans());
+                prop_assert_eq!(held.last_seq(), whole.last_seq());
+                prop_assert_eq!(held.first(), whole.first());
+                prop_assert_eq!(held.first_words(), whole.first_words());
+                let forgotten = held.forgotten().map_or(0, |forgotten| forgotten.to + 1);
+                prop_assert_eq!(held.since(forgotten), whole.since(forgotten));
+            }
+        }
+    }
+
+    #[test]
+    fn little_stays_of_what_a_checkpoint_stands_for() {
+        let mut history = History::default();
+        for turn in 0..100 {
+            history.push(event(Some(turn * 2), "user_message", &format!(r#"{{"text":"{turn}"}}"#)));
+            history.push(event(Some(turn * 2 + 1), FINAL.0, FINAL.1));
+        }
+        assert!(history.without_hidden().is_none());
+        history.push(event(Some(200), "history_compaction", r#"{"summary":"s","to_seq":195}"#));
+        let held = history.without_hidden().unwrap();
+        assert_eq!((held.len(), held.turns().count), (5, 100));
+        assert_eq!(held.first_words().map(|own| own.text.as_str()), Some("0"));
+        assert_eq!(held.forgotten().map(|own| (own.to, own.at)), Some((195, 200)));
+        assert!(held.without_hidden().is_none(), "nothing is forgotten twice");
+    }
+}

@@ -1,7 +1,7 @@
 //! Turns in a History: where they begin, how they ended, and the one that is still open.
 
 use super::History;
-use crate::event::{Canonical, Seq, TerminalStatus};
+use crate::event::{Canonical, Event, Seq, TerminalStatus};
 
 /// A Turn that began and has no terminal event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,25 +25,38 @@ pub struct Turns {
 
 impl Turns {
     pub(super) fn of(history: &History) -> Self {
-        let mut turns = Self::default();
+        Self::up_to(history, Seq::MAX)
+    }
+
+    /// The Turns up to a seq. What is not held is known as a sum; what stayed of it is in there.
+    pub(super) fn up_to(history: &History, last: Seq) -> Self {
+        let forgotten = history.forgotten();
+        let mut turns = forgotten.map(|forgotten| forgotten.turns.clone()).unwrap_or_default();
+        let mut place = 0;
         for event in history.iter() {
-            let Some(fact) = event.fact() else { continue };
-            match fact {
-                Canonical::UserMessage(_) => {
-                    turns.count += 1;
-                    turns.open = Some(OpenTurn { number: turns.count, seq: event.seq() });
-                }
-                Canonical::AssistantMessage(message) if message.is_final() => {
-                    turns.open = None;
-                    turns.last_failure = None;
-                }
-                Canonical::TurnFailed(failed) => {
-                    turns.open = None;
-                    turns.last_failure = Some(failed.terminal_status.clone());
-                }
-                _ => {}
+            place = event.seq().unwrap_or(place);
+            if place <= last && forgotten.is_none_or(|forgotten| place > forgotten.to) {
+                turns.take(event);
             }
         }
         turns
+    }
+
+    fn take(&mut self, event: &Event) {
+        match event.fact() {
+            Some(Canonical::UserMessage(_)) => {
+                self.count += 1;
+                self.open = Some(OpenTurn { number: self.count, seq: event.seq() });
+            }
+            Some(Canonical::AssistantMessage(message)) if message.is_final() => {
+                self.open = None;
+                self.last_failure = None;
+            }
+            Some(Canonical::TurnFailed(failed)) => {
+                self.open = None;
+                self.last_failure = Some(failed.terminal_status.clone());
+            }
+            _ => {}
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! `append` takes a fact and is the one place that makes a sequenced Event, so nothing that is not
 //! on disk can be published. Nothing here interprets Events; that is `history`.
 
+mod archive;
 mod blob;
 mod folder;
 mod line;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub use archive::Archive;
 pub use folder::Folder;
 pub use lock::{Locks, holder};
 pub use read::{Damage, Flaw, Place, Reading, Torn};
@@ -87,7 +89,7 @@ impl Log {
             return Err(LogError::NotFound { id: id.clone() });
         };
         let mut log = Self::over(workspace, id, folder.append_log(id)?)?;
-        let reading = read::read(&log.file, id, &log.folder)
+        let reading = read::read(&*log.file, id, &log.folder)
             .map_err(|source| LogError::Io { path: log.path.clone(), source })?;
         log.history = History::from_events(reading.events);
         log.next_seq = reading.next_seq;
@@ -249,9 +251,31 @@ impl Log {
         &self.path
     }
 
-    /// Everything recorded so far; cheap.
+    /// What was recorded so far, as far as it is held; cheap.
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// Lets go of what the last checkpoint stands for; the file keeps it.
+    pub fn forget_hidden(&mut self) {
+        if let Some(shorter) = self.history.without_hidden() {
+            self.history = shorter;
+        }
+    }
+
+    /// A handle that reads the whole of it again; it may run on another thread.
+    pub fn archive(&self) -> Archive {
+        Archive {
+            id: self.id.clone(),
+            path: self.path.clone(),
+            folder: self.folder.clone(),
+            file: Arc::clone(&self.file),
+        }
+    }
+
+    /// Holds everything again, as an Archive read it.
+    pub fn remember(&mut self, whole: History) {
+        self.history = whole;
     }
 
     /// The seq that the next Event will get.

@@ -3,8 +3,7 @@
 //! Lines split on byte 0x0A alone. The file is streamed once, a line at a time, so the cost is
 //! linear in its bytes and the memory is that of the Events.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -83,8 +82,8 @@ pub enum Flaw {
     Payload { reason: String },
 }
 
-/// Reads an open Log from its start; `folder` is where its blobs are.
-pub fn read(file: &File, owner: &SessionId, folder: &Path) -> std::io::Result<Reading> {
+/// Reads an open Log to its end; `folder` is where its blobs are.
+pub fn read(file: impl Read, owner: &SessionId, folder: &Path) -> std::io::Result<Reading> {
     let mut lines = Lines::over(file);
     let mut reading = Reading::default();
     while let Some(found) = lines.next()? {
@@ -205,15 +204,15 @@ struct Found {
 }
 
 /// A stream of lines that keeps at most one of them in memory.
-struct Lines<'a> {
-    reader: BufReader<&'a File>,
+struct Lines<R> {
+    reader: BufReader<R>,
     buffer: Vec<u8>,
     offset: u64,
     line: u64,
 }
 
-impl<'a> Lines<'a> {
-    fn over(file: &'a File) -> Self {
+impl<R: Read> Lines<R> {
+    fn over(file: R) -> Self {
         let reader = BufReader::with_capacity(256 << 10, file);
         Self { reader, buffer: Vec::new(), offset: 0, line: 0 }
     }

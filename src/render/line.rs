@@ -352,6 +352,7 @@ impl Line {
             }
             Status::Idle
             | Status::Starting { .. }
+            | Status::Compacting { .. }
             | Status::Working { .. }
             | Status::Done
             | Status::Error { .. }

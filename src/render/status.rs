@@ -66,6 +66,9 @@ impl StatusLine {
                 self.thinking = matches!(status, Status::Thinking { .. });
                 self.starting = match status {
                     Status::Starting { servers } => Some(still_starting(servers)),
+                    Status::Compacting { .. } => {
+                        Some("making room in the model's window".to_owned())
+                    }
                     _ => None,
                 };
                 self.waiting = match status {

@@ -89,6 +89,7 @@ impl Ending {
             Status::Done
             | Status::Idle
             | Status::Starting { .. }
+            | Status::Compacting { .. }
             | Status::Thinking { .. }
             | Status::Working { .. } => None,
         }

@@ -120,21 +120,19 @@ impl Shelf {
         Ok(descriptor)
     }
 
-    /// A Turn begins after this History, with this attached to it. What the Log names is known, and
-    /// what the Turn before showed is let go.
+    /// The same, with everything that a History names.
+    #[must_use]
+    pub fn knowing(self, history: &History) -> Self {
+        self.state().read(history);
+        self
+    }
+
+    /// A Turn begins after this History, with this attached to it. What the Log names is known, also
+    /// where the Session does not hold it any more, and what the Turn before showed is let go.
     pub fn begin_turn(&self, history: &History, attached: &[Descriptor]) {
-        let mut turn = State::default();
-        for fact in history.facts() {
-            match fact {
-                Canonical::UserMessage(message) => {
-                    message.descriptors().for_each(|own| turn.learn(own));
-                }
-                Canonical::ToolResult(result) => {
-                    result.descriptor().into_iter().for_each(|own| turn.learn(own));
-                }
-                _ => {}
-            }
-        }
+        let known = std::mem::take(&mut self.state().known);
+        let mut turn = State { known, ..State::default() };
+        turn.read(history);
         for own in attached {
             turn.learn(own.clone());
             if own.is_image() {
@@ -215,6 +213,20 @@ impl Shelf {
 }
 
 impl State {
+    fn read(&mut self, history: &History) {
+        for fact in history.facts() {
+            match fact {
+                Canonical::UserMessage(message) => {
+                    message.descriptors().for_each(|own| self.learn(own));
+                }
+                Canonical::ToolResult(result) => {
+                    result.descriptor().into_iter().for_each(|own| self.learn(own));
+                }
+                _ => {}
+            }
+        }
+    }
+
     fn learn(&mut self, descriptor: Descriptor) {
         // The first name stays: the model has read it.
         if !self.known.iter().any(|own| own.id == descriptor.id) {

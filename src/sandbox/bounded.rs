@@ -21,10 +21,6 @@ impl Spec {
         }
         // A configured root around the Workspace would let everything in it be written.
         self.writable.retain(|path| !path.starts_with(workspace) && !workspace.starts_with(path));
-        // What is closed can be read all the same, also where the command has a folder of its own.
-        if is_replaced(workspace) && !self.shown.iter().any(|path| path == workspace) {
-            self.shown.push(workspace.to_owned());
-        }
         let is_itself =
             |path: &Path| path.canonicalize().is_ok_and(|real| real == path && real.is_dir());
         let Reach { folders, except } = bounds.reach();
@@ -54,6 +50,11 @@ impl Spec {
                 let list = if place.exists() { &mut self.kept } else { &mut self.absent };
                 list.push(place);
             }
+        }
+        let is_there = |paths: &[std::path::PathBuf]| paths.iter().any(|path| path == workspace);
+        // What is closed can be read all the same, also where the command has a folder of its own.
+        if is_replaced(workspace) && !is_there(&self.writable) && !is_there(&self.shown) {
+            self.shown.push(workspace.to_owned());
         }
         self
     }
@@ -108,6 +109,13 @@ mod tests {
         let bounded = spec().bounded(&root, &bounds(&["src/**", "*.md", "link/**"], &["src/gen"]));
         assert_eq!(bounded.writable, [cache.clone(), root.join("src")]);
         assert_eq!(bounded.kept, [root.join(".pixir"), root.join("src/gen")]);
+        let is_covered = is_replaced(&root);
+        assert_eq!(bounded.shown.contains(&root), is_covered, "what is closed can be read");
+        let whole = spec().bounded(&root, &bounds(&["**"], &[]));
+        assert!(
+            whole.writable.contains(&root) && !whole.shown.contains(&root),
+            "nothing covers it"
+        );
         std::fs::create_dir_all(root.join("src/a/b")).unwrap();
         let deep = spec().bounded(&root, &bounds(&["src/**"], &["src/a/b"]));
         assert_eq!(deep.writable, [cache.clone(), root.join("src/a"), root.join("src")]);

@@ -163,7 +163,7 @@ impl Sandbox {
                 writable.extend(wish.further.iter().cloned());
                 let further = wish.further.iter().map(PathBuf::as_path);
                 for root in [wish.workspace].into_iter().chain(further) {
-                    let repository = git::repository(root);
+                    let repository = git::repository(&self.top_of(root));
                     writable.extend(repository.writable);
                     let state = paths::state(root);
                     // Without a Session nobody has made it; a command must not.
@@ -199,6 +199,17 @@ impl Sandbox {
         })
     }
 
+    /// Where the repository of a root is looked for: in it, and nowhere else. A child's worktree is the
+    /// exception: its Workspace may be a part of it, and what git keeps is at the top.
+    fn top_of(&self, root: &Path) -> PathBuf {
+        let annexes = Home::new(&self.state).annexes();
+        let annexes = annexes.canonicalize().unwrap_or(annexes);
+        let inside = |folder: &&Path| *folder != annexes && folder.starts_with(&annexes);
+        let mut above = root.ancestors().take_while(inside);
+        let top = above.find(|folder| folder.join(".git").symlink_metadata().is_ok());
+        top.unwrap_or(root).to_owned()
+    }
+
     /// What lies in a folder that the command sees another one of, and must be seen all the same.
     fn shown(&self, wish: &Wish<'_>, network: Network) -> Vec<PathBuf> {
         let mut shown: Vec<PathBuf> = self
@@ -210,6 +221,10 @@ impl Sandbox {
             .collect();
         if wish.profile == Profile::ReadOnly {
             shown.push(wish.workspace.to_owned());
+        }
+        let top = self.top_of(wish.workspace);
+        if top != wish.workspace {
+            shown.push(top);
         }
         if network == Network::Open {
             // Often a link into /run.

@@ -8,7 +8,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::inbox::{Inbox, Reply, TurnId};
+use super::inbox::{Inbox, Missed, Reply, TurnId};
 use super::{Body, Draft, Manners, Session, SessionError, TurnContext};
 use crate::config::Durability;
 use crate::error::{Kind, Report};
@@ -133,7 +133,7 @@ impl Actor {
                 reply.send(synced).ok();
             }
             Inbox::History(reply) => {
-                reply.send(self.log.history().clone()).ok();
+                reply.send((self.log.history().clone(), self.log.archive())).ok();
             }
             Inbox::Backlog { seq, reply } => {
                 reply.send(self.backlog(seq)).ok();
@@ -168,7 +168,11 @@ impl Actor {
         if is_end && self.turn.is_some() {
             close_orphans(&mut self.log, &self.bus, "its Turn ended first")?;
         }
+        if self.log.history().is_too_short_for(&fact) {
+            self.remember().await?;
+        }
         let is_message = matches!(fact, Canonical::AssistantMessage(_));
+        let is_compaction = matches!(fact, Canonical::HistoryCompaction(_));
         let is_commit_point = is_end || matches!(fact, Canonical::UserMessage(_));
         let event = self.log.append(fact)?;
         let must_sync = match self.manners.durability {
@@ -185,8 +189,18 @@ impl Actor {
                 running.draft.clear();
             }
         }
+        if is_compaction {
+            self.log.forget_hidden();
+        }
         self.bus.publish(Arc::clone(&event));
         Ok(event)
+    }
+
+    /// Holds everything again, because some of it is about to count again.
+    async fn remember(&mut self) -> Result<(), SessionError> {
+        let whole = super::whole(self.log.archive(), self.log.history().last_seq()).await?;
+        self.log.remember(whole);
+        Ok(())
     }
 
     /// Only the Turn that runs, and has not ended, may speak.
@@ -229,12 +243,22 @@ impl Actor {
         Ok(synced?)
     }
 
-    fn backlog(&self, seq: u64) -> Backlog {
-        Backlog {
-            events: self.log.history().since(seq),
+    /// What is held from a seq on, and a way to what is not.
+    fn backlog(&self, seq: u64) -> (Backlog, Option<Missed>) {
+        let history = self.log.history();
+        let is_missed = history.forgotten().is_some_and(|forgotten| seq <= forgotten.to);
+        let missed = is_missed.then(|| Missed {
+            archive: self.log.archive(),
+            from: seq,
+            last: history.last_seq(),
+        });
+        let events = if is_missed { Vec::new() } else { history.since(seq) };
+        let backlog = Backlog {
+            events,
             questions: self.questions.iter().map(|open| open.request.clone()).collect(),
             ..self.bus.now()
-        }
+        };
+        (backlog, missed)
     }
 
     fn start_turn(&mut self, body: Body) -> Result<(), SessionError> {
@@ -366,6 +390,8 @@ impl Actor {
     }
 
     fn finish(&mut self, status: &Status) {
+        // A Session that was just opened still holds all of it.
+        self.log.forget_hidden();
         if let Some(turn) = self.turn.take() {
             turn.over.store(true, Ordering::Release);
             for question in self.questions.extract_if(.., |open| open.turn.is_some()) {

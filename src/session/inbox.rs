@@ -6,12 +6,20 @@ use super::{Body, SessionError};
 use crate::event::{Backlog, Canonical, PermissionRequest, Said, Seq, SharedEvent, Status};
 use crate::history::History;
 use crate::id::CallId;
+use crate::log::Archive;
 
 /// Where an answer goes; the asker may have left.
 pub type Reply<T> = oneshot::Sender<T>;
 
 /// Which Turn of this process speaks, so that one that was given up on is not heard.
 pub type TurnId = u64;
+
+/// What a listener missed and the Session does not hold: from a seq to the last one.
+pub struct Missed {
+    pub archive: Archive,
+    pub from: Seq,
+    pub last: Option<Seq>,
+}
 
 /// A message to the Session's task.
 pub enum Inbox {
@@ -23,10 +31,10 @@ pub enum Inbox {
     },
     /// Force the Log to the disk.
     Sync { turn: TurnId, reply: Reply<Result<(), SessionError>> },
-    /// Hand out what is recorded.
-    History(Reply<History>),
+    /// Hand out what is held, and a way to the rest.
+    History(Reply<(History, Archive)>),
     /// Hand out what a listener missed.
-    Backlog { seq: Seq, reply: Reply<Backlog> },
+    Backlog { seq: Seq, reply: Reply<(Backlog, Option<Missed>)> },
     /// Begin a Turn.
     StartTurn { body: Body, reply: Reply<Result<(), SessionError>> },
     /// End the Turn.

@@ -25,15 +25,15 @@ pub use sessions::Sessions;
 use crate::config::Durability;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
-    Bus, Canonical, Ephemeral, From as ListenFrom, Listener, PermissionRequest, Said, SharedEvent,
-    Status,
+    Bus, Canonical, Ephemeral, From as ListenFrom, Listener, PermissionRequest, Said, Seq,
+    SharedEvent, Status,
 };
 use crate::history::History;
 use crate::id::{CallId, SessionId};
-use crate::log::{Log, LogError, Opened};
+use crate::log::{Archive, Log, LogError, Opened};
 use crate::secret::Secrets;
 use actor::Actor;
-use inbox::{Inbox, Reply, TurnId};
+use inbox::{Inbox, Missed, Reply, TurnId};
 
 /// How many messages may wait for a Session.
 const INBOX: usize = 64;
@@ -109,9 +109,19 @@ impl Session {
         self.ask(|reply| Inbox::Record { turn: None, fact: Box::new(fact), reply }).await?
     }
 
-    /// Everything recorded so far.
+    /// Everything recorded so far. What the Session does not hold is read from its Log.
     pub async fn history(&self) -> Result<History, SessionError> {
-        self.ask(Inbox::History).await
+        let (held, archive) = self.ask(Inbox::History).await?;
+        match held.forgotten() {
+            Some(_) => whole(archive, held.last_seq()).await,
+            None => Ok(held),
+        }
+    }
+
+    /// What counts for a Turn: everything since the last checkpoint that the model still sees, and
+    /// of what was before it how the Session began, its plan and its late context. Cheap.
+    pub async fn recent(&self) -> Result<History, SessionError> {
+        Ok(self.ask(Inbox::History).await?.0)
     }
 
     /// Starts a Turn, or says that one runs.
@@ -152,7 +162,12 @@ impl Session {
                 Box::pin(async move {
                     let (reply, answer) = oneshot::channel();
                     inbox.upgrade()?.send(Inbox::Backlog { seq, reply }).await.ok()?;
-                    answer.await.ok()
+                    let (mut backlog, missed) = answer.await.ok()?;
+                    if let Some(Missed { archive, from, last }) = missed {
+                        // Who cannot be told everything is told nothing.
+                        backlog.events = whole(archive, last).await.ok()?.since(from);
+                    }
+                    Some(backlog)
                 })
             }),
         )
@@ -163,6 +178,14 @@ impl Session {
         self.inbox.send(message(reply)).await.map_err(|_| SessionError::Closed)?;
         answer.await.map_err(|_| SessionError::Closed)
     }
+}
+
+/// A Log from its start to a seq, read on a thread that may wait.
+async fn whole(archive: Archive, last: Option<Seq>) -> Result<History, SessionError> {
+    let path = archive.path().to_owned();
+    let read = tokio::task::spawn_blocking(move || archive.read(last)).await;
+    let failed = |error| LogError::Io { path, source: std::io::Error::other(error) };
+    Ok(read.map_err(failed)??)
 }
 
 /// What a running Turn may do to its Session.
@@ -219,9 +242,9 @@ impl TurnContext {
         self.session.bus.emit(notice);
     }
 
-    /// Everything recorded so far.
-    pub async fn history(&self) -> Result<History, SessionError> {
-        self.session.history().await
+    /// What counts for a Turn; see [`Session::recent`].
+    pub async fn recent(&self) -> Result<History, SessionError> {
+        self.session.recent().await
     }
 
     /// Asks the user and waits as long as they need.

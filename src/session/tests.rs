@@ -325,3 +325,71 @@ async fn an_event_that_could_not_be_written_is_not_published() {
     assert_eq!(event.type_name(), "status", "the lost message was never published");
     assert!(listener.next().now_or_never().is_none());
 }
+
+/// A Session of four Turns, the first three of which are told in short.
+async fn compacted() -> Room {
+    let room = Room::new();
+    for turn in 0..4 {
+        let body = body(move |context| async move {
+            if turn == 3 {
+                let short = crate::event::HistoryCompaction {
+                    summary: "what happened".into(),
+                    to_seq: 6,
+                    ..Default::default()
+                };
+                context.record(short).await.unwrap();
+            }
+            context.record(user(&format!("turn {turn}"))).await.unwrap();
+            context.record(answer()).await.unwrap();
+            Status::Done
+        });
+        room.session.start_turn(body).await.unwrap();
+        room.session.finished().await.unwrap();
+    }
+    room
+}
+
+fn texts(history: &History) -> Vec<String> {
+    let text = |fact: &Canonical| match fact {
+        Canonical::UserMessage(message) => Some(message.text.clone()),
+        _ => None,
+    };
+    history.facts().filter_map(text).collect()
+}
+
+#[tokio::test]
+async fn what_is_told_in_short_is_not_held_and_is_there_for_who_asks() {
+    let room = compacted().await;
+    let held = room.session.recent().await.unwrap();
+    assert_eq!(texts(&held), ["turn 3"]);
+    assert_eq!(held.first_words().unwrap().text, "turn 0");
+    let whole = room.session.history().await.unwrap();
+    assert_eq!(texts(&whole), ["turn 0", "turn 1", "turn 2", "turn 3"]);
+    assert_eq!((whole.forgotten(), whole.last_seq()), (None, held.last_seq()));
+    let mut listener = room.session.subscribe(ListenFrom::Start);
+    for seq in 0..=whole.last_seq().unwrap() {
+        let Some(Heard::Event(event)) = listener.next().await else { panic!("{seq} is missing") };
+        assert_eq!(event.seq(), Some(seq));
+    }
+    let mut late = room.session.subscribe(ListenFrom::After(4));
+    let Some(Heard::Event(event)) = late.next().await else { panic!("nothing was heard") };
+    assert_eq!(event.seq(), Some(5));
+}
+
+#[tokio::test]
+async fn a_compaction_that_is_taken_back_lets_everything_count_again() {
+    let room = compacted().await;
+    let back = crate::event::HistoryRewound { to_seq: 7, ..Default::default() };
+    room.session.record(back.into()).await.unwrap();
+    let held = room.session.recent().await.unwrap();
+    assert_eq!(held.forgotten(), None);
+    assert!(held.visible().checkpoint.is_none());
+    let visible = held.visible().facts.iter().map(|(seq, _)| *seq).collect::<Vec<_>>();
+    assert_eq!(visible, (0..7).collect::<Vec<_>>());
+    // Brought back, the compaction counts again, and the next Turn lets go of what it hides.
+    let again = crate::event::HistoryRewound { to_seq: 10, ..Default::default() };
+    room.session.record(again.into()).await.unwrap();
+    room.session.start_turn(body(|_| async { Status::Done })).await.unwrap();
+    room.session.finished().await.unwrap();
+    assert!(room.session.recent().await.unwrap().forgotten().is_some());
+}

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Hash, RawPath, State, Store};
 
@@ -37,12 +37,30 @@ pub struct Look {
 }
 
 /// One line of a written Manifest.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
     Entry { path: RawPath, state: State, look: Look },
     Folder { path: RawPath, mode: u32 },
     LeftOut { path: RawPath, look: Look },
+}
+
+/// The same, to be written.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Said<'m> {
+    Entry { path: AsRaw<'m>, state: &'m State, look: &'m Look },
+    Folder { path: AsRaw<'m>, mode: u32 },
+    LeftOut { path: AsRaw<'m>, look: &'m Look },
+}
+
+/// A path that is written as a `RawPath` is.
+struct AsRaw<'m>(&'m Path);
+
+impl Serialize for AsRaw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        super::write_raw(self.0, serializer)
+    }
 }
 
 impl Manifest {
@@ -51,11 +69,11 @@ impl Manifest {
         self.entries.get(path).map(|entry| &entry.state)
     }
 
-    /// Keeps it in a store, under the hash of its text.
-    pub fn keep(&self, store: &Store) -> io::Result<Hash> {
+    /// Keeps it in a store, under the hash of its text, which has this length.
+    pub fn keep(&self, store: &Store) -> io::Result<(Hash, u64)> {
         let mut text = Vec::new();
         self.write(&mut text)?;
-        store.put(&text)
+        Ok((store.put(&text)?, text.len() as u64))
     }
 
     /// The one that was kept under that hash.
@@ -65,17 +83,16 @@ impl Manifest {
 
     /// Writes it, a line for each path.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
-        let entries = self.entries.iter().map(|(path, Entry { state, look })| Line::Entry {
-            path: RawPath(path.clone()),
-            state: state.clone(),
-            look: *look,
+        let entries = self.entries.iter();
+        let entries = entries.map(|(path, Entry { state, look })| Said::Entry {
+            path: AsRaw(path),
+            state,
+            look,
         });
         let folders = self.folders.iter();
-        let folders =
-            folders.map(|(path, mode)| Line::Folder { path: RawPath(path.clone()), mode: *mode });
+        let folders = folders.map(|(path, mode)| Said::Folder { path: AsRaw(path), mode: *mode });
         let left_out = self.left_out.iter();
-        let left_out =
-            left_out.map(|(path, look)| Line::LeftOut { path: RawPath(path.clone()), look: *look });
+        let left_out = left_out.map(|(path, look)| Said::LeftOut { path: AsRaw(path), look });
         for line in entries.chain(folders).chain(left_out) {
             serde_json::to_writer(&mut out, &line)?;
             out.write_all(b"\n")?;

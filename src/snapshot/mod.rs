@@ -5,6 +5,7 @@
 //! and a Manifest of everything before the first command and after the last. None of it is
 //! needed to read a Log; without it, less can be taken back, and that is said.
 
+mod crew;
 mod manifest;
 mod plan;
 mod record;
@@ -24,7 +25,7 @@ pub use manifest::Manifest;
 pub use plan::{Change, Direction, Plan, Reason};
 pub use record::{Record, Tracker, last_manifest};
 pub use restore::{Here, Restored, in_the_way, missing, restore};
-pub use store::Store;
+pub use store::{Hold, Store};
 pub use survey::{Limits, Refused, Survey, state_of};
 
 /// What a path of the Workspace is; one that is not there has no state.
@@ -88,10 +89,14 @@ impl AsRef<Path> for RawPath {
 
 impl Serialize for RawPath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0.to_str() {
-            Some(text) => serializer.serialize_str(text),
-            None => serializer.collect_seq(self.0.as_os_str().as_bytes()),
-        }
+        write_raw(&self.0, serializer)
+    }
+}
+
+fn write_raw<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    match path.to_str() {
+        Some(text) => serializer.serialize_str(text),
+        None => serializer.collect_seq(path.as_os_str().as_bytes()),
     }
 }
 

@@ -95,6 +95,8 @@ pub trait World {
     fn manifest(&self, hash: &Hash) -> io::Result<Manifest>;
     /// What stands at a place now.
     fn state(&self, path: &Path) -> io::Result<Option<State>>;
+    /// What stands at each of these places now.
+    fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>>;
     /// Everything as it is now, for a Turn that was cut before its last look.
     fn survey(&self) -> Option<Manifest>;
 }
@@ -127,14 +129,14 @@ impl Plan {
             Direction::Back => (&after, &before),
             Direction::Forward => (&before, &after),
         };
-        for (path, wanted) in to {
-            let now = world.state(path)?;
+        let paths: Vec<&Path> = to.keys().map(PathBuf::as_path).collect();
+        for ((path, wanted), now) in to.iter().zip(world.states(&paths)?) {
             if now == *wanted {
                 continue;
             }
             let expected = from.get(path).cloned().unwrap_or_default();
-            let change = Change { path: path.clone(), from: now.clone(), to: wanted.clone() };
-            let reason = if now != expected {
+            let change = Change { path: path.clone(), from: now, to: wanted.clone() };
+            let reason = if change.from != expected {
                 Some(Reason::ChangedSince)
             } else if between.contains(path) {
                 Some(Reason::ChangedBetween)

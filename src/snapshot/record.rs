@@ -81,7 +81,7 @@ impl Record {
         if self.lines.iter().any(has_base)
             && let Ok(manifest) = survey.take(None)
         {
-            let manifest = manifest.keep(survey.store)?;
+            let (manifest, _) = manifest.keep(survey.store)?;
             self.lines.push(Line::Surveyed { when: When::After, manifest });
         }
         self.lines.push(Line::Ended);
@@ -128,7 +128,22 @@ struct Following {
     touched: BTreeSet<PathBuf>,
     is_surveyed: bool,
     /// The last Manifest, so that unchanged files are not read again.
-    last: Option<Arc<Manifest>>,
+    last: Option<Known>,
+}
+
+/// A Manifest that was kept, and how.
+#[derive(Debug, Clone)]
+struct Known {
+    manifest: Arc<Manifest>,
+    hash: Hash,
+    length: u64,
+}
+
+impl Known {
+    /// A Manifest that equals this one is already kept, unless somebody cleared it away.
+    fn is(&self, manifest: &Manifest, store: &Store) -> bool {
+        *self.manifest == *manifest && store.renew(&self.hash, self.length)
+    }
 }
 
 impl Tracker {
@@ -149,6 +164,7 @@ impl Tracker {
     /// A Tool is about to write here: `content` is what it found, with its mode.
     pub fn before_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
         let Some(turn) = self.following().turn else { return Ok(()) };
+        let _hold = self.0.store.hold()?;
         let state = match content {
             _ if self.is_of_this_turn(path) => None,
             Some(_) => self.kept(content)?,
@@ -166,7 +182,7 @@ impl Tracker {
     /// Whether a file was made by a command of this Turn: the survey would have seen it.
     fn is_of_this_turn(&self, path: &Path) -> bool {
         let following = self.following();
-        let is_known = |manifest: &Arc<Manifest>| {
+        let is_known = |Known { manifest, .. }: &Known| {
             manifest.state(path).is_some() || manifest.left_out.contains_key(path)
         };
         let is_new = following.is_surveyed && !following.last.as_ref().is_some_and(is_known);
@@ -177,6 +193,7 @@ impl Tracker {
     /// A Tool has written here, or has removed it.
     pub fn after_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
         let Some(turn) = self.following().turn else { return Ok(()) };
+        let _hold = self.0.store.hold()?;
         let state = self.kept(content)?;
         self.note(turn, &Line::Left { path: RawPath(path.to_owned()), state })
     }
@@ -184,6 +201,7 @@ impl Tracker {
     /// Something may have changed here; what it is now is looked at.
     pub fn after_change(&self, path: &Path) -> io::Result<()> {
         let Some(turn) = self.following().turn else { return Ok(()) };
+        let _hold = self.0.store.hold()?;
         let state = survey::state_of(&self.0.workspace, path, Some(&self.0.store))?;
         self.note(turn, &Line::Left { path: RawPath(path.to_owned()), state })
     }
@@ -220,8 +238,11 @@ impl Tracker {
         let mut refused = None;
         if is_surveyed {
             refused = self.survey(turn, When::After)?;
-            let manifest = self.following().last.clone().unwrap_or_default();
-            for path in touched.iter().filter(|path| manifest.state(path).is_none()) {
+            let last = self.following().last.clone();
+            let is_there = |path: &&PathBuf| {
+                last.as_ref().is_some_and(|last| last.manifest.state(path).is_some())
+            };
+            for path in touched.iter().filter(|path| !is_there(path)) {
                 // It is ignored, or a command has removed it.
                 let state = survey::state_of(&self.0.workspace, path, Some(&self.0.store))?;
                 self.note(turn, &Line::Left { path: RawPath(path.clone()), state })?;
@@ -233,12 +254,23 @@ impl Tracker {
 
     fn survey(&self, turn: u64, when: When) -> io::Result<Option<String>> {
         let Shared { workspace, store, limits, .. } = &*self.0;
-        let known = self.following().last.clone().or_else(|| last_manifest(store).map(Arc::new));
-        match (Survey { workspace, store, limits: *limits }).take(known.as_deref()) {
+        let _hold = store.hold()?;
+        let known = self.following().last.clone();
+        // Without one of our own there may be one of another Session.
+        let read = if known.is_none() { last_manifest(store) } else { None };
+        let before = known.as_ref().map(|known| &*known.manifest).or(read.as_ref());
+        match (Survey { workspace, store, limits: *limits }).take(before) {
             Ok(manifest) => {
-                let hash = manifest.keep(store)?;
-                std::fs::write(store.folder().join("last"), hash.to_string())?;
-                self.following().last = Some(Arc::new(manifest));
+                let same = known.filter(|known| known.is(&manifest, store));
+                let known = if let Some(known) = same {
+                    known
+                } else {
+                    let (hash, length) = manifest.keep(store)?;
+                    std::fs::write(store.folder().join("last"), hash.to_string())?;
+                    Known { manifest: Arc::new(manifest), hash, length }
+                };
+                let hash = known.hash;
+                self.following().last = Some(known);
                 self.note(turn, &Line::Surveyed { when, manifest: hash })?;
                 Ok(None)
             }

@@ -11,11 +11,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Plan, State, Store, survey};
-use crate::workspace::{Wanted, Workspace};
+use super::crew::spread;
+use super::{Change, Plan, State, Store, survey};
+use crate::workspace::{Wanted, Workspace, name_exact};
 
 /// So many files are forced to the disk one by one; more of them all at once, which is cheaper then.
 const ONE_BY_ONE: usize = 64;
+
+/// How many files are one piece of work.
+const PIECE: usize = 64;
 
 /// How it went.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,11 +31,16 @@ pub struct Restored {
 
 /// Names the contents that a plan needs and the store does not have.
 pub fn missing(plan: &Plan, store: &Store) -> Vec<PathBuf> {
-    let needs = plan.changes.iter().filter(|change| match &change.to {
+    let pieces: Vec<&[Change]> = plan.changes.chunks(PIECE).collect();
+    let is_needed = |change: &&Change| match &change.to {
         Some(State::File { sha256, .. }) => !store.has(sha256),
         Some(State::Link { .. }) | None => false,
+    };
+    let lost = spread(&pieces, |piece| {
+        let lost = piece.iter().filter(is_needed).map(|change| change.path.clone());
+        lost.collect::<Vec<_>>()
     });
-    needs.map(|change| change.path.clone()).collect()
+    lost.into_iter().flatten().collect()
 }
 
 /// Names what stands where a file must be put and is not the plan's to remove: a folder that is
@@ -44,14 +53,18 @@ pub fn in_the_way(plan: &Plan, workspace: &Workspace) -> Vec<PathBuf> {
         .map(|change| change.path.as_path())
         .chain(plan.remove.iter().map(PathBuf::as_path))
         .collect();
-    let mut found = BTreeSet::new();
+    let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for change in plan.changes.iter().filter(|change| change.to.is_some()) {
-        for above in change.path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+        // Whoever was seen has been looked at with everything above.
+        for above in folders_above(&change.path).take_while(|above| seen.insert(*above)) {
             if is_folder(workspace, above) == Some(false) && !gone.contains(above) {
                 found.insert(above.to_owned());
             }
         }
-        if is_folder(workspace, &change.path) == Some(true) && !goes(&change.path, &gone, workspace)
+        // Where the plan saw a file there is no folder.
+        if change.from.is_none()
+            && is_folder(workspace, &change.path) == Some(true)
+            && !goes(&change.path, &gone, workspace)
         {
             found.insert(change.path.clone());
         }
@@ -93,19 +106,10 @@ fn names_in(workspace: &Workspace, folder: &Path) -> Option<Vec<std::ffi::OsStri
 /// Makes everything what the plan says, in an order in which nothing is in the way.
 pub fn restore(plan: &Plan, workspace: &Workspace, store: &Store) -> Restored {
     let mut restored = Restored::default();
-    let mut note = |path: &Path, done: io::Result<()>| match done {
-        Ok(()) => true,
-        Err(error) => {
-            restored.failed.push((path.to_owned(), error.to_string()));
-            false
-        }
-    };
-    let mut files = 0;
-    let (gone, changed): (Vec<_>, Vec<_>) =
+    let (gone, changed): (Vec<&Change>, Vec<&Change>) =
         plan.changes.iter().partition(|change| change.to.is_none());
-    for change in gone {
-        files += usize::from(note(&change.path, remove(workspace, &change.path)));
-    }
+    let there = |path: &Path| Ok(folder_of(workspace, path)?.0);
+    restored.each(&gone, there, |folder, name, _| remove(folder, name));
     for folder in &plan.remove {
         // One that somebody put something into stays.
         remove_folder(workspace, folder).ok();
@@ -113,24 +117,61 @@ pub fn restore(plan: &Plan, workspace: &Workspace, store: &Store) -> Restored {
     for (folder, mode) in &plan.make {
         let made = make_folders_above(workspace, folder)
             .and_then(|()| make_folder(workspace, folder, *mode));
-        note(folder, made);
+        restored.note(folder, made);
     }
     let is_one_by_one = changed.len() <= ONE_BY_ONE;
-    for change in changed {
-        let Some(state) = &change.to else { continue };
-        let put = store_content(state, store).and_then(|content| {
-            put(workspace, &change.path, state, content.as_deref(), is_one_by_one)
-        });
-        files += usize::from(note(&change.path, put));
-    }
+    let made = |path: &Path| {
+        there(path).or_else(|_| {
+            make_folders_above(workspace, path)?;
+            there(path)
+        })
+    };
+    restored.each(&changed, made, |folder, name, state| {
+        let Some(state) = state else { return Ok(()) };
+        let content = store_content(state, store)?;
+        put(folder, name, state, content.as_deref(), is_one_by_one)
+    });
     for (folder, mode) in &plan.modes {
-        note(folder, set_folder_mode(workspace, folder, *mode));
+        restored.note(folder, set_folder_mode(workspace, folder, *mode));
     }
     if !is_one_by_one {
-        note(Path::new(""), sync_all(workspace));
+        restored.note(Path::new(""), sync_all(workspace));
     }
-    restored.files = files;
     restored
+}
+
+impl Restored {
+    /// Does something to every file, by many hands, through a descriptor of the folder that holds
+    /// it. A descriptor serves a few files and no more: a folder may be moved away meanwhile.
+    fn each(
+        &mut self,
+        changes: &[&Change],
+        open: impl Fn(&Path) -> io::Result<OwnedFd> + Sync,
+        work: impl Fn(&OwnedFd, &OsStr, Option<&State>) -> io::Result<()> + Sync,
+    ) {
+        let is_beside = |one: &&Change, other: &&Change| one.path.parent() == other.path.parent();
+        let folders = changes.chunk_by(is_beside);
+        let pieces: Vec<&[&Change]> = folders.flat_map(|folder| folder.chunks(PIECE)).collect();
+        let done = spread(&pieces, |piece| {
+            let folder = piece.first().map(|first| open(&first.path));
+            let one = |change: &&Change| match &folder {
+                Some(Ok(folder)) => work(folder, name_of(&change.path)?, change.to.as_ref()),
+                Some(Err(error)) => Err(io::Error::other(error.to_string())),
+                None => Ok(()),
+            };
+            piece.iter().map(one).collect::<Vec<_>>()
+        });
+        for (change, done) in changes.iter().zip(done.into_iter().flatten()) {
+            self.files += usize::from(self.note(&change.path, done));
+        }
+    }
+
+    fn note(&mut self, path: &Path, done: io::Result<()>) -> bool {
+        let failed = done.err().map(|error| (path.to_owned(), error.to_string()));
+        let is_done = failed.is_none();
+        self.failed.extend(failed);
+        is_done
+    }
 }
 
 /// Forces everything to the disk at once.
@@ -150,9 +191,12 @@ fn folder_of(workspace: &Workspace, path: &Path) -> io::Result<(OwnedFd, std::ff
     workspace.folder_of_exact(path).map_err(|error| io::Error::other(error.to_string()))
 }
 
-fn remove(workspace: &Workspace, path: &Path) -> io::Result<()> {
-    let (folder, name) = folder_of(workspace, path)?;
-    match rustix::fs::unlinkat(&folder, &name, AtFlags::empty()) {
+fn name_of(path: &Path) -> io::Result<&OsStr> {
+    name_exact(path).map_err(|error| io::Error::other(error.to_string()))
+}
+
+fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -181,33 +225,31 @@ fn set_folder_mode(workspace: &Workspace, path: &Path, mode: u32) -> io::Result<
 
 /// Puts a file or a link in its place. It is there as it was, or what stood there still is.
 fn put(
-    workspace: &Workspace,
-    path: &Path,
+    folder: &OwnedFd,
+    name: &OsStr,
     state: &State,
     content: Option<&[u8]>,
     is_synced: bool,
 ) -> io::Result<()> {
-    make_folders_above(workspace, path)?;
-    let (folder, name) = folder_of(workspace, path)?;
     if let (State::File { mode, .. }, Some(content)) = (state, content)
-        && has_other_names(&folder, &name)
+        && has_other_names(folder, name)
     {
-        return sync(&overwrite(&folder, &name, content, *mode)?, is_synced);
+        return sync(&overwrite(folder, name, content, *mode)?, is_synced);
     }
     let draft = format!(".{:016x}.pixir-undo", fastrand::u64(..));
     let draft = OsStr::new(&draft);
     let made = match (state, content) {
         (State::File { mode, .. }, Some(content)) => {
-            fill(&folder, draft, content, *mode).and_then(|file| sync(&file, is_synced))
+            fill(folder, draft, content, *mode).and_then(|file| sync(&file, is_synced))
         }
         (State::Link { target }, _) => {
-            rustix::fs::symlinkat(target.as_ref(), &folder, draft).map_err(Into::into)
+            rustix::fs::symlinkat(target.as_ref(), folder, draft).map_err(Into::into)
         }
         (State::File { .. }, None) => Err(io::Error::other("its content is not known")),
     };
-    let placed = made.and_then(|()| Ok(rustix::fs::renameat(&folder, draft, &folder, &name)?));
+    let placed = made.and_then(|()| Ok(rustix::fs::renameat(folder, draft, folder, name)?));
     if placed.is_err() {
-        rustix::fs::unlinkat(&folder, draft, AtFlags::empty()).ok();
+        rustix::fs::unlinkat(folder, draft, AtFlags::empty()).ok();
     }
     placed
 }
@@ -241,12 +283,13 @@ fn overwrite(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io:
 
 /// Folders that nobody noted are made as a Tool would make them.
 fn make_folders_above(workspace: &Workspace, path: &Path) -> io::Result<()> {
-    let above: Vec<&Path> =
-        path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).collect();
-    for folder in above.into_iter().rev() {
-        make_folder(workspace, folder, None)?;
-    }
-    Ok(())
+    let above: Vec<&Path> = folders_above(path).collect();
+    above.into_iter().rev().try_for_each(|folder| make_folder(workspace, folder, None))
+}
+
+/// The folders that hold a path, from the bottom; the root is none.
+fn folders_above(path: &Path) -> impl Iterator<Item = &Path> {
+    path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty())
 }
 
 /// The Workspace as it is, for a plan.
@@ -263,6 +306,12 @@ impl super::plan::World for Here<'_> {
     }
     fn state(&self, path: &Path) -> io::Result<Option<State>> {
         survey::state_of(self.workspace, path, Some(self.store))
+    }
+    fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>> {
+        let pieces: Vec<&[&Path]> = paths.chunks(PIECE).collect();
+        let look = |piece: &&[&Path]| piece.iter().map(|path| self.state(path)).collect();
+        let seen: Vec<io::Result<Vec<_>>> = spread(&pieces, look);
+        Ok(seen.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
     fn survey(&self) -> Option<super::Manifest> {
         let (workspace, store, limits) = (self.workspace, self.store, self.limits);

@@ -13,6 +13,11 @@ pub struct Store {
     folder: PathBuf,
 }
 
+/// While this lives, nobody clears contents away: who keeps some and has not said yet that they are
+/// needed holds it. The kernel's lock goes with its holder.
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "the lock goes when this is closed")] File);
+
 impl Store {
     /// The store in this folder, which is made when something is kept.
     pub fn new(folder: PathBuf) -> Self {
@@ -36,17 +41,26 @@ impl Store {
         &self.folder
     }
 
+    /// Keeps everybody from clearing away.
+    pub fn hold(&self) -> io::Result<Hold> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let folder = File::open(&self.folder)?;
+        folder.lock_shared()?;
+        Ok(Hold(folder))
+    }
+
+    /// Keeps everybody else from taking something up, to clear away; `None` while somebody does.
+    pub fn clearing(&self) -> Option<Hold> {
+        let folder = File::open(&self.folder).ok()?;
+        folder.try_lock().ok().map(|()| Hold(folder))
+    }
+
     /// Keeps these bytes. They are whole under their name, or not there.
     pub fn put(&self, bytes: &[u8]) -> io::Result<Hash> {
         let hash = Hash::of(bytes);
         let place = self.place(&hash);
         // One of another length was cut by a power failure.
-        let is_whole =
-            |there: &File| there.metadata().is_ok_and(|own| own.len() == bytes.len() as u64);
-        let there = OpenOptions::new().append(true).open(&place).ok().filter(is_whole);
-        if let Some(there) = there {
-            // Somebody refers to it anew: whoever clears away what is old must see that.
-            there.set_modified(std::time::SystemTime::now()).ok();
+        if self.renew(&hash, bytes.len() as u64) {
             return Ok(hash);
         }
         let drawer = place.parent().unwrap_or(&self.folder);
@@ -62,6 +76,16 @@ impl Store {
             fs::remove_file(&draft).ok();
         }
         written.map(|()| hash)
+    }
+
+    /// Whether there are so many bytes of that hash. Somebody refers to them anew: whoever clears away
+    /// what is old must see that.
+    pub fn renew(&self, hash: &Hash, length: u64) -> bool {
+        let there = OpenOptions::new().append(true).open(self.place(hash));
+        let is_whole = |there: &File| there.metadata().is_ok_and(|own| own.len() == length);
+        let Some(there) = there.ok().filter(is_whole) else { return false };
+        there.set_modified(std::time::SystemTime::now()).ok();
+        true
     }
 
     /// The bytes of that hash; an error when they are gone, or are not these any more.

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ignore::overrides::Override;
-use rustix::fs::Stat;
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
+use super::crew::spread;
 use super::manifest::{Entry, Look};
 use super::{Manifest, RawPath, State, Store};
 use crate::config::Undo;
@@ -24,6 +26,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// How long a look at one folder may take.
 const SEE_TIME: Duration = Duration::from_secs(2);
+
+/// How many files are one piece of work.
+const PIECE: usize = 32;
 
 /// The bits of a mode that are kept.
 const MODE: u32 = 0o7777;
@@ -77,42 +82,83 @@ struct Found {
     sort: Sort,
 }
 
+/// What one thread of the walk has seen. Names of one folder come one after another, so the folder
+/// is opened once, through no link, and they are looked at from there.
+struct Eye<'w> {
+    workspace: &'w Workspace,
+    folder: Option<(Vec<u8>, OwnedFd)>,
+    found: Vec<Found>,
+}
+
+impl Eye<'_> {
+    fn look(&mut self, path: &[u8], sort: Sort) -> Result<(), Errno> {
+        let end = memchr::memrchr(b'/', path).map_or(0, |slash| slash + 1);
+        let (above, name) = path.split_at(end);
+        let above = above.strip_suffix(b"/").unwrap_or_default();
+        let folder = match self.folder.take() {
+            Some((own, folder)) if own == above => (own, folder),
+            _ => (above.to_vec(), self.workspace.open_exact(above, Wanted::Folder)?),
+        };
+        let (_, folder) = self.folder.insert(folder);
+        let stat = rustix::fs::statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let link = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&*folder, name, Vec::new())?;
+                Some(PathBuf::from(OsStr::from_bytes(target.to_bytes())))
+            }
+            _ => None,
+        };
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        self.found.push(Found { path, stat, link, sort });
+        Ok(())
+    }
+}
+
 impl Survey<'_> {
     /// Looks at everything that is not ignored. What looks as it did in `known` is not read again.
     pub fn take(&self, known: Option<&Manifest>) -> Result<Manifest, Refused> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let fresh = i128::try_from(now.saturating_sub(TICK).as_nanos()).unwrap_or(i128::MAX);
-        let found = self.names()?;
+        let mut found = self.names()?;
         self.check_total(&found)?;
-        let mut manifest = Manifest::default();
+        found.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        let (mut entries, mut folders, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let mut unread = Vec::new();
+        // Both are in order, so that nothing has to be looked for.
+        let mut before = known.into_iter().flat_map(|known| &known.entries).peekable();
         for Found { path, stat, link, sort } in found {
             let look = look(&stat);
             match (sort, link) {
-                (Sort::Folder, _) => {
-                    manifest.folders.insert(path, look.mode);
-                }
+                (Sort::Folder, _) => folders.push((path, look.mode)),
                 (_, Some(target)) => {
                     let state = State::Link { target: RawPath(target) };
-                    manifest.entries.insert(path, Entry { state, look });
+                    entries.push((path, Entry { state, look }));
                 }
-                (Sort::File, None) if look.size > self.limits.file => {
-                    manifest.left_out.insert(path, look);
-                }
+                (Sort::File, None) if look.size > self.limits.file => left_out.push((path, look)),
                 (Sort::File, None) => {
-                    let before = known.and_then(|known| known.entries.get(&path));
-                    let entry = match before.filter(|before| before.look == look) {
-                        Some(before) => before.clone(),
-                        None => match self.keep(&path)? {
-                            Some((state, look)) => Entry { state, look: settled(look, fresh) },
-                            None => continue,
-                        },
-                    };
-                    manifest.entries.insert(path, entry);
+                    while before.next_if(|(own, _)| **own < path).is_some() {}
+                    let same = before.next_if(|(own, entry)| **own == path && entry.look == look);
+                    match same {
+                        Some((_, entry)) => entries.push((path, entry.clone())),
+                        None => unread.push(path),
+                    }
                 }
                 (Sort::Link | Sort::Other, None) => {}
             }
         }
-        Ok(manifest)
+        let pieces: Vec<&[PathBuf]> = unread.chunks(PIECE).collect();
+        let kept = spread(&pieces, |piece| {
+            piece.iter().map(|path| self.keep(path)).collect::<Result<Vec<_>, _>>()
+        });
+        for (piece, kept) in pieces.into_iter().zip(kept) {
+            for (path, kept) in piece.iter().zip(kept?) {
+                let Some((state, look)) = kept else { continue };
+                entries.push((path.clone(), Entry { state, look: settled(look, fresh) }));
+            }
+        }
+        let entries = entries.into_iter().collect();
+        let (folders, left_out) = (folders.into_iter().collect(), left_out.into_iter().collect());
+        Ok(Manifest { entries, folders, left_out })
     }
 
     fn names(&self) -> Result<Vec<Found>, Refused> {
@@ -127,17 +173,15 @@ impl Survey<'_> {
             depth: usize::MAX,
             shares_files: true,
         };
-        let (found, tally) = walk(&everything, Vec::new, |found: &mut Vec<Found>, _, name| {
-            let path = PathBuf::from(OsStr::from_bytes(name.path));
-            if let Ok(seen) = self.workspace.look_exact(&path) {
-                found.push(Found { path, stat: seen.stat, link: seen.link, sort: name.sort });
-            }
+        let eye = || Eye { workspace: self.workspace, folder: None, found: Vec::new() };
+        let (eyes, tally) = walk(&everything, eye, |eye: &mut Eye<'_>, _, name| {
+            eye.look(name.path, name.sort).ok();
             true
         });
         if tally.stopped.is_some() {
             return Err(Refused::TooSlow { limit: self.limits.time });
         }
-        Ok(found.into_iter().flatten().collect())
+        Ok(eyes.into_iter().flat_map(|eye| eye.found).collect())
     }
 
     fn check_total(&self, found: &[Found]) -> Result<(), Refused> {
@@ -213,14 +257,6 @@ pub fn state_of(
     path: &Path,
     store: Option<&Store>,
 ) -> io::Result<Option<State>> {
-    let seen = match workspace.look_exact(path) {
-        Ok(seen) => seen,
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
-        Err(errno) => return Err(errno.into()),
-    };
-    if let Some(target) = seen.link {
-        return Ok(Some(State::Link { target: RawPath(target) }));
-    }
     match read(workspace, path, u64::MAX - 1) {
         Ok(Some((bytes, look))) => {
             let sha256 = match store {
@@ -229,7 +265,16 @@ pub fn state_of(
             };
             Ok(Some(State::File { sha256, mode: look.mode }))
         }
-        Ok(None) | Err(Errno::INVAL | Errno::NOENT | Errno::ISDIR) => Ok(None),
+        // It may be a link, which is not opened; or something above it is one.
+        Err(refused @ (Errno::LOOP | Errno::ACCESS)) => match workspace.look_exact(path) {
+            Ok(seen) => match seen.link {
+                Some(target) => Ok(Some(State::Link { target: RawPath(target) })),
+                None => Err(refused.into()),
+            },
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        },
+        Ok(None) | Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }

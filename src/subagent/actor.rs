@@ -45,8 +45,8 @@ pub enum Inbox {
     Close { family: SessionId, id: String, reply: Reply<Result<View, ToolError>> },
     /// End all children of a Session; answered when they are gone.
     CancelAll { family: SessionId, reply: Reply<()> },
-    /// Tell when no child of a Session works or waits.
-    Idle { family: SessionId, reply: Reply<()> },
+    /// Tell when no child of a Session works or waits; `on_behalf` as above.
+    Idle { family: SessionId, on_behalf: Option<String>, reply: Reply<()> },
 }
 
 /// What can wake the task.
@@ -150,9 +150,11 @@ impl Actor {
                         run.cancel.cancel();
                     }
                 }
-                self.wait_for(self.busy(&family), reply);
+                self.wait_for(self.busy(&family), None, reply);
             }
-            Inbox::Idle { family, reply } => self.wait_for(self.busy(&family), reply),
+            Inbox::Idle { family, on_behalf, reply } => {
+                self.wait_for(self.busy(&family), on_behalf, reply);
+            }
         }
     }
 
@@ -304,10 +306,11 @@ impl Actor {
         self.schedule();
     }
 
-    fn wait_for(&mut self, left: HashSet<String>, reply: Reply<()>) {
+    fn wait_for(&mut self, left: HashSet<String>, on_behalf: Option<String>, reply: Reply<()>) {
         self.waiters.retain(|waiter| !waiter.reply.is_closed());
-        self.waiters.push(Waiter { left, rule: Rule::All, on_behalf: None, reply });
+        self.waiters.push(Waiter { left, rule: Rule::All, on_behalf, reply });
         self.wake();
+        self.schedule();
     }
 
     fn busy(&self, family: &SessionId) -> HashSet<String> {

@@ -94,7 +94,7 @@ impl Subagents {
     /// Waits until no child of a Session works or waits.
     async fn idle(&self, family: &SessionId, patience: Duration) {
         let family = family.clone();
-        let idle = self.ask(|reply| Inbox::Idle { family, reply });
+        let idle = self.ask(|reply| Inbox::Idle { family, on_behalf: None, reply });
         tokio::time::timeout(patience, idle).await.ok();
     }
 
@@ -174,9 +174,9 @@ impl Family {
 
     /// Waits until no child works or waits.
     pub async fn idle(&self) {
-        let family = self.session.id().clone();
+        let (family, on_behalf) = (self.session.id().clone(), self.own.clone());
         // Who is gone has no children.
-        self.subagents.ask(|reply| Inbox::Idle { family, reply }).await.ok();
+        self.subagents.ask(|reply| Inbox::Idle { family, on_behalf, reply }).await.ok();
     }
 
     /// Starts a child on the terms of a Workflow; it ends with `cancel`.

@@ -267,7 +267,7 @@ impl Nursery {
     ) -> Settings {
         let base = of.base;
         let folder = paths::session_folder(of.logs(), session.id());
-        let resources = Shelf::new(folder.clone());
+        let resources = Shelf::new(folder.clone()).knowing(history);
         let background = Background::new(self.config.bash.max_background, history);
         let commands = self.commands.clone();
         let mut tools =

@@ -463,6 +463,7 @@ impl Words {
             }
             TurnStatus::Idle
             | TurnStatus::Starting { .. }
+            | TurnStatus::Compacting { .. }
             | TurnStatus::Thinking { .. }
             | TurnStatus::Working { .. } => {
                 return None;

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::execute::Prepared;
-use super::{End, Turn};
+use super::{End, Settings, Turn};
 use crate::error::Kind;
-use crate::event::Canonical;
+use crate::event::{Canonical, SkillActivation};
 use crate::history::History;
 use crate::permission;
 use crate::skill::{AllowedTools, Skill, mentions};
@@ -29,6 +29,23 @@ impl Narrowed {
     }
 }
 
+/// The Skills that a text makes active, in the order it names them.
+pub fn named_in(text: &str, found: &[Arc<Skill>]) -> Vec<Arc<Skill>> {
+    let find = |name| found.iter().find(|skill| skill.name() == name && skill.is_trusted).cloned();
+    mentions(text).into_iter().filter_map(find).collect()
+}
+
+impl Settings {
+    /// What the Log is told of a Skill that the user named. A text that the model has is not repeated.
+    pub fn activation(&self, skill: &Skill, history: &History) -> SkillActivation {
+        let mut fact = activation(skill, "user", &self.secrets);
+        if history.active_skill(skill.name()) == Some(skill.digest.as_str()) {
+            (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
+        }
+        fact
+    }
+}
+
 impl Turn {
     /// Makes the Skills active that a text names; each is recorded with the text it has now. One
     /// that the user has not trusted stays what it is, a text.
@@ -41,19 +58,10 @@ impl Turn {
             return Ok(Vec::new());
         }
         let (skills, said) = (self.settings.skills.clone(), text.to_owned());
-        let named = tokio::task::spawn_blocking(move || {
-            let found = skills.all().skills;
-            let find = |name| found.iter().find(|skill| skill.name() == name).cloned();
-            mentions(&said).into_iter().filter_map(find).collect::<Vec<_>>()
-        });
-        let mut named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
-        named.retain(|skill| skill.is_trusted);
+        let named = tokio::task::spawn_blocking(move || named_in(&said, &skills.all().skills));
+        let named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
         for skill in &named {
-            let mut fact = activation(skill, "user", &self.settings.secrets);
-            if history.active_skill(skill.name()) == Some(skill.digest.as_str()) {
-                (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
-            }
-            let fact = Canonical::from(fact);
+            let fact = Canonical::from(self.settings.activation(skill, history));
             self.narrowed.note(&fact);
             self.context.record(fact).await?;
         }

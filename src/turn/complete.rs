@@ -156,7 +156,7 @@ impl Turn {
     }
 
     async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
-        let history = self.context.history().await.map_err(|error| Stop::End(error.into()))?;
+        let history = self.context.recent().await.map_err(|error| Stop::End(error.into()))?;
         let contents = self.contents(&history).await;
         let (tools, resends) = (self.toolbox().specs(), self.resends(progress.attempts));
         let session = self.context.session_id();

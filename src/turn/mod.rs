@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use activate::named_in;
 pub use budget::{Budget, unpriced};
 pub use compact::{Compacted, compact};
 pub use pressure::Gauge;
@@ -246,7 +247,7 @@ impl Turn {
         self.context.cancel().run_until_cancelled(settings.connections.settled(tell)).await;
         // The way to the model can be opened while the disk takes the user's words.
         settings.provider.expect_call(self.context.session_id());
-        let history = self.context.history().await?;
+        let history = self.context.recent().await?;
         self.toolbox.get_or_init(|| self.gather());
         let mut context = settings.late_context();
         if let Some(told) = &input.context {

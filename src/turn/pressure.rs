@@ -8,10 +8,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{End, Turn};
-use crate::compaction::{Room, Trigger, weigh, weigh_checkpoint};
-use crate::event::{Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Tier};
+use crate::compaction::{self, Room, Trigger, weigh, weigh_checkpoint};
+use crate::event::{Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Status, Tier};
 use crate::history::History;
 use crate::tokens::{PER_ITEM, estimate};
+
+/// What helps when nothing can be shorter.
+const ELSEWHERE: &str = "choose a model with a larger window, or begin a new Session";
 
 /// How full a window was, and what of it was shown; a cache that can be lost at any time.
 #[derive(Debug, Default)]
@@ -144,13 +147,16 @@ fn whole(history: &History) -> u64 {
 impl Turn {
     /// Looks how full the window will be, says so when that is news, and makes room where it must.
     pub(super) async fn make_room(&self, iteration: u32) -> Result<(), End> {
-        let history = self.context.history().await?;
+        let history = self.context.recent().await?;
         let window = self.settings.window.tokens();
         let reading = self.reading(&history);
         let tier = Tier::of(reading.tokens, window);
         let is_news = self.settings.gauge.is_news(tier);
         if let Some(tier) = tier.filter(|_| is_news) {
-            self.context.emit(Ephemeral::ContextPressure(self.pressure(tier, reading, window)));
+            let can_shrink = || self.can_shorten(&history, Trigger::CriticalPressure);
+            let helps = tier != Tier::Critical || can_shrink();
+            let pressure = self.pressure(tier, reading, window, helps);
+            self.context.emit(Ephemeral::ContextPressure(pressure));
         }
         if tier == Some(Tier::Critical) && self.settings.compaction.auto {
             self.shorten(&history, Trigger::CriticalPressure, iteration).await?;
@@ -163,7 +169,7 @@ impl Turn {
         if !self.settings.compaction.auto {
             return Ok(false);
         }
-        let history = self.context.history().await?;
+        let history = self.context.recent().await?;
         self.shorten(&history, Trigger::OverflowRecovery, iteration).await
     }
 
@@ -174,6 +180,11 @@ impl Turn {
         trigger: Trigger,
         iteration: u32,
     ) -> Result<bool, End> {
+        if !self.can_shorten(history, trigger) {
+            return Ok(false);
+        }
+        // A model that helps takes its time.
+        self.context.emit(Ephemeral::Status(Status::Compacting { iteration }));
         let asks = self.settings.compaction.model_assisted;
         let work =
             super::compact(&self.settings, self.context.session_id(), history, trigger, asks);
@@ -189,10 +200,15 @@ impl Turn {
         }
         self.settings.gauge.forget();
         let window = self.settings.window.tokens();
-        let left = self.reading(&self.context.history().await?);
+        let left = self.reading(&self.context.recent().await?);
         // What could not be helped is not said twice.
         self.settings.gauge.is_news(Tier::of(left.tokens, window));
+        self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
         Ok(true)
+    }
+
+    fn can_shorten(&self, history: &History, trigger: Trigger) -> bool {
+        compaction::plan(history, self.settings.room(), trigger).is_ok()
     }
 
     fn reading(&self, history: &History) -> Reading {
@@ -201,9 +217,11 @@ impl Turn {
         settings.gauge.read(history, &settings.model, || settings.fixed(&specs))
     }
 
-    fn pressure(&self, tier: Tier, reading: Reading, window: u64) -> Pressure {
+    fn pressure(&self, tier: Tier, reading: Reading, window: u64, helps: bool) -> Pressure {
         let id = self.context.session_id();
+        let look = format!("look first with `pixir compact {id} --dry-run`");
         let action = match (tier, self.settings.compaction.auto) {
+            (Tier::Critical, _) if !helps => "nothing older is left to be told in short".to_owned(),
             (Tier::Critical, true) => "room is made now; the Log keeps everything".to_owned(),
             (_, true) => {
                 format!("room is made by itself at 90 %, or now with `pixir compact {id}`")
@@ -216,7 +234,7 @@ impl Turn {
             input_tokens: reading.tokens,
             window_tokens: window,
             estimated_tokens: reading.estimated,
-            next_actions: vec![action, format!("look first with `pixir compact {id} --dry-run`")],
+            next_actions: vec![action, if helps { look } else { ELSEWHERE.to_owned() }],
         }
     }
 }

@@ -160,8 +160,8 @@ pub fn is_ignored(workspace: &Workspace, path: &Path) -> bool {
     false
 }
 
-/// As many threads as the machine runs at once.
-fn threads() -> usize {
+/// As many threads as the machine runs at once, within reason.
+pub fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     let count = || std::thread::available_parallelism().map_or(1, usize::from);
     (*THREADS.get_or_init(count)).min(MOST_THREADS)

@@ -5,13 +5,17 @@ use std::path::Path;
 use memchr::memmem;
 
 use super::fold::{Past, runs};
+use super::spec::Workflow;
 use crate::history::History;
 use crate::id::SessionId;
-use crate::log::{Log, LogError};
+use crate::log::{Folder, Log, LogError, holder};
 use crate::paths;
 
 /// How many runs a list shows.
 const MOST: usize = 1000;
+
+/// How many Sessions are looked at for a run that was cut off.
+const LOOKED_AT: usize = 40;
 
 /// A run, and the Session that it belongs to.
 #[derive(Debug, Clone)]
@@ -55,6 +59,21 @@ pub fn all(workspace: &Path) -> Vec<Found> {
     found
 }
 
+/// A run of the same Workflow that was cut off and that nobody drives, among the last Sessions.
+pub fn cut_off_before(workspace: &Path, workflow: &Workflow) -> Option<Past> {
+    let hash = workflow.hash();
+    let folder = Folder::open(workspace).ok()??;
+    let is_free =
+        |session: &SessionId| folder.read_log(session).is_ok_and(|log| holder(&log).is_none());
+    let needle = format!("\"spec_sha256\":\"{hash}\"");
+    let recent = names(workspace).into_iter().take(LOOKED_AT);
+    recent
+        .filter(|session| has(workspace, session, &memmem::Finder::new(needle.as_bytes())))
+        .filter(is_free)
+        .find_map(|session| past_runs(workspace, &session).ok()?.pop())
+        .filter(|past| past.outcome.is_none() && past.spec_sha256 == hash)
+}
+
 fn past_runs(workspace: &Path, session: &SessionId) -> Result<Vec<Past>, LogError> {
     let history = History::from_events(Log::read(workspace, session)?.events);
     Ok(runs(history.facts()))
@@ -63,19 +82,24 @@ fn past_runs(workspace: &Path, session: &SessionId) -> Result<Vec<Past>, LogErro
 /// The Sessions whose Logs contain some bytes, the newest first.
 fn sessions_with(workspace: &Path, needle: &[u8]) -> Vec<SessionId> {
     let finder = memmem::Finder::new(needle);
+    names(workspace).into_iter().filter(|session| has(workspace, session, &finder)).collect()
+}
+
+/// All Sessions, the newest first.
+fn names(workspace: &Path) -> Vec<SessionId> {
     let Ok(entries) = std::fs::read_dir(paths::sessions(workspace)) else { return Vec::new() };
-    let mut names: Vec<String> = entries
+    let mut names: Vec<SessionId> = entries
         .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".ndjson"))
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            SessionId::parse(name.to_str()?.strip_suffix(".ndjson")?).ok()
+        })
         .collect();
     names.sort_unstable_by(|one, other| other.cmp(one));
-    let folder = paths::sessions(workspace);
     names
-        .into_iter()
-        .filter(|name| {
-            std::fs::read(folder.join(name)).is_ok_and(|bytes| finder.find(&bytes).is_some())
-        })
-        .filter_map(|name| SessionId::parse(name.strip_suffix(".ndjson")?).ok())
-        .collect()
+}
+
+fn has(workspace: &Path, session: &SessionId, finder: &memmem::Finder<'_>) -> bool {
+    let log = paths::log(workspace, session);
+    std::fs::read(log).is_ok_and(|bytes| finder.find(&bytes).is_some())
 }

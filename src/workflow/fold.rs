@@ -71,7 +71,22 @@ pub fn runs<'f>(facts: impl Iterator<Item = &'f Canonical>) -> Vec<Past> {
     runs
 }
 
+/// What to tell whoever comes back to a Session with a run that was cut off.
+pub fn cut_off<'f>(facts: impl Iterator<Item = &'f Canonical>) -> Option<String> {
+    let last = runs(facts).pop().filter(|run| run.outcome.is_none())?;
+    Some(last.offer())
+}
+
 impl Past {
+    /// How to go on with it.
+    pub fn offer(&self) -> String {
+        let Self { id, workflow, .. } = self;
+        format!(
+            "the run {id} of workflow {} was cut off: go on with `pixir workflow resume {id}`",
+            workflow.name
+        )
+    }
+
     fn begun(event: &WorkflowEvent) -> Option<Self> {
         let spec = event.extra.get("spec")?.clone();
         let workflow: Workflow = serde_json::from_value(spec).ok()?;

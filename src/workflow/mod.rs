@@ -23,8 +23,8 @@ mod tool;
 mod watch;
 
 pub use checkpoint::Bundle;
-pub use find::{Found, all, find, session_named};
-pub use fold::Past;
+pub use find::{Found, all, cut_off_before, find, session_named};
+pub use fold::{Past, cut_off};
 pub use odd::odd;
 pub use outcome::{Halt, Outcome};
 pub use plan::{Plan, Wait, waves};

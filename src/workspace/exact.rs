@@ -93,8 +93,7 @@ impl Workspace {
     /// Opens the folder of a place, through no link, and gives the name in it. Neither Pixir's own
     /// state nor git's is such a place.
     pub fn folder_of_exact(&self, path: &Path) -> Result<(OwnedFd, OsString), WorkspaceError> {
-        refuse_protected(path, path)?;
-        let name = path.file_name().ok_or(WorkspaceError::NoPath { reason: "it has no name" })?;
+        let name = name_exact(path)?;
         let parent = or_root(path.parent().unwrap_or(Path::new("")));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = self.resolve_exact(parent, flags);
@@ -137,4 +136,10 @@ impl Workspace {
         }
         Ok(descriptor)
     }
+}
+
+/// The name of a place in its folder. Neither Pixir's own state nor git's is such a place.
+pub fn name_exact(path: &Path) -> Result<&OsStr, WorkspaceError> {
+    refuse_protected(path, path)?;
+    path.file_name().ok_or(WorkspaceError::NoPath { reason: "it has no name" })
 }

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 pub use batch::{Broken, Done, Fate, Step, abandon, commit};
 pub use enclosing::project_folders;
-pub use exact::{Place, Wanted};
+pub use exact::{Place, Wanted, name_exact};
 pub use target::Target;
 
 use crate::bounds::Bounds;

@@ -212,6 +212,29 @@ fn a_link_stays_a_link_and_a_home_that_is_not_there_is_made() {
 }
 
 #[test]
+fn a_link_that_leads_nowhere_yet_is_written_through_or_refused() {
+    let desk = Desk::new();
+    let folder = desk.folder.path().join("dotfiles");
+    fs::create_dir(&folder).unwrap();
+    // Two links in a row, the second relative, as tools for dotfiles make them.
+    symlink("pixir.json", folder.join("link.json")).unwrap();
+    symlink(folder.join("link.json"), desk.file()).unwrap();
+    assert_eq!(desk.run(&["set", "effort", "high"]).code, Some(0));
+    for link in [desk.file(), folder.join("link.json")] {
+        assert!(fs::symlink_metadata(link).unwrap().file_type().is_symlink());
+    }
+    assert!(fs::read_to_string(folder.join("pixir.json")).unwrap().contains("high"));
+
+    for target in ["no/such/folder/config.json", "config.json"] {
+        let desk = Desk::new();
+        symlink(target, desk.file()).unwrap();
+        let refused = desk.run(&["set", "effort", "high"]);
+        assert!(refused.code.is_some_and(|code| code != 0), "{target}");
+        assert_eq!(fs::read_link(desk.file()).unwrap(), Path::new(target), "the link is as it was");
+    }
+}
+
+#[test]
 fn many_who_set_at_once_lose_nothing() {
     let desk = Desk::new();
     let pairs = [

@@ -110,6 +110,46 @@ async fn a_workspace_that_moved_keeps_its_sessions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_command_opens_a_log_of_the_first_pixir() {
+    const EVERY: &[(&[&str], &str)] = &[
+        (&["tree", "ID"], "count the files"),
+        (&["tree", "--last"], "count the files"),
+        (&["export", "ID"], "and now delegate"),
+        (&["export", "--last", "--format", "json"], "and now delegate"),
+        (&["inspect-replay", "ID", "--items"], "[Checkpoint"),
+        (&["inspect-replay", "--last", "--after-seq", "4"], "tokens"),
+        (&["diagnose", "--last"], "Turns"),
+        (&["verify", "--last"], FIRST_ID),
+        (&["usage", "ID"], "gpt-5.5"),
+        (&["compact", "ID", "--dry-run"], ""),
+        (&["compact", "--last", "--keep-turns", "1"], ""),
+        (&["fork", "ID", "--dry-run"], ""),
+        (&["fork", "ID", "--at", "1", "--summarize"], "resume"),
+        (&["undo", "ID", "--dry-run"], "and now delegate"),
+        (&["undo", "ID"], "and now delegate"),
+        (&["redo", "ID"], "and now delegate"),
+        (&["repair", "ID"], "was copied to"),
+    ];
+    for (words, told) in EVERY {
+        let stage = stage().await;
+        place_log(&stage, FIRST_ID, FIRST_PIXIR);
+        if words[0] == "redo" {
+            stage.run(&["undo", FIRST_ID]).expect_code(0);
+        }
+        let args: Vec<&str> =
+            words.iter().map(|word| if *word == "ID" { FIRST_ID } else { word }).collect();
+        let ended = stage.run(&args);
+        ended.expect_code(0);
+        assert!(!ended.stderr.contains("panicked"), "{words:?}: {}", ended.stderr);
+        let all = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(all.contains(told), "{words:?}: {all}");
+        let path = stage.workspace().join(format!(".pixir/sessions/{FIRST_ID}.ndjson"));
+        let now = fs::read(&path).unwrap();
+        assert!(now.starts_with(FIRST_PIXIR), "{words:?}: the old lines are as they were");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_the_first_pixir_goes_on() {
     let stage = stage().await;
     place_log(&stage, FIRST_ID, FIRST_PIXIR);

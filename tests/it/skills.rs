@@ -406,3 +406,63 @@ async fn the_example_works_as_it_is() {
     let transcript = house.transcript(&conversation);
     assert!(transcript.contains("deny allowed_tools by skill"), "{transcript}");
 }
+
+#[tokio::test]
+async fn a_skill_behind_a_checkpoint_is_named_there_and_comes_whole_when_it_is_named_again() {
+    let house = House::with((0..8).map(|_| Reply::says("ok"))).await;
+    own(
+        &house,
+        "tidy",
+        "description: Tidy up",
+        &format!("Sort lines. {}", "Long words. ".repeat(400)),
+    );
+    let conversation = house.start().await;
+    say(&conversation, "$tidy please").await;
+    for number in 0..4 {
+        say(&conversation, &format!("and then {number}")).await;
+    }
+    let before = house.requests().pop().unwrap();
+    assert!(texts(before.input(), "user").concat().contains("Sort lines."));
+    let made = conversation.compact(Some(2), false).await.unwrap();
+    assert!(made.is_some(), "there was something to tell in short");
+    say(&conversation, "go on").await;
+    let after = house.requests().pop().unwrap();
+    let told = serde_json::to_string(after.input()).unwrap();
+    assert!(!told.contains("Sort lines."), "its text went with its Turn");
+    assert!(told.contains("tidy"), "the checkpoint names it: {told}");
+    // Its text is not there any more, so it is not taken for repeated.
+    say(&conversation, "$tidy again").await;
+    let facts = events(&conversation, "skill_activation");
+    assert_eq!(facts.len(), 2);
+    assert_eq!(facts[1]["repeated"], json!(null), "{}", facts[1]["repeated"]);
+    let last = house.requests().pop().unwrap();
+    assert!(texts(last.input(), "user").concat().contains("Sort lines."));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_the_next_request_says_what_the_prompt_would_make_active() {
+    let house = House::with((0..2).map(|_| Reply::says("ok"))).await;
+    own(&house, "tidy", "description: Tidy up", "Sort lines.");
+    plant(&house.workspace().join(".agents/skills"), "strange", "description: x", "Do evil.");
+    house.pixir(&["hello"]).exits(0);
+    let log = crate::support::house::newest_log(&house.workspace());
+    let id = log.file_stem().unwrap().to_str().unwrap().to_owned();
+    let before = std::fs::read(&log).unwrap();
+    let look = |prompt: &str| {
+        let args = ["inspect-replay", &id, "--prompt", prompt, "--items", "--json"];
+        house.pixir(&args).exits(0).envelope()["output"].clone()
+    };
+    for prompt in ["use $tidy and $strange", "/tidy now"] {
+        let output = look(prompt);
+        assert_eq!(output["activates"], json!(["tidy"]), "{prompt}");
+        let request = output["replay"]["request"].to_string();
+        assert!(request.contains("Sort lines.") && !request.contains("Do evil."), "{request}");
+        assert_eq!(output["notes"].to_string().contains("not trusted"), prompt.contains("strange"));
+    }
+    assert_eq!(look("plain words")["activates"], json!([]));
+    assert_eq!(std::fs::read(&log).unwrap(), before, "a look records nothing");
+    // What was shown is what a Turn sends.
+    let shown = look("use $tidy")["replay"]["request"]["input"].clone();
+    house.pixir(&["resume", &id, "use $tidy"]).exits(0);
+    assert_eq!(json!(house.requests()[1].input()), shown);
+}

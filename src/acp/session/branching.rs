@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::Actor;
 use crate::acp::fault;
 use crate::acp::to_acp::title;
-use crate::event::Canonical;
 use crate::harness::{Done, Rewound, Way};
 
 /// How many files the user is told by name.
@@ -45,12 +44,8 @@ impl Actor {
             Ok(id) => id,
             Err(report) => return format!("\u{26a0} {}", fault::told(&report)),
         };
-        let history = self.conversation.history().await.unwrap_or_default();
-        let first = history.facts().find_map(|fact| match fact {
-            Canonical::UserMessage(message) => Some(title(&message.text)),
-            _ => None,
-        });
-        let title = first.unwrap_or_default();
+        let history = self.conversation.recent().await.unwrap_or_default();
+        let title = history.first_words().map(|words| title(&words.text)).unwrap_or_default();
         format!(
             "Session {id} (\u{201c}{title}\u{201d}) has branched off from here. Open it from the list of Sessions, \
              or with `pixir resume {id}`; this one goes on as it is."

@@ -318,8 +318,8 @@ impl Actor {
             self.notes.push(format!("{model} takes no images: they will only be described to it"));
             self.tell_notes().await;
         }
-        let history = self.conversation.history().await;
-        let heard = history.ok().and_then(|history| history.last_seq());
+        let held = self.conversation.recent().await;
+        let heard = held.ok().and_then(|history| history.last_seq());
         let listener = self.lingering.take();
         let running = Running::new(ticket, &self.conversation, listener, heard);
         let input = Input { text: composed.text };

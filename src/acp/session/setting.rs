@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{
-    LoadSessionResponse, NewSessionResponse, NoticeSeverity, ResumeSessionResponse,
-    SetSessionConfigOptionResponse, SetSessionModeResponse,
+    CompactionStatus, LoadSessionResponse, NewSessionResponse, NoticeSeverity,
+    ResumeSessionResponse, SetSessionConfigOptionResponse, SetSessionModeResponse,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -88,7 +88,7 @@ impl Actor {
     pub(super) async fn announce(&mut self) {
         self.announce_at = None;
         self.tell_commands().await;
-        if let Ok(history) = self.conversation.history().await {
+        if let Ok(history) = self.conversation.recent().await {
             for update in self.renderer.standing(&history) {
                 self.tell(update).await;
             }
@@ -209,7 +209,7 @@ impl Actor {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
         let (wish, rest) = match order {
-            Order::Compact { keep } => return self.compact(keep).await,
+            Order::Compact { keep } => return self.compact(&keep).await,
             Order::Plan { rest } => (Wish::Mode("plan".to_owned()), Some(rest)),
             Order::Model { name } if name.is_empty() => {
                 let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
@@ -239,8 +239,26 @@ impl Actor {
     }
 
     /// Makes room, and says what came of it.
-    async fn compact(&mut self, keep: Option<usize>) -> Obeyed {
-        match self.conversation.compact(keep, false).await {
+    async fn compact(&mut self, keep: &str) -> Obeyed {
+        let count = keep.parse().ok().filter(|count: &usize| *count > 0);
+        if count.is_none() && !keep.is_empty() {
+            let words = "`/compact` takes the number of Turns to keep, or nothing.";
+            return Obeyed::Answer(format!("\u{26a0} {words}"));
+        }
+        for update in self.renderer.begin_compaction() {
+            self.tell(update).await;
+        }
+        let compacted = self.conversation.compact(count, false).await;
+        if !matches!(compacted, Ok(Some(_))) {
+            let outcome = match compacted {
+                Ok(_) => CompactionStatus::Cancelled,
+                Err(_) => CompactionStatus::Failed,
+            };
+            if let Some(update) = self.renderer.end_compaction(outcome) {
+                self.tell(update).await;
+            }
+        }
+        match compacted {
             Ok(None) => Obeyed::Answer("There is nothing to tell in short yet.".to_owned()),
             Ok(Some(event)) => {
                 for update in self.renderer.hear(&event) {

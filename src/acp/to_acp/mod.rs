@@ -63,6 +63,8 @@ pub struct Renderer {
     spent: Option<f64>,
     /// Tokens in the window after the last call.
     used: Option<u64>,
+    /// The name of a compaction that was told to have begun.
+    compacting: Option<String>,
     is_titled: bool,
     /// The client has looked again before the prompt was recorded.
     owes_prompt: bool,
@@ -82,6 +84,7 @@ impl Renderer {
             graph: Graph::default(),
             spent: None,
             used: None,
+            compacting: None,
             is_titled: false,
             owes_prompt: false,
         }
@@ -157,6 +160,7 @@ impl Renderer {
             stream.told().map(|(id, text)| chunk(id, text)).collect()
         };
         (self.words, self.thoughts) = (other.words, other.thoughts);
+        self.compacting = other.compacting;
         updates.extend(chunks(&self.thoughts).into_iter().map(SessionUpdate::AgentThoughtChunk));
         updates.extend(chunks(&self.words).into_iter().map(SessionUpdate::AgentMessageChunk));
         updates
@@ -175,11 +179,7 @@ impl Renderer {
 
     /// The title of the Session, and how full its window is.
     pub fn standing(&self, history: &History) -> Vec<SessionUpdate> {
-        let first = history.facts().find_map(|fact| match fact {
-            Canonical::UserMessage(message) => Some(message),
-            _ => None,
-        });
-        let titled = first.map(|message| title_update(&message.text));
+        let titled = history.first_words().map(|message| title_update(&message.text));
         titled.into_iter().chain(self.usage()).collect()
     }
 
@@ -248,6 +248,14 @@ impl Renderer {
                 let card = self.cards.get_mut(call_id);
                 card.and_then(|card| card.output(chunk)).into_iter().collect()
             }
+            Ephemeral::Status(Status::Compacting { .. }) => self.begin_compaction(),
+            Ephemeral::Status(status) if self.compacting.is_some() => {
+                let outcome = match status {
+                    Status::Interrupted => CompactionStatus::Cancelled,
+                    _ => CompactionStatus::Failed,
+                };
+                self.end_compaction(outcome).into_iter().chain(self.notice(notice)).collect()
+            }
             Ephemeral::Status(Status::Working { call_id, .. }) => {
                 let card = self.cards.get_mut(call_id);
                 card.and_then(Card::start).into_iter().collect()
@@ -279,15 +287,37 @@ impl Renderer {
     }
 
     /// A compaction, for clients that show them; others that take notices get one.
-    fn compaction(&self, id: &EventId, compaction: &HistoryCompaction) -> Option<SessionUpdate> {
+    fn compaction(
+        &mut self,
+        id: &EventId,
+        compaction: &HistoryCompaction,
+    ) -> Option<SessionUpdate> {
         let words = compaction.words();
+        let id = self.compacting.take().unwrap_or_else(|| id.to_string());
         if !self.client.takes_compactions {
             let told = || notice_update(NoticeSeverity::Info, "Room was made", &words);
             return self.client.takes_notices.then(told);
         }
         let summary = ContentBlock::Text(TextContent::new(words.clone()));
-        let update = CompactionUpdate::new(id.to_string(), CompactionStatus::Completed);
+        let update = CompactionUpdate::new(id, CompactionStatus::Completed);
         Some(SessionUpdate::CompactionUpdate(update.summary(vec![summary])))
+    }
+
+    /// A compaction begins, for clients that show them.
+    pub fn begin_compaction(&mut self) -> Vec<SessionUpdate> {
+        if !self.client.takes_compactions {
+            return Vec::new();
+        }
+        let id = EventId::mint().to_string();
+        self.compacting = Some(id.clone());
+        let update = CompactionUpdate::new(id, CompactionStatus::InProgress);
+        vec![SessionUpdate::CompactionUpdate(update)]
+    }
+
+    /// One that began came to nothing.
+    pub fn end_compaction(&mut self, outcome: CompactionStatus) -> Option<SessionUpdate> {
+        let id = self.compacting.take()?;
+        Some(SessionUpdate::CompactionUpdate(CompactionUpdate::new(id, outcome)))
     }
 
     fn title(&mut self, message: &UserMessage) -> Vec<SessionUpdate> {

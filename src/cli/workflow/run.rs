@@ -13,7 +13,7 @@ use crate::cli::exit::Exit;
 use crate::error::{Kind, Report};
 use crate::harness::{Which, WorkflowOrder};
 use crate::render::{Envelope, clean};
-use crate::workflow::{Finished, Halt, Outcome, find};
+use crate::workflow::{Finished, Halt, Outcome, cut_off_before, find};
 
 /// How much of what the steps came to is printed, in bytes.
 const TOLD: usize = 256 * 1024;
@@ -53,6 +53,9 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
     let workspace = context.workspace()?;
     let Source { workflow, template, .. } =
         source::read(&args.source, &workspace, context, Purpose::Run)?;
+    if let Some(past) = cut_off_before(&workspace, &workflow) {
+        context.notice(&past.offer());
+    }
     let opened = context.open(&workspace, None)?;
     let order = WorkflowOrder { workflow, template, past: None };
     drive(order, Place { workspace, session: Which::New, opened }, context)

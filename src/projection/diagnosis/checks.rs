@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Check, Events, Health, Lineage, Turn};
+use crate::event::Canonical;
+use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Break, Verification};
 use crate::projection::replay::Anatomy;
@@ -250,4 +252,32 @@ pub fn lineage_check(lineage: &Lineage, holder: Option<u32>) -> Check {
     };
     let (forks, children) = (lineage.forks.len(), lineage.children.len());
     check(ID, Health::Passed, format!("{parent}{forks} forks, {children} children"))
+}
+
+/// Runs of Workflows: each has an end, or can be gone on with. Nothing is said when there was none.
+pub fn workflow_check(history: &History, holder: Option<u32>) -> Option<Check> {
+    const ID: &str = "workflows";
+    let mut runs: Vec<(&str, Option<&str>)> = Vec::new();
+    for fact in history.facts() {
+        let Canonical::WorkflowEvent(event) = fact else { continue };
+        let known = runs.iter_mut().find(|(id, _)| *id == event.workflow_id);
+        match (event.kind.as_str(), known) {
+            ("started", None) => runs.push((&event.workflow_id, None)),
+            ("resumed", Some((_, status))) => *status = None,
+            ("finished", Some((_, status))) => {
+                *status = event.extra.get("status").and_then(Value::as_str);
+            }
+            _ => {}
+        }
+    }
+    let (last, status) = runs.last().copied()?;
+    let go_on = || format!("go on with `pixir workflow resume {last}`");
+    Some(match status {
+        Some("completed") => check(ID, Health::Passed, format!("the last run is complete: {last}")),
+        Some(other) => check(ID, Health::Warning, format!("the last run, {last}, is {other}"))
+            .next(format!("see why with `pixir workflow status {last}`"))
+            .next(go_on()),
+        None if holder.is_some() => check(ID, Health::Passed, format!("{last} is running")),
+        None => check(ID, Health::Warning, format!("the run {last} was cut off")).next(go_on()),
+    })
 }

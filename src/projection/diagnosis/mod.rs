@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use checks::{Facts, lineage_check, replay_check, usage_check};
+use checks::{Facts, lineage_check, replay_check, usage_check, workflow_check};
 
 use super::replay::Anatomy;
 use super::sessions::holder_of;
@@ -153,12 +153,14 @@ pub fn diagnose(
     let usage = spending_of(workspace, id, Window::default(), prices)
         .map(|spending| spending.total)
         .unwrap_or_default();
+    let workflows = workflow_check(&history, holder_pid);
     let replay = replay(history);
     let facts = Facts { id, damage: &damage, events: &events, turns: &turns, last_success };
     let mut checks = facts.checks(holder_pid);
     checks.push(replay_check(&replay));
     checks.push(usage_check(&usage));
     checks.push(lineage_check(&lineage, holder_pid));
+    checks.extend(workflows);
     let mut next_actions: Vec<String> = Vec::new();
     for health in [Health::Failed, Health::Warning, Health::Passed] {
         let actions = checks.iter().filter(|check| check.status == health);

@@ -6,10 +6,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Waste;
 use super::nook::Nook;
+use super::{Waste, legacy};
 use crate::log::LogError;
+use crate::paths;
 use crate::projection::sessions::{delete_as_it_was, while_closed};
+use crate::snapshot::Store;
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -31,11 +33,17 @@ impl Cleared {
 /// Clears what a plan of this Workspace names.
 pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
     let mut cleared = Cleared::default();
-    let (mut is_quiet, mut unneeded) = (None, None);
+    let (mut store, mut unneeded) = (None, None);
     for thing in waste {
-        // Contents go only after the Sessions that could need them, and while nobody is at work.
-        if thing.kind == "snapshot"
-            && !*is_quiet.get_or_insert_with(|| cleared.is_complete() && super::is_quiet(workspace))
+        // Contents go only after the Sessions that could need them, while nobody is at work, and
+        // whoever begins meanwhile waits until they are gone.
+        let hold = || {
+            let store = Store::new(paths::snapshots_in(&paths::state(workspace)));
+            let hold = store.clearing().filter(|_| cleared.is_complete());
+            hold.filter(|_| super::is_quiet(workspace))
+        };
+        if matches!(thing.kind, "snapshot" | "subagent_folder")
+            && store.get_or_insert_with(hold).is_none()
         {
             cleared.spared.push(thing.path.clone());
             continue;
@@ -87,6 +95,7 @@ fn remove(thing: &Waste) -> io::Result<bool> {
     }
     match thing.kind {
         "session_folder" | "leftover" => nook.remove_all(name)?,
+        "subagent_folder" => legacy::remove(&nook, name)?,
         _ => nook.remove_file(name)?,
     }
     Ok(true)
@@ -125,5 +134,26 @@ mod tests {
         let cleared = clear(&root, &planned.waste);
         assert_eq!((cleared.count, &cleared.spared[..]), (1, &contents[..1]));
         assert!(contents[0].exists() && !contents[1].exists());
+    }
+
+    #[test]
+    fn contents_stay_while_somebody_takes_some_up() {
+        let workspace = tempfile::tempdir().unwrap();
+        let root = workspace.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join(".pixir/sessions")).unwrap();
+        let store = Store::new(paths::snapshots_in(&paths::state(&root)));
+        let hash = store.put(b"what it was").unwrap().to_string();
+        let content = store.folder().join(&hash[..2]).join(&hash);
+        let old = SystemTime::now() - Duration::from_hours(30);
+        fs::File::open(&content).unwrap().set_modified(old).unwrap();
+        let planned = plan(&root, Wish::default()).unwrap();
+        assert_eq!(planned.waste.len(), 1, "{:?}", planned.waste);
+        let hold = store.hold().unwrap();
+        let spared = clear(&root, &planned.waste);
+        assert_eq!((spared.count, spared.spared.len()), (0, 1));
+        drop(hold);
+        assert_eq!(clear(&root, &planned.waste).count, 1);
+        assert!(!content.exists());
+        assert!(store.clearing().is_some(), "nobody is kept out any longer");
     }
 }

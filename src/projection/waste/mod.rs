@@ -6,6 +6,7 @@
 
 mod clear;
 mod drafts;
+mod legacy;
 mod mention;
 mod nook;
 
@@ -40,8 +41,8 @@ pub struct Wish {
 /// One thing that may go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waste {
-    /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover`, `annex`
-    /// or `workspace_entry`.
+    /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover`, `annex`,
+    /// `subagent_folder` or `workspace_entry`.
     pub kind: &'static str,
     pub path: PathBuf,
     pub bytes: u64,
@@ -118,6 +119,7 @@ pub fn plan(workspace: &Path, wish: Wish) -> Result<Plan, LogError> {
     // A Session at work keeps contents before it says so.
     if !all.iter().any(|session| session.is_open) {
         plan.waste.extend(contents(workspace, &sessions, &living));
+        plan.waste.extend(legacy::folders(workspace, &sessions, &living, wish));
     }
     Ok(plan)
 }

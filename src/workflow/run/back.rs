@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{Stage, set_of};
+use super::{Stage, pulse, set_of};
 use crate::error::{Kind, Report};
 use crate::history::History;
 use crate::id::SessionId;
@@ -95,16 +95,17 @@ impl Stage {
     }
 
     /// Takes back what children of a step did to the shared Workspace, within the step's own set:
-    /// whatever lies outside may be somebody else's. The outer error is a Log that cannot be
-    /// written.
+    /// whatever lies outside, or was changed after `until`, may be somebody else's. The outer error
+    /// is a Log that cannot be written.
     pub(super) async fn take_back(
         &self,
         step: &Step,
         children: &[SessionId],
+        until: i128,
     ) -> Result<Result<(), Report>, Report> {
         let mut files = 0;
         for child in children.iter().rev() {
-            match self.take_back_one(step, child).await {
+            match self.take_back_one(step, child, until).await {
                 Ok(count) => files += count,
                 Err(report) => return Ok(Err(report)),
             }
@@ -115,7 +116,12 @@ impl Stage {
         Ok(Ok(()))
     }
 
-    async fn take_back_one(&self, step: &Step, child: &SessionId) -> Result<usize, Report> {
+    async fn take_back_one(
+        &self,
+        step: &Step,
+        child: &SessionId,
+        until: i128,
+    ) -> Result<usize, Report> {
         // Its name is on record before its Log is made.
         if !crate::paths::log(self.logs(), child).exists() {
             return Ok(0);
@@ -135,8 +141,12 @@ impl Stage {
                 .plan
                 .conflicts
                 .iter()
-                // A Turn that was cut off did not say how it left them; they are in its set.
-                .filter(|conflict| conflict.reason != Reason::Unsure)
+                // A Turn that was cut off did not say how it left them; they are in its set, and
+                // nobody touched them since.
+                .filter(|conflict| {
+                    let path = site.workspace.root().join(&conflict.change.path);
+                    conflict.reason != Reason::Unsure || pulse::is_younger(&path, until)
+                })
                 .map(|conflict| conflict.change.path.to_string_lossy().into_owned())
                 .collect();
             if !strangers.is_empty() {

@@ -5,6 +5,7 @@
 
 mod apply;
 mod back;
+mod pulse;
 mod record;
 mod step;
 mod verify;
@@ -36,6 +37,7 @@ use crate::snapshot::Tracker;
 use crate::subagent::Family;
 use crate::turn::Purse;
 use crate::workspace::Workspace;
+use pulse::Pulse;
 use step::{Done, Inputs};
 
 /// How often a run with a budget looks at what it has used up.
@@ -181,8 +183,14 @@ impl Run<'_> {
                 let template = order.template.as_deref();
                 self.stage.record_started(self.workflow, &sha256, template).await?;
             }
-            Some(past) => self.take_up(past).await?,
+            Some(past) => {
+                let until = pulse::last(&self.stage.folder, &past.id);
+                self.take_up(past, until).await?;
+            }
         }
+        let pulse = Pulse::new(&self.stage.folder, &self.stage.run);
+        let mut beat = tokio::time::interval(pulse::BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let deadline = Instant::now() + Duration::from_millis(self.workflow.limits.timeout_ms);
         let before = self.stage.purse.spent();
         let mut count = tokio::time::interval(COUNT);
@@ -200,6 +208,10 @@ impl Run<'_> {
                 Some(over) = self.tasks.join_next_with_id() => Wake::Over(over),
                 () = cancel.cancelled(), if !is_halted => Wake::Halt(Halt::Cancelled),
                 () = tokio::time::sleep_until(deadline), if !is_halted => Wake::Halt(Halt::Deadline),
+                _ = beat.tick(), if self.changes_shared() => {
+                    pulse.beat();
+                    Wake::Nothing
+                }
                 _ = count.tick(), if !is_halted && !budget.is_none() => {
                     let now = self.stage.purse.spent();
                     let is_over = budget.tokens.is_some_and(|most| now.tokens - before.tokens >= most)
@@ -221,7 +233,7 @@ impl Run<'_> {
 
     /// Goes on with a run that was cut off, or ended without being complete: what is finished and
     /// has the same inputs stays; what was begun and not finished is taken back.
-    async fn take_up(&mut self, past: &Past) -> Result<(), Report> {
+    async fn take_up(&mut self, past: &Past, until: i128) -> Result<(), Report> {
         let mut reusable: Vec<usize> = Vec::new();
         // A bundle is worth something as long as all that it was built on is.
         loop {
@@ -254,7 +266,7 @@ impl Run<'_> {
             if was.children.is_empty() || !step.writes_shared() {
                 continue;
             }
-            if let Err(report) = self.stage.take_back(step, &was.children).await? {
+            if let Err(report) = self.stage.take_back(step, &was.children, until).await? {
                 let summary =
                     format!("what it had begun could not be taken back: {}", report.message);
                 let mut bundle = Bundle::new(
@@ -303,6 +315,11 @@ impl Run<'_> {
             reusable.retain(|place| *place != lost);
             self.bundles[lost] = None;
         }
+    }
+
+    /// Whether a step that runs may change what all share.
+    fn changes_shared(&self) -> bool {
+        self.board.running().any(|place| self.workflow.steps[place].writes_shared())
     }
 
     /// Starts whatever may start.

@@ -86,7 +86,7 @@ async fn attempts(
         }
         // Another attempt begins with what this one found.
         if let Some(child) = tried.child.clone().filter(|_| step.writes_shared())
-            && let Err(report) = stage.take_back(step, &[child]).await?
+            && let Err(report) = stage.take_back(step, &[child], i128::MAX).await?
         {
             tried.bundle.known_limitations.push("not_taken_back".to_owned());
             tried.bundle.summary =

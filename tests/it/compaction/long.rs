@@ -129,12 +129,15 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     let mut editor = Editor::greeted(&stage, capabilities);
     let id = editor.session(&stage.workspace());
     let mut memory = Vec::new();
-    let (mut compactions, mut pressures) = (0, 0);
+    let (mut begun, mut compactions, mut pressures) = (0, 0, 0);
     for turn in 0..turns {
         let ended = editor.turn(&id, &format!("turn {turn}: look at the next file"));
         assert_eq!(ended, Ok(json!({"stopReason": "end_turn"})), "turn {turn}");
         for update in editor.updates() {
-            compactions += usize::from(update["sessionUpdate"] == "compaction_update");
+            if update["sessionUpdate"] == "compaction_update" {
+                begun += usize::from(update["status"] == "in_progress");
+                compactions += usize::from(update["status"] == "completed");
+            }
             let is_pressure =
                 update["title"].as_str().is_some_and(|title| title.contains("window"));
             pressures += usize::from(is_pressure);
@@ -149,7 +152,7 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     assert_eq!(*seen.problems.lock().unwrap(), Vec::<String>::new());
     let events = stage.events();
     let recorded = of_type(&events, "history_compaction");
-    assert_eq!(recorded.len(), compactions, "each one is told");
+    assert_eq!((begun, compactions), (recorded.len(), recorded.len()), "each one is told");
     assert!(compactions >= turns / 25, "{compactions}");
     assert!(pressures >= compactions, "{pressures} {compactions}");
     assert_eq!(of_type(&events, "turn_failed"), Vec::<Value>::new());
@@ -163,7 +166,8 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     let last = recorded.last().unwrap()["data"]["summary"].as_str().unwrap().to_owned();
     assert!(last.contains("turn 0: look at the next file"), "{last}");
     stage.run(&["verify", &id]).expect_code(0);
-    // History is held in memory, so what the Log grows by is what the process may grow by, and a bit.
+    // What a checkpoint stands for is not held. A short run has not settled yet, so only a long one
+    // can be held to it.
     #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
     let log = fs::metadata(pid_log).unwrap().len() as f64 / 1024.0 / turns as f64;
     let steady = &memory[memory.len() / 3..];
@@ -175,5 +179,6 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
         seen.largest.load(Ordering::Relaxed),
         memory.last().unwrap(),
     ));
-    assert!(slope < 6.0 * log + 64.0, "{slope} KiB per Turn");
+    let most = if turns >= 500 { log / 2.0 } else { 6.0 * log + 64.0 };
+    assert!(slope < most, "{slope} KiB per Turn");
 }

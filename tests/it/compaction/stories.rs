@@ -322,15 +322,22 @@ async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
     let nothing = editor.turn(&id, "/compact").unwrap();
     assert_eq!(nothing["stopReason"], "end_turn");
     assert!(text_of(&editor.updates(), "agent_message_chunk").contains("nothing to tell in short"));
+    for odd in ["all", "0", "-1", "1.5"] {
+        editor.turn(&id, &format!("/compact {odd}")).unwrap();
+        let told = text_of(&editor.updates(), "agent_message_chunk");
+        assert!(told.contains("takes the number of Turns to keep"), "{odd}: {told}");
+    }
     for turn in 0..4 {
         editor.turn(&id, &format!("step {turn}")).unwrap();
     }
     editor.updates();
     editor.turn(&id, "/compact 1").unwrap();
     let updates = editor.updates();
-    let update =
-        updates.iter().find(|update| update["sessionUpdate"] == "compaction_update").unwrap();
-    assert_eq!(update["status"], "completed");
+    let told: Vec<&Value> =
+        updates.iter().filter(|update| update["sessionUpdate"] == "compaction_update").collect();
+    let [begun, update] = told[..] else { panic!("{told:?}") };
+    assert_eq!((&begun["status"], &update["status"]), (&json!("in_progress"), &json!("completed")));
+    assert_eq!(begun["compactionId"], update["compactionId"]);
     assert!(update["summary"][0]["text"].as_str().unwrap().contains("tokens became"), "{update}");
     assert!(text_of(&updates, "agent_message_chunk").starts_with("Done: older conversation"));
     editor.turn(&id, "go on").unwrap();
@@ -394,4 +401,69 @@ async fn a_single_turn_that_outgrows_the_window_comes_to_its_end() {
         assert!(event["data"]["summary"].is_null(), "only outputs were pruned");
     }
     assert!(largest.load(Ordering::Relaxed) as u64 <= WINDOW);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn room_that_cannot_be_made_is_not_promised() {
+    // One message that nearly fills the window: nothing is older, and nothing can be pruned.
+    let script = Script::answering(|request| Reply::says("read").usage(tokens(request), 0, 10));
+    let stage = Stage::new(Stage::mark(), script).await;
+    stage.configure(&json!({"durability": "none", "context_window": WINDOW}));
+    let fixed = {
+        stage.run(&["hi"]).expect_code(0);
+        tokens(stage.server.requests().last().unwrap())
+    };
+    let words = usize::try_from(WINDOW * 94 / 100 - fixed).unwrap();
+    let ended = stage.run(&[&"word ".repeat(words)]);
+    ended.expect_code(0);
+    let told = &ended.stderr;
+    assert!(told.contains("(critical): nothing older is left to be told in short"), "{told}");
+    assert!(!told.contains("room is made now"), "{told}");
+    let events = stage.events();
+    assert_eq!(of_type(&events, "history_compaction"), Vec::<Value>::new());
+}
+
+/// An editor's Session in which room was made at least once, and the words of its Turns.
+fn talked(editor: &mut Editor, id: &str, turns: usize) -> Vec<String> {
+    let said: Vec<String> = (0..turns).map(|turn| format!("step {turn}")).collect();
+    for words in &said {
+        editor.turn(id, words).unwrap();
+    }
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_open_session_sends_is_what_its_log_says_whatever_it_holds() {
+    let stage = talkative(WINDOW).await;
+    let mut editor = Editor::greeted(&stage, json!({}));
+    let id = editor.session(&stage.workspace());
+    let said = talked(&mut editor, &id, 18);
+    let compactions = of_type(&stage.events(), "history_compaction");
+    assert!(compactions.len() >= 2, "{}", compactions.len());
+    let check = |editor: &mut Editor, prompt: &str| {
+        let args = ["inspect-replay", &id, "--prompt", prompt, "--items", "--json"];
+        let shown = envelope(&stage.run(&args).stdout)["output"]["replay"]["request"].clone();
+        editor.turn(&id, prompt).unwrap();
+        let left = stage.server.requests().pop().unwrap();
+        assert_eq!(shown["input"].to_string(), left.body["input"].to_string(), "{prompt}");
+        left.user_texts().iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()
+    };
+    let texts = check(&mut editor, "go on");
+    assert!(texts[0].starts_with("[Checkpoint"), "{texts:?}");
+    // Back to where nothing was told in short: everything is sent as it was said.
+    editor.updates();
+    editor.turn(&id, "/undo 17").unwrap();
+    let told = text_of(&editor.updates(), "agent_message_chunk");
+    assert!(told.contains("17 Turns taken back"), "{told}");
+    let texts = check(&mut editor, "another way");
+    assert_eq!(texts, [&said[..2], &["another way".to_owned()]].concat());
+    // Who looks again is told everything that was not taken back.
+    editor.updates();
+    let wish = json!({"sessionId": id, "cwd": stage.workspace(), "mcpServers": []});
+    let loaded = editor.call("session/load", wish);
+    assert!(loaded.is_ok(), "{loaded:?}");
+    let shown = text_of(&editor.updates(), "user_message_chunk");
+    assert_eq!(shown, "step 0step 1another way");
+    assert!(editor.end().0.success());
+    stage.run(&["verify", &id]).expect_code(0);
 }

@@ -8,8 +8,12 @@ use super::{house, log_of, state};
 use crate::support::house::PIXIR;
 
 /// Every command that must open a damaged Log.
-const COMMANDS: &[&[&str]] =
-    &[&["inspect-replay", "ID", "--json"], &["inspect-replay", "ID", "--items", "--json"]];
+const COMMANDS: &[&[&str]] = &[
+    &["inspect-replay", "ID", "--json"],
+    &["inspect-replay", "ID", "--items", "--json"],
+    &["diagnose", "ID", "--json"],
+    &["export", "ID", "--format", "json", "--json"],
+];
 
 type Harm = fn(&[u8]) -> Vec<u8>;
 

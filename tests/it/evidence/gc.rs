@@ -188,6 +188,68 @@ async fn no_link_is_followed_and_a_damaged_log_keeps_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
+    let (house, id) = house().await;
+    let state = house.workspace().join(".pixir");
+    let plant = |child: &str, days: u64| {
+        let folder = state.join("subagents").join(child);
+        let sessions = folder.join("workspace/.pixir/sessions");
+        fs::create_dir_all(&sessions).unwrap();
+        fs::create_dir_all(folder.join("workspace/src")).unwrap();
+        let own =
+            ["workspace/src/a.rs", "workspace/notes.ndjson", "workspace/.pixir/sessions/x.ndjson"];
+        for name in own {
+            fs::write(folder.join(name), "words").unwrap();
+            aged(&folder.join(name), days);
+        }
+        for name in
+            ["workspace/src", "workspace/.pixir/sessions", "workspace/.pixir", "workspace", ""]
+        {
+            aged(&folder.join(name), days);
+        }
+        folder
+    };
+    let log = log_of(&house, &id);
+    let tell = |child: &str, event: &str| {
+        let fact = json!({"event": event, "subagent_id": child, "status": event});
+        crate::subagents::cast::append(&log, "subagent_event", &fact);
+    };
+    let (done, lost, new, nobodys) = (
+        plant("sub_done", 50),
+        plant("sub_lost", 50),
+        plant("sub_new", 2),
+        plant("sub_nobody", 50),
+    );
+    for (child, event) in
+        [("sub_done", "started"), ("sub_done", "finished"), ("sub_lost", "started")]
+    {
+        tell(child, event);
+    }
+    assert_eq!(named(&gc(&house, &[])), [], "nobody asked for what is old");
+    let plan = gc(&house, &["--older-than", "30d"]);
+    let expected =
+        ["sub_done", "sub_nobody"].map(|name| ("subagent_folder".to_owned(), name.to_owned()));
+    assert_eq!(named(&plan), expected);
+    assert!(done.join("workspace/src/a.rs").exists(), "a look changes nothing");
+    let cleared = gc(&house, &["--older-than", "30d", "--apply"]);
+    assert_eq!((&cleared["removed"]["count"], &cleared["failed"]), (&json!(2), &json!([])));
+    for folder in [&done, &nobodys] {
+        assert!(
+            !folder.join("workspace/src").exists()
+                && !folder.join("workspace/notes.ndjson").exists()
+        );
+        assert_eq!(
+            fs::read_to_string(folder.join("workspace/.pixir/sessions/x.ndjson")).unwrap(),
+            "words"
+        );
+    }
+    for folder in [&lost, &new] {
+        assert!(folder.join("workspace/src/a.rs").exists(), "{}", folder.display());
+    }
+    assert_eq!(named(&gc(&house, &["--older-than", "30d"])), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workspaces_that_are_gone_leave_the_list() {
     let (house, _) = house().await;
     let list = house.home().join(".pixir/workspaces.json");

@@ -64,6 +64,26 @@ async fn children_may_have_children_until_it_is_deep_enough() {
 }
 
 #[tokio::test]
+async fn who_has_answered_and_waits_for_its_own_children_holds_no_place() {
+    // The child answers at once; with one place in the process its own child needs that very place.
+    let script = cast([spawns(&["child"], "worker"), waits(), says("ok")], |task, step| {
+        match (task, step) {
+            ("child", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
+            (task, _) => Reply::says(&format!("{task} is done")),
+        }
+    });
+    let mut house = House::scripted(script).await;
+    house.config.subagents.max_in_process = 1;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(count(conversation.log_path(), "finished"), 1);
+    let asked = house.requests();
+    let asked = asked.iter().filter_map(cast::task).filter(|task| task == "grandchild").count();
+    assert_eq!(asked, 1, "it had its turn");
+    assert_eq!(agree(&house.workspace()), 2);
+}
+
+#[tokio::test]
 async fn each_child_has_its_own_time() {
     let script = cast(
         [

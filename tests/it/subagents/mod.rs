@@ -2,6 +2,7 @@
 
 pub mod cast;
 mod ends;
+mod given;
 mod killed;
 mod limits;
 mod permission;

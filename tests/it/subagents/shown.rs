@@ -5,10 +5,11 @@ use std::time::Duration;
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::cast::{GO, agree, cast, lives, says, spawns, waits};
-use crate::support::Stage;
+use super::cast::{self, GO, agree, cast, lives, says, spawns, waits};
 use crate::support::editor::Editor;
 use crate::support::house::logs;
+use crate::support::terminal::Terminal;
+use crate::support::{House, Stage};
 
 fn quick(_: &str, step: usize) -> Reply {
     match step {
@@ -124,4 +125,63 @@ async fn a_turn_is_taken_back_after_those_of_its_children() {
         assert!(!stage.workspace().join("x").exists());
         stage.run(&["undo", parent]).expect_code(0);
     });
+}
+
+/// Asked on a terminal, where the prompt comes back while children work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_asks_at_the_prompt_and_its_end_is_shown_there() {
+    let script = cast([spawns(&["write it"], "worker"), says("Started.")], |_, step| match step {
+        0 => Reply::new()
+            .pause(Duration::from_millis(700))
+            .call("write", json!({"path": "x", "content": "x"})),
+        _ => Reply::says("I wrote x:1."),
+    });
+    let house = House::scripted(script).await;
+    tokio::task::block_in_place(|| {
+        let mut terminal = Terminal::run(&house, &["--ask"], &[]);
+        terminal.shows("\u{203a} ");
+        terminal.types(&format!("{GO}\n"));
+        terminal.shows("start worker: write it");
+        terminal.shows("[y]");
+        terminal.types("y\n");
+        terminal.shows("Started.");
+        // Nobody types anything: the question of the child comes by itself.
+        terminal.shows("(worker)");
+        terminal.shows_times("[y]", 2);
+        terminal.types("y\n");
+        terminal.shows("I wrote x:1.");
+        assert_eq!(house.read("x"), "x");
+        terminal.types("\u{4}");
+        assert_eq!(terminal.ends(), Some(0));
+    });
+    assert_eq!(agree(&house.workspace()), 1);
+}
+
+/// The Turn is over before its child is answered: the question stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_of_a_child_outlives_the_turn() {
+    let script = cast(
+        [
+            spawns(&["write it"], "worker"),
+            cast::line(Reply::new().pause(Duration::from_millis(900)).text("Started.")),
+        ],
+        |_, step| match step {
+            0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
+            _ => Reply::says("I wrote x:1."),
+        },
+    );
+    let house = House::scripted(script).await;
+    tokio::task::block_in_place(|| {
+        let mut terminal = Terminal::run(&house, &["--ask", GO], &[]);
+        terminal.shows("[y]");
+        terminal.types("y\n");
+        terminal.shows_times("[y]", 2);
+        terminal.shows("Started.");
+        // It is shown again, below the answer.
+        terminal.shows_times("[y]", 3);
+        terminal.types("y\n");
+        assert_eq!(terminal.ends(), Some(0));
+    });
+    assert_eq!(house.read("x"), "x");
+    assert_eq!(agree(&house.workspace()), 1);
 }

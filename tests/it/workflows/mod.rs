@@ -2,6 +2,7 @@
 
 mod hostile;
 mod runs;
+mod shown;
 mod spec;
 mod storm;
 mod troupe;

@@ -464,3 +464,30 @@ async fn the_model_that_asked_is_told_what_each_step_came_to() {
     assert_eq!(kinds(conversation.log_path()).first().unwrap(), "started");
     assert_eq!(agree(&house.workspace()), 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_made_after_a_crash_is_not_taken_for_the_work_of_the_run() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("slow", 0) => Reply::calls("bash", json!({"command": "echo half > half.txt; sleep 600"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let graph = workflow(
+        json!([{"id": "slow", "task": "slow", "posture": "write", "workspace": "shared"}]),
+    );
+    house.write("flow.json", graph.to_string());
+    let is_half = || house.workspace().join("half.txt").exists();
+    tokio::task::block_in_place(|| {
+        house.pixir_killed_when(&["workflow", "run", "flow.json"], is_half);
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        house.write("mine.txt", "a day's work");
+        let log = root_log(&house.workspace());
+        let session = log.file_stem().unwrap().to_str().unwrap().to_owned();
+        let output = house.pixir(&["workflow", "resume", &session, "--json"]).exits(6).envelope();
+        assert_eq!(status_of(&output["output"], "slow"), "needs_orchestrator");
+        assert_eq!(reason_of(&output["output"], "slow"), "not_taken_back");
+        assert!(output["output"].to_string().contains("mine.txt"), "{output}");
+        assert_eq!(house.read("mine.txt"), "a day's work");
+        assert_eq!(house.read("half.txt"), "half\n", "nothing was touched");
+    });
+}

@@ -1,0 +1,93 @@
+//! Attending to work that is no Turn: what happens is shown, questions are answered, signals heeded.
+
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+
+use super::{Driven, Driver, LAST_WORDS, Wake, life_of};
+use crate::event::Heard;
+
+/// How work that was attended to came to an end.
+pub enum Attended<T> {
+    Done {
+        value: T,
+        was_stopped: bool,
+    },
+    /// A second signal: out, at once.
+    Abandoned,
+}
+
+impl Driver<'_> {
+    /// Waits for children that go on after the Turn: nobody will come back for them. The first
+    /// signal ends them all, and the run was interrupted; the second one does not wait for that.
+    pub(super) async fn attend_children(&mut self, driven: &mut Driven) -> bool {
+        let Driven::Ended(ending) = driven else { return true };
+        if !self.has_children {
+            return true;
+        }
+        let settled = self.harness.children_settled(&self.conversation);
+        let stop = self.harness.cancel_children(&self.conversation);
+        let attended = self.attend(settled, stop, |heard| {
+            if let Some(usage) = life_of(heard).and_then(|life| life.usage) {
+                ending.usage.add_child(&usage);
+            }
+        });
+        matches!(attended.await, Attended::Done { was_stopped: false, .. })
+    }
+
+    /// Shows what happens and answers questions until some work is done. The first signal has it
+    /// stopped; the second one does not wait for that.
+    pub async fn attend<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        stop: impl Future<Output = ()> + Send + 'static,
+        mut hear: impl FnMut(&Heard),
+    ) -> Attended<T> {
+        let mut work = std::pin::pin!(work);
+        let mut ticker = tokio::time::interval(self.view.tick_every());
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let (mut stop, mut stopping): (_, Option<JoinHandle<()>>) = (Some(stop), None);
+        let mut done = None;
+        self.show_question();
+        loop {
+            let wake = tokio::select! {
+                wake = self.next(&mut ticker) => wake,
+                // What was said before it was done is heard before that is taken for an end.
+                value = &mut work, if done.is_none() => {
+                    done = Some(value);
+                    ticker = tokio::time::interval_at(tokio::time::Instant::now() + LAST_WORDS, LAST_WORDS);
+                    continue;
+                }
+            };
+            match wake {
+                Wake::Heard(None) => break,
+                Wake::Heard(Some(heard)) => {
+                    self.view.hear(&heard).ok();
+                    self.has_children |= life_of(&heard).is_some();
+                    self.note_question(&heard);
+                    hear(&heard);
+                }
+                Wake::Typed(line) => self.reply(line).await,
+                Wake::Tick if done.is_some() => break,
+                Wake::Tick => {
+                    self.look_at_children().await;
+                    self.view.tick().ok();
+                }
+                Wake::Signal(_) if stopping.is_some() => return Attended::Abandoned,
+                Wake::Signal(_) => stopping = stop.take().map(tokio::spawn),
+            }
+        }
+        self.view.children(&[]);
+        self.view.finish().ok();
+        match done {
+            Some(value) => Attended::Done { value, was_stopped: stopping.is_some() },
+            None => Attended::Abandoned,
+        }
+    }
+
+    pub(super) async fn look_at_children(&mut self) {
+        if self.has_children && self.view.draws_children() {
+            let children = self.harness.children(&self.conversation).await;
+            self.view.children(&children);
+        }
+    }
+}

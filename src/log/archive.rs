@@ -1,0 +1,53 @@
+//! The Archive: a Log that is open for writing, read again from its start.
+//!
+//! A Session holds what a Turn needs, which is not everything. Whoever wants more reads it through
+//! the same descriptor, so that neither the name of the file nor a lock matters.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{LogError, read};
+use crate::event::Seq;
+use crate::history::History;
+use crate::id::SessionId;
+
+/// Reads an open Log; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Archive {
+    pub(super) id: SessionId,
+    pub(super) path: PathBuf,
+    pub(super) folder: PathBuf,
+    pub(super) file: Arc<File>,
+}
+
+impl Archive {
+    /// Where the file is, or was.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Everything up to a seq, which is on disk for good: nobody writes there any more.
+    pub fn read(&self, last: Option<Seq>) -> Result<History, LogError> {
+        let from_start = At { file: &self.file, offset: 0 };
+        let reading = read::read(from_start, &self.id, &self.folder)
+            .map_err(|source| LogError::Io { path: self.path.clone(), source })?;
+        Ok(History::from_events(reading.events).up_to(last))
+    }
+}
+
+/// A file read from a place of our own: its descriptor has others who use it.
+struct At<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(buffer, self.offset)?;
+        self.offset += count as u64;
+        Ok(count)
+    }
+}

@@ -1,0 +1,46 @@
+//! Many hands: the same work on every piece, on as many threads as the machine runs at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::walk::threads;
+
+/// Does the work on every piece; what came of it stands in the order of the pieces.
+pub fn spread<P: Sync, R: Send>(pieces: &[P], work: impl Fn(&P) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let toil = || {
+        let mut done = Vec::new();
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = pieces.get(place) else { return done };
+            done.push((place, work(piece)));
+        }
+    };
+    let mut done = std::thread::scope(|scope| {
+        let others = (1..threads().min(pieces.len())).map(|_| scope.spawn(toil));
+        let others: Vec<_> = others.collect();
+        let mut done = toil();
+        for other in others {
+            match other.join() {
+                Ok(theirs) => done.extend(theirs),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_of_each_piece_stands_in_its_place() {
+        for count in [0, 1, 2, 1000] {
+            let pieces: Vec<usize> = (0..count).collect();
+            let twice: Vec<usize> = pieces.iter().map(|piece| piece * 2).collect();
+            assert_eq!(spread(&pieces, |piece| piece * 2), twice);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What children are given, how long they may take, and what their tree may cost.
+
+use std::time::Duration;
+
+use pixir::scripted::{Received, Reply};
+use pixir::{Input, Status};
+use serde_json::{Value, json};
+
+use super::cast::{self, GO, agree, cast, count, events, lives, says, spawns, task, waits};
+use crate::support::house::finish;
+use crate::support::{House, Stage};
+
+/// The id of the first Resource that the parent was told of.
+fn resource(request: &Received) -> String {
+    let text = serde_json::to_string(request.input()).unwrap();
+    let place = text.find("res_").unwrap_or_else(|| panic!("no Resource: {text}"));
+    text[place..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+}
+
+#[tokio::test]
+async fn a_child_is_given_the_files_that_its_parent_hands_on() {
+    let script = cast(
+        [
+            Box::new(|request: &Received| {
+                let args = json!({"task": "read it", "role": "explorer", "resources": [resource(request)]});
+                Reply::calls("spawn_agent", args)
+            }) as cast::Line,
+            cast::line(Reply::calls(
+                "spawn_agent",
+                json!({"task": "x", "resources": ["res_nobody"]}),
+            )),
+            waits(),
+            says("ok"),
+        ],
+        |_, _| Reply::says("It says hello."),
+    );
+    let house = House::scripted(script).await;
+    let conversation = house.start().await;
+    let note = pixir::Attachment::from_bytes("note.md", b"the word is PLATYPUS".to_vec()).unwrap();
+    conversation.send_with(Input { text: GO.to_owned() }, vec![note]).await.unwrap();
+    assert_eq!(finish(&conversation).await, Status::Done);
+    let requests = house.requests();
+    let child = requests.iter().find(|request| task(request).is_some()).unwrap();
+    assert!(child.body["input"].to_string().contains("PLATYPUS"), "it reads the file itself");
+    let life = lives(conversation.log_path()).pop().unwrap();
+    let id = life["child_session_id"].as_str().unwrap();
+    let folder = house.workspace().join(".pixir/sessions");
+    let said = events(&folder.join(format!("{id}.ndjson")));
+    let said = said.iter().find(|event| event["type"] == "user_message").unwrap();
+    assert_eq!(said["data"]["resources"][0]["name"], "note.md");
+    let stored = folder.join(id).join("resources");
+    assert_eq!(std::fs::read_dir(stored).unwrap().count(), 1, "and has it beside its own Log");
+    let refused = events(conversation.log_path());
+    let refused = refused.iter().find(|event| event["data"]["error"]["kind"] == "invalid_args");
+    assert!(refused.unwrap().to_string().contains("res_nobody"));
+    assert_eq!(agree(&house.workspace()), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_waits_for_each_child_as_long_as_that_may_take_and_no_longer() {
+    let script = cast(
+        [
+            cast::line(
+                Reply::new()
+                    .call("spawn_agent", json!({"task": "stuck", "timeout_ms": 1500}))
+                    .call("spawn_agent", json!({"task": "slow", "timeout_ms": 60_000})),
+            ),
+            says("Started."),
+        ],
+        |task, _| match task {
+            "stuck" => Reply::new().stalls(),
+            _ => Reply::new().pause(Duration::from_millis(700)).text("slow is done"),
+        },
+    );
+    let stage = Stage::new(Stage::mark(), script).await;
+    let ended = tokio::task::block_in_place(|| stage.run(&["--json", GO]));
+    ended.expect_code(0);
+    let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(envelope["output"], "Started.", "the answer is the Turn's, whatever became of them");
+    let id = envelope["session_id"].as_str().unwrap();
+    let log = stage.workspace().join(format!(".pixir/sessions/{id}.ndjson"));
+    assert_eq!((count(&log, "timed_out"), count(&log, "finished")), (1, 1));
+    for words in ["(worker) timed_out", "(worker) completed"] {
+        assert!(ended.stderr.contains(words), "{words}: {}", ended.stderr);
+    }
+    assert_eq!(agree(&stage.workspace()), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_that_has_spent_everything_ends_everywhere_and_says_so() {
+    // Each child asks once and starts a grandchild; together they are over the limit.
+    let script =
+        cast([spawns(&["a", "b", "c"], "explorer"), waits(), says("never")], |task, step| {
+            let reply = match (task, step) {
+                ("deep", _) => Reply::calls("list", json!({})),
+                (_, 0) => Reply::calls("spawn_agent", json!({"task": "deep", "role": "explorer"})),
+                _ => Reply::calls("wait_agent", json!({})),
+            };
+            reply.usage(900, 0, 100)
+        });
+    let mut house = House::scripted(script).await;
+    house.config.budget.max_tokens_total = Some(6_000);
+    let harness = house.harness();
+    let conversation = house.start_with(&harness).await;
+    let status = crate::support::house::say(&conversation, GO).await;
+    let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "budget_exceeded", "{error:?}");
+    harness.children_settled(&conversation).await;
+    let path = conversation.log_path().to_owned();
+    let ends: Vec<Value> =
+        lives(&path).into_iter().filter(|life| !life["usage"].is_null()).collect();
+    assert_eq!(ends.len(), 3, "{ends:?}");
+    for end in &ends {
+        assert_eq!((&end["event"], &end["reason"]), (&json!("failed"), &json!("budget_exceeded")));
+    }
+    // What is on record for the children is what was asked for them.
+    let told: u64 = ends.iter().filter_map(|end| end["usage"]["total_tokens"].as_u64()).sum();
+    let asked = house.requests().iter().filter(|request| task(request).is_some()).count() as u64;
+    assert_eq!(told, asked * 1_000);
+    assert!(told < 12_000, "{told}: it went on long after the limit");
+    conversation.close().await;
+    assert_eq!(agree(&house.workspace()), 6);
+}
