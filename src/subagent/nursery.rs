@@ -71,7 +71,7 @@ impl Parentage<'_> {
 
     /// Where a new child may write.
     fn bounds(&self) -> Result<Bounds, Report> {
-        self.terms.narrow(self.base.workspace.bounds()).map_err(unusable)
+        self.terms.narrow(self.base.workspace.bounds()).map_err(|reason| unusable(&reason))
     }
 }
 
@@ -192,7 +192,8 @@ impl Nursery {
         let opened = self.sessions.open(of.logs(), child, self.manners.clone()).await;
         let (session, _) = opened.map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
-        let bounds = terms::recorded(&history, of.base.workspace.bounds()).map_err(unusable)?;
+        let bounds = terms::recorded(&history, of.base.workspace.bounds())
+            .map_err(|reason| unusable(&reason))?;
         let workspace = workspace.bounded(bounds);
         self.converse(session, workspace, record, role, &of, &history).await
     }
@@ -318,7 +319,7 @@ impl Nursery {
 }
 
 /// Bounds that cannot be used: going on without them would widen.
-fn unusable(reason: String) -> Report {
+fn unusable(reason: &str) -> Report {
     Report::new(Kind::InvalidArgs, format!("write bounds: {reason}"))
 }
 

@@ -58,6 +58,10 @@ pub struct Bundle {
 }
 
 /// A value with a type, and who vouches for it.
+#[expect(
+    clippy::struct_field_names,
+    reason = "the payload of a payload is what others call it, too"
+)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Payload {
     /// `step_output` or `review_verdict`.

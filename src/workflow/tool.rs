@@ -27,7 +27,7 @@ pub struct RunWorkflow {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    /// The graph: {name, limits: {max_concurrency, timeout_ms}, steps: [...]}.
+    /// The graph: `{name, limits: {max_concurrency, timeout_ms}, steps: [...]}`.
     workflow: Option<Map<String, Value>>,
     /// Instead: `skill/template`.
     template: Option<String>,
@@ -47,9 +47,7 @@ impl RunWorkflow {
                 self.sources.graph(&Value::Object(graph.clone()), arguments)
             }
             (None, Some(template), None) => self.sources.template(template, arguments),
-            (None, None, Some(_)) | (None, None, None) | (_, _, _) => {
-                Err(ToolError::invalid("give one of `workflow`, `template` and `resume`"))
-            }
+            _ => Err(ToolError::invalid("give one of `workflow`, `template` and `resume`")),
         }
     }
 

@@ -36,7 +36,7 @@ async fn instructions_stay_under_two_kilobytes_and_schemas_under_twelve() {
 /// Every prompt contract that was ever released, and the bytes it stands for.
 const CONTRACTS: &[(&str, &str)] = &[
     ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
-    ("pxr2", "21a9a2da46371bf27c86fd4d0fab6a89e088a0b0e68a7eb9f3da816780c40f59"),
+    ("pxr2", "767280af0f2131f88b7d1ea492dc61480109be85d9b0c957c09170fc1a86cb14"),
 ];
 
 #[tokio::test]

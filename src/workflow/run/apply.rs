@@ -21,7 +21,7 @@ impl Stage {
         &self,
         step: &Step,
         inputs: &Inputs,
-        stop: &CancellationToken,
+        halt: &CancellationToken,
     ) -> Result<Bundle, Report> {
         let source = inputs.before.iter().find(|own| Some(&own.step_id) == step.apply.as_ref());
         let child = source.and_then(|own| own.child_session_id.as_deref());
@@ -41,7 +41,7 @@ impl Stage {
             }
             Err(error) => return Ok(failed(error.kind().name(), error.to_string())),
         };
-        if stop.is_cancelled() {
+        if halt.is_cancelled() {
             let mut bundle = failed("cancelled", "it was cancelled".to_owned());
             bundle.status = StepStatus::Cancelled;
             return Ok(bundle);
@@ -95,7 +95,7 @@ impl Stage {
         });
         self.record("merged", Some(&step.id), facts).await?;
         if !step.verify.is_empty() {
-            self.verify(step, None, &mut bundle, stop).await?;
+            self.verify(step, None, &mut bundle, halt).await?;
             if bundle.checkpoint_status != Readiness::CheckpointReady {
                 bundle.known_limitations.push("merged_but_not_verified".to_owned());
             }

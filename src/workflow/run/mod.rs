@@ -337,10 +337,10 @@ impl Run<'_> {
                 self.beside[place].insert(other);
             }
             let (stage, workflow) = (Arc::clone(&self.stage), Arc::clone(self.workflow));
-            let stop = self.stop.child_token();
+            let halt = self.stop.child_token();
             let task = self.tasks.spawn(async move {
                 let step = &workflow.steps[place];
-                step::run(&stage, step, inputs, stop).await
+                step::run(&stage, step, inputs, halt).await
             });
             self.places.insert(task.id(), place);
             wave.push(place);
@@ -375,7 +375,7 @@ impl Run<'_> {
         let Some(place) = self.places.remove(&task) else { return Ok(()) };
         let step = &self.workflow.steps[place];
         let mut bundle = match done {
-            Some(Done::Ended { bundle, strays }) => self.blame(place, *bundle, strays),
+            Some(Done::Ended { bundle, strays }) => self.blame(place, *bundle, &strays),
             Some(Done::Unwritten(report)) => return Err(report),
             None => {
                 let summary = "the task that drove it crashed".to_owned();
@@ -397,7 +397,7 @@ impl Run<'_> {
     }
 
     /// Files outside its set that a step changed, and none of those that ran beside it may have.
-    fn blame(&self, place: usize, mut bundle: Bundle, strays: Vec<PathBuf>) -> Bundle {
+    fn blame(&self, place: usize, mut bundle: Bundle, strays: &[PathBuf]) -> Bundle {
         let neighbours: Vec<Bounds> = self.beside[place]
             .iter()
             .map(|other| &self.workflow.steps[*other])

@@ -50,8 +50,8 @@ struct Tried {
 }
 
 /// Runs a step to its end, with as many attempts as it may have.
-pub async fn run(stage: &Stage, step: &Step, inputs: Inputs, stop: CancellationToken) -> Done {
-    match attempts(stage, step, &inputs, &stop).await {
+pub async fn run(stage: &Stage, step: &Step, inputs: Inputs, halt: CancellationToken) -> Done {
+    match attempts(stage, step, &inputs, &halt).await {
         Ok(Tried { bundle, strays, .. }) => Done::Ended { bundle: Box::new(bundle), strays },
         Err(report) => Done::Unwritten(report),
     }
@@ -61,25 +61,25 @@ async fn attempts(
     stage: &Stage,
     step: &Step,
     inputs: &Inputs,
-    stop: &CancellationToken,
+    halt: &CancellationToken,
 ) -> Result<Tried, Report> {
     let mut attempt = 1;
     let mut used = crate::event::SubagentUsage::default();
     loop {
         let mut tried = match &step.apply {
             Some(_) => Tried {
-                bundle: stage.apply(step, inputs, stop).await?,
+                bundle: stage.apply(step, inputs, halt).await?,
                 strays: Vec::new(),
                 child: None,
             },
-            None => stage.ask(step, inputs, stop).await?,
+            None => stage.ask(step, inputs, halt).await?,
         };
         tried.bundle.attempts = attempt;
         used.add(&tried.bundle.usage);
         tried.bundle.usage = used;
         let may_go_on = tried.bundle.checkpoint_status == Readiness::Failed
             && tried.bundle.status != StepStatus::Cancelled
-            && !stop.is_cancelled()
+            && !halt.is_cancelled()
             && attempt <= step.retries;
         if !may_go_on {
             return Ok(tried);
@@ -109,7 +109,7 @@ impl Stage {
         &self,
         step: &Step,
         inputs: &Inputs,
-        stop: &CancellationToken,
+        halt: &CancellationToken,
     ) -> Result<Tried, Report> {
         let failed = |reason: &str, summary: String| {
             let mut bundle = Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
@@ -147,7 +147,7 @@ impl Stage {
             resources: None,
             validate_only: None,
         };
-        let record = match self.family.spawn(&wish, terms, stop.clone()).await {
+        let record = match self.family.spawn(&wish, terms, halt.clone()).await {
             Ok(record) => record,
             Err(error) => {
                 return Ok(failed(
@@ -158,7 +158,7 @@ impl Stage {
         };
         self.children().push(record.id.clone());
         match self.family.over(&record.id).await {
-            Ok(record) => self.judge(step, &record, answer.as_ref(), stop).await,
+            Ok(record) => self.judge(step, &record, answer.as_ref(), halt).await,
             Err(error) => Ok(failed("lost", error.message.into())),
         }
     }
@@ -169,7 +169,7 @@ impl Stage {
         step: &Step,
         record: &Record,
         schema: Option<&AnswerSchema>,
-        stop: &CancellationToken,
+        halt: &CancellationToken,
     ) -> Result<Tried, Report> {
         let summary = record.summary.clone().unwrap_or_default();
         let status = match record.status {
@@ -202,7 +202,7 @@ impl Stage {
         state(step, &text, schema, &mut bundle);
         let strays = self.look_at_changes(step, id, &history, &mut bundle).await;
         if bundle.checkpoint_status == Readiness::CheckpointReady && !step.verify.is_empty() {
-            self.verify(step, Some(id), &mut bundle, stop).await?;
+            self.verify(step, Some(id), &mut bundle, halt).await?;
         }
         Ok(Tried { bundle, strays, child })
     }
@@ -213,7 +213,7 @@ impl Stage {
         step: &Step,
         child: Option<&SessionId>,
         bundle: &mut Bundle,
-        stop: &CancellationToken,
+        halt: &CancellationToken,
     ) -> Result<(), Report> {
         let workspace = match self.place_of(step, child) {
             Ok(workspace) => workspace,
@@ -224,7 +224,7 @@ impl Stage {
             }
         };
         for (place, check) in step.verify.iter().enumerate() {
-            let verified = self.check(step, place, check, &workspace, stop).await;
+            let verified = self.check(step, place, check, &workspace, halt).await;
             self.record_verified(&step.id, &verified).await?;
             let (is_ok, was_cancelled) =
                 (verified.ok, verified.reason.as_deref() == Some("cancelled"));
@@ -316,7 +316,7 @@ fn review_in(text: &str) -> Option<Value> {
     let starts = text.match_indices('{').map(|(place, _)| place);
     let found =
         starts.filter_map(|place| serde_json::from_str::<Map<String, Value>>(&text[place..]).ok());
-    let mut review = found.filter(|review| review.contains_key("verdict")).last()?;
+    let mut review = found.rev().find(|review| review.contains_key("verdict"))?;
     review.insert("verdict".to_owned(), json!(verdict));
     Some(Value::Object(review))
 }

@@ -124,7 +124,7 @@ async fn a_run_that_was_cut_off_is_offered_to_whoever_comes_back() {
     .await;
     let steps = json!([
         {"id": "look", "task": "look", "role": "explorer"},
-        {"id": "slow", "task": "slow", "posture": "write", "workspace": "shared", "depends_on": ["look"]},
+        {"id": "slow", "task": "slow", "posture": "write", "workspace": "shared", "write_set": ["out/**"], "depends_on": ["look"]},
     ]);
     house.write("flow.json", workflow(steps).to_string());
     let is_slow = || {
@@ -133,8 +133,6 @@ async fn a_run_that_was_cut_off_is_offered_to_whoever_comes_back() {
     };
     tokio::task::block_in_place(|| {
         house.pixir_killed_when(&["workflow", "run", "flow.json"], is_slow);
-        // A moment later, as a person is: what is made at the very moment of the crash is the run's.
-        std::thread::sleep(std::time::Duration::from_millis(600));
         house.write("go", "");
         let log = root_log(&house.workspace());
         let session = log.file_stem().unwrap().to_str().unwrap().to_owned();

@@ -377,9 +377,9 @@ async fn whatever_happens_to_a_run_its_end_is_the_one_of_a_run_that_nothing_dist
     for group in (seed..seed + count as u64).collect::<Vec<_>>().chunks(4) {
         let all = group.iter().map(|seed| tokio::spawn(weather(*seed)));
         for (ended, seed) in futures_util::future::join_all(all).await.into_iter().zip(group) {
-            let (deaths, resumes) = ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let (deaths, again) = ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             killed += deaths;
-            resumed += resumes;
+            resumed += again;
         }
     }
     assert!(killed * 4 > count, "{killed} kills in {count} graphs");
