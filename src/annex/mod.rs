@@ -22,9 +22,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 pub use changes::Changes;
 pub use deed::{Deed, recover};
@@ -49,6 +50,9 @@ use merge::Ground;
 
 /// A child that has no Log yet may be on its way; after this long it is not.
 const NEWBORN: Duration = Duration::from_hours(1);
+
+/// How many copies are made at the same time; more only wait for the same disk.
+const COPIERS: usize = 4;
 
 /// What kind of annex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +88,8 @@ struct Shared {
     /// Whether a copy is forced to the disk before it counts.
     is_synced: bool,
     bases: Bases,
+    /// How many copies are made at the same time: each of them takes a thread.
+    copying: Semaphore,
     /// Somebody in this process has cleared away what others left.
     is_swept: AtomicBool,
 }
@@ -121,6 +127,7 @@ impl Annexes {
             profile: Profile::of(config.sandbox.level, &PermissionMode::Auto),
             is_synced: config.durability != Durability::None,
             bases: Bases::default(),
+            copying: Semaphore::new(COPIERS),
             is_swept: AtomicBool::new(false),
         }))
     }
@@ -135,8 +142,10 @@ impl Annexes {
         }
         let made = match wanted.mode {
             Mode::Isolated => {
-                let own = self.clone();
-                let made = move || own.copy(&wanted);
+                let (own, wished) = (self.clone(), Instant::now());
+                // Nobody closes it, so there is always a turn.
+                let _turn = self.0.copying.acquire().await.ok();
+                let made = move || own.copy(&wanted, wished);
                 tokio::task::spawn_blocking(made).await.unwrap_or(Err(AnnexError::Crashed))?
             }
             Mode::Worktree => self.worktree(wanted).await?,
@@ -144,10 +153,10 @@ impl Annexes {
         Ok(self.annex(made))
     }
 
-    fn copy(&self, wanted: &Wanted) -> Result<Lease, AnnexError> {
+    fn copy(&self, wanted: &Wanted, wished: Instant) -> Result<Lease, AnnexError> {
         let Shared { home, limits, bases, .. } = &*self.0;
         let store = Store::new(paths::snapshots(&wanted.logs));
-        let base = bases.take(&wanted.workspace, &store, *limits)?;
+        let base = bases.take(&wanted.workspace, &store, *limits, wished)?;
         let site = home.annexes().join(wanted.child.as_str());
         let mut lease = lease_of(wanted, site.clone());
         let making = lease.begin(home).map_err(AnnexError::Keep)?;
