@@ -30,8 +30,9 @@ const PER_CHILD: f64 = 300_000.0;
 /// How long it may take until 50 isolated children have started, in milliseconds.
 const SPAWNED_MS: f64 = 100.0;
 
-/// How many files a small Workspace has.
-const FILES: usize = 40;
+/// How many files a small Workspace has; the larger one is reported beside it.
+const FILES: usize = 10;
+const MORE_FILES: usize = 40;
 
 /// How much longer 64 children may take than one.
 const CROWD: f64 = 1.2;
@@ -95,11 +96,12 @@ struct Case {
     pause_ms: u64,
     durability: &'static str,
     workspace: &'static str,
+    files: usize,
 }
 
 impl Case {
     fn shared(name: &'static str, children: usize, pause_ms: u64) -> Self {
-        Self { name, children, pause_ms, durability: "none", workspace: "shared" }
+        Self { name, children, pause_ms, durability: "none", workspace: "shared", files: FILES }
     }
 }
 
@@ -134,6 +136,7 @@ fn measure(ladder: &[usize]) {
     let name = "isolated, default durability";
     cases.push(Case { name, durability: "turn", ..isolated });
     cases.push(Case { name: "isolated, at work at once", pause_ms: 0, ..isolated });
+    cases.push(Case { name: "isolated, 40 files", files: MORE_FILES, ..isolated });
     for children in [1, 50, 100, 200, 400] {
         let pause_ms = 1000 + children as u64 * 10;
         cases.push(Case::shared("held open", children, pause_ms));
@@ -157,7 +160,7 @@ fn run(case: Case) -> Taken {
     let (home, work) = (place.path().join("home"), place.path().join("work"));
     std::fs::create_dir_all(home.join(".pixir")).unwrap();
     std::fs::create_dir_all(work.join("src")).unwrap();
-    for file in 0..FILES {
+    for file in 0..case.files {
         let text = format!("// file {file}\n").repeat(10 + file * 5);
         std::fs::write(work.join(format!("src/file_{file}.rs")), text).unwrap();
     }
@@ -266,8 +269,9 @@ fn score(taken: &mut Taken, work: &Path, annexes: &Path, envelope: &Value) {
         };
         let text = std::fs::read_to_string(place.join(format!("child_{child}.txt")));
         let expected = format!("child {child} {}", taken.case.pause_ms);
-        let copied = (0..FILES).filter(|file| place.join(format!("src/file_{file}.rs")).is_file());
-        if text.ok().as_deref() != Some(expected.as_str()) || copied.count() != FILES {
+        let copied = (0..taken.case.files)
+            .filter(|file| place.join(format!("src/file_{file}.rs")).is_file());
+        if text.ok().as_deref() != Some(expected.as_str()) || copied.count() != taken.case.files {
             taken.faults.push(format!("the files of child {child} are wrong"));
         }
     }
@@ -326,6 +330,7 @@ impl Taken {
             "pause_ms": self.case.pause_ms,
             "durability": self.case.durability,
             "workspace": self.case.workspace,
+            "files": self.case.files,
             "wall_ms": self.wall.as_secs_f64() * 1e3,
             "first_started_ms": self.first_started.as_secs_f64() * 1e3,
             "all_queued_ms": self.all_queued.as_secs_f64() * 1e3,

@@ -34,6 +34,7 @@ pub use merge::{Conflict, Merge};
 pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};
 
 use crate::config::{Config, Durability};
+use crate::disk;
 use crate::event::PermissionMode;
 use crate::id::SessionId;
 use crate::log::{Folder, holder};
@@ -146,7 +147,7 @@ impl Annexes {
                 // Nobody closes it, so there is always a turn.
                 let _turn = self.0.copying.acquire().await.ok();
                 let made = move || own.copy(&wanted, wished);
-                tokio::task::spawn_blocking(made).await.unwrap_or(Err(AnnexError::Crashed))?
+                disk::work(made).await.unwrap_or(Err(AnnexError::Crashed))?
             }
             Mode::Worktree => self.worktree(wanted).await?,
         };
@@ -194,7 +195,7 @@ impl Annexes {
             let store = Store::new(paths::snapshots(&wanted.logs));
             let limits = *limits;
             let survey = move || Base::of(&workspace, store, limits, None);
-            let base = tokio::task::spawn_blocking(survey).await;
+            let base = disk::work(survey).await;
             lease.base = Some(base.unwrap_or(Err(AnnexError::Crashed))?.hash);
             lease.keep_base().and_then(|()| lease.write(home)).map_err(AnnexError::Keep)
         };
@@ -253,7 +254,7 @@ impl Annexes {
     /// when something is nowhere else.
     pub async fn close(&self, annex: &Annex) -> Result<Closed, AnnexError> {
         let own = annex.clone();
-        let looked = tokio::task::spawn_blocking(move || own.unmerged()).await;
+        let looked = disk::work(move || own.unmerged()).await;
         let changes = looked.unwrap_or(Err(AnnexError::Crashed))?;
         if changes > 0 {
             return Ok(Closed::Kept { changes });

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::execute::Prepared;
 use super::{End, Settings, Turn};
+use crate::disk;
 use crate::error::Kind;
 use crate::event::{Canonical, SkillActivation};
 use crate::history::History;
@@ -58,7 +59,7 @@ impl Turn {
             return Ok(Vec::new());
         }
         let (skills, said) = (self.settings.skills.clone(), text.to_owned());
-        let named = tokio::task::spawn_blocking(move || named_in(&said, &skills.all().skills));
+        let named = disk::work(move || named_in(&said, &skills.all().skills));
         let named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
         for skill in &named {
             let fact = Canonical::from(self.settings.activation(skill, history));
