@@ -131,6 +131,46 @@ async fn what_children_spend_is_spent_from_the_same_purse() {
     agree(&house.workspace());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_child_spent_before_a_death_is_still_spent() {
+    let script = cast([spawns(&["a"], "worker"), waits(), says("never")], |_, _| {
+        Reply::calls("bash", json!({"command": "touch here; sleep 60"})).usage(900, 0, 100)
+    });
+    let mut house = House::scripted(script).await;
+    let (workspace, mark) = (house.workspace(), house.workspace().join("here"));
+    let path = || {
+        let all = crate::support::house::logs(&workspace).into_iter();
+        all.clone().find(|path| cast::events(path)[0]["data"]["parent_session_id"].is_null())
+    };
+    let looked = std::sync::OnceLock::new();
+    house.pixir_killed_when(&[GO], || {
+        if !mark.exists() {
+            return false;
+        }
+        // Another process sees how it is while it works.
+        let id = path().unwrap().file_stem().unwrap().to_string_lossy().into_owned();
+        let seen = house.pixir(&["agents", "status", &id, "--json"]).exits(0).envelope();
+        let child = seen["output"]["subagents"][0].clone();
+        let is_later = child["elapsed_ms"].as_u64() > Some(0);
+        is_later && looked.set(child).is_ok()
+    });
+    let looked = looked.get().unwrap();
+    assert_eq!((&looked["status"], &looked["usage"]["calls"]), (&json!("running"), &json!(1)));
+    let path = path().unwrap();
+    let id = pixir::SessionId::parse(&path.file_stem().unwrap().to_string_lossy()).unwrap();
+    house.config.budget.max_tokens_total = Some(1_000);
+    let again = house.resume(&id).await;
+    let life = lives(&path).pop().unwrap();
+    assert_eq!(
+        (&life["event"], &life["usage"]["total_tokens"]),
+        (&json!("detached"), &json!(1000))
+    );
+    let status = crate::support::house::say(&again, "go on").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "budget_exceeded", "a death is no way to a new budget");
+    agree(&house.workspace());
+}
+
 #[tokio::test]
 async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
