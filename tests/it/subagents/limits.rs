@@ -6,7 +6,7 @@ use pixir::Status;
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::cast::{self, Crowd, GO, agree, cast, count, lives, says, spawns, waits};
+use super::cast::{self, Crowd, GO, agree, cast, count, first_id, lives, says, spawns, waits};
 use crate::support::House;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,5 +203,40 @@ async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     );
     assert_eq!(of("worker"), "worker queued, worker starting, worker started, worker failed");
     assert_eq!(crate::support::house::logs(&house.workspace()).len(), 4, "each try has its Log");
+    agree(&house.workspace());
+}
+
+#[tokio::test]
+async fn a_child_that_goes_on_is_not_started_anew_because_it_would_know_nothing() {
+    let script = cast(
+        [
+            spawns(&["first"], "explorer"),
+            waits(),
+            Box::new(|request| {
+                Reply::calls("send_input", json!({"id": first_id(request), "text": "second"}))
+            }),
+            waits(),
+            Box::new(|request| {
+                Reply::calls("send_input", json!({"id": first_id(request), "text": "third"}))
+            }),
+            waits(),
+            says("ok"),
+        ],
+        |task, _| match task {
+            "second" => Reply::status(503, "try later"),
+            task => Reply::says(&format!("saw {task}")),
+        },
+    );
+    let mut house = House::scripted(script).await;
+    house.config.retry.max_attempts = 1;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let path = conversation.log_path();
+    assert_eq!((count(path, "retrying"), count(path, "failed")), (0, 1));
+    assert_eq!(count(path, "finished"), 2);
+    assert_eq!(crate::support::house::logs(&house.workspace()).len(), 2, "it is one child");
+    let requests = house.requests();
+    let last = requests.iter().rfind(|request| cast::task(request).is_some()).unwrap();
+    assert_eq!(last.user_texts().first(), Some(&"first"), "it still knows what it did");
     agree(&house.workspace());
 }
