@@ -185,6 +185,10 @@ async fn after_a_restart_a_child_goes_on_and_what_was_lost_is_said() {
     let listed = house.requests().pop().unwrap();
     let listed = listed.outputs().join("\n");
     assert!(listed.contains("sub_00000000ff (worker) detached"), "{listed}");
+    assert!(
+        listed.contains("\n  did second\n"),
+        "what it came to is known after a restart: {listed}"
+    );
     assert_eq!(count(&path, "finished"), 2);
     assert_eq!(agree(&house.workspace()), 2);
 }
