@@ -217,6 +217,8 @@ async fn a_wish_can_be_checked_and_a_bad_one_starts_nothing() {
         })
         .collect();
     assert_eq!(results, [r#""auto""#, "not_found", "invalid_args", "not_found", "null"]);
+    let told = house.requests()[1].outputs().join("\n");
+    assert!(told.contains(r#""permission_mode":"auto""#), "the model reads the plan: {told}");
     assert!(lives(conversation.log_path()).is_empty());
     assert_eq!(logs(&house.workspace()).len(), 1);
 }
