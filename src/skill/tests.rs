@@ -73,7 +73,8 @@ fn the_nearest_that_is_trusted_counts() {
     assert_eq!(found.shadowed.len(), 1);
     assert_eq!(
         found.shadowed[0].to_string(),
-        "`a` is user:a/SKILL.md; not used: pixir:a/SKILL.md, repo:a/SKILL.md, repo:a/SKILL.md"
+        "`a` is user:.agents/skills/a/SKILL.md; not used: pixir:home/skills/a/SKILL.md, \
+         repo:.pixir/skills/a/SKILL.md, repo:.claude/skills/a/SKILL.md"
     );
     site.trust(&outer);
     assert_eq!(names(&skills.all())[0], "a=outer");
