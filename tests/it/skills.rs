@@ -149,6 +149,20 @@ async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result
 }
 
 #[tokio::test]
+async fn a_text_that_the_model_has_is_not_shown_to_it_twice() {
+    let view = || Reply::calls("skill_view", json!({"name": "tidy"}));
+    let house = House::with([view(), view(), Reply::says("Tidied.")]).await;
+    own(&house, "tidy", "description: Tidy things up", "Sort the lines.");
+    let (conversation, _) = house.turn("tidy up").await;
+    let facts = events(&conversation, "skill_activation");
+    assert_eq!((&facts[0]["repeated"], &facts[1]["repeated"]), (&Value::Null, &json!(true)));
+    assert_eq!(facts[0]["content_hash"], facts[1]["content_hash"]);
+    let last = texts(house.requests().last().unwrap().input(), "user").concat();
+    assert_eq!(last.matches("Sort the lines.").count(), 1, "{last}");
+    assert!(last.contains("whose text stands above"), "{last}");
+}
+
+#[tokio::test]
 async fn without_skills_there_is_nothing_to_see() {
     let house = House::with([Reply::says("ok")]).await;
     std::fs::create_dir_all(house.workspace().join(".agents/skills/empty")).unwrap();
