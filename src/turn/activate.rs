@@ -39,12 +39,16 @@ pub fn named_in(text: &str, found: &[Arc<Skill>]) -> Vec<Arc<Skill>> {
 impl Settings {
     /// What the Log is told of a Skill that the user named. A text that the model has is not repeated.
     pub fn activation(&self, skill: &Skill, history: &History) -> SkillActivation {
-        let mut fact = activation(skill, "user", &self.secrets);
-        if history.active_skill(skill.name()) == Some(skill.digest.as_str()) {
-            (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
-        }
-        fact
+        once(activation(skill, "user", &self.secrets), history)
     }
+}
+
+/// An activation without its text, if the model has that.
+pub(super) fn once(mut fact: SkillActivation, history: &History) -> SkillActivation {
+    if history.active_skill(&fact.name) == Some(fact.content_hash.as_str()) {
+        (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
+    }
+    fact
 }
 
 impl Turn {

@@ -8,17 +8,19 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
+use super::activate::once;
 use super::doom::{DoomGuard, Verdict};
 use super::permit::Allowed;
 use super::stance::Held;
 use super::{End, Turn};
 use crate::disk;
 use crate::error::{Kind, Report};
-use crate::event::{Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
+use crate::event::{Canonical, Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
 use crate::history;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
+use crate::session::SessionError;
 use crate::snapshot::Tracker;
 use crate::tool::{
     AnyTool, Desk, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
@@ -281,7 +283,14 @@ impl Turn {
             let (context, narrowed) = (context.clone(), narrowed.clone());
             Box::pin(async move {
                 narrowed.note(&fact);
-                context.record(fact).await.map(drop).map_err(|error| Report::from(&error))
+                let told = |error: SessionError| Report::from(&error);
+                let fact = match fact {
+                    Canonical::SkillActivation(skill) => {
+                        once(skill, &context.recent().await.map_err(told)?).into()
+                    }
+                    fact => fact,
+                };
+                context.record(fact).await.map(drop).map_err(told)
             })
         })
     }
