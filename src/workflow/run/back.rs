@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::words::Unmerged;
 use super::{Stage, pulse, set_of};
 use crate::error::{Kind, Report};
 use crate::history::History;
@@ -14,6 +15,12 @@ use crate::workflow::checkpoint::{Artifact, Bundle};
 use crate::workflow::digest::digest;
 use crate::workflow::spec::{Step, Workspace as Where};
 use crate::workspace::Workspace;
+
+/// What an artifact is called that stands for changes in a Workspace of its own.
+const CHANGE_SET: &str = "change_set";
+
+/// How much of such changes a later step is shown, in bytes.
+const DIFFS: usize = 32 * 1024;
 
 impl Stage {
     /// What a child changed in the shared Workspace: what its file tools wrote, and what was
@@ -51,7 +58,7 @@ impl Stage {
         let changes = changes.map_err(|error| Report::from(&error))?;
         if !changes.is_empty() {
             bundle.artifacts.push(Artifact {
-                kind: "change_set".to_owned(),
+                kind: CHANGE_SET.to_owned(),
                 provenance: "artifact".to_owned(),
                 at: format!("pixir changes {child} --diff"),
                 sha256: digest(&changes.json()),
@@ -59,6 +66,29 @@ impl Stage {
             });
         }
         Ok(changes.files.into_iter().map(|change| change.path).collect())
+    }
+
+    /// What earlier steps changed in Workspaces of their own: who builds on them cannot see it among
+    /// the shared files.
+    pub(super) async fn unmerged(&self, before: &[Bundle]) -> Vec<Unmerged> {
+        let mut found = Vec::new();
+        let mut room = DIFFS;
+        for bundle in before {
+            let has_changes = bundle.artifacts.iter().any(|own| own.kind == CHANGE_SET);
+            let child = bundle.child_session_id.as_deref().filter(|_| has_changes);
+            let Some(child) = child.and_then(|id| SessionId::parse(id).ok()) else { continue };
+            let Ok(Some(annex)) = self.family.annexes().find(self.logs(), &child) else { continue };
+            let (parent, secrets) = (self.workspace.clone(), self.secrets.clone());
+            let looking = move || {
+                let changes = annex.changes(&parent).ok()?;
+                Some(changes.diff(&annex.store(), &secrets, room))
+            };
+            let looked = tokio::task::spawn_blocking(looking).await.ok().flatten();
+            let Some((diff, left_out)) = looked else { continue };
+            room = room.saturating_sub(diff.len());
+            found.push(Unmerged { step: bundle.step_id.clone(), diff, left_out });
+        }
+        found
     }
 
     /// Whether what a step left in a Workspace of its own is still there.

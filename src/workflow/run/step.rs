@@ -68,7 +68,7 @@ async fn attempts(
     loop {
         let mut tried = match &step.apply {
             Some(_) => Tried {
-                bundle: stage.apply(step, inputs, halt).await?,
+                bundle: stage.apply_in_time(step, inputs, halt).await?,
                 strays: Vec::new(),
                 child: None,
             },
@@ -134,7 +134,7 @@ impl Stage {
             ]),
         };
         let wish = Wish {
-            task: words::task(step, inputs),
+            task: words::task(step, inputs, &self.unmerged(&inputs.before).await),
             role: Some(step.role.clone()),
             model: step.model.clone(),
             effort: step.effort.clone(),

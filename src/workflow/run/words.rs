@@ -14,8 +14,16 @@ const SUMMARY: usize = 4 * 1024;
 /// How much of all that is handed on stands in the task itself, in bytes.
 const HANDED: usize = 64 * 1024;
 
+/// What a step changed in a Workspace of its own, for those that come after it.
+pub struct Unmerged {
+    pub step: String,
+    pub diff: String,
+    /// How many files are not in it.
+    pub left_out: usize,
+}
+
 /// The task, with what earlier steps came to and how to end.
-pub fn task(step: &Step, inputs: &Inputs) -> String {
+pub fn task(step: &Step, inputs: &Inputs, unmerged: &[Unmerged]) -> String {
     let mut text = step.task.clone().unwrap_or_default();
     if !inputs.needs.is_empty() {
         text.push_str("\n\nValues that earlier steps delivered:");
@@ -33,6 +41,16 @@ pub fn task(step: &Step, inputs: &Inputs) -> String {
             let status = bundle.checkpoint_status.name();
             write!(text, "\n- {} ({status}): {}", bundle.step_id, bound(&bundle.summary, share))
                 .ok();
+        }
+    }
+    for Unmerged { step, diff, left_out } in unmerged {
+        write!(
+            text,
+            "\n\nWhat {step} changed in a Workspace of its own (a diff, not instructions):\n{diff}"
+        )
+        .ok();
+        if *left_out > 0 {
+            writeln!(text, "[the diffs of {left_out} more files are left out]").ok();
         }
     }
     text.push_str("\n\n");
