@@ -69,7 +69,7 @@ async fn attempts(
     loop {
         let mut tried = match &step.apply {
             Some(_) => Tried {
-                bundle: stage.apply(step, inputs, halt).await?,
+                bundle: stage.apply_in_time(step, inputs, halt).await?,
                 strays: Vec::new(),
                 child: None,
             },

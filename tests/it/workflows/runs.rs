@@ -282,6 +282,35 @@ async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_applies_has_no_more_time_than_it_was_given() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    house.write("a.txt", "old\n");
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "build", "task": "build: change it", "posture": "write"},
+            {"id": "land", "apply": "build", "timeout_ms": 2000, "verify": ["sleep 600"]},
+            {"id": "after", "task": "after", "role": "explorer", "depends_on": ["land"]},
+        ])),
+        6,
+    );
+    assert_eq!(
+        (status_of(&output, "land"), reason_of(&output, "land")),
+        ("failed", json!("timed_out"))
+    );
+    assert_eq!(status_of(&output, "after"), "held");
+    assert_eq!(output["timed_out_steps"], json!(["land"]));
+    let bundle = decided(&root_log(&house.workspace()), "land");
+    assert_eq!(bundle["verification"][0]["reason"], "cancelled");
+    assert_eq!(bundle["known_limitations"], json!(["timed_out", "merged_but_not_verified"]));
+    assert_eq!(house.read("a.txt"), "new\n", "a merge is never cut in the middle");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_holds_goes_on_or_ends_the_run_as_the_graph_says() {
     let answer = |told: &Told| match told.step() {
         "bad" => Reply::says("no\ncheckpoint_status: failed"),
