@@ -1,7 +1,7 @@
 //! The Roster: the roles that can be chosen, those of this build and those in files.
 //!
-//! A file is TOML, in a few folders of the project and of the user; it is read when somebody asks for
-//! a role by name, never before. Whatever is wrong with one is told with path and line. A role can only
+//! A file is TOML, in a few folders of the project and of the user; it is read when a Session is
+//! opened and when somebody asks for a role by name. Whatever is wrong with one is told with path and line. A role can only
 //! narrow what a Session may do; one of a project is a stranger's text until the user trusts it, and
 //! never stands in for one of this build.
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::execute::Prepared;
 use super::{End, Input, Settings, Turn};
+use crate::disk;
 use crate::error::Kind;
 use crate::event::{Canonical, SkillActivation};
 use crate::history::History;
@@ -67,7 +68,7 @@ impl Turn {
             return Ok(Vec::new());
         }
         let (skills, said) = (self.settings.skills.clone(), input.text.clone());
-        let named = tokio::task::spawn_blocking(move || named_in(&said, &skills.all().skills));
+        let named = disk::work(move || named_in(&said, &skills.all().skills));
         let mut named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
         named.retain(|skill| !input.is_delegated || !skill.front.is_for_people);
         let whom = if input.is_delegated { "parent" } else { "user" };

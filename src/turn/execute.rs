@@ -13,6 +13,7 @@ use super::doom::{DoomGuard, Verdict};
 use super::permit::Allowed;
 use super::stance::Held;
 use super::{End, Turn};
+use crate::disk;
 use crate::error::{Kind, Report};
 use crate::event::{Canonical, Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
 use crate::history;
@@ -214,7 +215,7 @@ impl Turn {
     async fn look_around(&self) {
         let tracker = self.settings.tracker.clone();
         let Some(tracker) = tracker.filter(Tracker::wants_survey) else { return };
-        match tokio::task::spawn_blocking(move || tracker.before_command()).await {
+        match disk::work(move || tracker.before_command()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "what files were is not kept"),
             Err(error) => tracing::warn!(%error, "what files were is not kept"),
@@ -231,7 +232,7 @@ impl Turn {
         guard.note(signature(&fact), result);
         let Some(name) = wanted else { return Ok(()) };
         let skills = self.settings.skills.clone();
-        let found = tokio::task::spawn_blocking(move || skills.find(&name)).await;
+        let found = disk::work(move || skills.find(&name)).await;
         match found.ok().flatten() {
             Some(skill) => self.hydrate(&skill, "model").await,
             None => Ok(()),

@@ -36,6 +36,7 @@ pub use purse::Purse;
 pub use stance::Stance;
 
 use crate::config::{Compaction, Miss, Retry, Sight, Window};
+use crate::disk;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
     AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
@@ -296,7 +297,7 @@ impl Turn {
     /// Keeps what the commands of this Turn left, so that it can be taken back.
     async fn look_back(&self) {
         let Some(tracker) = self.settings.tracker.clone() else { return };
-        match tokio::task::spawn_blocking(move || tracker.end()).await {
+        match disk::work(move || tracker.end()).await {
             Ok(Ok(None)) => {}
             Ok(Ok(Some(reason))) => tracing::info!(reason, "undo covers file tools only"),
             Ok(Err(error)) => tracing::warn!(%error, "what commands left is not kept"),

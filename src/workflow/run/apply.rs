@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::step::Inputs;
 use super::{NAMED, Stage};
 use crate::annex::{self, Annex, AnnexError, Deed};
+use crate::disk;
 use crate::error::{Explain, Report};
 use crate::id::SessionId;
 use crate::snapshot::{Hash, Store, Tracker};
@@ -49,7 +50,7 @@ impl Stage {
         let (own, workspace, tracker) =
             (annex.clone(), self.workspace.clone(), self.tracker.clone());
         let merging = move || merge(&own, &workspace, tracker.as_ref());
-        let merged = tokio::task::spawn_blocking(merging).await.unwrap_or(Err(AnnexError::Crashed));
+        let merged = disk::work(merging).await.unwrap_or(Err(AnnexError::Crashed));
         let deed = match merged {
             Ok(deed) => deed,
             Err(error) => {

@@ -190,6 +190,8 @@ async fn an_approved_change_lands_and_another_one_does_not() {
         let house = house(move |told| match (told.step(), told.turn) {
             ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
             ("review", _) => {
+                // It judges a change that its own files do not have.
+                assert!(told.task.contains("-old\n+new"), "{}", told.task);
                 Reply::says(&format!(r#"Looked at it. {{"verdict": "{verdict}", "findings": []}}"#))
             }
             _ => Reply::says(READY),
