@@ -162,7 +162,21 @@ impl Conversation {
         context: Option<String>,
     ) -> Result<(), ConversationError> {
         let resources = self.keep(attachments).await?;
-        let input = turn::Input { text: input.text, resources, context };
+        self.begin(turn::Input { text: input.text, resources, context, is_delegated: false }).await
+    }
+
+    /// Hands on a task that another agent wrote: no person speaks in it.
+    pub async fn delegate(
+        &self,
+        input: Input,
+        attachments: Vec<Attachment>,
+        context: String,
+    ) -> Result<(), ConversationError> {
+        let (resources, context) = (self.keep(attachments).await?, Some(context));
+        self.begin(turn::Input { text: input.text, resources, context, is_delegated: true }).await
+    }
+
+    async fn begin(&self, input: turn::Input) -> Result<(), ConversationError> {
         let settings = Arc::clone(&self.settings);
         let body = Box::new(move |context| -> futures_util::future::BoxFuture<'static, Status> {
             Box::pin(turn::run(context, settings, input))

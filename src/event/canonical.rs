@@ -382,7 +382,7 @@ pub struct SkillActivation {
     /// The only tools of its Turn, as they are written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_tools: Vec<String>,
-    /// `user` or `model`.
+    /// `user`, `model`, or `parent` when another agent named it in a task.
     #[serde(default)]
     pub activated_by: String,
     #[serde(flatten)]

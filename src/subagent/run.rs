@@ -302,7 +302,7 @@ impl Run {
         let context =
             context::text(&self.record, &self.terms.facts, self.link.parent.id(), max_depth);
         let input = Input { text: self.text.clone() };
-        let sent = conversation.send_in(input, attachments, Some(context)).await;
+        let sent = conversation.delegate(input, attachments, context).await;
         sent.map_err(|error| Report::from(&error))
     }
 

@@ -132,6 +132,8 @@ pub struct Input {
     pub resources: Vec<Descriptor>,
     /// What whoever sends it knows of the moment, and says who that is.
     pub context: Option<String>,
+    /// Another agent wrote it, and no person.
+    pub is_delegated: bool,
 }
 
 /// Runs a Turn to its end, records that end, and says how it went.
@@ -257,7 +259,7 @@ impl Turn {
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
         self.settings.shelf.begin_turn(&history, &input.resources);
-        let active = self.activate(&input.text, &history).await?;
+        let active = self.activate(&input, &history).await?;
         let message = UserMessage {
             text: self.settings.secrets.clean(&input.text).into_owned(),
             context: is_news.then_some(context),
@@ -268,7 +270,8 @@ impl Turn {
         if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
             tracker.begin(seq);
         }
-        for skill in active {
+        // Context is looked up for a person, or for a model that asks for it by a call.
+        for skill in active.into_iter().filter(|_| !input.is_delegated) {
             self.hydrate(&skill, "user").await?;
         }
         Ok(())
