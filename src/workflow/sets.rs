@@ -132,6 +132,7 @@ mod tests {
             output: None,
             verify: Vec::new(),
             gate: None,
+            answer_is_enough: false,
         }
     }
 

@@ -5,7 +5,7 @@ mod runs;
 mod shown;
 mod spec;
 mod storm;
-mod troupe;
+pub mod troupe;
 
 use pixir::workbench;
 use serde_json::{Map, Value, json};
