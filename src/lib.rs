@@ -74,7 +74,9 @@ pub use config::reference as settings_reference;
 /// The schema of Workflows and the reference of their keys, for the test that keeps them true; not a
 /// part of the API.
 #[doc(hidden)]
-pub use workflow::{reference as workflow_reference, schema as workflow_schema};
+pub use workflow::{
+    delegate_reference, delegate_schema, reference as workflow_reference, schema as workflow_schema,
+};
 
 /// Tools without a Session, for tests and benches; not a part of the API.
 #[doc(hidden)]

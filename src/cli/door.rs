@@ -380,7 +380,12 @@ impl Context {
 
     /// What to type to go on with a Session.
     pub fn resume_command(&self, id: &SessionId, workspace: &Path) -> String {
-        let mut command = format!("{} resume {id}", self.program());
+        self.command_here(&format!("resume {id}"), workspace)
+    }
+
+    /// What to type for something that is kept in a Workspace.
+    pub fn command_here(&self, words: &str, workspace: &Path) -> String {
+        let mut command = format!("{} {words}", self.program());
         if let Some(provider) = &self.flags.provider {
             command = format!("{command} --provider {}", quoted(provider));
         }

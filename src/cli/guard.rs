@@ -29,6 +29,7 @@ const HERE: &[&str] = &[
     "fork",
     "compact",
     "tree",
+    "delegate",
     "changes",
     "merge",
     "config",
@@ -40,9 +41,6 @@ const HERE: &[&str] = &[
     "help",
 ];
 
-/// Commands that Pixir promises and this version does not have yet.
-const LATER: &[&str] = &["delegate"];
-
 /// Whether a word is a command of this build.
 pub fn is_reserved(word: &str) -> bool {
     HERE.contains(&word)
@@ -53,14 +51,10 @@ pub fn check(words: &[String], literal: &[String]) -> Result<(), Report> {
     let ([word], []) = (words, literal) else { return Ok(()) };
     let as_prompt = format!("if it is meant as a prompt: pixir -- {word}");
     let lower = word.to_lowercase();
-    if let Some(later) = LATER.iter().find(|name| **name == lower) {
-        return Err(bad_argument(format!("the command `{later}` is not in this version of Pixir"))
-            .with_next_actions(vec!["see `pixir --help` for what there is".into(), as_prompt]));
-    }
     let near = |name: &&&str| {
         name.len().abs_diff(lower.len()) <= 1 && strsim::damerau_levenshtein(&lower, name) <= 1
     };
-    let Some(meant) = HERE.iter().chain(LATER).find(near) else { return Ok(()) };
+    let Some(meant) = HERE.iter().find(near) else { return Ok(()) };
     Err(bad_argument(format!("`{word}` is not a command, did you mean `{meant}`?"))
         .with_next_actions(vec![format!("pixir {meant}"), as_prompt]))
 }
@@ -88,13 +82,7 @@ mod tests {
         meant("veryfy", "verify");
         meant("logni", "login");
         meant("docter", "doctor");
-    }
-
-    #[test]
-    fn a_promised_command_is_not_a_prompt() {
-        let message = "the command `delegate` is not in this version of Pixir";
-        check_word("delegate", Some(message));
-        check_word("Delegate", Some(message));
+        meant("delegat", "delegate");
     }
 
     #[test]

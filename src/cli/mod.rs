@@ -12,6 +12,7 @@ mod chosen;
 mod compact;
 mod completions;
 mod config;
+mod delegate;
 mod demo;
 mod diagnose;
 mod doctor;
@@ -231,6 +232,7 @@ pub enum Command {
     Skills(skills::SkillsArgs),
     Agents(agents::AgentsArgs),
     Workflow(workflow::WorkflowArgs),
+    Delegate(delegate::DelegateArgs),
     Trust(trust::TrustArgs),
     Untrust(trust::UntrustArgs),
     Undo(undo::UndoArgs),
@@ -268,6 +270,7 @@ impl Command {
             Command::Skills(_) => "skills",
             Command::Agents(_) => "agents",
             Command::Workflow(_) => "workflow",
+            Command::Delegate(_) => "delegate",
             Command::Trust(_) => "trust",
             Command::Untrust(_) => "untrust",
             Command::Undo(_) => "undo",
@@ -344,6 +347,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         Command::Skills(args) => skills::skills(args, context),
         Command::Agents(args) => agents::agents(args, context),
         Command::Workflow(args) => workflow::workflow(&args, context),
+        Command::Delegate(args) => delegate::delegate(&args, context),
         Command::Trust(args) => trust::trust(&args, context),
         Command::Untrust(args) => trust::untrust(&args, context),
         Command::Undo(args) => undo::undo(&args, context),

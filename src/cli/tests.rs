@@ -47,7 +47,7 @@ fn words_that_are_no_command_are_a_prompt() {
         ("fix -- resume x", &["fix"], &["resume", "x"]),
         ("-", &["-"], &[]),
         ("help me with this", &["help", "me", "with", "this"], &[]),
-        ("delegate page is broken", &["delegate", "page", "is", "broken"], &[]),
+        ("the delegate page is broken", &["the", "delegate", "page", "is", "broken"], &[]),
     ];
     for (line, words, literal) in table {
         let (own_words, own_literal) = prompt_of(line);
@@ -99,7 +99,7 @@ fn what_makes_no_sense_is_refused_and_mentions_the_way_out() {
     {
         refusal_of(line);
     }
-    assert!(refusal_of("delegate").0.message.contains("not in this version"));
+    assert!(refusal_of("delegate").0.message.contains("--spec"));
 }
 
 #[test]

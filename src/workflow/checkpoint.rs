@@ -10,6 +10,9 @@ use crate::event::SubagentUsage;
 /// The shape of a bundle.
 pub const VERSION: u32 = 3;
 
+/// The limitation of a step that did not say whether it is ready.
+pub const NOT_STATED: &str = "checkpoint_not_stated";
+
 /// What is known of a step at its end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bundle {

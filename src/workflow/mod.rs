@@ -1,11 +1,12 @@
 //! Workflows: graphs of steps that run as Subagents, and what is known of each step at its end.
 //!
 //! What is asked for is a `spec`, or a `template` that becomes one; who may run beside whom is decided by
-//! `sets`, and `plan` says what that comes to. A `run` drives the `board`; everything that it does is a `workflow_event` in the Log of the Session that it belongs
+//! `sets`, and `plan` says what that comes to; `delegate` makes one of what another program hands over. A `run` drives the `board`; everything that it does is a `workflow_event` in the Log of the Session that it belongs
 //! to, and `fold` reads that back.
 
 mod board;
 mod checkpoint;
+mod delegate;
 mod digest;
 mod find;
 mod fold;
@@ -23,6 +24,11 @@ mod tool;
 mod watch;
 
 pub use checkpoint::Bundle;
+pub use delegate::{
+    Commands as DelegateCommands, Delegation, Progress, Source as DelegateSource,
+    plan as delegate_plan, reference as delegate_reference, schema as delegate_schema,
+    shown as delegate_shown,
+};
 pub use find::{Found, all, cut_off_before, find, session_named};
 pub use fold::{Past, cut_off};
 pub use odd::odd;

@@ -133,6 +133,7 @@ mod tests {
             output: None,
             verify: Vec::new(),
             gate: None,
+            answer_is_enough: false,
         }
     }
 

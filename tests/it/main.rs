@@ -32,6 +32,8 @@ mod confinement;
 mod cut_off;
 /// A Log cut and flipped in every way.
 mod damage;
+/// Many tasks of another program, and one answer.
+mod delegate;
 /// Pages that cannot lie.
 mod docs;
 /// Is everything in place?

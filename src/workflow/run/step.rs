@@ -16,7 +16,7 @@ use crate::id::SessionId;
 use crate::log::Log;
 use crate::subagent::{Record, Status, Terms, Wish, WorkspaceMode, verdict};
 use crate::tool::bound;
-use crate::workflow::checkpoint::{Bundle, Payload};
+use crate::workflow::checkpoint::{Bundle, NOT_STATED, Payload};
 use crate::workflow::outcome::{Readiness, StepStatus};
 use crate::workflow::spec::{Posture, Step, Workspace as Where};
 
@@ -307,7 +307,10 @@ fn state(step: &Step, text: &str, schema: Option<&AnswerSchema>, bundle: &mut Bu
         Some(Readiness::CheckpointReady) => {}
         Some(other) => bundle.lower(other, "stated_by_subagent"),
         None if !step.verify.is_empty() => {}
-        None => bundle.lower(Readiness::Partial, "checkpoint_not_stated"),
+        None if step.answer_is_enough => {
+            bundle.known_limitations.push(NOT_STATED.to_owned());
+        }
+        None => bundle.lower(Readiness::Partial, NOT_STATED),
     }
 }
 

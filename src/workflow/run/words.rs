@@ -58,6 +58,10 @@ fn ending(step: &Step) -> &'static str {
         "Your last message must be one JSON value of the stated schema, and nothing else."
     } else if step.role == "reviewer" {
         "End with your verdict as one JSON object, as your role says."
+    } else if step.answer_is_enough {
+        "If the task is not done, end your last message with one line: `checkpoint_status: partial` if something \
+         is missing, `checkpoint_status: needs_orchestrator` if somebody has to decide something, or \
+         `checkpoint_status: failed`."
     } else {
         "End your last message with one line: `checkpoint_status: checkpoint_ready` if the task is done and \
          checked, `checkpoint_status: partial` if something is missing, or `checkpoint_status: \

@@ -7,31 +7,36 @@ use serde_json::{Map, Value, json};
 use super::shape::{Group, Key, Shape};
 
 /// The longest task, in bytes.
-const TASK: usize = 32 * 1024;
+pub const TASK: usize = 32 * 1024;
 /// The longest name of a model or an effort, and of a Workflow.
-const WORD: usize = 100;
+pub const WORD: usize = 100;
 /// The longest description.
 const WORDS: usize = 4_000;
 /// The longest command of a check.
-const COMMAND: usize = 16 * 1024;
+pub const COMMAND: usize = 16 * 1024;
 /// How many steps there may be.
 pub const MOST_STEPS: usize = 2_000;
 /// How many globs a set may have.
-const MOST_GLOBS: usize = 64;
+pub const MOST_GLOBS: usize = 64;
 /// The longest that a whole run may take: a week.
-const LONGEST_RUN: u64 = 7 * 24 * 3_600_000;
+pub const LONGEST_RUN: u64 = 7 * 24 * 3_600_000;
 /// The longest that a step or a check may take, whatever the config allows: a day.
-const LONGEST_STEP: u64 = 24 * 3_600_000;
+pub const LONGEST_STEP: u64 = 24 * 3_600_000;
 /// The usual time of a run.
 pub const USUAL_RUN: u64 = 3_600_000;
 /// The usual time of a check.
 pub const USUAL_CHECK: u64 = 600_000;
 
-const fn key(name: &'static str, shape: Shape, default: &'static str, doc: &'static str) -> Key {
+pub const fn key(
+    name: &'static str,
+    shape: Shape,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
     Key { name, shape, is_required: false, default, doc }
 }
 
-const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Key {
+pub const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Key {
     Key { name, shape, is_required: true, default: "", doc }
 }
 
@@ -302,7 +307,7 @@ pub fn schema() -> Value {
     whole
 }
 
-fn object(group: &Group) -> Value {
+pub fn object(group: &Group) -> Value {
     let properties: Map<String, Value> = group
         .keys
         .iter()
@@ -332,9 +337,14 @@ fn object(group: &Group) -> Value {
 
 /// The tables of the reference, as Markdown.
 pub fn reference() -> String {
+    reference_of(&ALL)
+}
+
+/// Some tables, as Markdown.
+pub fn reference_of(groups: &[&Group]) -> String {
     let cell = |text: &str| text.replace('|', "\\|");
     let mut page = String::new();
-    for group in ALL {
+    for group in groups {
         // Writing to a String cannot fail.
         writeln!(page, "\n### {}\n", heading(group.name)).ok();
         page.push_str("| key | value | default | |\n|---|---|---|---|\n");

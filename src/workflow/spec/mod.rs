@@ -6,10 +6,10 @@
 mod flaw;
 mod graph;
 mod json;
-mod keys;
+pub mod keys;
 mod output;
 mod read;
-mod shape;
+pub mod shape;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use serde_json::Value;
 pub use flaw::{Flaw, SpecError, quoted};
 pub use json::read as parse;
 pub use keys::{reference, schema};
-pub use read::{Ground, misfit, parameters};
+pub use read::{Ground, in_order, misfit, parameters};
 
 use crate::permission::sorted;
 use crate::skill::sha256;
@@ -119,6 +119,10 @@ pub struct Step {
     /// The review that must approve before this step starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<String>,
+    /// It is ready when it is answered, unless the answer says otherwise: whoever asked judges it.
+    /// No spec says so; `delegate` does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answer_is_enough: bool,
 }
 
 impl Step {

@@ -120,7 +120,9 @@ pub fn misfit(error: TemplateError) -> Flaw {
             Flaw::new("/parameters", message).accepting(&name, &known)
         }
         TemplateError::Missing { name } => {
-            let message = format!("the parameter `{name}` needs a value: --arg {name}=...");
+            let message = format!(
+                "the parameter `{name}` needs a value: --arg {name}=..., or `{name}` in `arguments`"
+            );
             Flaw::new(inside("/parameters", &name), message)
         }
         TemplateError::Mistyped { name, expected } => {
@@ -144,7 +146,7 @@ fn sorted(flaws: Vec<Flaw>, value: &Value) -> SpecError {
 }
 
 /// Flaws in the order of the file.
-fn in_order(mut flaws: Vec<Flaw>, value: &Value) -> Vec<Flaw> {
+pub fn in_order(mut flaws: Vec<Flaw>, value: &Value) -> Vec<Flaw> {
     flaws.sort_by_cached_key(|flaw| {
         let mut at = Some(value);
         let places = flaw.pointer.split('/').skip(1).map(|part| match at {

@@ -70,7 +70,8 @@ pub fn is_id(text: &str) -> bool {
 }
 
 impl Group {
-    fn names(&self) -> Vec<&'static str> {
+    /// The names of all keys.
+    pub fn names(&self) -> Vec<&'static str> {
         self.keys.iter().map(|key| key.name).collect()
     }
 

@@ -106,6 +106,7 @@ impl Draft {
                 .filter_map(|(_, value)| check(value))
                 .collect(),
             gate: text(good, "gate").map(str::to_owned),
+            answer_is_enough: false,
         };
         let is_vague = reader.flaws.len() > before || good.len() < all.len();
         Self { step, pointer, edges, states_output: all.contains_key("output"), is_vague }

@@ -6,7 +6,7 @@ mod runs;
 mod shown;
 mod spec;
 mod storm;
-mod troupe;
+pub mod troupe;
 
 use pixir::workbench;
 use serde_json::{Map, Value, json};

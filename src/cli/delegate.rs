@@ -1,0 +1,309 @@
+//! `pixir delegate`: many tasks of another program in one process, and one answer for all of them.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use clap::Args;
+use serde_json::{Map, json};
+use tokio_util::sync::CancellationToken;
+
+use super::drive::{Attended, Driver, in_runtime};
+use super::exit::{self, Exit};
+use super::{Context, bad_argument, say};
+use crate::error::{Explain, Kind, Report};
+use crate::event::{Canonical, EventKind, Heard, PermissionMode, WorkflowEvent};
+use crate::harness::{Which, WorkflowOrder};
+use crate::render::{Envelope, Paper, Signalled, clean};
+use crate::workflow::{
+    DelegateCommands, DelegateSource, Delegation, Finished, Flaw, Ground, Halt, Outcome, Progress,
+    SpecError, Written, delegate_plan, delegate_shown,
+};
+
+/// More than any spec may have; what is larger is refused without being read to its end.
+const LARGEST: u64 = 1_000_001;
+
+/// Hand many tasks over at once, and get one answer
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Hand many tasks over at once, and get one answer; for other agents and for CI.\n\n\
+        The spec is one JSON object: `tasks`, a `workflow` or a `template`, with limits and a budget; docs/delegate.md has \
+        every key. The tasks run as Subagents of one new Session, in this process, read-only unless the spec says otherwise. \
+        With --json, stdout gets exactly one envelope with every child at its index, its Log and the command that goes on \
+        with it. With --dry-run the spec is checked and planned, without a credential and without a network. At the horizon \
+        (`limits.timeout_ms`, or --timeout), and on Ctrl-C, whatever still works is cancelled and recorded as such.\n\n\
+        Exit codes: 0 all completed, or planned; 2 a spec that is wrong; 3 denied; 4 not signed in, or the Provider refused \
+        the credential; 5 busy; 6 partial or failed; 7 the Log cannot be written; 124 the horizon was reached; 130 cancelled.",
+    after_long_help = "Examples:\n  pixir delegate --spec tasks.json --json\n  \
+        echo '{\"tasks\": [\"what does src do?\", \"what is tested?\"]}' | pixir delegate --spec - --json --progress\n  \
+        pixir delegate --spec tasks.json --dry-run"
+)]
+pub struct DelegateArgs {
+    /// The file with the spec; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    spec: String,
+    /// Tell what happens as lines of JSON on stderr, and nothing else there
+    #[arg(long)]
+    progress: bool,
+}
+
+pub fn delegate(args: &DelegateArgs, context: &Context) -> Result<Exit, Report> {
+    let mut teller = Teller {
+        paper: Paper::standard(Signalled::default()),
+        progress: args.progress.then(|| Progress::new(context.started, String::new())),
+    };
+    // Lines of JSON stand alone on stderr.
+    let quiet = Context {
+        flags: super::Flags {
+            quiet: context.flags.quiet || args.progress,
+            ..context.flags.clone()
+        },
+        environment: context.environment.clone(),
+        started: context.started,
+    };
+    let done = hand_over(args, &quiet, &mut teller);
+    match done {
+        Err(report) if args.progress => {
+            let exit = exit::of_report(&report);
+            if context.flags.json {
+                let took = context.started.elapsed();
+                say(&Envelope::failure("delegate", report.clone(), took).line());
+            }
+            teller.refused(&report, exit);
+            Ok(exit)
+        }
+        done => done,
+    }
+}
+
+fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Result<Exit, Report> {
+    if context.flags.events {
+        return Err(bad_argument("--events goes with a prompt; `delegate` has --progress"));
+    }
+    let workspace = context.workspace()?;
+    let mut delegation = read(args, &workspace, context)?;
+    let config = context.settings(Some(&workspace))?.config;
+    if let Some(most) = config.budget.timeout {
+        let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
+        let own = &mut delegation.workflow.limits.timeout_ms;
+        *own = (*own).min(most);
+    }
+    refuse_writers(&delegation, &config.permission_mode)?;
+    if context.flags.dry_run {
+        let plan = delegate_plan(&delegation, &workspace);
+        let text = if context.flags.json {
+            Envelope::success("delegate", plan.output, context.started.elapsed()).line()
+        } else {
+            clean(&plan.text)
+        };
+        say(&text);
+        teller.over("planned", Exit::Answered);
+        return Ok(Exit::Answered);
+    }
+    check_trust(&delegation, &workspace, context)?;
+    let opened = context.open(&workspace, None)?;
+    in_runtime(async {
+        let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
+        if let Some(progress) = &mut teller.progress {
+            *progress = Progress::new(context.started, driver.conversation.id().to_string());
+        }
+        let finished = run(&delegation, &mut driver, teller).await;
+        driver.remember();
+        driver.harness.cancel_children(&driver.conversation).await;
+        driver.settle().await;
+        let finished = finished?;
+        let exit = exit_of(&finished);
+        show(&delegation, &finished, exit, &mut driver, context)?;
+        teller.over(finished.outcome.name(), exit);
+        Ok(exit)
+    })
+}
+
+async fn run(
+    delegation: &Delegation,
+    driver: &mut Driver<'_>,
+    teller: &mut Teller,
+) -> Result<Finished, Report> {
+    let template = match &delegation.source {
+        DelegateSource::Template(name) => Some(name.clone()),
+        DelegateSource::Tasks | DelegateSource::Workflow => None,
+    };
+    let order = WorkflowOrder { workflow: delegation.workflow.clone(), template, past: None };
+    let cancel = CancellationToken::new();
+    let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
+    let stop = async move { cancel.cancel() };
+    match driver.attend(work, stop, |heard| teller.hear(heard)).await {
+        Attended::Done { value, .. } => value,
+        Attended::Abandoned => Err(Report::new(Kind::Interrupted, "stopped by a second signal")),
+    }
+}
+
+/// The spec, whole; everything that is wrong with it is told at once.
+fn read(args: &DelegateArgs, workspace: &Path, context: &Context) -> Result<Delegation, Report> {
+    let text = bytes(&args.spec, context)?;
+    let limits = context.settings(Some(workspace))?.config.subagents;
+    let roster = context.roster(workspace)?;
+    let role = |name: &str| roster.find(name).ok();
+    let ground = |arguments| Ground { role: &role, roles: roster.names(), limits, arguments };
+    let skills = context.skills(workspace)?;
+    let templates = |name: &str, arguments| {
+        let written = Written::template(&skills, name).map_err(|error| lost(name, &error))?;
+        written.read(&ground(arguments))
+    };
+    Delegation::read(&text, &ground(Map::new()), &templates).map_err(|error| Report::from(&error))
+}
+
+/// What a template that cannot be had says of itself.
+fn lost(name: &str, error: &impl Explain) -> SpecError {
+    let flaw = Flaw::new("", error.to_string());
+    let known: Vec<String> =
+        serde_json::from_value(error.details()["known"].clone()).unwrap_or_default();
+    SpecError::one(if known.is_empty() { flaw } else { flaw.accepting(name, &known) })
+}
+
+/// Refuses the template of a stranger: it can be looked at, not run.
+fn check_trust(delegation: &Delegation, workspace: &Path, context: &Context) -> Result<(), Report> {
+    let DelegateSource::Template(name) = &delegation.source else { return Ok(()) };
+    let written = Written::template(&context.skills(workspace)?, name);
+    written.and_then(|written| written.check_trust()).map_err(|error| Report::from(&error))
+}
+
+fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {
+    let unreadable =
+        |error: std::io::Error| bad_argument(format!("the spec {spec} cannot be read: {error}"));
+    let mut bytes = Vec::new();
+    let from: Box<dyn Read> = match (spec, &context.flags.cwd) {
+        ("-", _) => Box::new(std::io::stdin()),
+        (path, Some(cwd)) => Box::new(File::open(cwd.join(path)).map_err(unreadable)?),
+        (path, None) => Box::new(File::open(path).map_err(unreadable)?),
+    };
+    from.take(LARGEST).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+/// Who may only read cannot have others write: that is said before anything starts.
+fn refuse_writers(delegation: &Delegation, mode: &PermissionMode) -> Result<(), Report> {
+    let writers = delegation.writers();
+    if *mode != PermissionMode::ReadOnly || writers.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("{} of the children would write, and this run is read-only", writers.len());
+    Err(Report::new(Kind::PermissionDenied, message)
+        .with_details(json!({ "children": writers }))
+        .with_next_actions(vec![
+            "leave --read-only out, or give them the posture read_only".into(),
+        ]))
+}
+
+fn show(
+    delegation: &Delegation,
+    finished: &Finished,
+    exit: Exit,
+    driver: &mut Driver<'_>,
+    context: &Context,
+) -> Result<(), Report> {
+    let workspace = driver.conversation.workspace().to_owned();
+    let session = |word: &str, id: &str| context.command_here(&format!("{word} {id}"), &workspace);
+    let run = |id: &str| context.command_here(&format!("workflow resume {id}"), &workspace);
+    let commands = DelegateCommands { session: &session, run: &run };
+    let shown = delegate_shown(delegation, finished, &workspace, exit as u8, &commands);
+    let text = if context.flags.json {
+        let command = match finished.outcome {
+            Outcome::Completed => driver.resume_command(),
+            _ => run(&finished.run),
+        };
+        let took = context.started.elapsed();
+        let mut envelope = Envelope::outcome("delegate", word_of(exit), shown.output, took);
+        envelope.error = error_of(finished, exit);
+        envelope.of_session(&finished.session_id, command).line()
+    } else {
+        clean(&shown.text)
+    };
+    driver.view.answer(&text).map_err(|_| Report::new(Kind::Interrupted, "nobody reads stdout"))
+}
+
+/// The word of the envelope.
+fn word_of(exit: Exit) -> &'static str {
+    match exit {
+        Exit::Answered => "completed",
+        Exit::TimedOut => "timed_out",
+        Exit::Interrupted => "interrupted",
+        Exit::NotSignedIn => "error",
+        _ => "incomplete",
+    }
+}
+
+/// Why it is not complete.
+fn error_of(finished: &Finished, exit: Exit) -> Option<Report> {
+    let count = finished.bundles.len();
+    let ready = finished.bundles.iter().filter(|bundle| bundle.dependent_safe).count();
+    let (kind, why) = match exit {
+        Exit::Answered => return None,
+        Exit::TimedOut => (Kind::Timeout, "the horizon was reached: "),
+        Exit::Interrupted => (Kind::Interrupted, "it was cancelled: "),
+        Exit::NotSignedIn => (Kind::AuthRefused, "the Provider refused the credential: "),
+        _ => (Kind::Incomplete, ""),
+    };
+    Some(Report::new(kind, format!("{why}{ready} of {count} children are completed")))
+}
+
+/// The code for a delegation.
+fn exit_of(finished: &Finished) -> Exit {
+    match (finished.outcome, &finished.halt) {
+        (Outcome::Completed, _) => return Exit::Answered,
+        (Outcome::Cancelled, _) => return Exit::Interrupted,
+        (Outcome::Partial | Outcome::Failed, Some(Halt::Deadline)) => return Exit::TimedOut,
+        (Outcome::Partial | Outcome::Failed, _) => {}
+    }
+    let is_refused = |summary: &str| {
+        [Kind::AuthRefused, Kind::NotAuthenticated]
+            .iter()
+            .any(|kind| summary.starts_with(&format!("{}: ", kind.name())))
+    };
+    // Nobody got anything, and all for the same reason.
+    if finished.bundles.iter().all(|bundle| is_refused(&bundle.summary)) {
+        Exit::NotSignedIn
+    } else {
+        Exit::NoAnswer
+    }
+}
+
+/// Tells what happens on stderr, when somebody asked for that.
+struct Teller {
+    paper: Paper,
+    progress: Option<Progress>,
+}
+
+impl Teller {
+    fn hear(&mut self, heard: &Heard) {
+        let Some(event) = workflow_event(heard) else { return };
+        let line = self.progress.as_mut().and_then(|progress| progress.hear(event));
+        self.tell(line);
+    }
+
+    fn over(&mut self, status: &str, exit: Exit) {
+        let line = self.progress.as_mut().map(|progress| progress.over(status, exit as u8));
+        self.tell(line);
+    }
+
+    fn refused(&mut self, report: &Report, exit: Exit) {
+        let error = json!(report);
+        let line = self.progress.as_mut().map(|progress| progress.refused(&error, exit as u8));
+        self.tell(line);
+    }
+
+    fn tell(&mut self, line: Option<String>) {
+        if let Some(line) = line {
+            self.paper.activity(line.as_bytes());
+        }
+    }
+}
+
+fn workflow_event(heard: &Heard) -> Option<&WorkflowEvent> {
+    let Heard::Event(event) = heard else { return None };
+    match event.kind() {
+        EventKind::Canonical(Canonical::WorkflowEvent(event)) => Some(event),
+        EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,
+    }
+}

@@ -1,0 +1,175 @@
+//! How a delegation ends before its time: the horizon, signals, and what is refused.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use super::{adds_up, fits, hand_over, house, statuses};
+use crate::subagents::cast::agree;
+use crate::support::House;
+use crate::support::desk::{Ran, ran};
+use crate::support::house::logs;
+use crate::workflows::troupe::{facts, root_log};
+
+/// Whether a process with this mark in its arguments is alive.
+fn is_alive(mark: &str) -> bool {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut processes = entries.filter_map(|entry| {
+        let name = entry.file_name().to_string_lossy().parse::<u32>().ok()?;
+        std::fs::read(format!("/proc/{name}/cmdline")).ok()
+    });
+    processes.any(|words| String::from_utf8_lossy(&words).contains(mark))
+}
+
+/// The tasks that never end by themselves.
+const SLEEPERS: [&str; 3] = ["one", "two", "three"];
+
+/// A house whose children run a command that never ends, and say so in a file of their folder.
+async fn sleepers(mark: &str) -> House {
+    let mark = mark.to_owned();
+    let house = house(move |told| match told.step() {
+        "quick" => Reply::says("Done."),
+        step => {
+            let command = format!("touch {step}/here; sleep 6{mark} & sleep 6{mark}; wait");
+            Reply::calls("bash", json!({"command": command}))
+        }
+    })
+    .await;
+    for id in SLEEPERS {
+        std::fs::create_dir(house.workspace().join(id)).unwrap();
+    }
+    house
+}
+
+/// Whether all of them run their commands.
+fn all_sleep(house: &House) -> bool {
+    SLEEPERS.iter().all(|id| house.workspace().join(id).join("here").exists())
+}
+
+fn sleeping_tasks() -> Value {
+    let writer = |id: &str| {
+        json!({"id": id, "task": id, "posture": "write", "workspace": "shared", "read_set": [],
+            "write_set": format!("{id}/")})
+    };
+    let [one, two, three] = SLEEPERS.map(writer);
+    json!([{"id": "quick", "task": "quick", "read_set": "docs/**"}, one, two, three])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_horizon_everything_is_cancelled_and_recorded() {
+    // On a machine that is slow a near horizon comes before the commands do; then a later one is tried.
+    for (number, horizon) in [4_000, 12_000, 36_000].into_iter().enumerate() {
+        let mark = format!("{}1{number}", std::process::id());
+        let house = sleepers(&mark).await;
+        let spec = json!({"tasks": sleeping_tasks(), "limits": {"timeout_ms": horizon}});
+        let envelope = hand_over(&house, &spec, &[], 124);
+        let output = &envelope["output"];
+        assert_eq!(
+            (&envelope["status"], &envelope["error"]["kind"]),
+            (&json!("timed_out"), &json!("timeout"))
+        );
+        assert_eq!(output["reason"], "deadline");
+        assert!(!is_alive(&format!("sleep 6{mark}")), "nothing survives");
+        agree(&house.workspace());
+        let log = root_log(&house.workspace());
+        let last = facts(&log).pop().unwrap();
+        assert_eq!((&last["kind"], &last["reason"]), (&json!("finished"), &json!("deadline")));
+        let decided = facts(&log).into_iter().filter(|fact| fact["kind"] == "checkpoint_decided");
+        assert_eq!(decided.count(), 4, "every child has its end in the Log");
+        if all_sleep(&house) {
+            assert_eq!(statuses(output)[1..], ["timed_out"; 3]);
+            return;
+        }
+    }
+    panic!("the commands never started");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_cancels_all_children_and_still_answers() {
+    for (number, signal) in [Signal::SIGINT, Signal::SIGTERM].into_iter().enumerate() {
+        let mark = format!("{}2{number}", std::process::id());
+        let house = sleepers(&mark).await;
+        house.write("spec.json", json!({"tasks": sleeping_tasks()}).to_string());
+        let mut command =
+            house.command(&["delegate", "--spec", "spec.json", "--json", "--progress"]);
+        let child = command.spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while !all_sleep(&house) {
+            assert!(Instant::now() < deadline, "they never started");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+        let run = Ran::of(child.wait_with_output().unwrap()).exits(130);
+        let envelope = run.envelope();
+        fits("envelope", &envelope);
+        let output = &envelope["output"];
+        adds_up(output);
+        assert_eq!(
+            (&output["status"], &output["reason"]),
+            (&json!("cancelled"), &json!("cancelled"))
+        );
+        assert_eq!(statuses(output)[1..], ["cancelled"; 3]);
+        for line in run.err.lines() {
+            fits("progress", &serde_json::from_str(line).expect(line));
+        }
+        assert!(!is_alive(&format!("sleep 6{mark}")), "nothing survives");
+        agree(&house.workspace());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_only_read_cannot_have_others_write() {
+    let house = house(|_| Reply::says("never asked")).await;
+    let spec = json!({"tasks": ["look", {"task": "change it", "posture": "write"}]});
+    let envelope = hand_over(&house, &spec, &["--read-only"], 3);
+    assert_eq!(envelope["error"]["kind"], "permission_denied");
+    assert_eq!(envelope["error"]["details"]["children"], json!([1]));
+    assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
+    // Reading is no reason to say no.
+    let output = hand_over(&house, &json!({"tasks": ["look"]}), &["--read-only"], 0);
+    assert_eq!(output["output"]["status"], "completed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_that_is_missing_or_refused_is_told_apart_from_bad_work() {
+    let refusing = Script::answering(|_| {
+        Reply::status(401, r#"{"error": {"code": "invalid_api_key", "message": "no"}}"#)
+    });
+    let house = House::scripted(refusing).await;
+    let spec = json!({"tasks": ["one", "two"]});
+    let envelope = hand_over(&house, &spec, &[], 4);
+    assert_eq!(
+        (&envelope["status"], &envelope["error"]["kind"]),
+        (&json!("error"), &json!("auth_refused"))
+    );
+    assert_eq!(statuses(&envelope["output"]), ["failed"; 2]);
+    let before = logs(&house.workspace()).len();
+    let mut command = house.command(&["delegate", "--spec", "spec.json", "--json"]);
+    command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
+    let envelope = ran(&mut command).exits(4).envelope();
+    fits("envelope", &envelope);
+    assert_eq!(envelope["output"], Value::Null);
+    assert_eq!(logs(&house.workspace()).len(), before, "nothing was started");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_cannot_be_written_is_its_own_end() {
+    let house = house(|_| Reply::says("never asked")).await;
+    let mut command =
+        house.command(&["delegate", "--cwd", "/proc", "--spec", "-", "--json", "--progress"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(br#"{"tasks": ["one"]}"#).unwrap();
+    let run = Ran::of(child.wait_with_output().unwrap()).exits(7);
+    let envelope = run.envelope();
+    fits("envelope", &envelope);
+    assert_eq!(envelope["error"]["kind"], "log_write_failed");
+    let line: Value = serde_json::from_str(run.err.trim_end()).unwrap();
+    fits("progress", &line);
+    assert_eq!((&line["type"], &line["exit_code"]), (&json!("delegate_refused"), &json!(7)));
+    assert!(house.requests().is_empty());
+}

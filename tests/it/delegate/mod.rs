@@ -1,0 +1,82 @@
+//! `pixir delegate`: many tasks of another program, one answer, and nothing left behind.
+
+mod answers;
+mod ends;
+mod forms;
+mod hostile;
+mod published;
+
+use std::path::Path;
+
+use pixir::scripted::Reply;
+use serde_json::{Value, json};
+
+use crate::subagents::cast::events;
+use crate::support::House;
+use crate::support::house::logs;
+use crate::workflows::troupe::{Told, troupe};
+
+async fn house(answer: impl Fn(&Told) -> Reply + Send + Sync + 'static) -> House {
+    House::scripted(troupe(answer)).await
+}
+
+/// Whether a value is what the published schema says of this name.
+#[track_caller]
+fn fits(name: &str, value: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/delegate.schema.json");
+    let schema: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let whole = json!({"$ref": format!("#/$defs/{name}"), "$defs": schema["$defs"]});
+    let validator = jsonschema::validator_for(&whole).unwrap();
+    let flaws: Vec<String> = validator
+        .iter_errors(value)
+        .map(|flaw| format!("{}: {flaw}", flaw.instance_path()))
+        .collect();
+    assert!(flaws.is_empty(), "{name}: {flaws:#?}\n{value:#}");
+}
+
+/// Hands a spec over, and gives the envelope, which fits the published schema.
+#[track_caller]
+fn hand_over(house: &House, spec: &Value, flags: &[&str], code: i32) -> Value {
+    fits("delegation", spec);
+    house.write("spec.json", spec.to_string());
+    let args = [&["delegate", "--spec", "spec.json", "--json"], flags].concat();
+    let envelope = house.pixir(&args).exits(code).envelope();
+    fits("envelope", &envelope);
+    assert_eq!(envelope["kind"], "delegate");
+    if !envelope["output"].is_null() {
+        assert_eq!(envelope["output"]["exit_code"], code);
+        adds_up(&envelope["output"]);
+    }
+    envelope
+}
+
+/// The lists, the counts and the sums of an answer agree with its children.
+#[track_caller]
+fn adds_up(output: &Value) {
+    let children = output["children"].as_array().unwrap();
+    assert_eq!(output["counts"]["total"], children.len());
+    for (index, child) in children.iter().enumerate() {
+        assert_eq!(child["index"], index);
+    }
+    for word in ["completed", "partial", "failed", "timed_out", "cancelled", "held"] {
+        let of: Vec<&Value> =
+            children.iter().filter(|own| own["status"] == word).map(|own| &own["index"]).collect();
+        assert_eq!(output[word], json!(of), "{word}");
+    }
+    for key in ["calls", "input_tokens", "output_tokens", "total_tokens"] {
+        let sum: u64 = children.iter().filter_map(|own| own["usage"][key].as_u64()).sum();
+        assert_eq!(output["usage"][key], sum, "{key}");
+    }
+}
+
+/// All tokens that the Logs of a Workspace tell of.
+fn billed(workspace: &Path) -> u64 {
+    let bills = logs(workspace).into_iter().flat_map(|path| events(&path));
+    let bills = bills.filter(|event| event["type"] == "provider_usage");
+    bills.filter_map(|bill| bill["data"]["usage"]["total_tokens"].as_u64()).sum()
+}
+
+fn statuses(output: &Value) -> Vec<&str> {
+    let children = output["children"].as_array().unwrap();
+    children.iter().map(|own| own["status"].as_str().unwrap()).collect()
+}
