@@ -289,10 +289,8 @@ impl Reader<'_> {
             let mut step = defaults.clone();
             step.extend(task.iter().map(|(key, value)| (key.clone(), value.clone())));
             // What is wrong with it is told already.
-            if !step
-                .get("task")
-                .is_some_and(|task| task.as_str().is_some_and(|own| !own.trim().is_empty()))
-            {
+            let words = step.get("task").and_then(Value::as_str).unwrap_or_default();
+            if words.trim().is_empty() {
                 step.insert("task".to_owned(), json!("-"));
             }
             let mut id = format!("task_{}", place + 1);

@@ -19,13 +19,13 @@ fn read(spec: &Value) -> Result<Delegation, Report> {
 }
 
 #[track_caller]
-fn good(spec: Value) -> Delegation {
-    read(&spec).unwrap_or_else(|report| panic!("{report:?}"))
+fn good(spec: &Value) -> Delegation {
+    read(spec).unwrap_or_else(|report| panic!("{report:?}"))
 }
 
 #[test]
 fn tasks_are_steps_that_only_read_unless_somebody_says_write() {
-    let own = good(json!({"tasks": [
+    let own = good(&json!({"tasks": [
         "look",
         {"task": "change it", "posture": "write", "id": "task_3"},
         {"task": "judge it", "role": "reviewer"},
@@ -52,7 +52,7 @@ fn tasks_are_steps_that_only_read_unless_somebody_says_write() {
 
 #[test]
 fn defaults_and_limits_hold_where_a_task_says_nothing() {
-    let own = good(json!({
+    let own = good(&json!({
         "contract_version": 1,
         "name": "audit",
         "tasks": ["a {{ place }} is text here", {"task": "b", "model": "m2", "timeout_ms": 7}],
@@ -72,7 +72,7 @@ fn defaults_and_limits_hold_where_a_task_says_nothing() {
 
 #[test]
 fn a_workflow_is_read_as_such_and_outer_limits_count_more() {
-    let own = good(json!({
+    let own = good(&json!({
         "workflow": {"id": "w", "limits": {"timeout_ms": 1}, "parameters": {"area": {}}, "steps": [
             {"id": "one", "task": "look at {{ area }}", "role": "explorer"},
             {"id": "two", "task": "go on", "role": "explorer", "depends_on": "one", "timeout_ms": 3},

@@ -69,10 +69,10 @@ fn stable(value: &mut Value, workspace: &str) {
             for word in &mut words {
                 let id =
                     word.trim_start_matches("WORK/.pixir/sessions/").trim_end_matches(".ndjson");
-                if pixir::SessionId::parse(id).is_ok() && id.contains("T") && id.len() == 22 {
+                if pixir::SessionId::parse(id).is_ok() && id.contains('T') && id.len() == 22 {
                     *word = word.replace(id, "SESSION");
                 } else if word.starts_with("wf_") {
-                    *word = "RUN".to_owned();
+                    "RUN".clone_into(word);
                 }
             }
             *text = words.join(" ");

@@ -1,0 +1,232 @@
+//! Benchmark `workflows`: what a scheduler of steps costs beyond the steps, and what 64 tasks of
+//! `delegate` take in memory; the release binary, against a model in another process. Every run is
+//! scored strictly: answers, Logs and bills must be right, or it does not count.
+//!
+//! `cargo bench --bench workflows` runs all of it; `-- 100` with so many steps instead of 1,000.
+//! Results are under `target/benchmarks/workflows`; `docs/benchmarks/workflows.md` says what they mean.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to say")]
+#![expect(clippy::print_stdout, reason = "its tables are its answer")]
+#![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
+#![expect(clippy::cast_precision_loss, reason = "megabytes and milliseconds need no more digits")]
+
+mod model;
+mod process;
+mod score;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use model::MODEL;
+use process::{Site, idle_session};
+use score::Spans;
+
+/// How many steps there are.
+const STEPS: usize = 1_000;
+
+/// How many of them run at once, where they may.
+const WIDTH: usize = 64;
+
+/// How often each case is run; the middle one counts.
+const TIMES: usize = 3;
+
+/// How long each call of the fan-out takes, so that all tasks are open together.
+const PAUSE_MS: u64 = 1_500;
+
+/// What a step may cost beyond its child, in milliseconds.
+const PER_STEP: f64 = 2.0;
+
+/// What a fan-out may hold beyond one idle Session, in bytes.
+const ABOVE_IDLE: u64 = 40_000_000;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == MODEL) {
+        return model::serve();
+    }
+    let asked = arguments.iter().find_map(|word| word.parse().ok());
+    measure(asked.unwrap_or(STEPS));
+}
+
+/// What one run took.
+#[derive(Debug, Clone)]
+struct Taken {
+    case: &'static str,
+    count: usize,
+    spans: Spans,
+    peak: u64,
+    faults: Vec<String>,
+}
+
+fn measure(steps: usize) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/benchmarks/workflows");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut runs = Vec::new();
+    for _ in 0..TIMES {
+        runs.push(workflow("chain", steps, true));
+        runs.push(workflow("wide", steps, false));
+        runs.push(spawned(steps));
+        runs.push(fan_out());
+        runs.push(idle());
+    }
+    let lines: Vec<String> = runs.iter().map(|run| run.json().to_string()).collect();
+    std::fs::write(folder.join("runs.jsonl"), lines.join("\n") + "\n").unwrap();
+    let summary = summary(&runs);
+    std::fs::write(folder.join("summary.json"), format!("{summary:#}\n")).unwrap();
+    let report = report(&runs, &summary);
+    std::fs::write(folder.join("report.md"), &report).unwrap();
+    println!("{report}");
+}
+
+/// Steps that do nothing: one behind the other, or all of them free to start.
+fn workflow(case: &'static str, count: usize, is_chain: bool) -> Taken {
+    let steps: Vec<Value> = (0..count)
+        .map(|place| {
+            let mut step = json!({
+                "id": format!("s{place}"), "role": "explorer", "task": format!("noop {place}"),
+            });
+            if is_chain && place > 0 {
+                step["depends_on"] = json!(format!("s{}", place - 1));
+            }
+            step
+        })
+        .collect();
+    let limits = json!({ "max_concurrency": WIDTH });
+    let spec = json!({ "id": case, "limits": limits, "steps": steps });
+    let site = Site::new(WIDTH);
+    site.write("spec.json", &spec);
+    let ran = site.pixir(&["workflow", "run", "spec.json", "--json", "--quiet"]);
+    let mut taken = Taken::new(case, count, ran.peak);
+    let bundles = ran.envelope["output"]["steps"].as_array().cloned().unwrap_or_default();
+    let answers = bundles.iter().map(|bundle| bundle["summary"].as_str().unwrap_or_default());
+    score::answers(answers, count, &mut taken.faults);
+    taken.spans = score::logs(&site.work(), &ran.envelope, count, &mut taken.faults);
+    taken.told(&ran.complaint)
+}
+
+/// The same children without a graph: a model spawns all of them and waits.
+fn spawned(count: usize) -> Taken {
+    let site = Site::new(WIDTH);
+    let ran = site.pixir(&["--json", "--quiet", &format!("fan {count}")]);
+    let mut taken = Taken::new("spawned", count, ran.peak);
+    taken.spans = score::logs(&site.work(), &ran.envelope, count, &mut taken.faults);
+    taken.told(&ran.complaint)
+}
+
+/// 64 tasks of another program, all open at once.
+fn fan_out() -> Taken {
+    let tasks: Vec<String> = (0..WIDTH).map(|place| format!("slow {place} {PAUSE_MS}")).collect();
+    let site = Site::new(WIDTH);
+    site.write("spec.json", &json!({ "tasks": tasks }));
+    let ran = site.pixir(&["delegate", "--spec", "spec.json", "--json", "--quiet"]);
+    let mut taken = Taken::new("fan-out", WIDTH, ran.peak);
+    let children = ran.envelope["output"]["children"].as_array().cloned().unwrap_or_default();
+    let answers = children.iter().map(|child| child["summary"].as_str().unwrap_or_default());
+    score::answers(answers, WIDTH, &mut taken.faults);
+    taken.spans = score::logs(&site.work(), &ran.envelope, WIDTH, &mut taken.faults);
+    if taken.spans.most_at_once < WIDTH {
+        taken.faults.push(format!("only {} were open at once", taken.spans.most_at_once));
+    }
+    taken.told(&ran.complaint)
+}
+
+/// A Session in which nothing happens.
+fn idle() -> Taken {
+    Taken::new("idle Session", 1, idle_session(&Site::new(WIDTH))).told("")
+}
+
+impl Taken {
+    fn new(case: &'static str, count: usize, peak: u64) -> Self {
+        Self { case, count, spans: Spans::default(), peak, faults: Vec::new() }
+    }
+
+    /// Says how it went, for whoever waits.
+    fn told(mut self, complaint: &str) -> Self {
+        if !self.faults.is_empty() && !complaint.is_empty() {
+            self.faults.push(complaint.to_owned());
+        }
+        println!(
+            "{} {}: {:.2} s, peak {:.1} MB{}",
+            self.case,
+            self.count,
+            self.spans.whole_ms / 1e3,
+            self.peak as f64 / 1e6,
+            if self.faults.is_empty() { "" } else { " FAULTS" }
+        );
+        self
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "case": self.case,
+            "count": self.count,
+            "whole_ms": self.spans.whole_ms,
+            "children_ms": self.spans.children_ms,
+            "most_at_once": self.spans.most_at_once,
+            "peak_bytes": self.peak,
+            "faults": self.faults,
+        })
+    }
+}
+
+/// The middle run of a case, by some number.
+fn middle(runs: &[Taken], case: &str, of: impl Fn(&Taken) -> f64) -> f64 {
+    let mut values: Vec<f64> = runs.iter().filter(|run| run.case == case).map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+fn summary(runs: &[Taken]) -> Value {
+    let count = runs.iter().find(|run| run.case == "chain").map_or(1, |run| run.count) as f64;
+    let chain = middle(runs, "chain", |run| run.spans.whole_ms - run.spans.children_ms) / count;
+    let whole = |case: &str| middle(runs, case, |run| run.spans.whole_ms);
+    let wide = (whole("wide") - whole("spawned")) / count;
+    let peak = |case: &str| middle(runs, case, |run| run.peak as f64);
+    let above = peak("fan-out") - peak("idle Session");
+    json!({
+        "chain_ms_per_step": chain,
+        "wide_ms_per_step": wide,
+        "steps_hold": chain <= PER_STEP && wide <= PER_STEP,
+        "fan_out_bytes_above_idle": above,
+        "fan_out_holds": above <= ABOVE_IDLE as f64,
+        "faults": runs.iter().map(|run| run.faults.len()).sum::<usize>(),
+    })
+}
+
+fn report(runs: &[Taken], summary: &Value) -> String {
+    let mut text = "# Workflows\n\n| case | N | whole ms | in children ms | most at once | peak MB | faults |\n\
+        |---|--:|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    for run in runs {
+        writeln!(
+            text,
+            "| {} | {} | {:.0} | {:.0} | {} | {:.1} | {} |",
+            run.case,
+            run.count,
+            run.spans.whole_ms,
+            run.spans.children_ms,
+            run.spans.most_at_once,
+            run.peak as f64 / 1e6,
+            run.faults.len()
+        )
+        .unwrap();
+    }
+    let number = |name: &str| summary[name].as_f64().unwrap_or_default();
+    let verdict = |name: &str| if summary[name] == true { "holds" } else { "MISSED" };
+    writeln!(
+        text,
+        "\nA step costs {:.2} ms beyond its child in a chain, {:.2} ms beside others, at most {PER_STEP}: {}.\n\
+         {WIDTH} tasks take {:.1} MB above one idle Session, at most {}: {}.\nFaults: {}.",
+        number("chain_ms_per_step"),
+        number("wide_ms_per_step"),
+        verdict("steps_hold"),
+        number("fan_out_bytes_above_idle") / 1e6,
+        ABOVE_IDLE / 1_000_000,
+        verdict("fan_out_holds"),
+        summary["faults"],
+    )
+    .unwrap();
+    text
+}

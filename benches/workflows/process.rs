@@ -1,0 +1,130 @@
+//! The program that is measured: where it runs, what it says, and how much memory it takes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::model::Model;
+
+/// A home, a Workspace and a model.
+pub struct Site {
+    place: tempfile::TempDir,
+    model: Model,
+}
+
+/// What a run left behind.
+pub struct Ran {
+    pub envelope: Value,
+    /// The most memory it had, in bytes.
+    pub peak: u64,
+    pub complaint: String,
+}
+
+impl Site {
+    /// A site where so many children may run at once.
+    pub fn new(width: usize) -> Self {
+        let site = Self { place: tempfile::tempdir().unwrap(), model: Model::start() };
+        std::fs::create_dir_all(site.home().join(".pixir")).unwrap();
+        std::fs::create_dir_all(site.work()).unwrap();
+        let limits = json!({ "max_running": width, "max_in_process": width });
+        let config = json!({ "durability": "none", "subagents": limits });
+        std::fs::write(site.home().join(".pixir/config.json"), config.to_string()).unwrap();
+        site
+    }
+
+    fn home(&self) -> PathBuf {
+        self.place.path().join("home")
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.place.path().join("work")
+    }
+
+    pub fn write(&self, name: &str, value: &Value) {
+        std::fs::write(self.work().join(name), value.to_string()).unwrap();
+    }
+
+    /// Runs it to its end.
+    pub fn pixir(&self, args: &[&str]) -> Ran {
+        let mut child = self.command(args).stdin(Stdio::null()).spawn().unwrap();
+        // Both are read while it runs: an envelope of a thousand steps is larger than a pipe.
+        let out = all_of(child.stdout.take().unwrap());
+        let err = all_of(child.stderr.take().unwrap());
+        let mut peak = 0;
+        while child.try_wait().unwrap().is_none() {
+            peak = peak.max(memory(child.id(), "VmHWM:"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let envelope = serde_json::from_str(&out.join().unwrap()).unwrap_or_default();
+        Ran { envelope, peak, complaint: err.join().unwrap() }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        // A child has a Log and a connection; some shells allow few of them.
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", r#"ulimit -n 65536 2>/dev/null || ulimit -n 4096; exec "$@""#, "sh"])
+            .arg(env!("CARGO_BIN_EXE_pixir"))
+            .args(args)
+            .current_dir(self.work())
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.home())
+            .env("OPENAI_API_KEY", "sk-bench")
+            .env("OPENAI_BASE_URL", &self.model.url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+}
+
+/// Reads a stream to its end, beside everything else.
+fn all_of(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        from.read_to_string(&mut text).unwrap();
+        text
+    })
+}
+
+/// The memory of a process with one Session that nobody uses, as an editor opens it, in bytes.
+pub fn idle_session(site: &Site) -> u64 {
+    let mut child =
+        site.command(&["acp"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let questions = [
+        ("initialize", json!({ "protocolVersion": 1 })),
+        ("session/new", json!({ "cwd": site.work(), "mcpServers": [] })),
+    ];
+    for (id, (method, params)) in questions.into_iter().enumerate() {
+        let question = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        stdin.write_all(format!("{question}\n").as_bytes()).unwrap();
+        loop {
+            let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            if line["id"] == id {
+                assert!(line.get("result").is_some(), "{line}");
+                break;
+            }
+        }
+    }
+    // A Session is announced a moment after it is made.
+    std::thread::sleep(Duration::from_millis(500));
+    let held = memory(child.id(), "VmRSS:");
+    drop(stdin);
+    lines.for_each(drop);
+    child.wait().unwrap();
+    held
+}
+
+/// A number of kilobytes that the kernel tells of a process, in bytes; 0 when it is gone.
+fn memory(pid: u32, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let word = line.and_then(|line| line.split_whitespace().next());
+    word.and_then(|word| word.parse::<u64>().ok()).unwrap_or_default() * 1024
+}

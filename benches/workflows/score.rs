@@ -1,0 +1,102 @@
+//! What a run is worth: answers, Logs and bills must be right, and the Log says how long it took.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// How long things took, as the parent's Log tells it.
+#[derive(Debug, Clone, Default)]
+pub struct Spans {
+    /// From the first word of the run to the last of its children.
+    pub whole_ms: f64,
+    /// What all children took, from being queued to their end.
+    pub children_ms: f64,
+    /// How many of them were open at the same time.
+    pub most_at_once: usize,
+}
+
+/// Each answer stands at its place.
+pub fn answers<'a>(told: impl Iterator<Item = &'a str>, count: usize, faults: &mut Vec<String>) {
+    let mut found = 0;
+    for (place, text) in told.enumerate() {
+        found += 1;
+        if text.lines().next() != Some(format!("answer {place}").as_str()) {
+            faults.push(format!("the answer at {place} is {text:?}"));
+        }
+    }
+    if found != count {
+        faults.push(format!("{found} answers, not {count}"));
+    }
+}
+
+/// The Logs of a run are whole, they add up, and tell how long it took.
+pub fn logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String>) -> Spans {
+    if envelope["ok"] != true {
+        faults.push(format!("it says: {}", envelope["error"]));
+    }
+    let Some(parent) = envelope["session_id"].as_str() else {
+        faults.push("there is no Session".to_owned());
+        return Spans::default();
+    };
+    let events = events(&log(work, parent));
+    let lives = || events.iter().filter(|event| event["type"] == "subagent_event");
+    let of = |name: &'static str| lives().filter(move |life| life["data"]["event"] == name);
+    let (mut children, mut moments) = (0.0, Vec::new());
+    for ended in of("finished") {
+        let id = ended["data"]["child_session_id"].as_str().unwrap();
+        let is_same = |life: &&Value| life["data"]["subagent_id"] == ended["data"]["subagent_id"];
+        let (queued, started) = (of("queued").find(is_same), of("started").find(is_same));
+        children += stamp(ended) - queued.map_or(0.0, stamp);
+        moments.extend([(started.map_or(0.0, stamp), 1), (stamp(ended), -1)]);
+        let proof = pixir::verify(work, &pixir::SessionId::parse(id).unwrap()).unwrap();
+        let spent = tokens(&self::events(&log(work, id)));
+        if !proof.ok || Some(spent) != ended["data"]["usage"]["total_tokens"].as_u64() {
+            faults.push(format!("{id} does not add up"));
+        }
+    }
+    if moments.len() != 2 * count {
+        faults.push(format!("{} of {count} children ended", moments.len() / 2));
+    }
+    let first = events
+        .iter()
+        .find(|event| event["type"] == "workflow_event" || event["data"]["event"] == "queued");
+    let last = events
+        .iter()
+        .rfind(|event| event["data"]["kind"] == "finished" || event["data"]["event"] == "finished");
+    Spans {
+        whole_ms: (last.map_or(0.0, stamp) - first.map_or(0.0, stamp)) * 1e3,
+        children_ms: children * 1e3,
+        most_at_once: most(moments),
+    }
+}
+
+/// How many were there at once at the most.
+fn most(mut moments: Vec<(f64, i32)>) -> usize {
+    moments.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+    let (mut now, mut most) = (0, 0);
+    for (_, change) in moments {
+        now += change;
+        most = most.max(now);
+    }
+    usize::try_from(most).unwrap_or_default()
+}
+
+fn tokens(events: &[Value]) -> u64 {
+    let bills = events.iter().filter(|event| event["type"] == "provider_usage");
+    bills.filter_map(|bill| bill["data"]["usage"]["total_tokens"].as_u64()).sum()
+}
+
+fn log(work: &Path, id: &str) -> PathBuf {
+    work.join(format!(".pixir/sessions/{id}.ndjson"))
+}
+
+fn events(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Seconds of the day; a run that ends on the next one is run again.
+fn stamp(event: &Value) -> f64 {
+    let clock = event["ts"].as_str().unwrap().split_once('T').unwrap().1.trim_end_matches('Z');
+    clock.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap())
+}
