@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::AnnexError;
+use super::tracked::tracked;
 use crate::config::Workspaces;
 use crate::snapshot::{Hash, Limits, Manifest, Store, Survey, last_manifest};
 use crate::workspace::Workspace;
@@ -68,7 +69,13 @@ impl Base {
         known: Option<&Manifest>,
     ) -> Result<Self, AnnexError> {
         let survey = Survey { workspace, store: &store, limits };
-        let manifest = survey.take(known).map_err(AnnexError::Survey)?;
+        let mut manifest = survey.take(known).map_err(AnnexError::Survey)?;
+        // What is tracked belongs to the work, also where it is ignored.
+        let mut rest = tracked(workspace.root());
+        rest.retain(|path| {
+            !manifest.entries.contains_key(path) && !manifest.left_out.contains_key(path)
+        });
+        survey.add(&mut manifest, &rest).map_err(AnnexError::Survey)?;
         if let Some((path, look)) = manifest.left_out.first_key_value() {
             let (path, bytes, limit) = (path.clone(), look.size, limits.file);
             return Err(AnnexError::TooLarge { path, bytes, limit });

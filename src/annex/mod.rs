@@ -17,6 +17,7 @@ mod merge;
 mod merge_child;
 #[cfg(test)]
 mod tests;
+mod tracked;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -452,3 +452,42 @@ fn folders_come_and_go_with_their_modes() {
     assert!(back.contains_key(Path::new("gone/inner")) && !back.contains_key(Path::new("new")));
     set_mode(&inside.join("new/deep"), 0o755);
 }
+
+#[test]
+fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
+    let yard = Yard::new();
+    let work = yard.work();
+    fs::create_dir_all(work.join("dist/js")).unwrap();
+    for (path, text) in [
+        (".gitignore", "dist/\n*.log\n"),
+        ("a.rs", "a\n"),
+        ("dist/js/app.js", "built\n"),
+        ("dist/junk", "noise"),
+        ("kept.log", "kept\n"),
+        ("gone.log", "gone\n"),
+        ("x.log", "noise"),
+    ] {
+        fs::write(work.join(path), text).unwrap();
+    }
+    let git = |words: &[&str]| {
+        let ran = std::process::Command::new("git").current_dir(&work).args(words).output();
+        assert!(ran.unwrap().status.success(), "{words:?}");
+    };
+    git(&["init", "-q"]);
+    git(&["add", "-f", ".gitignore", "a.rs", "dist/js/app.js", "kept.log", "gone.log"]);
+    fs::remove_file(work.join("gone.log")).unwrap();
+    let annex = yard.annex();
+    let mut expected = picture(&work);
+    let noise = [".git", "dist/junk", "x.log"];
+    expected.retain(|path, _| !noise.iter().any(|it| path.starts_with(it)));
+    assert_eq!(picture(annex.folder()), expected);
+    assert!(annex.changes(&yard.workspace).unwrap().is_empty());
+
+    fs::write(annex.folder().join("dist/js/app.js"), "built anew\n").unwrap();
+    fs::remove_file(annex.folder().join("kept.log")).unwrap();
+    fs::write(annex.folder().join("y.log"), "noise of the child").unwrap();
+    assert_eq!(annex.changes(&yard.workspace).unwrap().told(), "M dist/js/app.js\nD kept.log\n");
+    yard.merged(&annex).unwrap();
+    assert_eq!(fs::read_to_string(work.join("dist/js/app.js")).unwrap(), "built anew\n");
+    assert!(!work.join("kept.log").exists() && work.join("x.log").exists());
+}

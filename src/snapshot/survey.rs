@@ -197,6 +197,46 @@ impl Survey<'_> {
         if bytes > limit { Err(Refused::TooMuch { bytes, limit }) } else { Ok(()) }
     }
 
+    /// Adds what the walk left out although it belongs there, with the folders above it. What is gone
+    /// or cannot be read is passed over.
+    pub fn add(&self, manifest: &mut Manifest, paths: &[PathBuf]) -> Result<(), Refused> {
+        let mut bytes: u64 = manifest.entries.values().map(|entry| entry.look.size).sum();
+        for path in paths {
+            let Ok(seen) = self.workspace.look_exact(path) else { continue };
+            let own = look(&seen.stat);
+            let state = match seen.link {
+                Some(target) => State::Link { target: RawPath(target) },
+                None if own.size > self.limits.file => {
+                    manifest.left_out.insert(path.clone(), own);
+                    continue;
+                }
+                None => match self.keep(path)? {
+                    Some((state, _)) => state,
+                    None => continue,
+                },
+            };
+            bytes += own.size;
+            let (count, limits) = (manifest.entries.len() + 1, self.limits);
+            if bytes > limits.total {
+                return Err(Refused::TooMuch { bytes, limit: limits.total });
+            }
+            if count > limits.files {
+                return Err(Refused::TooMany { count, limit: limits.files });
+            }
+            for folder in path.ancestors().skip(1).filter(|folder| *folder != Path::new("")) {
+                if !manifest.folders.contains_key(folder)
+                    && let Ok(seen) = self.workspace.look_exact(folder)
+                {
+                    manifest.folders.insert(folder.to_owned(), look(&seen.stat).mode);
+                }
+            }
+            // It is read anew each time: nobody knows how fresh it is.
+            let look = Look { changed: i128::MIN, ..own };
+            manifest.entries.insert(path.clone(), Entry { state, look });
+        }
+        Ok(())
+    }
+
     /// Keeps the content of a file; one that is gone or cannot be read is passed over.
     fn keep(&self, path: &Path) -> Result<Option<(State, Look)>, Refused> {
         let Ok(Some((bytes, look))) = read(self.workspace, path, self.limits.file) else {
