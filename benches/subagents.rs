@@ -27,6 +27,13 @@ const LADDER: [usize; 8] = [1, 5, 10, 25, 50, 100, 500, 1000];
 /// Marginal memory of a child that is held open, at most, in bytes.
 const PER_CHILD: f64 = 300_000.0;
 
+/// How long it may take until 50 isolated children have started, in milliseconds.
+const SPAWNED_MS: f64 = 100.0;
+
+/// How many files a small Workspace has; the larger one is reported beside it.
+const FILES: usize = 10;
+const MORE_FILES: usize = 40;
+
 /// How much longer 64 children may take than one.
 const CROWD: f64 = 1.2;
 
@@ -50,7 +57,7 @@ fn serve() {
     });
 }
 
-/// `fan N pause_ms` is the parent's prompt, `child N pause_ms` a task.
+/// `fan N pause_ms workspace` is the parent's prompt, `child N pause_ms` a task.
 fn answer(request: &Received) -> Reply {
     let said = request.user_texts();
     let words: Vec<&str> =
@@ -66,7 +73,8 @@ fn answer(request: &Received) -> Reply {
     let done = since.filter(|item| item["type"] == "function_call_output").count();
     match words[0] {
         "fan" if done == 0 => (0..count).fold(Reply::new(), |reply, child| {
-            reply.call("spawn_agent", json!({"task": format!("child {child} {pause}")}))
+            let task = format!("child {child} {pause}");
+            reply.call("spawn_agent", json!({"task": task, "workspace": words[3]}))
         }),
         "fan" if done == count => Reply::calls("wait_agent", json!({})),
         "child" if done == 0 => {
@@ -87,6 +95,14 @@ struct Case {
     children: usize,
     pause_ms: u64,
     durability: &'static str,
+    workspace: &'static str,
+    files: usize,
+}
+
+impl Case {
+    fn shared(name: &'static str, children: usize, pause_ms: u64) -> Self {
+        Self { name, children, pause_ms, durability: "none", workspace: "shared", files: FILES }
+    }
 }
 
 /// What one run took.
@@ -110,20 +126,23 @@ fn measure(ladder: &[usize]) {
     std::fs::create_dir_all(&folder).unwrap();
     let mut cases: Vec<Case> = Vec::new();
     for &children in ladder {
-        cases.push(Case { name: "ladder", children, pause_ms: 0, durability: "none" });
+        cases.push(Case::shared("ladder", children, 0));
     }
-    cases.push(Case {
-        name: "ladder, default durability",
-        children: 50,
-        pause_ms: 0,
-        durability: "turn",
-    });
+    let default = Case::shared("ladder, default durability", 50, 0);
+    cases.push(Case { durability: "turn", ..default });
+    // Children that are at work already are not part of what it takes to start others.
+    let isolated = Case { workspace: "isolated", ..Case::shared("isolated", 50, 2000) };
+    cases.push(isolated);
+    let name = "isolated, default durability";
+    cases.push(Case { name, durability: "turn", ..isolated });
+    cases.push(Case { name: "isolated, at work at once", pause_ms: 0, ..isolated });
+    cases.push(Case { name: "isolated, 40 files", files: MORE_FILES, ..isolated });
     for children in [1, 50, 100, 200, 400] {
         let pause_ms = 1000 + children as u64 * 10;
-        cases.push(Case { name: "held open", children, pause_ms, durability: "none" });
+        cases.push(Case::shared("held open", children, pause_ms));
     }
     for children in [1, 64] {
-        cases.push(Case { name: "2 s per call", children, pause_ms: 2000, durability: "none" });
+        cases.push(Case::shared("2 s per call", children, 2000));
     }
     let runs: Vec<Taken> = cases.into_iter().map(run).collect();
     let lines: Vec<String> = runs.iter().map(|run| run.json().to_string()).collect();
@@ -140,11 +159,15 @@ fn run(case: Case) -> Taken {
     let place = tempfile::tempdir().unwrap();
     let (home, work) = (place.path().join("home"), place.path().join("work"));
     std::fs::create_dir_all(home.join(".pixir")).unwrap();
-    std::fs::create_dir_all(&work).unwrap();
+    std::fs::create_dir_all(work.join("src")).unwrap();
+    for file in 0..case.files {
+        let text = format!("// file {file}\n").repeat(10 + file * 5);
+        std::fs::write(work.join(format!("src/file_{file}.rs")), text).unwrap();
+    }
     let limits = json!({"max_running": case.children, "max_in_process": case.children});
     let config = json!({"durability": case.durability, "subagents": limits});
     std::fs::write(home.join(".pixir/config.json"), config.to_string()).unwrap();
-    let prompt = format!("fan {} {}", case.children, case.pause_ms);
+    let prompt = format!("fan {} {} {}", case.children, case.pause_ms, case.workspace);
     let began = Instant::now();
     // A child has a Log and a connection; a thousand of them are more than some shells allow.
     let mut child = Command::new("/bin/sh")
@@ -183,7 +206,7 @@ fn run(case: Case) -> Taken {
         taken.faults.push(format!("{envelope}: {}", String::from_utf8_lossy(&output.stderr)));
         return taken;
     }
-    score(&mut taken, &work, &envelope);
+    score(&mut taken, &work, &home.join(".pixir/workspaces"), &envelope);
     println!(
         "{} {}: {} of {} in {:.2} s, peak {:.1} MB{}",
         case.name,
@@ -219,15 +242,8 @@ fn watch(child: &mut Child) -> (u64, u64, u64) {
 }
 
 /// Checks files, Logs and bills, and takes the times from the parent's Log.
-fn score(taken: &mut Taken, work: &Path, envelope: &Value) {
+fn score(taken: &mut Taken, work: &Path, annexes: &Path, envelope: &Value) {
     let count = taken.case.children;
-    for child in 0..count {
-        let text = std::fs::read_to_string(work.join(format!("child_{child}.txt")));
-        let expected = format!("child {child} {}", taken.case.pause_ms);
-        if text.ok().as_deref() != Some(expected.as_str()) {
-            taken.faults.push(format!("child_{child}.txt is wrong"));
-        }
-    }
     let parent = envelope["session_id"].as_str().unwrap();
     let events = events(&log(work, parent));
     let began = events.iter().find(|event| event["type"] == "user_message").map(stamp).unwrap();
@@ -239,6 +255,26 @@ fn score(taken: &mut Taken, work: &Path, envelope: &Value) {
     };
     let (queued, started, finished) = (of("queued"), of("started"), of("finished"));
     taken.completed = finished.len();
+    for (child, life) in lives.iter().filter(|life| life["data"]["event"] == "queued").enumerate() {
+        let place = match taken.case.workspace {
+            "isolated" => {
+                let of = |other: &&&Value| {
+                    other["data"]["event"] == "started"
+                        && other["data"]["subagent_id"] == life["data"]["subagent_id"]
+                };
+                let started = lives.iter().find(of).map(|life| &life["data"]["child_session_id"]);
+                annexes.join(started.and_then(Value::as_str).unwrap_or("nobody"))
+            }
+            _ => work.to_owned(),
+        };
+        let text = std::fs::read_to_string(place.join(format!("child_{child}.txt")));
+        let expected = format!("child {child} {}", taken.case.pause_ms);
+        let copied = (0..taken.case.files)
+            .filter(|file| place.join(format!("src/file_{file}.rs")).is_file());
+        if text.ok().as_deref() != Some(expected.as_str()) || copied.count() != taken.case.files {
+            taken.faults.push(format!("the files of child {child} are wrong"));
+        }
+    }
     for (name, times) in [("queued", &queued), ("started", &started), ("finished", &finished)] {
         if times.len() != count {
             taken.faults.push(format!("{} of {count} {name}", times.len()));
@@ -293,6 +329,8 @@ impl Taken {
             "children": self.case.children,
             "pause_ms": self.case.pause_ms,
             "durability": self.case.durability,
+            "workspace": self.case.workspace,
+            "files": self.case.files,
             "wall_ms": self.wall.as_secs_f64() * 1e3,
             "first_started_ms": self.first_started.as_secs_f64() * 1e3,
             "all_queued_ms": self.all_queued.as_secs_f64() * 1e3,
@@ -330,7 +368,11 @@ fn summary(runs: &[Taken]) -> Value {
     let lost: usize = runs.iter().map(|run| run.case.children.saturating_sub(run.completed)).sum();
     let ladder = runs.iter().filter(|run| run.case.name == "ladder");
     let threads: Vec<u64> = ladder.map(|run| run.threads).collect();
+    let mut isolated = runs.iter().filter(|run| run.case.name == "isolated");
+    let spawned = isolated.next().map_or(f64::NAN, |run| run.all_started.as_secs_f64() * 1e3);
     json!({
+        "isolated_spawned_ms": spawned,
+        "isolated_holds": spawned <= SPAWNED_MS,
         "marginal_bytes_per_child": slope(runs),
         "marginal_holds": slope(runs) <= PER_CHILD,
         "crowd_ratio": wall(64) / wall(1),
@@ -372,11 +414,14 @@ fn report(runs: &[Taken], summary: &Value) -> String {
         text,
         "\nMarginal memory of a child that is held open: {:.0} kB, at most 300: {}.\n\
          64 children with 2 s per call take {:.2} times as long as one, at most 1.2: {}.\n\
+         50 isolated children have started after {:.0} ms, at most 100: {}.\n\
          Lost: {}. Faults: {}.",
         summary["marginal_bytes_per_child"].as_f64().unwrap_or_default() / 1e3,
         holds("marginal_holds"),
         summary["crowd_ratio"].as_f64().unwrap_or_default(),
         holds("crowd_holds"),
+        summary["isolated_spawned_ms"].as_f64().unwrap_or_default(),
+        holds("isolated_holds"),
         summary["lost"],
         summary["faults"],
     )

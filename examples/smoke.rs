@@ -1,6 +1,6 @@
 //! Live smokes for people with an account: one small Turn each, an honest report, nothing hidden.
 //!
-//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search|subagents [--dry-run|--scripted] [--json]`
+//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search|subagents|workflows [--dry-run|--scripted] [--json]`
 //!
 //! Nothing here runs by itself: starting it is the consent to send one or two small requests, which
 //! may cost money. `--dry-run` says what would be sent and needs no network and no credential.
@@ -92,7 +92,33 @@ const SMOKES: &[Smoke] = &[
         most_requests: 4,
         judge: |seen| vec![seen.answered(), seen.delegated()],
     },
+    Smoke {
+        name: "workflows",
+        what: "a graph of two steps at once and one behind them, which is told what they delivered",
+        arguments: &["workflow", "run", "smoke.json"],
+        variables: &[],
+        most_requests: 6,
+        judge: |seen| vec![seen.ok(), seen.stepped(), seen.overlapped()],
+    },
 ];
+
+/// The graph of the smoke about Workflows; its check is run by Pixir, not by the model.
+const GRAPH: &str = r#"{
+  "id": "smoke",
+  "steps": [
+    { "id": "left", "role": "explorer", "task": "Deliver the word `ping` as `word`. Use no tool.",
+      "output": { "type": "object", "required": ["word"], "additionalProperties": false,
+                  "properties": { "word": { "type": "string" } } } },
+    { "id": "right", "role": "explorer", "task": "Deliver the word `pong` as `word`. Use no tool.",
+      "output": { "type": "object", "required": ["word"], "additionalProperties": false,
+                  "properties": { "word": { "type": "string" } } } },
+    { "id": "both", "role": "explorer", "task": "Deliver both words as `words`, the left one first. Use no tool.",
+      "needs": { "left": "left/word", "right": "right/word" },
+      "output": { "type": "object", "required": ["words"], "additionalProperties": false,
+                  "properties": { "words": { "type": "array", "items": { "enum": ["ping", "pong"] } } } },
+      "verify": "test -f smoke.json" }
+  ]
+}"#;
 
 /// One thing that was looked at.
 struct Check {
@@ -101,10 +127,11 @@ struct Check {
     found: Value,
 }
 
-/// What came of it: the envelope, and the bills in the Log.
+/// What came of it: the envelope, and from the Logs the bills and what happened to a graph.
 struct Seen {
     envelope: Value,
     bills: Vec<Value>,
+    graph: Vec<Value>,
 }
 
 fn main() -> ExitCode {
@@ -211,6 +238,15 @@ fn answer(request: &Received) -> Reply {
         1 if said.contains("spawn_agent") => return Reply::calls("wait_agent", json!({})),
         _ => {}
     }
+    for (word, answer) in [
+        ("`ping`", json!({ "word": "ping" })),
+        ("`pong`", json!({ "word": "pong" })),
+        ("both words", json!({ "words": ["ping", "pong"] })),
+    ] {
+        if said.contains("Deliver") && said.contains(word) {
+            return Reply::says(&answer.to_string());
+        }
+    }
     let may_search = request.body["tools"].to_string().contains("web_search");
     let reply = if may_search {
         Reply::new().web_search("newest stable Rust", &["https://blog.rust-lang.org"])
@@ -224,6 +260,9 @@ fn answer(request: &Received) -> Reply {
 fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error::Error>> {
     let workspace = std::env::temp_dir().join(format!("pixir-smoke-{}", std::process::id()));
     std::fs::create_dir_all(&workspace)?;
+    if smoke.arguments.contains(&"smoke.json") {
+        std::fs::write(workspace.join("smoke.json"), GRAPH)?;
+    }
     let mut command = Command::new(std::env::current_exe()?);
     if let Some(stage) = stage {
         for (name, _) in std::env::vars_os() {
@@ -247,9 +286,10 @@ fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error
     let envelope: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
         format!("Pixir gave no envelope: {}", String::from_utf8_lossy(&output.stderr).trim())
     })?;
-    let bills = bills(&workspace);
+    let bills = facts(&workspace, "provider_usage");
+    let graph = facts(&workspace, "workflow_event");
     std::fs::remove_dir_all(&workspace)?;
-    let seen = Seen { envelope, bills };
+    let seen = Seen { envelope, bills, graph };
     let checks = (smoke.judge)(&seen);
     Ok(json!({
         "smoke": smoke.name,
@@ -269,15 +309,15 @@ fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error
     }))
 }
 
-/// The bills of all Sessions in a Workspace.
-fn bills(workspace: &Path) -> Vec<Value> {
+/// The facts of a kind in all Sessions of a Workspace.
+fn facts(workspace: &Path, kind: &str) -> Vec<Value> {
     let folder = std::fs::read_dir(workspace.join(".pixir/sessions"));
     let logs = folder.into_iter().flatten().flatten().map(|entry| entry.path());
     let logs = logs.filter(|path| path.extension().is_some_and(|end| end == "ndjson"));
     let text: String = logs.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
     let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let bills = events.filter(|event| event["type"] == "provider_usage");
-    bills.map(|event| event["data"].clone()).collect()
+    let wanted = events.filter(|event| event["type"] == kind);
+    wanted.map(|event| event["data"].clone()).collect()
 }
 
 impl Seen {
@@ -342,6 +382,25 @@ impl Seen {
             ok: calls > 3 && calls == bills,
             found,
         }
+    }
+
+    fn stepped(&self) -> Check {
+        let steps = self.envelope["output"]["steps"].as_array().cloned().unwrap_or_default();
+        let ended: Vec<&Value> = steps.iter().map(|step| &step["checkpoint_status"]).collect();
+        let ok = ended.len() == 3 && ended.iter().all(|status| **status == "checkpoint_ready");
+        Check { name: "every step delivered what it must", ok, found: json!(ended) }
+    }
+
+    fn overlapped(&self) -> Check {
+        let told = |fact: &Value| {
+            let step = fact["step_id"].as_str().unwrap_or_default();
+            format!("{} {step}", fact["kind"].as_str().unwrap_or_default())
+        };
+        let order: Vec<String> = self.graph.iter().map(told).collect();
+        let at = |what: &str| order.iter().position(|own| own == what);
+        let (right, left) = (at("step_scheduled right"), at("checkpoint_decided left"));
+        let ok = right.is_some() && right < left && at("verification both").is_some();
+        Check { name: "two ran at once, and the check was run", ok, found: json!(order) }
     }
 
     fn searched(&self) -> Check {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::compaction::{KEPT_TURNS, Trigger};
+use crate::disk;
 use crate::error::{Explain, Kind};
 use crate::event::{
     Descriptor, From as ListenFrom, Listener, PermissionMode, Said, SharedEvent, Status,
@@ -129,14 +130,14 @@ impl Conversation {
             return Expanded { text, notices: Vec::new() };
         }
         let (skills, typed) = (self.settings.skills.clone(), text.clone());
-        let expanded = tokio::task::spawn_blocking(move || skills.expand(&typed)).await;
+        let expanded = disk::work(move || skills.expand(&typed)).await;
         expanded.unwrap_or(Expanded { text, notices: Vec::new() })
     }
 
     /// Everything that can be typed behind a slash here.
     pub async fn named(&self) -> Vec<Named> {
         let skills = self.settings.skills.clone();
-        tokio::task::spawn_blocking(move || skills.named()).await.unwrap_or_default()
+        disk::work(move || skills.named()).await.unwrap_or_default()
     }
 
     /// Starts a Turn and returns at once; refused while one runs.
@@ -161,7 +162,21 @@ impl Conversation {
         context: Option<String>,
     ) -> Result<(), ConversationError> {
         let resources = self.keep(attachments).await?;
-        let input = turn::Input { text: input.text, resources, context };
+        self.begin(turn::Input { text: input.text, resources, context, is_delegated: false }).await
+    }
+
+    /// Hands on a task that another agent wrote: no person speaks in it.
+    pub async fn delegate(
+        &self,
+        input: Input,
+        attachments: Vec<Attachment>,
+        context: String,
+    ) -> Result<(), ConversationError> {
+        let (resources, context) = (self.keep(attachments).await?, Some(context));
+        self.begin(turn::Input { text: input.text, resources, context, is_delegated: true }).await
+    }
+
+    async fn begin(&self, input: turn::Input) -> Result<(), ConversationError> {
         let settings = Arc::clone(&self.settings);
         let body = Box::new(move |context| -> futures_util::future::BoxFuture<'static, Status> {
             Box::pin(turn::run(context, settings, input))
@@ -190,7 +205,7 @@ impl Conversation {
         }
         let (resources, secrets) =
             (self.settings.shelf.clone(), Arc::clone(&self.settings.secrets));
-        let stored = tokio::task::spawn_blocking(move || resources.take(files, &secrets)).await;
+        let stored = disk::work(move || resources.take(files, &secrets)).await;
         // What cannot be kept cannot be said: it is the same disk, and the same end.
         stored.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|source| {
             LogError::Write { path: self.settings.session_folder.clone(), source }.into()

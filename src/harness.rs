@@ -22,6 +22,7 @@ use crate::config::models::Model;
 use crate::config::{Config, McpServer, SandboxLevel, Sight, Window, mcp};
 use crate::conversation::Conversation;
 use crate::credential::{Credential, FieldPolicy};
+use crate::disk;
 use crate::error::{Explain, Kind};
 use crate::history::History;
 use crate::id::SessionId;
@@ -283,8 +284,9 @@ impl Harness {
         let skills = Skills::new(self.places(logs));
         let found = skills.all();
         let index = prompt::index(&found, &self.secrets);
-        let parts: Vec<&str> =
-            project.text.as_deref().into_iter().chain(index.as_deref()).collect();
+        let roles = prompt::roles(&Roster::new(&self.places(logs)).all(), &self.secrets);
+        let indexes = index.as_deref().into_iter().chain(roles.as_deref());
+        let parts: Vec<&str> = project.text.as_deref().into_iter().chain(indexes).collect();
         let project = (!parts.is_empty()).then(|| Arc::from(parts.join("\n\n")));
         notices.extend(self.commands.sandbox().objections.iter().cloned());
         if self.config.sandbox.level == SandboxLevel::Off {
@@ -432,7 +434,7 @@ impl Harness {
         // it would only be in the way of the first request.
         tokio::spawn(async move {
             tokio::time::sleep(AFTER_THE_RUSH).await;
-            tokio::task::spawn_blocking(move || projection::remember(&home, &root)).await.ok();
+            disk::work(move || projection::remember(&home, &root)).await.ok();
         });
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
+//! - Words and settings: `error`, `id`, `disk`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`, `skill`, `roster`.
 //! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`, `permission`.
@@ -13,6 +13,7 @@
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
 
 // Ground floor: words and settings.
+mod disk;
 mod error;
 mod id;
 mod network;

@@ -156,7 +156,10 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         if !shares_files(&reading.events) {
             continue;
         }
-        let turns = History::from_events(reading.events).live_turns();
+        // What it did for earlier Turns of its parent is theirs.
+        let before = ended_before(history, since, &child);
+        let mut turns = History::from_events(reading.events).live_turns();
+        turns.retain(|turn| Some(*turn) > before);
         let records = turns.iter().map(|turn| Record::read(&folder, *turn));
         let records = records.collect::<Result<Vec<_>, _>>()?;
         let store = Store::beside(&site.session_folder);
@@ -167,6 +170,17 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         }
     }
     Ok(writers.into_iter().collect())
+}
+
+/// Where in a child's Log the last end is that its parent knew at a place in its own.
+fn ended_before(history: &History, since: Seq, child: &SessionId) -> Option<Seq> {
+    let earlier = history.iter().filter(|event| event.seq() < Some(since));
+    let ends = earlier.filter_map(|event| match event.fact() {
+        Some(Canonical::SubagentEvent(life)) if life.ends_run() => Some(life),
+        _ => None,
+    });
+    let own = ends.filter(|life| life.child_session_id.as_deref() == Some(child.as_str()));
+    own.filter_map(|life| life.child_seq).max()
 }
 
 /// Whether from here on the child can have Turns of its own.

@@ -159,6 +159,11 @@ impl Role {
         ROLES.iter().find(|role| role.name == name)
     }
 
+    /// One of which nothing is known but that it must be careful.
+    pub fn unknown() -> &'static Role {
+        &UNKNOWN
+    }
+
     /// The role that a Log names; one that names none is of the first Pixir.
     pub fn recorded(name: &str) -> &'static Role {
         if name.is_empty() { Role::build() } else { Role::find(name).unwrap_or(&UNKNOWN) }

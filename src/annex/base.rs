@@ -32,15 +32,15 @@ struct Taken {
 }
 
 impl Bases {
-    /// The Workspace as it is now, or was since this was asked: who waited for another's survey that
+    /// The Workspace as it is now, or was since this was wished: who waited for another's survey that
     /// began later than the wish shares it.
     pub fn take(
         &self,
         workspace: &Workspace,
         store: &Store,
         limits: Limits,
+        wished: Instant,
     ) -> Result<Arc<Base>, AnnexError> {
-        let wished = Instant::now();
         let slot = {
             let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(known.entry(workspace.root().to_owned()).or_default())

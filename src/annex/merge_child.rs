@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Annex, AnnexError, Annexes, Changes, Deed, Merge, recover};
+use crate::disk;
 use crate::event::{Canonical, Extra, SubagentEvent};
 use crate::id::SessionId;
 use crate::secret::Secrets;
@@ -92,7 +93,7 @@ impl Tool for MergeChild {
         let is_dry = args.dry_run == Some(true);
         let (own, inside) = (annex.clone(), context.clone());
         let work = move || carry_out(&own, &inside, is_dry);
-        let done = tokio::task::spawn_blocking(work).await.unwrap_or(Err(AnnexError::Crashed));
+        let done = disk::work(work).await.unwrap_or(Err(AnnexError::Crashed));
         let Done { look, deed } = done.map_err(|error| ToolError::from(&error))?;
         if let Some((deed, hash)) = &deed {
             context.signals.record(merged(&annex, deed, hash)).await?;

@@ -22,9 +22,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 pub use changes::Changes;
 pub use deed::{Deed, recover};
@@ -33,6 +34,7 @@ pub use merge::{Conflict, Merge};
 pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};
 
 use crate::config::{Config, Durability};
+use crate::disk;
 use crate::event::PermissionMode;
 use crate::id::SessionId;
 use crate::log::{Folder, holder};
@@ -49,6 +51,9 @@ use merge::Ground;
 
 /// A child that has no Log yet may be on its way; after this long it is not.
 const NEWBORN: Duration = Duration::from_hours(1);
+
+/// How many copies are made at the same time; more only wait for the same disk.
+const COPIERS: usize = 4;
 
 /// What kind of annex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +89,8 @@ struct Shared {
     /// Whether a copy is forced to the disk before it counts.
     is_synced: bool,
     bases: Bases,
+    /// How many copies are made at the same time: each of them takes a thread.
+    copying: Semaphore,
     /// Somebody in this process has cleared away what others left.
     is_swept: AtomicBool,
 }
@@ -121,6 +128,7 @@ impl Annexes {
             profile: Profile::of(config.sandbox.level, &PermissionMode::Auto),
             is_synced: config.durability != Durability::None,
             bases: Bases::default(),
+            copying: Semaphore::new(COPIERS),
             is_swept: AtomicBool::new(false),
         }))
     }
@@ -135,19 +143,21 @@ impl Annexes {
         }
         let made = match wanted.mode {
             Mode::Isolated => {
-                let own = self.clone();
-                let made = move || own.copy(&wanted);
-                tokio::task::spawn_blocking(made).await.unwrap_or(Err(AnnexError::Crashed))?
+                let (own, wished) = (self.clone(), Instant::now());
+                // Nobody closes it, so there is always a turn.
+                let _turn = self.0.copying.acquire().await.ok();
+                let made = move || own.copy(&wanted, wished);
+                disk::work(made).await.unwrap_or(Err(AnnexError::Crashed))?
             }
             Mode::Worktree => self.worktree(wanted).await?,
         };
         Ok(self.annex(made))
     }
 
-    fn copy(&self, wanted: &Wanted) -> Result<Lease, AnnexError> {
+    fn copy(&self, wanted: &Wanted, wished: Instant) -> Result<Lease, AnnexError> {
         let Shared { home, limits, bases, .. } = &*self.0;
         let store = Store::new(paths::snapshots(&wanted.logs));
-        let base = bases.take(&wanted.workspace, &store, *limits)?;
+        let base = bases.take(&wanted.workspace, &store, *limits, wished)?;
         let site = home.annexes().join(wanted.child.as_str());
         let mut lease = lease_of(wanted, site.clone());
         let making = lease.begin(home).map_err(AnnexError::Keep)?;
@@ -185,7 +195,7 @@ impl Annexes {
             let store = Store::new(paths::snapshots(&wanted.logs));
             let limits = *limits;
             let survey = move || Base::of(&workspace, store, limits, None);
-            let base = tokio::task::spawn_blocking(survey).await;
+            let base = disk::work(survey).await;
             lease.base = Some(base.unwrap_or(Err(AnnexError::Crashed))?.hash);
             lease.keep_base().and_then(|()| lease.write(home)).map_err(AnnexError::Keep)
         };
@@ -244,7 +254,7 @@ impl Annexes {
     /// when something is nowhere else.
     pub async fn close(&self, annex: &Annex) -> Result<Closed, AnnexError> {
         let own = annex.clone();
-        let looked = tokio::task::spawn_blocking(move || own.unmerged()).await;
+        let looked = disk::work(move || own.unmerged()).await;
         let changes = looked.unwrap_or(Err(AnnexError::Crashed))?;
         if changes > 0 {
             return Ok(Closed::Kept { changes });

@@ -86,7 +86,7 @@ impl Yard {
     }
 
     fn annex(&self) -> Annex {
-        self.annexes.annex(self.annexes.copy(&self.wanted()).unwrap())
+        self.annexes.annex(self.annexes.copy(&self.wanted(), Instant::now()).unwrap())
     }
 
     fn planned(&self, annex: &Annex) -> Merge {
@@ -154,7 +154,7 @@ fn what_is_too_much_is_refused_and_leaves_nothing() {
         for name in ["a", "b", "c"] {
             fs::write(yard.work().join(name), "ten bytes!").unwrap();
         }
-        let error = yard.annexes.copy(&yard.wanted()).unwrap_err();
+        let error = yard.annexes.copy(&yard.wanted(), Instant::now()).unwrap_err();
         assert_eq!(error.details()["setting"], format!("workspaces.{setting}"), "{error}");
         assert!(!error.next_actions().is_empty());
         assert_eq!(fs::read_dir(yard.home().annexes()).map_or(0, Iterator::count), 0);

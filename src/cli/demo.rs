@@ -12,31 +12,67 @@ use clap::Args;
 use super::door::{Access, Opened, quoted};
 use super::drive::{Driven, Driver, in_runtime};
 use super::exit::{self, Exit};
+use super::workflow::run_example;
 use super::{Context, verify};
 use crate::config::{Config, Loaded, Origins};
 use crate::error::{Kind, Report};
 use crate::event::Canonical;
 use crate::harness::Which;
 use crate::render::{Envelope, Look, Mode, Surface, clean};
-use crate::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT};
+use crate::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, EXAMPLES, Example};
 
 /// Watch a real Turn mend a small program, with no account and no network
 #[derive(Debug, Args)]
 #[command(
     long_about = "Watch a real Turn mend a small program, with no account and no network.\n\n\
     A broken program is copied to a scratch folder. A model that is part of Pixir reads it, mends it, \
-    runs its test and answers; then the diff, the Log and its verification are shown, and how to resume."
+    runs its test and answers; then the diff, the Log and its verification are shown, and how to resume.\n\n\
+    With a name, a shipped workflow is run instead, on files of its own.",
+    after_long_help = "Examples:\n  pixir demo\n  pixir demo migrate"
 )]
-pub struct DemoArgs {}
+pub struct DemoArgs {
+    /// A shipped workflow to run instead of a Turn
+    #[arg(value_name = "WORKFLOW", value_parser = EXAMPLES.iter().map(|own| own.name).collect::<Vec<_>>())]
+    workflow: Option<String>,
+}
 
-pub fn demo(_: &DemoArgs, context: &Context) -> Result<Exit, Report> {
-    let workspace = scratch()?;
+pub fn demo(args: &DemoArgs, context: &Context) -> Result<Exit, Report> {
+    let named = |name: &String| EXAMPLES.iter().find(|own| own.name == name);
+    match args.workflow.as_ref().and_then(named) {
+        Some(example) => workflow(example, context),
+        None => turn(context),
+    }
+}
+
+/// Nothing but what a demo needs: no settings and no credential.
+fn opened(context: &Context) -> Result<Opened, Report> {
+    let mut config = Config::new(context.home()?);
+    DEMO_MODEL.clone_into(&mut config.model);
+    config.dry_run = context.flags.dry_run;
+    let loaded = Loaded { config, notices: Vec::new(), origins: Origins::default() };
+    Ok(Opened { loaded, access: Access::Demo })
+}
+
+/// Runs a shipped workflow on its own files, as `pixir workflow run` would.
+fn workflow(example: &Example, context: &Context) -> Result<Exit, Report> {
+    let file = format!("{}.json", example.name);
+    let own = [(file.as_str(), example.spec)];
+    let workspace = scratch(example.files.iter().chain(&own))?;
+    let arguments: Vec<String> =
+        example.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let given: Vec<String> = arguments.iter().map(|own| format!("--arg {}", quoted(own))).collect();
+    let place = quoted(&workspace.display().to_string());
+    context.notice(&format!(
+        "› pixir workflow run {file} {} --model {DEMO_MODEL} --cwd {place}\n",
+        given.join(" ")
+    ));
+    run_example(example.spec, &arguments, workspace, opened(context)?, context)
+}
+
+fn turn(context: &Context) -> Result<Exit, Report> {
+    let workspace = scratch(DEMO_FILES)?;
+    let opened = opened(context)?;
     in_runtime(async {
-        let mut config = Config::new(context.home()?);
-        DEMO_MODEL.clone_into(&mut config.model);
-        config.dry_run = context.flags.dry_run;
-        let loaded = Loaded { config, notices: Vec::new(), origins: Origins::default() };
-        let opened = Opened { loaded, access: Access::Demo };
         let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
         driver.view.notice(&format!(
             "The Workspace is {}: total.sh is broken, and test.sh proves it.\n\n› {DEMO_PROMPT}\n",
@@ -97,8 +133,8 @@ fn indented(text: &str) -> String {
     text.trim_end().lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A fresh folder with the broken program in it; it is kept for the reader to look at.
-fn scratch() -> Result<PathBuf, Report> {
+/// A fresh folder with these files in it; it is kept for the reader to look at.
+fn scratch<'f>(files: impl IntoIterator<Item = &'f (&'f str, &'f str)>) -> Result<PathBuf, Report> {
     let failed = |path: &Path, error: std::io::Error| {
         Report::new(Kind::WriteFailed, format!("{} cannot be written: {error}", path.display()))
     };
@@ -112,8 +148,11 @@ fn scratch() -> Result<PathBuf, Report> {
             Err(error) => return Err(failed(&folder, error)),
         }
     };
-    for (name, content) in DEMO_FILES {
+    for (name, content) in files {
         let path = folder.join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| failed(parent, error))?;
+        }
         fs::write(&path, content).map_err(|error| failed(&path, error))?;
     }
     Ok(folder)

@@ -1,4 +1,4 @@
-//! README's commands are commands: each fenced `pixir …` line is parsed.
+//! README's commands are commands: each fenced `pixir …` line is parsed, and so are the quickstart's.
 
 use super::arguments::{Parsed, parse};
 
@@ -18,13 +18,11 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-#[test]
-fn the_commands_of_the_readme_parse() {
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+/// How many commands of a page there are, all of which parse.
+fn commands(page: &str) -> usize {
     let mut fenced = false;
     let mut found = 0;
-    for line in readme.lines() {
+    for line in page.lines() {
         if line.starts_with("```") {
             fenced = !fenced;
             continue;
@@ -41,7 +39,18 @@ fn the_commands_of_the_readme_parse() {
         assert!(!matches!(parsed, Parsed::Refused { .. }), "{line}: {parsed:?}");
         found += 1;
     }
-    assert!(found >= 5, "only {found} commands were found");
+    found
+}
+
+#[test]
+fn the_commands_of_the_readme_parse() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let readme = page("README.md");
+    for (name, least) in [("README.md", 5), ("docs/quickstart.md", 20)] {
+        let found = commands(&page(name));
+        assert!(found >= least, "only {found} commands were found in {name}");
+    }
     for command in ["cargo run -- demo", "cargo test"] {
         assert!(readme.contains(command), "README promises {command}");
     }

@@ -185,6 +185,9 @@ pub struct UserMessage {
     pub extra: Extra,
 }
 
+/// What is in the metadata of a message that no model said: which run it reports.
+pub const REPORT_OF: &str = "workflow_id";
+
 /// What the model said.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct AssistantMessage {
@@ -205,6 +208,11 @@ impl AssistantMessage {
             .as_ref()
             .and_then(|metadata| metadata.get("partial"))
             .is_some_and(|partial| partial == &Value::Bool(true))
+    }
+
+    /// Pixir's own words about a run that somebody started by hand.
+    pub fn is_report(&self) -> bool {
+        self.metadata.as_ref().is_some_and(|metadata| metadata.contains_key(REPORT_OF))
     }
 
     /// Ends its Turn.
@@ -374,7 +382,7 @@ pub struct SkillActivation {
     /// The only tools of its Turn, as they are written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_tools: Vec<String>,
-    /// `user` or `model`.
+    /// `user`, `model`, or `parent` when another agent named it in a task.
     #[serde(default)]
     pub activated_by: String,
     #[serde(flatten)]

@@ -22,6 +22,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -69,6 +70,17 @@ impl Timestamp {
     /// Keeps the text of a Log line as it is, so that it round-trips.
     pub fn from_text(text: &str) -> Self {
         Self(Moment::Text(text.into()))
+    }
+
+    /// How long after another time this is; nothing when one of them is no time, or a clock went back.
+    pub fn since(&self, earlier: &Self) -> Duration {
+        let clock = |time: &Self| match &time.0 {
+            Moment::Clock(time) => Some(*time),
+            Moment::Text(text) => text.parse().ok(),
+        };
+        let times: Option<(jiff::Timestamp, jiff::Timestamp)> = clock(self).zip(clock(earlier));
+        let passed = times.map(|(now, then)| now.duration_since(then));
+        passed.and_then(|passed| Duration::try_from(passed).ok()).unwrap_or_default()
     }
 }
 

@@ -86,6 +86,20 @@ impl SubagentUsage {
             *self.estimated_cost_usd.get_or_insert(0.0) += cost;
         }
     }
+
+    /// What is left of it without another one.
+    #[must_use]
+    pub fn less(&self, other: &Self) -> Self {
+        let cost = self.estimated_cost_usd;
+        Self {
+            calls: self.calls.saturating_sub(other.calls),
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            total_tokens: self.total_tokens.saturating_sub(other.total_tokens),
+            estimated_cost_usd: cost
+                .map(|cost| (cost - other.estimated_cost_usd.unwrap_or_default()).max(0.0)),
+        }
+    }
 }
 
 impl SubagentEvent {

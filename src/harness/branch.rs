@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Harness;
 use crate::conversation::Conversation;
+use crate::disk;
 use crate::error::{Kind, Report};
 use crate::fork::{Cut, check_place, fork};
 use crate::history::History;
@@ -52,7 +53,7 @@ impl Harness {
             session_folder: settings.session_folder.clone(),
             limits: Limits::of(self.config.undo),
         };
-        let done = tokio::task::spawn_blocking(move || take(&history, way, &site)).await;
+        let done = disk::work(move || take(&history, way, &site)).await;
         let (rewind, fact) =
             done.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
         session.record(fact).await.map_err(|error| Report::from(&error))?;
@@ -78,7 +79,7 @@ impl Harness {
         let parent = parent.clone();
         check_place(&self.annexes, &workspace, &parent).map_err(|error| Report::from(&error))?;
         let forking = move || fork(&workspace, &parent, Cut::End, false, false);
-        let forked = tokio::task::spawn_blocking(forking).await;
+        let forked = disk::work(forking).await;
         let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
         let forked = forked.map_err(|error| Report::from(&error))?;
         let nameless = || Report::new(Kind::Internal, "the branch has no name");

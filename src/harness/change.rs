@@ -9,6 +9,7 @@ use crate::config::McpServer;
 use crate::config::models::{self, Model};
 use crate::conversation::Conversation;
 use crate::credential::FieldPolicy;
+use crate::disk;
 use crate::event::PermissionMode;
 use crate::paths;
 use crate::prompt;
@@ -150,7 +151,7 @@ impl Harness {
         let (grants, id) = (self.grants.clone(), conversation.id().clone());
         let workspace = conversation.workspace().to_owned();
         let keeping = move || grants.keep(&id, &workspace, mode);
-        tokio::task::spawn_blocking(keeping).await.ok();
+        disk::work(keeping).await.ok();
     }
 
     /// The models that can be chosen: what the endpoint has listed, or what is known of it, and in

@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::Harness;
 use crate::conversation::Conversation;
+use crate::disk;
 use crate::error::{Kind, Report};
+use crate::event::{AssistantMessage, Extra, Phase, REPORT_OF, UserMessage};
 use crate::paths;
 use crate::subagent::Family;
 use crate::tool::{AnyTool, Rest};
 use crate::turn::Settings;
 use crate::workflow::{Finished, Order, Past, RunWorkflow, Sources, Stage, Workflow, run, run_id};
 pub use crate::workflow::{StepState, Watch as WorkflowWatch, WatchedStep};
+
+/// How much of what the steps came to a model is told that goes on with the Session, in bytes.
+const TOLD: usize = 16 * 1024;
 
 impl Harness {
     /// The same settings with the Tool that runs graphs, where a Session may have children.
@@ -41,6 +47,9 @@ impl Harness {
 
     /// Runs a Workflow in the Session of a Conversation, or goes on with a run of it. Returns when
     /// every step is over; `cancel` ends them all.
+    ///
+    /// In the Log it is a Turn that no model answered: it can be taken back, and whoever goes on with
+    /// the Session knows what came of it.
     pub fn run_workflow(
         &self,
         conversation: &Conversation,
@@ -48,13 +57,40 @@ impl Harness {
         cancel: CancellationToken,
     ) -> impl Future<Output = Result<Finished, Report>> + Send + use<> {
         let family = self.family(conversation.settings());
+        let session = conversation.session().clone();
+        let (tracker, secrets) =
+            (conversation.settings().tracker.clone(), Arc::clone(&conversation.settings().secrets));
         async move {
             let gone = || Report::new(Kind::SessionClosed, "the Session is closed");
             let family = family.ok_or_else(gone)?;
             let WorkflowOrder { workflow, template, past } = order;
             let id = past.as_ref().map_or_else(run_id, |past| past.id.clone());
+            let words = match past {
+                None => format!("Run the Workflow `{}` ({id}).", workflow.name),
+                Some(_) => format!("Go on with the Workflow `{}` ({id}).", workflow.name),
+            };
+            let text = secrets.clean(&words).into_owned();
+            let said = session.record(UserMessage { text, ..UserMessage::default() }.into()).await;
+            let said = said.map_err(|error| Report::from(&error))?;
+            if let (Some(tracker), Some(seq)) = (&tracker, said.seq()) {
+                tracker.begin(seq);
+            }
             let order = Order { workflow: Arc::new(workflow), template, past };
-            run(Stage::new(family, id), order, cancel).await
+            let finished = run(Stage::new(family, id.clone()), order, cancel).await;
+            if let Some(tracker) = tracker
+                && let Ok(Err(error)) = disk::work(move || tracker.end()).await
+            {
+                tracing::warn!(%error, "what commands left is not kept");
+            }
+            let finished = finished?;
+            let answer = AssistantMessage {
+                text: secrets.clean(&finished.report(TOLD)).into_owned(),
+                phase: Some(Phase::Final),
+                metadata: Some(Extra::from_iter([(REPORT_OF.to_owned(), json!(id))])),
+                ..AssistantMessage::default()
+            };
+            session.record(answer.into()).await.map_err(|error| Report::from(&error))?;
+            Ok(finished)
         }
     }
 }

@@ -18,6 +18,7 @@ use super::connect::failed;
 use super::offer::Offer;
 use super::server::{Ready, State};
 use super::{answer, wording};
+use crate::disk;
 use crate::error::Kind;
 use crate::event::guest_call;
 use crate::resource::Shelf;
@@ -109,7 +110,7 @@ impl RemoteTool {
             return Ok(answer::output(result, &resources, limit));
         }
         let work = move || answer::output(result, &resources, limit);
-        tokio::task::spawn_blocking(work).await.map_err(|error| {
+        disk::work(work).await.map_err(|error| {
             ToolError::new(Kind::Internal, format!("the answer could not be read: {error}"))
         })
     }

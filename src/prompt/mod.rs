@@ -1,8 +1,8 @@
 //! The Prompt contract: what the model is told, from the most stable part to the least.
 //!
 //! 1. The instructions: the same bytes for everybody, under a version name.
-//! 2. The project: the AGENTS.md chain and the index of Skills, the same bytes for a Session
-//!    (`project`, `skills`).
+//! 2. The project: the AGENTS.md chain and the indexes of Skills and roles, the same bytes for a Session
+//!    (`project`, `skills`, `roles`).
 //! 3. Late context: workspace, day, branch, mode; said with the user message where it became true
 //!    (`context`).
 //!
@@ -10,12 +10,14 @@
 
 mod context;
 mod project;
+mod roles;
 mod skills;
 
 use sha2::{Digest, Sha256};
 
 pub use context::Context;
 pub use project::{Project, Sources};
+pub use roles::roles;
 pub use skills::index;
 
 /// The name of the instructions below and of the order of the parts; a test pins it to the bytes.

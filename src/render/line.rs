@@ -114,6 +114,8 @@ impl Line {
 
     fn fact(&mut self, fact: &Canonical, sheet: &mut Sheet) {
         match fact {
+            // Whoever started the run by hand is told more of it, at its end.
+            Canonical::AssistantMessage(message) if message.is_report() => {}
             Canonical::AssistantMessage(message) => self.message(message, sheet),
             Canonical::UserMessage(message) => self.attached(message, sheet),
             Canonical::ToolCall(call) => self.remember(call),

@@ -1,7 +1,7 @@
 //! The Roster: the roles that can be chosen, those of this build and those in files.
 //!
-//! A file is TOML, in a few folders of the project and of the user; it is read when somebody asks for
-//! a role by name, never before. Whatever is wrong with one is told with path and line. A role can only
+//! A file is TOML, in a few folders of the project and of the user; it is read when a Session is
+//! opened and when somebody asks for a role by name. Whatever is wrong with one is told with path and line. A role can only
 //! narrow what a Session may do; one of a project is a stranger's text until the user trusts it, and
 //! never stands in for one of this build.
 
@@ -131,20 +131,32 @@ impl Roster {
         if let Some(entry) = entry.filter(|entry| entry.is_trusted) {
             return Ok(entry.role());
         }
+        let is_file = |flaw: &&Flaw| flaw.path.file_stem().is_some_and(|stem| stem == name);
+        let broken = listed.broken.iter().find(is_file);
+        let is_broken =
+            |flaw: &Flaw| RosterError::Broken { name: name.to_owned(), flaw: flaw.clone() };
         if let Some(role) = Role::find(name) {
-            return Ok(role);
+            // What the user's own file would narrow is not lost because of a slip in it.
+            let own = listed.broken.iter().filter(is_file).find(|flaw| self.is_own(&flaw.path));
+            return own.map_or(Ok(role), |flaw| Err(is_broken(flaw)));
         }
         if let Some(entry) = entry {
             let path = entry.path.clone();
             return Err(RosterError::Untrusted { name: name.to_owned(), path });
         }
-        let is_file = |flaw: &&Flaw| flaw.path.file_stem().is_some_and(|stem| stem == name);
-        if let Some(flaw) = listed.broken.iter().find(is_file) {
-            return Err(RosterError::Broken { name: name.to_owned(), flaw: flaw.clone() });
+        if let Some(flaw) = broken {
+            return Err(is_broken(flaw));
         }
         let mut known: Vec<String> = Role::names().into_iter().map(str::to_owned).collect();
-        known.extend(listed.entries.iter().map(|entry| entry.name().to_owned()));
+        let more = listed.entries.iter().map(Entry::name).filter(|name| Role::find(name).is_none());
+        known.extend(more.map(str::to_owned));
         Err(RosterError::Unknown { name: name.to_owned(), known })
+    }
+
+    /// Whether a file is the user's own, where nobody else writes.
+    fn is_own(&self, file: &Path) -> bool {
+        let mut own = self.roots.iter().filter(|(_, _, needs_trust)| !needs_trust);
+        own.any(|(_, root, _)| file.parent() == Some(root))
     }
 
     /// The names of all roles, also of those that cannot be used.
@@ -155,14 +167,13 @@ impl Roster {
         names
     }
 
-    /// The role that a Log names. One that is not to be had any more is an unknown one, which may
-    /// change nothing.
+    /// The role that a Log names, also where the user's own stands in for one of this build. One
+    /// that is not to be had any more is an unknown one, which may change nothing.
     pub fn recorded(&self, name: &str) -> &'static Role {
-        let is_custom = !name.is_empty() && Role::find(name).is_none();
-        match is_custom.then(|| self.find(name)) {
-            Some(Ok(role)) => role,
-            _ => Role::recorded(name),
+        if name.is_empty() {
+            return Role::recorded(name);
         }
+        self.find(name).unwrap_or(Role::unknown())
     }
 
     /// Everything that is there now.

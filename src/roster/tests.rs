@@ -125,3 +125,23 @@ fn broken_files_are_told_with_their_line() {
     let Err(RosterError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
     assert!(known.contains(&"build".to_owned()));
 }
+
+#[test]
+fn a_file_of_the_users_stands_in_for_a_role_of_this_build_also_when_a_log_names_it() {
+    let site = Site::new();
+    let own = site.role("home/agents/worker.toml", "worker", "tools = [\"read\"]");
+    let roster = site.roster();
+    let worker = roster.find("worker").unwrap();
+    assert!(worker.may_use("read") && !worker.may_use("bash"));
+    assert!(std::ptr::eq(worker, roster.recorded("worker")), "a resume does not widen");
+    let Err(RosterError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
+    assert_eq!(known.iter().filter(|name| *name == "worker").count(), 1, "{known:?}");
+    // A slip in the file is told, and nobody gets the wider role instead.
+    fs::write(&own, "name = \"worker\"\ntools = [\n").unwrap();
+    assert!(matches!(roster.find("worker"), Err(RosterError::Broken { .. })));
+    assert!(std::ptr::eq(roster.recorded("worker"), Role::unknown()));
+    fs::remove_file(own).unwrap();
+    // That of a project is nobody's business.
+    site.write("repo/.pixir/agents/worker.toml", "name = \n");
+    assert!(std::ptr::eq(roster.find("worker").unwrap(), Role::find("worker").unwrap()));
+}

@@ -1,10 +1,11 @@
-//! The demo: an embedded model with one trick, behind the name `pixir-demo`.
+//! The demo: an embedded model with few tricks, behind the name `pixir-demo`.
 //!
-//! It mends a small shell program with real tools in a real Turn. To any other prompt it says what
-//! it is: a demo that pretends to think would be a lie.
+//! It mends a small shell program with real tools in a real Turn, and plays the steps of the shipped
+//! Workflows. To any other prompt it says what it is: a demo that pretends to think would be a lie.
 
 use serde_json::{Value, json};
 
+use super::players::play;
 use super::{Received, Reply, Script};
 
 /// The name under which the embedded model can be asked for.
@@ -20,14 +21,21 @@ pub const DEMO_FILES: &[(&str, &str)] = &[
     ("test.sh", include_str!("../../examples/demo/test.sh")),
 ];
 
-const BUG: &str = "total=$number";
-const FIX: &str = "total=$((total + number))";
+pub const BUG: &str = "total=$number";
+pub const FIX: &str = "total=$((total + number))";
 /// What the test prints when all is well.
-const PASSED: &str = "all 4 checks passed";
+pub const PASSED: &str = "all 4 checks passed";
 
 /// The script of the embedded model.
 pub fn demo_model() -> Script {
-    Script::answering(answer)
+    Script::answering(demo_answer)
+}
+
+/// What it says to a request.
+pub fn demo_answer(request: &Received) -> Reply {
+    let seen = request.body_text.len() as u64 / 4;
+    let reply = play(request).unwrap_or_else(|| answer(request));
+    reply.usage(seen, seen / 2, 60)
 }
 
 fn answer(request: &Received) -> Reply {
@@ -37,29 +45,34 @@ fn answer(request: &Received) -> Reply {
         return introduce(users.len().saturating_sub(1));
     }
     // Steps are counted by outputs, so that a failed tool moves the story on instead of looping it.
-    let reply = match outputs.as_slice() {
-        [] => Reply::new()
+    match outputs.as_slice() {
+        [.., last] if outputs.len() > 3 => Reply::says(&summary(last)),
+        steps => mend(steps.len(), &request.body["tools"]),
+    }
+}
+
+/// The steps of the trick, from 0: see the test fail, read, change one line, test again.
+pub fn mend(step: usize, tools: &Value) -> Reply {
+    match step {
+        0 => Reply::new()
             .commentary("First I'll see the test fail.")
             .call("bash", json!({"command": "sh test.sh"})),
-        [_] => Reply::new()
+        1 => Reply::new()
             .reasoning(
                 "The test says the total is wrong. I should read the program before guessing.",
             )
             .commentary("Now the program itself.")
             .call("read", json!({"path": "total.sh"})),
-        [_, _] => Reply::new()
+        2 => Reply::new()
             .reasoning("The loop overwrites the total with each number instead of adding it.")
             .commentary(
                 "Found it: the loop assigns each number instead of adding it. One line to change.",
             )
-            .call("edit", edit_arguments(&request.body["tools"])),
-        [_, _, _] => Reply::new()
+            .call("edit", edit_arguments(tools)),
+        _ => Reply::new()
             .commentary("And the test again.")
             .call("bash", json!({"command": "sh test.sh"})),
-        [.., last] => Reply::says(&summary(last)),
-    };
-    let seen = request.body_text.len() as u64 / 4;
-    reply.usage(seen, seen / 2, 60)
+    }
 }
 
 fn summary(test: &str) -> String {
@@ -82,7 +95,7 @@ fn introduce(earlier_turns: usize) -> Reply {
         many => format!("{many} earlier turns"),
     };
     Reply::says(&format!(
-        "I am Pixir's embedded demo model and have one trick: mending total.sh. I see {turns} of this \
+        "I am Pixir's embedded demo model: I can mend total.sh and play the shipped Workflows. I see {turns} of this \
          Session, but I cannot answer this. For a real model, run `pixir login` or set OPENAI_API_KEY, \
          and resume this Session with `--model`."
     ))

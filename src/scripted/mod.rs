@@ -8,6 +8,7 @@ mod check;
 mod connection;
 mod demo;
 mod issuer;
+mod players;
 mod render;
 mod reply;
 mod socket;
@@ -25,8 +26,9 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use issuer::Book;
 
-pub use demo::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, demo_model};
+pub use demo::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, demo_answer, demo_model};
 pub use issuer::{Counts, Endpoint, Fault, Issuer};
+pub use players::{EXAMPLES, Example};
 pub use reply::Reply;
 
 /// What the model will say, request by request.

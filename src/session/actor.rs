@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::inbox::{Inbox, Missed, Reply, TurnId};
 use super::{Body, Draft, Manners, Session, SessionError, TurnContext};
 use crate::config::Durability;
+use crate::disk;
 use crate::error::{Kind, Report};
 use crate::event::{
     Answer, Backlog, Bus, Canonical, Ephemeral, Extra, PermissionRequest, Said, SharedEvent,
@@ -91,7 +92,7 @@ impl Actor {
         if self.manners.durability != Durability::None
             && let Some(folder) = self.log.take_newborn()
         {
-            self.naming = Some(tokio::task::spawn_blocking(move || folder.sync()));
+            self.naming = Some(disk::work(move || folder.sync()));
         }
     }
 
@@ -221,7 +222,7 @@ impl Actor {
 
     async fn force_to_disk(&mut self) -> Result<(), SessionError> {
         let disk = self.log.syncer();
-        let words = tokio::task::spawn_blocking(move || disk.sync());
+        let words = disk::work(move || disk.sync());
         for work in self.naming.take().into_iter().chain([words]) {
             let joined = work.await;
             self.check_disk(joined)?;

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub use sessions::Sessions;
 
 use crate::config::Durability;
+use crate::disk;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
     Bus, Canonical, Ephemeral, From as ListenFrom, Listener, PermissionRequest, Said, Seq,
@@ -183,7 +184,7 @@ impl Session {
 /// A Log from its start to a seq, read on a thread that may wait.
 async fn whole(archive: Archive, last: Option<Seq>) -> Result<History, SessionError> {
     let path = archive.path().to_owned();
-    let read = tokio::task::spawn_blocking(move || archive.read(last)).await;
+    let read = disk::work(move || archive.read(last)).await;
     let failed = |error| LogError::Io { path, source: std::io::Error::other(error) };
     Ok(read.map_err(failed)??)
 }

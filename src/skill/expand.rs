@@ -1,8 +1,10 @@
 //! What a person typed, made into what is sent: `/name words` is a prompt's text, or a Skill's name
 //! with a `$` in front. Any other text stays as it is.
 
-use super::prompts::slash;
-use super::{Skills, mentions};
+use std::path::Path;
+
+use super::prompts::{PromptsFound, slash};
+use super::{Flaw, Found, Skills, mentions};
 
 /// What became of a text that a person typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,16 @@ pub struct Named {
     pub hint: String,
 }
 
+/// The flaw of the package in a folder of that name.
+fn package<'f>(broken: &'f [Flaw], name: &str) -> Option<&'f Flaw> {
+    let folder = |flaw: &'f Flaw| flaw.path.parent().and_then(Path::file_name);
+    broken.iter().find(|flaw| folder(flaw) == Some(name.as_ref()))
+}
+
+fn unusable(what: &str, flaw: &Flaw) -> String {
+    format!("this {what} cannot be used, so its name stays plain text: {flaw}")
+}
+
 impl Skills {
     /// Expands a text. The disk is looked at only when something in it could be a name.
     pub fn expand(&self, text: &str) -> Expanded {
@@ -32,14 +44,14 @@ impl Skills {
         if named.is_none() && mentions(text).is_empty() {
             return expanded;
         }
-        let skills = self.all().skills;
+        let Found { skills, broken, .. } = self.all();
         let refused = |what: &str, name: &str| {
             format!(
                 "{what} `{name}` of this project is not trusted, so it stays plain text; see `pixir trust`"
             )
         };
         if let Some((name, words)) = named {
-            let prompts = self.prompts().prompts;
+            let PromptsFound { prompts, broken: spoiled, .. } = self.prompts();
             let prompt = prompts.iter().find(|prompt| prompt.name == name);
             let skill = skills.iter().find(|skill| skill.name() == name);
             match (prompt, skill) {
@@ -50,12 +62,22 @@ impl Skills {
                 }
                 (Some(_), _) => expanded.notices.push(refused("the prompt", name)),
                 (None, Some(_)) => expanded.notices.push(refused("the skill", name)),
-                (None, None) => {}
+                (None, None) => {
+                    let is_meant = |flaw: &&Flaw| flaw.path.file_stem() == Some(name.as_ref());
+                    let prompt = spoiled.iter().find(is_meant).map(|flaw| unusable("prompt", flaw));
+                    let skill = || package(&broken, name).map(|flaw| unusable("skill", flaw));
+                    expanded.notices.extend(prompt.or_else(skill));
+                }
             }
         }
         for name in mentions(&expanded.text) {
-            if skills.iter().any(|skill| skill.name() == name && !skill.is_trusted) {
-                expanded.notices.push(refused("the skill", name));
+            match skills.iter().find(|skill| skill.name() == name) {
+                Some(skill) if skill.is_trusted => {}
+                Some(_) => expanded.notices.push(refused("the skill", name)),
+                None => {
+                    let flaw = package(&broken, name);
+                    expanded.notices.extend(flaw.map(|flaw| unusable("skill", flaw)));
+                }
             }
         }
         expanded

@@ -154,15 +154,23 @@ pub fn examine(path: &Path) -> Found {
 
 fn shadow(found: &mut Found, skill: &Skill) {
     let Some(first) = found.skills.last() else { return };
-    let (name, path) = (skill.name(), skill.short_path());
+    let (name, path) = (skill.name(), place(skill));
     match found.shadowed.last_mut().filter(|shadow| shadow.name == name) {
         Some(shadow) => shadow.shadowed.push(path),
         None => found.shadowed.push(Shadow {
             name: name.to_owned(),
-            selected: first.short_path(),
+            selected: place(first),
             shadowed: vec![path],
         }),
     }
+}
+
+/// Where a Skill is among others of its name: a project has several folders for them.
+fn place(skill: &Skill) -> String {
+    let mut folders: Vec<_> = skill.path.components().rev().take(4).collect();
+    folders.reverse();
+    let path: PathBuf = folders.into_iter().collect();
+    format!("{}:{}", skill.scope.name(), path.display())
 }
 
 fn is_trusted(words: &[Word], skill: &Skill) -> bool {

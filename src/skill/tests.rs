@@ -73,7 +73,8 @@ fn the_nearest_that_is_trusted_counts() {
     assert_eq!(found.shadowed.len(), 1);
     assert_eq!(
         found.shadowed[0].to_string(),
-        "`a` is user:a/SKILL.md; not used: pixir:a/SKILL.md, repo:a/SKILL.md, repo:a/SKILL.md"
+        "`a` is user:.agents/skills/a/SKILL.md; not used: pixir:home/skills/a/SKILL.md, \
+         repo:.pixir/skills/a/SKILL.md, repo:.claude/skills/a/SKILL.md"
     );
     site.trust(&outer);
     assert_eq!(names(&skills.all())[0], "a=outer");
@@ -285,4 +286,23 @@ fn prompts_are_found_like_skills() {
     assert_eq!(found.broken.len(), 1);
     site.trust(&strange);
     assert_eq!(skills.prompts().prompts[1].expand("x"), "Evil x.");
+}
+
+#[test]
+fn a_name_whose_file_cannot_be_used_is_told_and_stays_text() {
+    let site = Site::new();
+    site.write("home/skills/bent/SKILL.md", "---\nname: bent\ndescription: a: b\n---\nx\n");
+    site.write("home/prompts/long.md", "x".repeat(70_000));
+    let skills = site.skills();
+    for (text, flaw) in [
+        ("/bent it", "bent/SKILL.md: line 3: "),
+        ("do $bent, please", "bent/SKILL.md: line 3: "),
+        ("/long it", "long.md: it is larger than"),
+    ] {
+        let expanded = skills.expand(text);
+        assert_eq!(expanded.text, text);
+        assert_eq!(expanded.notices.len(), 1, "{text}: {:?}", expanded.notices);
+        assert!(expanded.notices[0].contains(flaw), "{text}: {:?}", expanded.notices);
+    }
+    assert!(skills.expand("/nothing and $nobody").notices.is_empty());
 }

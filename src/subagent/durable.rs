@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::progress::Progress;
 use super::record::{Record, View};
-use crate::event::{Canonical, EventKind, ToolCall};
+use crate::event::{Canonical, EventKind, SubagentUsage, Timestamp, ToolCall};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Log, LogError};
@@ -21,25 +21,67 @@ pub fn children(
     let history = History::from_events(Log::read(workspace, parent)?.events);
     let views = Record::all(&history).into_iter().map(|mut record| {
         let mut doing = String::new();
-        if !record.status.is_over() && !is_open {
+        if record.status.is_over() {
+            return View { record, doing, place: 0 };
+        }
+        if !is_open {
             record.detach(workspace);
         }
-        if let Some(child) = record.child.as_ref().filter(|_| record.usage.calls == 0)
-            && let Ok(reading) = Log::read(workspace, child)
-        {
-            let progress = Progress::default();
-            for event in &reading.events {
-                progress.hear(event);
-                if let EventKind::Canonical(Canonical::ToolCall(call)) = event.kind() {
-                    doing = about(call);
-                }
-            }
-            record.usage = progress.usage();
-            record.elapsed = record.elapsed.max(Duration::ZERO);
+        if let Some(seen) = record.child.as_ref().and_then(|child| Seen::of(workspace, child)) {
+            record.usage = seen.usage;
+            record.elapsed = seen.worked(is_open.then(Timestamp::now).as_ref());
+            doing = seen.doing;
         }
         View { record, doing, place: 0 }
     });
     Ok(views.collect())
+}
+
+/// What a run that nobody drives any more used up, and how long it was at work, as far as the Log of
+/// its child tells. Its record has what earlier runs used.
+pub fn spent(workspace: &Path, record: &Record) -> (SubagentUsage, Duration) {
+    let seen = record.child.as_ref().and_then(|child| Seen::of(workspace, child));
+    let seen = seen.unwrap_or_default();
+    let worked = seen.worked(None);
+    (seen.usage.less(&record.usage), worked)
+}
+
+/// What the Log of a child tells of its work.
+#[derive(Default)]
+struct Seen {
+    /// Of all its runs.
+    usage: SubagentUsage,
+    doing: String,
+    /// When it was told what to do, and when something happened last.
+    span: Option<(Timestamp, Timestamp)>,
+}
+
+impl Seen {
+    fn of(workspace: &Path, child: &SessionId) -> Option<Self> {
+        let reading = Log::read(workspace, child).ok()?;
+        let (progress, mut seen) = (Progress::default(), Self::default());
+        for event in &reading.events {
+            progress.hear(event);
+            match event.kind() {
+                EventKind::Canonical(Canonical::UserMessage(_)) => {
+                    seen.span = Some((event.ts().clone(), event.ts().clone()));
+                }
+                EventKind::Canonical(Canonical::ToolCall(call)) => seen.doing = about(call),
+                EventKind::Canonical(_) | EventKind::Ephemeral(_) => {}
+            }
+            if let Some((_, last)) = &mut seen.span {
+                last.clone_from(event.ts());
+            }
+        }
+        seen.usage = progress.usage();
+        Some(seen)
+    }
+
+    /// How long its last run took, until now or until it was last heard of.
+    fn worked(&self, now: Option<&Timestamp>) -> Duration {
+        let since = |(began, last): &(Timestamp, Timestamp)| now.unwrap_or(last).since(began);
+        self.span.as_ref().map(since).unwrap_or_default()
+    }
 }
 
 fn about(call: &ToolCall) -> String {

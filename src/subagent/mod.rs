@@ -43,7 +43,7 @@ use crate::paths;
 use crate::role::{Role, strictest};
 use crate::session::{Session, SessionError};
 use crate::tool::{Commands, Rest, ToolError, Toolbox};
-use crate::turn::Settings;
+use crate::turn::{Purse, Settings};
 use actor::{Actor, Inbox, Reply, Rule};
 use nursery::Parentage;
 use run::{Job, Link};
@@ -81,7 +81,7 @@ impl Subagents {
         if history.facts().next().is_some() {
             // Those of a Family that is just leaving say how they ended first.
             self.idle(session.id(), LEAVING).await;
-            records = detach(&session).await?;
+            records = detach(&session, &settings.purse).await?;
         }
         let family = session.id().clone();
         let register = Inbox::Register { family, records, token: token.clone() };
@@ -312,14 +312,19 @@ fn bare(settings: &Settings) -> Settings {
     Settings { toolbox: none.clone(), tools: none, ..settings.clone() }
 }
 
-/// The children of a Session whose runs nobody drives any more: those without an end get one.
-async fn detach(session: &Session) -> Result<Vec<Record>, SessionError> {
+/// The children of a Session whose runs nobody drives any more: those without an end get one, and what
+/// they used up is paid.
+async fn detach(session: &Session, purse: &Purse) -> Result<Vec<Record>, SessionError> {
     let mut records = Record::all(&session.history().await?);
     for record in records.iter_mut().filter(|record| !record.status.is_over()) {
-        record.detach(paths::holding(session.log_path()));
+        let logs = paths::holding(session.log_path());
+        record.detach(logs);
         record.is_told = false;
-        let usage = crate::event::SubagentUsage::default();
+        let (usage, worked) = durable::spent(logs, record);
+        record.elapsed = worked;
         session.record(record.ended(usage).into()).await?;
+        record.usage.add(&usage);
+        purse.charge(&usage);
     }
     Ok(records)
 }

@@ -120,7 +120,7 @@ pub async fn run(job: Job, leash: Leash, reply: Reply<Result<Record, ToolError>>
     let is_new = record.child.is_none() && record.status == Status::Queued;
     record.status = Status::Queued;
     let first = if is_new { record.queued() } else { input(&record, &text) };
-    let mut run = Run { record, text, resources, terms, link, cancel, progress };
+    let mut run = Run { record, text, resources, terms, link, cancel, progress, is_new };
     if let Err(error) = run.tell(first).await {
         reply.send(Err(ToolError::from(&error))).ok();
         return Over::Refused;
@@ -145,6 +145,8 @@ struct Run {
     link: Link,
     cancel: CancellationToken,
     progress: Arc<Progress>,
+    /// The child has no past.
+    is_new: bool,
 }
 
 /// What can happen to a child that works.
@@ -193,8 +195,12 @@ impl Run {
         }
     }
 
-    /// Why another attempt may help, if it may.
+    /// Why another attempt may help, if it may. One that goes on is not started anew: what it knows is
+    /// in the Log that it has.
     fn may_try_again(&self, end: &End) -> Option<Kind> {
+        if !self.is_new {
+            return None;
+        }
         let retries = self.link.subagents.nursery.config.subagents.retries;
         let is_reading =
             strictest(&self.record.mode, &PermissionMode::ReadOnly) == self.record.mode;
@@ -296,7 +302,7 @@ impl Run {
         let context =
             context::text(&self.record, &self.terms.facts, self.link.parent.id(), max_depth);
         let input = Input { text: self.text.clone() };
-        let sent = conversation.send_in(input, attachments, Some(context)).await;
+        let sent = conversation.delegate(input, attachments, context).await;
         sent.map_err(|error| Report::from(&error))
     }
 

@@ -14,6 +14,12 @@ const LARGEST_SHARE: usize = 4096;
 /// What one child gets however many there are, in bytes.
 const SMALLEST_SHARE: usize = 160;
 
+/// What one summary may take of a list, in bytes.
+const LARGEST_MENTION: usize = 300;
+
+/// What is too little to say anything.
+const SMALLEST_MENTION: usize = 80;
+
 /// What the lines around summaries take.
 const FRAME: usize = 220;
 
@@ -94,6 +100,28 @@ pub fn report(views: &[View], limit: usize) -> String {
             text.extend(["\n- ", &action]);
         }
     }
+    text
+}
+
+/// All children, each with the beginning of what it came to, where `limit` bytes have room for it.
+pub fn list(views: &[View], limit: usize) -> String {
+    if views.is_empty() {
+        return "No Subagents.".to_owned();
+    }
+    let room = limit.saturating_sub(FRAME * views.len()) / views.len();
+    let share = Some(room.min(LARGEST_MENTION)).filter(|share| *share >= SMALLEST_MENTION);
+    let mut text = String::new();
+    for view in views {
+        text.extend([&*line(view), "\n"]);
+        let ended = view.record.summary.as_ref().filter(|_| view.record.status.is_over());
+        if let (Some(summary), Some(share)) = (ended, share) {
+            let words = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+            let end = words.floor_char_boundary(share);
+            let more = if end < words.len() { "…" } else { "" };
+            text.extend(["  ", &words[..end], more, "\n"]);
+        }
+    }
+    text.truncate(text.trim_end().len());
     text
 }
 

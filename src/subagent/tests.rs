@@ -53,6 +53,22 @@ fn many_long_summaries_share_the_room_and_none_is_left_out() {
 }
 
 #[test]
+fn a_list_tells_the_beginning_of_each_summary_where_there_is_room() {
+    let mut ended = view(Status::Failed);
+    ended.record.summary = Some(format!("It broke.\nBadly. {}", "ü".repeat(1000)));
+    let mut works = view(Status::Running);
+    works.record.summary = Some("of an earlier run".into());
+    let text = show::list(&[ended.clone(), works], 16 * 1024);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[1].starts_with("  It broke. Badly. ü") && lines[1].len() < 320, "{text}");
+    assert!(lines[2].contains("running"), "{text}");
+    let many = vec![ended; 100];
+    assert_eq!(show::list(&many, 16 * 1024).lines().count(), 100, "names come first");
+    assert_eq!(show::list(&[], 100), "No Subagents.");
+}
+
+#[test]
 fn a_verdict_is_the_json_at_the_end() {
     let check = |text: &str, expected| assert_eq!(show::verdict(text), expected, "{text}");
     check(r#"Fine. {"verdict": "approve", "findings": []}"#, Some("approve"));

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::sync::watch;
 
 use super::command::CommandError;
+use crate::disk;
 use crate::sandbox::{Guard, Spec, Top, expel, is_expelled};
 
 /// How long a thread waits for the end of a supervisor that was let go.
@@ -104,7 +105,7 @@ impl Before {
             drop(guard);
             Ok(self.known(Some(shared)))
         };
-        let looked = tokio::task::spawn_blocking(work).await;
+        let looked = disk::work(work).await;
         looked.map_err(|_| CommandError::Lost)?.map_err(CommandError::Start)
     }
 
@@ -139,7 +140,7 @@ impl Aftermath {
         }
         // Nobody is dropped here any more: the thread ends what it began.
         let work = move || looks.mend();
-        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+        disk::work(work).await.unwrap_or_default()
     }
 }
 

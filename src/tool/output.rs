@@ -15,6 +15,7 @@ use super::bound::{Bounded, HeadTail};
 use super::plain::{Plain, Returns};
 use super::ring::Ring;
 use super::{Signals, ToolContext};
+use crate::disk;
 use crate::id::CallId;
 use crate::secret::{Cleaner, Secrets};
 
@@ -262,7 +263,7 @@ async fn on_disk(
     work: impl FnOnce(&Path) -> io::Result<File> + Send + 'static,
 ) -> SpillState {
     let work = move || work(&path).inspect_err(|_| drop(std::fs::remove_file(&path)));
-    match tokio::task::spawn_blocking(work).await {
+    match disk::work(work).await {
         Ok(Ok(file)) => SpillState::Open(file),
         Ok(Err(error)) => SpillState::Failed(error),
         Err(error) => SpillState::Failed(io::Error::other(error)),

@@ -11,6 +11,7 @@ use super::difference::{Difference, Versions};
 use super::editor::Handed;
 use super::seen::{Print, Seen};
 use super::{Effect, Plan, ToolContext, ToolError};
+use crate::disk::Gate;
 use crate::error::Kind;
 use crate::snapshot::Tracker;
 use crate::workspace::{OpenFile, WorkspaceError};
@@ -329,11 +330,14 @@ impl Rewritten {
     }
 }
 
+/// File work has threads of its own: it may wait for an Editor, and Logs do not wait with it.
+static FILES: Gate = Gate::new();
+
 /// Runs file work where it may block.
 pub async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {
-    match tokio::task::spawn_blocking(work).await {
+    match FILES.work(work).await {
         Ok(result) => result,
         Err(error) => Err(ToolError::new(Kind::Crashed, format!("the tool crashed: {error}"))),
     }

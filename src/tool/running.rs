@@ -17,6 +17,7 @@ use super::descendants::{self, Process};
 use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
 use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED};
+use crate::disk;
 use crate::sandbox::Level;
 
 /// How much is read at once.
@@ -283,7 +284,7 @@ async fn kill_all(find: impl Fn() -> Vec<Process> + Send + 'static) -> Vec<Lefto
         }
         Vec::new()
     };
-    let found = tokio::task::spawn_blocking(work).await.unwrap_or_default();
+    let found = disk::work(work).await.unwrap_or_default();
     found.into_iter().map(|Process { pid, name }| Leftover { pid, name }).collect()
 }
 

@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::execute::Prepared;
-use super::{End, Settings, Turn};
+use super::{End, Input, Settings, Turn};
+use crate::disk;
 use crate::error::Kind;
 use crate::event::{Canonical, SkillActivation};
 use crate::history::History;
@@ -38,30 +39,41 @@ pub fn named_in(text: &str, found: &[Arc<Skill>]) -> Vec<Arc<Skill>> {
 impl Settings {
     /// What the Log is told of a Skill that the user named. A text that the model has is not repeated.
     pub fn activation(&self, skill: &Skill, history: &History) -> SkillActivation {
-        let mut fact = activation(skill, "user", &self.secrets);
-        if history.active_skill(skill.name()) == Some(skill.digest.as_str()) {
-            (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
-        }
-        fact
+        self.activation_by("user", skill, history)
     }
+
+    fn activation_by(&self, whom: &str, skill: &Skill, history: &History) -> SkillActivation {
+        once(activation(skill, whom, &self.secrets), history)
+    }
+}
+
+/// An activation without its text, if the model has that.
+pub(super) fn once(mut fact: SkillActivation, history: &History) -> SkillActivation {
+    if history.active_skill(&fact.name) == Some(fact.content_hash.as_str()) {
+        (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
+    }
+    fact
 }
 
 impl Turn {
     /// Makes the Skills active that a text names; each is recorded with the text it has now. One
-    /// that the user has not trusted stays what it is, a text.
+    /// that the user has not trusted stays what it is, a text; so does one for people alone in the
+    /// words of another agent.
     pub(super) async fn activate(
         &self,
-        text: &str,
+        input: &Input,
         history: &History,
     ) -> Result<Vec<Arc<Skill>>, End> {
-        if mentions(text).is_empty() {
+        if mentions(&input.text).is_empty() {
             return Ok(Vec::new());
         }
-        let (skills, said) = (self.settings.skills.clone(), text.to_owned());
-        let named = tokio::task::spawn_blocking(move || named_in(&said, &skills.all().skills));
-        let named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
+        let (skills, said) = (self.settings.skills.clone(), input.text.clone());
+        let named = disk::work(move || named_in(&said, &skills.all().skills));
+        let mut named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
+        named.retain(|skill| !input.is_delegated || !skill.front.is_for_people);
+        let whom = if input.is_delegated { "parent" } else { "user" };
         for skill in &named {
-            let fact = Canonical::from(self.settings.activation(skill, history));
+            let fact = Canonical::from(self.settings.activation_by(whom, skill, history));
             self.narrowed.note(&fact);
             self.context.record(fact).await?;
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 
 use super::{End, Settings, Turn, evidence};
+use crate::disk;
 use crate::error::{Kind, Report};
 use crate::event::{
     Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, TerminalStatus, Tokens,
@@ -152,7 +153,7 @@ impl Turn {
         let (resources, sight) = (self.settings.shelf.clone(), self.settings.sight.clone());
         let loading = move || resources.contents(&wanted, sight.sees());
         // A Turn without them goes on: the model is told that they are not at hand.
-        tokio::task::spawn_blocking(loading).await.unwrap_or_default()
+        disk::work(loading).await.unwrap_or_default()
     }
 
     async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {

@@ -8,16 +8,19 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
+use super::activate::once;
 use super::doom::{DoomGuard, Verdict};
 use super::permit::Allowed;
 use super::stance::Held;
 use super::{End, Turn};
+use crate::disk;
 use crate::error::{Kind, Report};
-use crate::event::{Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
+use crate::event::{Canonical, Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
 use crate::history;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
+use crate::session::SessionError;
 use crate::snapshot::Tracker;
 use crate::tool::{
     AnyTool, Desk, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
@@ -212,7 +215,7 @@ impl Turn {
     async fn look_around(&self) {
         let tracker = self.settings.tracker.clone();
         let Some(tracker) = tracker.filter(Tracker::wants_survey) else { return };
-        match tokio::task::spawn_blocking(move || tracker.before_command()).await {
+        match disk::work(move || tracker.before_command()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "what files were is not kept"),
             Err(error) => tracing::warn!(%error, "what files were is not kept"),
@@ -229,7 +232,7 @@ impl Turn {
         guard.note(signature(&fact), result);
         let Some(name) = wanted else { return Ok(()) };
         let skills = self.settings.skills.clone();
-        let found = tokio::task::spawn_blocking(move || skills.find(&name)).await;
+        let found = disk::work(move || skills.find(&name)).await;
         match found.ok().flatten() {
             Some(skill) => self.hydrate(&skill, "model").await,
             None => Ok(()),
@@ -280,7 +283,14 @@ impl Turn {
             let (context, narrowed) = (context.clone(), narrowed.clone());
             Box::pin(async move {
                 narrowed.note(&fact);
-                context.record(fact).await.map(drop).map_err(|error| Report::from(&error))
+                let told = |error: SessionError| Report::from(&error);
+                let fact = match fact {
+                    Canonical::SkillActivation(skill) => {
+                        once(skill, &context.recent().await.map_err(told)?).into()
+                    }
+                    fact => fact,
+                };
+                context.record(fact).await.map(drop).map_err(told)
             })
         })
     }

@@ -93,7 +93,9 @@ impl Turn {
             }
         }
         let mut seen: Vec<String> = Vec::new();
-        for path in paths.into_iter().filter(|path| !path.starts_with(['[', '('])) {
+        // What a search notes stands in brackets, as no name with an extension does.
+        let is_note = |path: &String| path.starts_with('[') && path.ends_with(']');
+        for path in paths.into_iter().filter(|path| !is_note(path)) {
             if seen.contains(&path) {
                 continue;
             }

@@ -36,6 +36,7 @@ pub use purse::Purse;
 pub use stance::Stance;
 
 use crate::config::{Compaction, Miss, Retry, Sight, Window};
+use crate::disk;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
     AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
@@ -131,6 +132,8 @@ pub struct Input {
     pub resources: Vec<Descriptor>,
     /// What whoever sends it knows of the moment, and says who that is.
     pub context: Option<String>,
+    /// Another agent wrote it, and no person.
+    pub is_delegated: bool,
 }
 
 /// Runs a Turn to its end, records that end, and says how it went.
@@ -256,7 +259,7 @@ impl Turn {
         // Append-only context: it is said once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
         self.settings.shelf.begin_turn(&history, &input.resources);
-        let active = self.activate(&input.text, &history).await?;
+        let active = self.activate(&input, &history).await?;
         let message = UserMessage {
             text: self.settings.secrets.clean(&input.text).into_owned(),
             context: is_news.then_some(context),
@@ -267,7 +270,8 @@ impl Turn {
         if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
             tracker.begin(seq);
         }
-        for skill in active {
+        // Context is looked up for a person, or for a model that asks for it by a call.
+        for skill in active.into_iter().filter(|_| !input.is_delegated) {
             self.hydrate(&skill, "user").await?;
         }
         Ok(())
@@ -293,7 +297,7 @@ impl Turn {
     /// Keeps what the commands of this Turn left, so that it can be taken back.
     async fn look_back(&self) {
         let Some(tracker) = self.settings.tracker.clone() else { return };
-        match tokio::task::spawn_blocking(move || tracker.end()).await {
+        match disk::work(move || tracker.end()).await {
             Ok(Ok(None)) => {}
             Ok(Ok(Some(reason))) => tracing::info!(reason, "undo covers file tools only"),
             Ok(Err(error)) => tracing::warn!(%error, "what commands left is not kept"),

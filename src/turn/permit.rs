@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::execute::Prepared;
 use super::{End, Turn};
+use crate::disk;
 use crate::error::{Kind, Report};
 use crate::event::{
     Answer, Extra, PermissionDecision, PermissionMode, PermissionRequest, Said, ShownCommand,
@@ -132,7 +133,7 @@ impl Turn {
         let session = self.context.session_id().clone();
         let project = self.settings.workspace.root().to_owned();
         let keep = move || approvals.remember(&session, &project, &subject, answer);
-        let failure = match tokio::task::spawn_blocking(keep).await {
+        let failure = match disk::work(keep).await {
             Ok(Ok(())) => return None,
             Ok(Err(error)) => Report::from(&error).message,
             Err(error) => error.to_string(),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Prices;
-use crate::event::{Canonical, ProviderUsage};
+use crate::event::{Canonical, ProviderUsage, SubagentUsage};
 use crate::history::History;
 
 /// What a tree of Sessions has used up; shared by all of them.
@@ -27,9 +27,7 @@ impl Purse {
             match fact {
                 Canonical::ProviderUsage(bill) => spent.take(bill, prices),
                 Canonical::SubagentEvent(child) if child.ends_run() => {
-                    let usage = child.usage.unwrap_or_default();
-                    spent.tokens = spent.tokens.saturating_add(usage.total_tokens);
-                    spent.cost += usage.estimated_cost_usd.unwrap_or_default();
+                    spent.add(&child.usage.unwrap_or_default());
                 }
                 _ => {}
             }
@@ -40,6 +38,11 @@ impl Purse {
     /// Takes a bill that is on record.
     pub fn pay(&self, bill: &ProviderUsage, prices: &Prices) {
         self.held().take(bill, prices);
+    }
+
+    /// Takes what a child used up whose end nobody saw.
+    pub fn charge(&self, usage: &SubagentUsage) {
+        self.held().add(usage);
     }
 
     /// What was spent so far.
@@ -53,6 +56,11 @@ impl Purse {
 }
 
 impl Spent {
+    fn add(&mut self, usage: &SubagentUsage) {
+        self.tokens = self.tokens.saturating_add(usage.total_tokens);
+        self.cost += usage.estimated_cost_usd.unwrap_or_default();
+    }
+
     /// One from before the price was known is reckoned anew.
     fn take(&mut self, bill: &ProviderUsage, prices: &Prices) {
         let billed = bill.billed();

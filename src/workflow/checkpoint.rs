@@ -125,6 +125,11 @@ pub struct Verified {
 }
 
 impl Bundle {
+    /// Whether the step left changes in a Workspace of its own.
+    pub fn has_changes(&self) -> bool {
+        self.artifacts.iter().any(|artifact| artifact.kind == "change_set")
+    }
+
     /// A step that is over, of which nothing else is known yet.
     pub fn new(step_id: &str, status: StepStatus, readiness: Readiness, summary: String) -> Self {
         Self {

@@ -207,7 +207,7 @@ impl Walk {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use globset::GlobMatcher;
     use proptest::prelude::*;
 
@@ -293,13 +293,24 @@ mod tests {
         prop::collection::vec(piece, 1..4).prop_map(|pieces| pieces.concat())
     }
 
+    /// So many cases every time, or so many with `PIXIR_TORTURE=full`, by the seed of `PIXIR_SEED`.
+    #[expect(clippy::disallowed_methods, reason = "how much a test does is no setting")]
+    pub fn torture(sample: u32, full: u32) -> ProptestConfig {
+        let is_full = std::env::var("PIXIR_TORTURE").is_ok_and(|size| size == "full");
+        let seed = std::env::var("PIXIR_SEED").ok().and_then(|seed| seed.parse().ok());
+        let mut config = ProptestConfig::with_cases(if is_full { full } else { sample });
+        config.rng_seed = proptest::test_runner::RngSeed::Fixed(seed.unwrap_or(4711));
+        config.failure_persistence = None;
+        config
+    }
+
     fn judge(glob: &str) -> Option<GlobMatcher> {
         let built = GlobBuilder::new(glob).literal_separator(true).backslash_escape(true).build();
         built.ok().map(|glob| glob.compile_matcher())
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #![proptest_config(torture(2_000, 20_000))]
         #[test]
         fn what_is_said_is_what_brute_force_finds(one in glob(), other in glob()) {
             let (Some(first), Some(second)) = (judge(&one), judge(&other)) else {

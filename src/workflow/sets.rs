@@ -103,6 +103,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::glob::tests::torture;
     use super::super::spec::{OnFailure, Posture};
     use super::*;
 
@@ -194,7 +195,50 @@ mod tests {
         )
     }
 
+    /// Every path that the globs above can tell apart.
+    fn paths() -> Vec<String> {
+        let names = ["a", "b", "c", "x", "y"];
+        let deeper = |paths: &[String]| -> Vec<String> {
+            paths.iter().flat_map(|path| names.map(|name| format!("{path}/{name}"))).collect()
+        };
+        let one: Vec<String> = names.map(str::to_owned).to_vec();
+        let two = deeper(&one);
+        let three = deeper(&two);
+        [one, two, three].concat()
+    }
+
+    fn set(globs: &[String]) -> globset::GlobSet {
+        let mut set = globset::GlobSetBuilder::new();
+        for glob in globs {
+            set.add(globset::GlobBuilder::new(glob).literal_separator(true).build().unwrap());
+        }
+        set.build().unwrap()
+    }
+
+    /// The rules of `docs/workflows.md`, path by path.
+    fn torn(one: &Step, other: &Step) -> bool {
+        let hurts = |writer: &Step, other: &Step| {
+            let (own, written, read) =
+                (set(&writer.write_set), set(&other.write_set), set(&other.read_set));
+            let touches = |path: &String| match other.workspace {
+                Workspace::Shared if other.writes_shared() => written.is_match(path),
+                Workspace::Shared => read.is_match(path),
+                Workspace::Isolated | Workspace::Worktree => {
+                    read.is_match(path) || written.is_match(path)
+                }
+            };
+            writer.writes_shared() && paths().iter().any(|path| own.is_match(path) && touches(path))
+        };
+        hurts(one, other) || hurts(other, one)
+    }
+
     proptest! {
+        #![proptest_config(torture(500, 5_000))]
+        #[test]
+        fn what_is_said_is_what_brute_force_finds(one in any_step(), other in any_step()) {
+            prop_assert_eq!(conflict(&one, &other), torn(&one, &other), "{:?} {:?}", one, other);
+        }
+
         #[test]
         fn it_does_not_matter_who_is_asked(one in any_step(), other in any_step()) {
             prop_assert_eq!(conflict(&one, &other), conflict(&other, &one));

@@ -70,6 +70,10 @@ mod plan;
 mod process;
 /// What crosses to the model.
 mod prompt;
+/// The first steps, taken by a test.
+mod quickstart;
+/// What is released, and how.
+mod release;
 /// Staying signed in.
 mod renewal;
 /// Files that are attached, and images that are looked at.
@@ -98,6 +102,8 @@ mod stream_faults;
 mod subagents;
 /// A house to live in, and a way to read its Log.
 mod support;
+/// Nobody but the Provider is called.
+mod telemetry;
 /// What a person sees on a terminal.
 mod terminal;
 /// The house rules.

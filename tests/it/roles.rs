@@ -111,3 +111,19 @@ async fn files_are_checked_and_shown() {
     let told = house.pixir(&["--role", "bad", "x"]).exits(1);
     assert!(told.err.contains("line 2"), "{}", told.err);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_stands_in_for_a_built_in_one_holds_after_a_resume() {
+    let house = house().await;
+    let folder = house.home().join(".pixir/agents");
+    plant(&folder, "worker.toml", &SCRIBE.replace("scribe", "worker"));
+    house.pixir(&["--role", "worker", "document it"]).exits(0);
+    house.pixir(&["resume", "--last", "go on"]).exits(0);
+    for request in house.requests() {
+        let tools = request.body["tools"].as_array().unwrap();
+        let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+        assert_eq!(names, ["bash", "grep", "read"]);
+    }
+    plant(&folder, "worker.toml", "name = \"worker\"\ndescription =\n");
+    assert!(house.pixir(&["--role", "worker", "x"]).exits(1).err.contains("line 2"));
+}

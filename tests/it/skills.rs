@@ -149,6 +149,20 @@ async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result
 }
 
 #[tokio::test]
+async fn a_text_that_the_model_has_is_not_shown_to_it_twice() {
+    let view = || Reply::calls("skill_view", json!({"name": "tidy"}));
+    let house = House::with([view(), view(), Reply::says("Tidied.")]).await;
+    own(&house, "tidy", "description: Tidy things up", "Sort the lines.");
+    let (conversation, _) = house.turn("tidy up").await;
+    let facts = events(&conversation, "skill_activation");
+    assert_eq!((&facts[0]["repeated"], &facts[1]["repeated"]), (&Value::Null, &json!(true)));
+    assert_eq!(facts[0]["content_hash"], facts[1]["content_hash"]);
+    let last = texts(house.requests().last().unwrap().input(), "user").concat();
+    assert_eq!(last.matches("Sort the lines.").count(), 1, "{last}");
+    assert!(last.contains("whose text stands above"), "{last}");
+}
+
+#[tokio::test]
 async fn without_skills_there_is_nothing_to_see() {
     let house = House::with([Reply::says("ok")]).await;
     std::fs::create_dir_all(house.workspace().join(".agents/skills/empty")).unwrap();
@@ -246,13 +260,17 @@ async fn a_skill_of_the_project_is_text_until_the_user_trusts_it() {
 #[tokio::test]
 async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() {
     let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
-    let head = "description: x\ncontext:\n  - {id: notes, files: [notes.txt, 'docs/*.md']}\n  \
+    let head = "description: x\ncontext:\n  - {id: notes, files: [notes.txt, '**/*.md']}\n  \
         - {id: facts, command: 'cat facts; echo late > made'}\n  - {id: branch, git: branch}";
     own(&house, "brief", head, "Use the context.");
     house.write("notes.txt", "remember the milk");
     house.write("facts", "two and two\nsecret-of-the-house");
     std::fs::create_dir(house.workspace().join("docs")).unwrap();
     house.write("docs/a.md", "about a");
+    // Names that begin as notes of a search do.
+    std::fs::create_dir(house.workspace().join("(app)")).unwrap();
+    house.write("(app)/[id].md", "about the app");
+    house.write("[top].md", "about the top");
     let mut house = house;
     house.may_hold = vec!["facts"];
     let (conversation, _) = house.turn("$brief me").await;
@@ -273,7 +291,9 @@ async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() 
     let told: Vec<&str> = facts.iter().map(|fact| fact["source"].as_str().unwrap()).collect();
     assert_eq!(told, ["notes", "facts", "branch"]);
     assert_eq!((&facts[0]["ok"], &facts[0]["tools"]), (&json!(true), &json!(["glob", "read"])));
-    assert!(facts[0]["content"].as_str().unwrap().contains("about a"));
+    for part in ["about a\n", "about the app", "about the top"] {
+        assert!(facts[0]["content"].as_str().unwrap().contains(part), "{part}: {}", facts[0]);
+    }
     assert_eq!(facts[1]["requested_by"], "user");
     assert!(facts[1]["content"].as_str().unwrap().contains("[redacted:STORY_TOKEN]"));
     assert!(!house.workspace().join("made").exists());

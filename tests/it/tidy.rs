@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["id"],
-    &["secret", "paths", "network", "rpc", "tokens"],
+    &["disk", "secret", "paths", "network", "rpc", "tokens"],
     &["event"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],
@@ -149,6 +149,20 @@ fn presenters_know_only_conversation_and_events() {
             let is_allowed = used == room || PRESENTERS_MAY_USE.contains(&used.as_str());
             assert!(is_allowed, "{} uses {used}", path.display());
         }
+    }
+}
+
+/// Threads do not grow with Sessions: what may block goes through the Disk. A person's keyboard,
+/// a lock that another process holds and a request of an editor wait for something else.
+#[test]
+fn what_may_block_goes_through_the_disk() {
+    const MAY: &[&str] =
+        &["acp/", "cli/", "credential/keyring.rs", "disk.rs", "scripted/", "workbench.rs"];
+    for path in rust_files("src") {
+        let inside = path.strip_prefix(root().join("src")).unwrap().to_str().unwrap();
+        let Some(code) = code(&path) else { continue };
+        let is_allowed = MAY.iter().any(|may| inside.starts_with(may));
+        assert!(is_allowed || !code.contains("spawn_blocking"), "{inside} takes a thread");
     }
 }
 

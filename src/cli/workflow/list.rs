@@ -77,15 +77,6 @@ fn words(entries: &[Value]) -> String {
     let width = entries.iter().map(|entry| name(entry).len()).max().unwrap_or(0);
     let mut text = String::new();
     for entry in entries {
-        let parameters: Vec<String> = entry["parameters"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|own| {
-                let mark = if own["required"] == true { "" } else { "?" };
-                format!("{}{mark}", own["name"].as_str().unwrap_or_default())
-            })
-            .collect();
         let description = match entry["description"].as_str().filter(|words| !words.is_empty()) {
             Some(words) => words,
             None => entry["title"].as_str().unwrap_or_default(),
@@ -95,12 +86,27 @@ fn words(entries: &[Value]) -> String {
         // Writing to a String cannot fail.
         write!(text, "{:width$}  {}  ({source}{trust})", name(entry), one_line(description, 100))
             .ok();
-        if !parameters.is_empty() {
-            write!(text, "  {}", one_line(&parameters.join(" "), 100)).ok();
-        }
         text.push('\n');
+        for own in entry["parameters"].as_array().into_iter().flatten() {
+            writeln!(text, "    {}", parameter(own)).ok();
+        }
     }
     text
+}
+
+/// A parameter on one line: its name, what it must be, and what it is for.
+fn parameter(own: &Value) -> String {
+    let text = |name: &str| own[name].as_str().unwrap_or_default();
+    let value = match (&own["default"], own["required"] == true) {
+        (Value::Null, true) => ", required".to_owned(),
+        (Value::Null, false) => String::new(),
+        (default, _) => format!(", default {}", one_line(&default.to_string(), 60)),
+    };
+    let description = match text("description") {
+        "" => String::new(),
+        words => format!(": {}", one_line(words, 100)),
+    };
+    format!("--arg {}= ({}{value}){description}", text("name"), text("type"))
 }
 
 fn files(root: &Path) -> Vec<PathBuf> {

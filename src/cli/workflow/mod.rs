@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+pub use run::run_example;
+
 use super::Context;
 use super::exit::Exit;
 use crate::error::{Kind, Report};

@@ -13,7 +13,7 @@ use crate::cli::exit::Exit;
 use crate::error::{Kind, Report};
 use crate::harness::{Which, WorkflowOrder};
 use crate::render::{Envelope, clean};
-use crate::workflow::{Finished, Halt, Outcome, cut_off_before, find};
+use crate::workflow::{Finished, Halt, Outcome, Written, cut_off_before, find};
 
 /// How much of what the steps came to is printed, in bytes.
 const TOLD: usize = 256 * 1024;
@@ -76,6 +76,21 @@ pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
     let workflow = found.past.workflow.clone();
     let order = WorkflowOrder { workflow, template: None, past: Some(found.past) };
     drive(order, Place { workspace, session, opened }, context)
+}
+
+/// Runs a shipped workflow in a folder that was made for it.
+pub fn run_example(
+    spec: &str,
+    arguments: &[String],
+    workspace: PathBuf,
+    opened: Opened,
+    context: &Context,
+) -> Result<Exit, Report> {
+    let written = Written::spec(spec).map_err(|error| Report::from(&error))?;
+    let read = source::with_arguments(&written, arguments, &workspace, context)?;
+    let workflow = read.map_err(|error| Report::from(&error))?;
+    let order = WorkflowOrder { workflow, template: None, past: None };
+    drive(order, Place { workspace, session: Which::New, opened }, context)
 }
 
 /// Where a run happens.

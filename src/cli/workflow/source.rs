@@ -74,15 +74,26 @@ pub fn attempt(
         written.check_trust().map_err(|error| Report::from(&error))?;
     }
     let template = written.template_id().map(str::to_owned);
-    let arguments = match written.arguments(&args.arg) {
+    let workflow = with_arguments(&written, &args.arg, workspace, context)?;
+    Ok((template, workflow))
+}
+
+/// The workflow that this text is with these values for its parameters.
+pub fn with_arguments(
+    written: &Written,
+    given: &[String],
+    workspace: &Path,
+    context: &Context,
+) -> Result<Result<Workflow, SpecError>, Report> {
+    let arguments = match written.arguments(given) {
         Ok(arguments) => arguments,
-        Err(error) => return Ok((template, Err(error))),
+        Err(error) => return Ok(Err(error)),
     };
     let limits = context.settings(Some(workspace))?.config.subagents;
     let roster = context.roster(workspace)?;
     let role = |name: &str| roster.find(name).ok();
     let ground = Ground { role: &role, roles: roster.names(), limits, arguments };
-    Ok((template, written.read(&ground)))
+    Ok(written.read(&ground))
 }
 
 /// The workflow of a file, of stdin, or of a name; a spec that is no JSON is told apart from one that

@@ -31,7 +31,6 @@ const LARGEST_WINDOW: usize = 4 * 1024 * 1024;
 /// are escaped, so text cannot imitate it.
 const USER_MESSAGE: &[u8] = br#","type":"user_message","data":"#;
 
-const WORKFLOW_EVENT: &[u8] = br#","type":"workflow_event","data":"#;
 const SESSION_STARTED: &[u8] = br#","type":"session_started","data":"#;
 const SESSION_FORK: &[u8] = br#","type":"session_fork","data":"#;
 const POSTURE_CHANGED: &[u8] = br#","type":"posture_changed","data":"#;
@@ -355,25 +354,11 @@ fn title(head: &[u8]) -> Option<String> {
         text: String,
     }
     let has = |needle: &'static [u8]| move |line: &&[u8]| memmem::find(line, needle).is_some();
-    let Some(line) = lines(head).find(has(USER_MESSAGE)) else {
-        return lines(head).find(has(WORKFLOW_EVENT)).map(workflow_title);
-    };
+    let line = lines(head).find(has(USER_MESSAGE))?;
     let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
     // A payload that lies in a blob has no text here; a list can do without.
     let words = serde_json::from_str::<Words>(envelope.data.get());
     Some(words.map_or_else(|_| "(a very long prompt)".to_owned(), |words| words.text))
-}
-
-/// A Session that nobody said anything in is called by the Workflow that it ran.
-fn workflow_title(line: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Started {
-        #[serde(default)]
-        workflow_name: String,
-    }
-    let envelope = serde_json::from_slice::<Envelope<'_>>(line).ok();
-    let started = envelope.and_then(|own| serde_json::from_str::<Started>(own.data.get()).ok());
-    format!("workflow {}", started.map(|started| started.workflow_name).unwrap_or_default())
 }
 
 /// How the Session stands by the last lines of its Log; `None` when they do not tell.
@@ -384,7 +369,12 @@ fn standing_of(tail: &[u8]) -> Option<Standing> {
             "assistant_message" => {
                 let message = serde_json::from_str::<AssistantMessage>(envelope.data.get());
                 // A payload in a blob cannot be judged here; only an answer grows that long.
-                let is_final = message.map_or(true, |message| message.is_final());
+                let Ok(message) = message else { return Some(Standing::Answered) };
+                // How a run stands is told by its own facts, which come before this.
+                if message.is_report() {
+                    return None;
+                }
+                let is_final = message.is_final();
                 Some(if is_final { Standing::Answered } else { Standing::Open })
             }
             "turn_failed" => Some(failure(envelope.data.get())),

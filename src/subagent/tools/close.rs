@@ -33,16 +33,17 @@ impl Tool for CloseAgent {
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let before = self.0.close(&args.id).await?;
-        if before.record.status.is_over() {
-            // A run that is over keeps its end; this only says that there is no other.
-            if !before.record.is_closed {
-                context.signals.record(before.record.event("closed").into()).await?;
-            }
-        } else {
+        if !before.record.status.is_over() {
             let ended = self.0.wait(vec![args.id.clone()], Rule::All);
             tokio::time::timeout(LEAVING, ended).await.ok();
         }
         let views = self.0.look(Some(vec![args.id])).await?;
+        if !before.record.is_closed {
+            // A run keeps its end; this only says that there is no other, also after a restart.
+            for view in &views {
+                context.signals.record(view.record.event("closed").into()).await?;
+            }
+        }
         self.0.told(views.iter().map(|view| view.record.id.clone()).collect()).await;
         let mut text = views.iter().map(show::line).collect::<Vec<_>>().join("\n");
         for child in views.iter().filter_map(|view| view.record.child.as_ref()) {

@@ -26,12 +26,11 @@ impl Tool for ListAgents {
         Ok(Plan::new(Effect::Read, "list Subagents".to_owned()))
     }
 
-    async fn run(&self, _: Args, _: ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn run(&self, _: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let views = self.0.look(None).await?;
-        let lines: Vec<String> = views.iter().map(show::line).collect();
-        let text = if lines.is_empty() { "No Subagents.".to_owned() } else { lines.join("\n") };
+        let text = show::list(&views, context.output_limit);
         let mut details = show::details(&views);
-        // Their summaries are not in here.
+        // Only the beginnings of their summaries are in here.
         details["told"] = serde_json::json!([]);
         Ok(ToolOutput { ok: true, text, details })
     }

@@ -44,8 +44,9 @@ impl Tool for SpawnAgent {
         inherited(&base, &spec.resources).map_err(|report| ToolError::invalid(report.message))?;
         let record = Record::new(&spec, &base.model, base.effort.as_deref());
         if wish.validate_only == Some(true) {
-            let text = "This would be started; nothing was.".to_owned();
-            return Ok(ToolOutput { ok: true, text, details: json!({ "plan": plan(&record) }) });
+            let plan = plan(&record);
+            let text = format!("Nothing was started. This would be: {plan}");
+            return Ok(ToolOutput { ok: true, text, details: json!({ "plan": plan }) });
         }
         let link = self.0.link(context.cancel);
         let Spec { task, resources, .. } = spec;

@@ -1,5 +1,6 @@
 //! `wait_agent`: waits for children, and tells what they came to.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +79,9 @@ impl WaitAgent {
     async fn wanted(&self, ids: Option<Vec<String>>) -> Result<Vec<String>, ToolError> {
         let ids = ids.filter(|ids| !ids.is_empty());
         if let Some(mut ids) = ids {
-            ids.dedup();
+            // Who is named twice is one child, and does not count as one that ended.
+            let mut seen = HashSet::new();
+            ids.retain(|id| seen.insert(id.clone()));
             // One that nobody knows is said before anybody waits.
             self.0.look(Some(ids.clone())).await?;
             return Ok(ids);

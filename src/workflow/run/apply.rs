@@ -1,12 +1,15 @@
 //! A step that applies: what another step changed in its own Workspace comes into the shared one,
 //! all of it or nothing.
 
+use std::time::Duration;
+
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::step::Inputs;
 use super::{NAMED, Stage};
 use crate::annex::{self, Annex, AnnexError, Deed};
+use crate::disk;
 use crate::error::{Explain, Report};
 use crate::id::SessionId;
 use crate::snapshot::{Hash, Store, Tracker};
@@ -16,8 +19,39 @@ use crate::workflow::outcome::{Readiness, StepStatus};
 use crate::workflow::spec::Step;
 use crate::workspace::Workspace;
 
+/// Why a step that had no time left is not ready.
+const TIMED_OUT: &str = "timed_out";
+
 impl Stage {
-    pub(super) async fn apply(
+    /// Applies within the time of the step. What is being merged is merged to its end; checks that
+    /// have no time left do not pass.
+    pub(super) async fn apply_in_time(
+        &self,
+        step: &Step,
+        inputs: &Inputs,
+        halt: &CancellationToken,
+    ) -> Result<Bundle, Report> {
+        let Some(time) = step.timeout_ms else { return self.apply(step, inputs, halt).await };
+        let late = halt.child_token();
+        let mut work = std::pin::pin!(self.apply(step, inputs, &late));
+        let mut bundle = tokio::select! {
+            ended = &mut work => return ended,
+            () = tokio::time::sleep(Duration::from_millis(time)) => {
+                late.cancel();
+                work.await?
+            }
+        };
+        if bundle.status == StepStatus::Cancelled && !halt.is_cancelled() {
+            bundle.status = StepStatus::TimedOut;
+            bundle.reason = Some(TIMED_OUT.to_owned());
+            for words in bundle.known_limitations.iter_mut().filter(|words| *words == "cancelled") {
+                TIMED_OUT.clone_into(words);
+            }
+        }
+        Ok(bundle)
+    }
+
+    async fn apply(
         &self,
         step: &Step,
         inputs: &Inputs,
@@ -49,7 +83,7 @@ impl Stage {
         let (own, workspace, tracker) =
             (annex.clone(), self.workspace.clone(), self.tracker.clone());
         let merging = move || merge(&own, &workspace, tracker.as_ref());
-        let merged = tokio::task::spawn_blocking(merging).await.unwrap_or(Err(AnnexError::Crashed));
+        let merged = disk::work(merging).await.unwrap_or(Err(AnnexError::Crashed));
         let deed = match merged {
             Ok(deed) => deed,
             Err(error) => {

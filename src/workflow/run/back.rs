@@ -1,10 +1,12 @@
 //! What a step changed in the Workspace that all share, and how that is taken back.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::json;
 
 use super::{Stage, pulse, set_of};
+use crate::disk;
 use crate::error::{Kind, Report};
 use crate::history::History;
 use crate::id::SessionId;
@@ -14,6 +16,9 @@ use crate::workflow::checkpoint::{Artifact, Bundle};
 use crate::workflow::digest::digest;
 use crate::workflow::spec::{Step, Workspace as Where};
 use crate::workspace::Workspace;
+
+/// How much of what earlier steps changed apart is handed on, in bytes.
+const DIFFS: usize = 24 * 1024;
 
 impl Stage {
     /// What a child changed in the shared Workspace: what its file tools wrote, and what was
@@ -33,7 +38,7 @@ impl Stage {
             Err(RewindError::NothingToUndo { .. }) => Ok(Vec::new()),
             Err(error) => Err(Report::from(&error)),
         };
-        joined(tokio::task::spawn_blocking(looking).await)
+        joined(disk::work(looking).await)
     }
 
     /// What a child changed in a Workspace of its own; the bundle says where to look at it.
@@ -46,7 +51,7 @@ impl Stage {
         let annex = annex.map_err(|error| Report::from(&error))?;
         let Some(annex) = annex else { return Err(Report::new(Kind::NotFound, "no Workspace")) };
         let parent = self.workspace.clone();
-        let changes = tokio::task::spawn_blocking(move || annex.changes(&parent)).await;
+        let changes = disk::work(move || annex.changes(&parent)).await;
         let changes = changes.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
         let changes = changes.map_err(|error| Report::from(&error))?;
         if !changes.is_empty() {
@@ -59,6 +64,33 @@ impl Stage {
             });
         }
         Ok(changes.files.into_iter().map(|change| change.path).collect())
+    }
+
+    /// What the steps before this one changed in Workspaces of their own, where this one cannot look:
+    /// step, diff, and how many files of it are left out.
+    pub(super) async fn changes_before(&self, before: &[Bundle]) -> Vec<(String, String, usize)> {
+        let left: Vec<&Bundle> = before.iter().filter(|bundle| bundle.has_changes()).collect();
+        let share = DIFFS / left.len().max(1);
+        let mut handed = Vec::new();
+        for bundle in left {
+            let child = bundle.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
+            let found = child.map(|child| self.family.annexes().find(self.logs(), &child));
+            let Some(Ok(Some(annex))) = found else { continue };
+            let (parent, secrets) = (self.workspace.clone(), Arc::clone(&self.secrets));
+            let looking = move || {
+                annex.changes(&parent).map(|changes| changes.diff(&annex.store(), &secrets, share))
+            };
+            match disk::work(looking).await {
+                Ok(Ok((diff, more))) => handed.push((bundle.step_id.clone(), diff, more)),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, step = bundle.step_id, "its changes are not handed on");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, step = bundle.step_id, "its changes are not handed on");
+                }
+            }
+        }
+        handed
     }
 
     /// Whether what a step left in a Workspace of its own is still there.
@@ -162,7 +194,7 @@ impl Stage {
             let count = rewind.plan.changes.len() + rewind.plan.conflicts.len();
             Ok((count, Some(rewind.fact(&restored))))
         };
-        let (count, fact) = joined(tokio::task::spawn_blocking(taking).await)?;
+        let (count, fact) = joined(disk::work(taking).await)?;
         if let Some(fact) = fact {
             session.record(fact).await.map_err(|error| Report::from(&error))?;
         }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{NAMED, Stage, set_of, words};
 use crate::bounds::WriteGlobs;
 use crate::config::{AnswerSchema, SandboxLevel};
+use crate::disk;
 use crate::error::Report;
 use crate::event::{Canonical, Extra};
 use crate::history::History;
@@ -68,7 +69,7 @@ async fn attempts(
     loop {
         let mut tried = match &step.apply {
             Some(_) => Tried {
-                bundle: stage.apply(step, inputs, halt).await?,
+                bundle: stage.apply_in_time(step, inputs, halt).await?,
                 strays: Vec::new(),
                 child: None,
             },
@@ -133,8 +134,9 @@ impl Stage {
                 ("step_id".to_owned(), json!(step.id)),
             ]),
         };
+        let apart = self.changes_before(&inputs.before).await;
         let wish = Wish {
-            task: words::task(step, inputs),
+            task: words::task(step, inputs, &apart),
             role: Some(step.role.clone()),
             model: step.model.clone(),
             effort: step.effort.clone(),
@@ -193,7 +195,7 @@ impl Stage {
         };
         bundle.dependent_safe = true;
         let (logs, own) = (self.logs().to_owned(), id.clone());
-        let read = tokio::task::spawn_blocking(move || Log::read(&logs, &own)).await;
+        let read = disk::work(move || Log::read(&logs, &own)).await;
         let history = match read {
             Ok(Ok(reading)) => History::from_events(reading.events),
             Ok(Err(_)) | Err(_) => History::default(),

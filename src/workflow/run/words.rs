@@ -11,17 +11,18 @@ use crate::workflow::spec::Step;
 /// How much of an earlier step's summary is handed on, in bytes.
 const SUMMARY: usize = 4 * 1024;
 
-/// How much of all that is handed on stands in the task itself, in bytes.
-const HANDED: usize = 64 * 1024;
+/// How much of each kind of what is handed on stands in the task itself, in bytes.
+const HANDED: usize = 24 * 1024;
 
 /// The task, with what earlier steps came to and how to end.
-pub fn task(step: &Step, inputs: &Inputs) -> String {
+pub fn task(step: &Step, inputs: &Inputs, apart: &[(String, String, usize)]) -> String {
     let mut text = step.task.clone().unwrap_or_default();
     if !inputs.needs.is_empty() {
         text.push_str("\n\nValues that earlier steps delivered:");
+        let share = HANDED / inputs.needs.len();
         for (name, value) in &inputs.needs {
             // Writing to a String cannot fail.
-            write!(text, "\n- {name}: {}", bound(&value.to_string(), HANDED)).ok();
+            write!(text, "\n- {name}: {}", bound(&value.to_string(), share)).ok();
         }
     }
     if !inputs.before.is_empty() {
@@ -32,6 +33,17 @@ pub fn task(step: &Step, inputs: &Inputs) -> String {
         for bundle in &inputs.before {
             let status = bundle.checkpoint_status.name();
             write!(text, "\n- {} ({status}): {}", bundle.step_id, bound(&bundle.summary, share))
+                .ok();
+        }
+    }
+    for (id, diff, left_out) in apart {
+        write!(
+            text,
+            "\n\nWhat step {id} changed, in a workspace of its own; your files do not have it yet:\n\n{diff}"
+        )
+        .ok();
+        if *left_out > 0 {
+            write!(text, "\n[{left_out} more files that it changed are too large to show here]")
                 .ok();
         }
     }

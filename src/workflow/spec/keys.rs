@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::shape::{Group, Key, Shape};
 
 /// The longest task, in bytes.
-pub const TASK: usize = 128 * 1024;
+pub const TASK: usize = 32 * 1024;
 /// The longest name of a model or an effort, and of a Workflow.
 pub const WORD: usize = 100;
 /// The longest description.

@@ -123,6 +123,55 @@ async fn a_child_that_is_closed_ends_and_one_that_waits_never_starts() {
 }
 
 #[tokio::test]
+async fn a_child_that_was_closed_at_work_stays_closed_after_a_restart() {
+    let send = |request: &pixir::scripted::Received| {
+        Reply::calls("send_input", json!({"id": first_id(request), "text": "more"}))
+    };
+    let close = |request: &pixir::scripted::Received| {
+        Reply::calls("close_agent", json!({"id": first_id(request)}))
+    };
+    let script = cast(
+        [spawns(&["works"], "worker"), Box::new(close), says("ok"), Box::new(send), says("ok")],
+        |_, _| Reply::new().stalls(),
+    );
+    let house = House::scripted(script).await;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let (id, path) = (conversation.id().clone(), conversation.log_path().to_owned());
+    conversation.close().await;
+    let again = house.resume(&id).await;
+    assert_eq!(say(&again, "go on").await, Status::Done);
+    let told: Vec<_> = lives(&path).iter().map(|life| life["event"].clone()).collect();
+    assert_eq!(told[told.len() - 2..], [json!("cancelled"), json!("closed")]);
+    let results = cast::events(&path);
+    let refused = results.iter().rfind(|event| event["type"] == "tool_result").unwrap();
+    assert_eq!(refused["data"]["error"]["kind"], "not_found", "{refused}");
+    agree(&house.workspace());
+}
+
+#[tokio::test]
+async fn a_child_that_is_named_twice_in_a_wait_is_one_child() {
+    let wait = |request: &pixir::scripted::Received| {
+        let text = serde_json::to_string(request.input()).unwrap();
+        let ids: Vec<&str> =
+            text.match_indices("sub_").map(|(place, _)| &text[place..place + 14]).collect();
+        let ids = [ids[0], ids[1], ids[0]];
+        Reply::calls("wait_agent", json!({"ids": ids, "until": "any", "timeout_ms": 1}))
+    };
+    let script = cast([spawns(&["one", "two"], "explorer"), Box::new(wait), says("ok")], |_, _| {
+        Reply::new().stalls()
+    });
+    let house = House::scripted(script).await;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let results = cast::events(conversation.log_path());
+    let told = results.iter().rfind(|event| event["type"] == "tool_result").unwrap();
+    assert!(told["data"]["output"].as_str().unwrap().contains("0 of 2 ended"), "{told}");
+    conversation.close().await;
+    agree(&house.workspace());
+}
+
+#[tokio::test]
 async fn a_child_that_cannot_be_reached_or_dies_is_seen_at_once() {
     let script = cast([spawns(&["bad"], "worker"), waits(), says("ok")], |_, _| {
         Reply::status(401, r#"{"error": {"code": "invalid_api_key", "message": "no"}}"#)

@@ -6,7 +6,7 @@ use pixir::Status;
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::cast::{self, Crowd, GO, agree, cast, count, lives, says, spawns, waits};
+use super::cast::{self, Crowd, GO, agree, cast, count, first_id, lives, says, spawns, waits};
 use crate::support::House;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,6 +131,46 @@ async fn what_children_spend_is_spent_from_the_same_purse() {
     agree(&house.workspace());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_child_spent_before_a_death_is_still_spent() {
+    let script = cast([spawns(&["a"], "worker"), waits(), says("never")], |_, _| {
+        Reply::calls("bash", json!({"command": "touch here; sleep 60"})).usage(900, 0, 100)
+    });
+    let mut house = House::scripted(script).await;
+    let (workspace, mark) = (house.workspace(), house.workspace().join("here"));
+    let path = || {
+        let all = crate::support::house::logs(&workspace).into_iter();
+        all.clone().find(|path| cast::events(path)[0]["data"]["parent_session_id"].is_null())
+    };
+    let looked = std::sync::OnceLock::new();
+    house.pixir_killed_when(&[GO], || {
+        if !mark.exists() {
+            return false;
+        }
+        // Another process sees how it is while it works.
+        let id = path().unwrap().file_stem().unwrap().to_string_lossy().into_owned();
+        let seen = house.pixir(&["agents", "status", &id, "--json"]).exits(0).envelope();
+        let child = seen["output"]["subagents"][0].clone();
+        let is_later = child["elapsed_ms"].as_u64() > Some(0);
+        is_later && looked.set(child).is_ok()
+    });
+    let looked = looked.get().unwrap();
+    assert_eq!((&looked["status"], &looked["usage"]["calls"]), (&json!("running"), &json!(1)));
+    let path = path().unwrap();
+    let id = pixir::SessionId::parse(&path.file_stem().unwrap().to_string_lossy()).unwrap();
+    house.config.budget.max_tokens_total = Some(1_000);
+    let again = house.resume(&id).await;
+    let life = lives(&path).pop().unwrap();
+    assert_eq!(
+        (&life["event"], &life["usage"]["total_tokens"]),
+        (&json!("detached"), &json!(1000))
+    );
+    let status = crate::support::house::say(&again, "go on").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "budget_exceeded", "a death is no way to a new budget");
+    agree(&house.workspace());
+}
+
 #[tokio::test]
 async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -163,5 +203,40 @@ async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     );
     assert_eq!(of("worker"), "worker queued, worker starting, worker started, worker failed");
     assert_eq!(crate::support::house::logs(&house.workspace()).len(), 4, "each try has its Log");
+    agree(&house.workspace());
+}
+
+#[tokio::test]
+async fn a_child_that_goes_on_is_not_started_anew_because_it_would_know_nothing() {
+    let script = cast(
+        [
+            spawns(&["first"], "explorer"),
+            waits(),
+            Box::new(|request| {
+                Reply::calls("send_input", json!({"id": first_id(request), "text": "second"}))
+            }),
+            waits(),
+            Box::new(|request| {
+                Reply::calls("send_input", json!({"id": first_id(request), "text": "third"}))
+            }),
+            waits(),
+            says("ok"),
+        ],
+        |task, _| match task {
+            "second" => Reply::status(503, "try later"),
+            task => Reply::says(&format!("saw {task}")),
+        },
+    );
+    let mut house = House::scripted(script).await;
+    house.config.retry.max_attempts = 1;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let path = conversation.log_path();
+    assert_eq!((count(path, "retrying"), count(path, "failed")), (0, 1));
+    assert_eq!(count(path, "finished"), 2);
+    assert_eq!(crate::support::house::logs(&house.workspace()).len(), 2, "it is one child");
+    let requests = house.requests();
+    let last = requests.iter().rfind(|request| cast::task(request).is_some()).unwrap();
+    assert_eq!(last.user_texts().first(), Some(&"first"), "it still knows what it did");
     agree(&house.workspace());
 }

@@ -185,6 +185,10 @@ async fn after_a_restart_a_child_goes_on_and_what_was_lost_is_said() {
     let listed = house.requests().pop().unwrap();
     let listed = listed.outputs().join("\n");
     assert!(listed.contains("sub_00000000ff (worker) detached"), "{listed}");
+    assert!(
+        listed.contains("\n  did second\n"),
+        "what it came to is known after a restart: {listed}"
+    );
     assert_eq!(count(&path, "finished"), 2);
     assert_eq!(agree(&house.workspace()), 2);
 }
@@ -213,6 +217,8 @@ async fn a_wish_can_be_checked_and_a_bad_one_starts_nothing() {
         })
         .collect();
     assert_eq!(results, [r#""auto""#, "not_found", "invalid_args", "not_found", "null"]);
+    let told = house.requests()[1].outputs().join("\n");
+    assert!(told.contains(r#""permission_mode":"auto""#), "the model reads the plan: {told}");
     assert!(lives(conversation.log_path()).is_empty());
     assert_eq!(logs(&house.workspace()).len(), 1);
 }

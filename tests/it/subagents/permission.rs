@@ -92,3 +92,35 @@ async fn a_question_whose_asker_is_gone_is_withdrawn() {
     assert_eq!(cast::count(&path, "cancelled"), 1);
     agree(&house.workspace());
 }
+
+#[tokio::test]
+async fn a_task_is_no_persons_word_for_skills() {
+    let task = "use $tidy and $quiet";
+    let script =
+        cast([spawns(&[task], "worker"), waits(), says("ok")], |_, _| Reply::says("Used."));
+    let house = House::scripted(script).await;
+    for (name, head) in [
+        ("tidy", "context:\n  - {id: notes, command: 'cat notes'}"),
+        ("quiet", "disable-model-invocation: true"),
+    ] {
+        let folder = house.home().join(".agents/skills").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = format!("---\nname: {name}\ndescription: x\n{head}\n---\nBe {name}.\n");
+        std::fs::write(folder.join("SKILL.md"), text).unwrap();
+    }
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let child = lives(conversation.log_path()).pop().unwrap()["child_session_id"].clone();
+    let log = house.workspace().join(format!(".pixir/sessions/{}.ndjson", child.as_str().unwrap()));
+    let facts: Vec<_> = events(&log)
+        .into_iter()
+        .filter(|event| event["type"].as_str().unwrap().starts_with("skill_"))
+        .map(|event| (event["data"]["name"].clone(), event["data"]["activated_by"].clone()))
+        .collect();
+    assert_eq!(facts, [(json!("tidy"), json!("parent"))], "nobody asked for context, or for quiet");
+    let requests = house.requests();
+    let asked = requests.iter().find(|request| cast::task(request).is_some()).unwrap();
+    let told = asked.user_texts().concat();
+    assert!(told.contains("Be tidy.") && !told.contains("Be quiet."), "{told}");
+    agree(&house.workspace());
+}

@@ -109,6 +109,24 @@ async fn a_role_that_is_gone_is_said_and_its_child_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_model_is_told_which_roles_there_are_and_of_nobody_untrusted() {
+    let house = House::scripted(cast([says("ok"), says("ok")], |_, _| Reply::says("never"))).await;
+    let project = |house: &House| {
+        let request = house.requests().pop().unwrap();
+        let developer = request.input().iter().find(|item| item["role"] == "developer").cloned();
+        developer.map(|item| item.to_string()).unwrap_or_default()
+    };
+    plant(&house.workspace().join(".pixir/agents"), "chief.toml", CHIEF);
+    house.pixir(&["hello"]).exits(0);
+    assert!(!project(&house).contains("# Roles"), "nobody but those of this build");
+    plant(&house.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
+    house.pixir(&["hello"]).exits(0);
+    let told = project(&house);
+    assert!(told.contains("- scribe: Writes documentation"), "{told}");
+    assert!(!told.contains("chief") && !told.contains("Hands out work"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_call_names_counts_more_than_the_role() {
     let call = json!({"task": "x", "role": "scribe", "model": "other", "effort": "low"});
     let script = cast([line(Reply::calls("spawn_agent", call)), waits(), says("ok")], |_, _| {

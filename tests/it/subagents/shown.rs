@@ -5,7 +5,7 @@ use std::time::Duration;
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::cast::{self, GO, agree, cast, lives, says, spawns, waits};
+use super::cast::{self, GO, agree, cast, first_id, lives, says, spawns, waits};
 use crate::support::editor::Editor;
 use crate::support::house::logs;
 use crate::support::terminal::Terminal;
@@ -124,6 +124,36 @@ async fn a_turn_is_taken_back_after_those_of_its_children() {
         stage.run(&["undo", &child]).expect_code(0);
         assert!(!stage.workspace().join("x").exists());
         stage.run(&["undo", parent]).expect_code(0);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_child_did_for_an_earlier_turn_is_not_in_the_way_of_a_later_one() {
+    let send = |request: &pixir::scripted::Received| {
+        Reply::calls("send_input", json!({"id": first_id(request), "text": "second"}))
+    };
+    let lines =
+        [spawns(&["first"], "worker"), waits(), says("ok"), Box::new(send), waits(), says("ok")];
+    let script = cast(lines, |task, step| match step {
+        0 => Reply::calls("write", json!({"path": task, "content": "x"})),
+        _ => Reply::says("I wrote."),
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    tokio::task::block_in_place(|| {
+        let ended = stage.run(&["--json", GO]);
+        let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let parent = envelope["session_id"].as_str().unwrap();
+        stage.run(&["resume", parent, "and more"]).expect_code(0);
+        let path = stage.workspace().join(format!(".pixir/sessions/{parent}.ndjson"));
+        let child = lives(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
+        let is_there = |name: &str| stage.workspace().join(name).exists();
+        assert!(is_there("first") && is_there("second"));
+        assert_ne!(stage.run(&["undo", parent]).status.code(), Some(0));
+        stage.run(&["undo", &child]).expect_code(0);
+        stage.run(&["undo", parent]).expect_code(0);
+        assert!(is_there("first") && !is_there("second"));
+        // The Turn that began it all is not taken back without it.
+        assert_ne!(stage.run(&["undo", parent]).status.code(), Some(0));
     });
 }
 

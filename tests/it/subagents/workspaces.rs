@@ -170,6 +170,52 @@ async fn a_worktree_child_below_the_top_of_its_repository_commits_and_is_merged(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worktree_that_conflicts_stays_as_it_is_until_it_can_be_merged() {
+    let runs = |command: &str| super::line(Reply::calls("bash", json!({ "command": command })));
+    let script = cast(
+        [
+            spawns(&["change"], "worktree"),
+            waits(),
+            runs("echo parent > a.txt"),
+            of_child("merge_child", 0),
+            of_child("close_agent", 0),
+            runs("echo a > a.txt"),
+            of_child("merge_child", 0),
+            of_child("close_agent", 0),
+            says("Merged in the end."),
+        ],
+        |_, step| match step {
+            0 => Reply::new()
+                .call("write", json!({"path": "a.txt", "content": "child\n"}))
+                .call("write", json!({"path": "new.txt", "content": "new\n"})),
+            _ => Reply::says("Changed it, and committed nothing."),
+        },
+    );
+    let house = House::scripted(script).await;
+    let top = house.workspace();
+    fs::write(top.join(".gitignore"), ".pixir\n").unwrap();
+    house.write("a.txt", "a\n");
+    git(&top, &["init", "-q", "-b", "main"]);
+    git(&top, &["add", "-A"]);
+    git(&top, &["commit", "-qm", "first"]);
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let told = house.transcript(&conversation);
+    let requests = house.requests();
+    let last =
+        |place: usize| requests[requests.len() - place].outputs().last().unwrap().to_string();
+    assert!(last(5).contains("nothing was merged: a.txt"), "{told}");
+    assert!(last(4).contains("its workspace stays: 2 changes"), "{told}");
+    assert!(last(2).contains("merged 2 files"), "{told}");
+    assert!(!last(1).contains("stays"), "{told}");
+    assert_eq!((house.read("a.txt"), house.read("new.txt")), ("child\n".into(), "new\n".into()));
+    assert_eq!(count(conversation.log_path(), "merged"), 1);
+    assert_eq!(git(&top, &["worktree", "list"]).lines().count(), 1, "it is gone with everything");
+    assert_eq!(git(&top, &["branch", "--list", "pixir/*"]), "");
+    assert_eq!(agree(&house.workspace()), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_child_with_a_workspace_of_its_own_is_not_forked() {
     let script =
         cast([spawns(&["change"], "isolated"), waits(), says("ok")], |_, step| match step {

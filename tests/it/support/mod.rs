@@ -10,6 +10,7 @@ pub mod terminal;
 pub mod torture;
 pub mod tracer;
 pub mod transcript;
+pub mod watcher;
 
 pub use house::House;
 pub use stage::Stage;

@@ -5,7 +5,7 @@ use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
 use super::troupe::{Told, decided, facts, kinds, root_log, troupe, workflow};
-use crate::subagents::cast::agree;
+use crate::subagents::cast::{agree, events};
 use crate::support::House;
 
 const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
@@ -190,6 +190,8 @@ async fn an_approved_change_lands_and_another_one_does_not() {
         let house = house(move |told| match (told.step(), told.turn) {
             ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
             ("review", _) => {
+                // It judges a change that its own files do not have.
+                assert!(told.task.contains("-old\n+new"), "{}", told.task);
                 Reply::says(&format!(r#"Looked at it. {{"verdict": "{verdict}", "findings": []}}"#))
             }
             _ => Reply::says(READY),
@@ -213,6 +215,43 @@ async fn an_approved_change_lands_and_another_one_does_not() {
             assert_eq!(reason_of(&output, "land"), "gate_closed");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on() {
+    let model = troupe(|told| match (told.step(), told.turn) {
+        ("share", 0) => Reply::calls("write", json!({"path": "b.txt", "content": "new\n"})),
+        ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
+        ("review", _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
+        _ => Reply::says(READY),
+    });
+    let house = House::scripted(model).await;
+    house.write("a.txt", "old\n");
+    let mut steps = landing()["steps"].as_array().unwrap().clone();
+    steps.push(json!({"id": "share", "task": "share: write it", "workspace": "shared", "write_set": ["b.txt"]}));
+    run(&house, &workflow(json!(steps)), 0);
+    let log = root_log(&house.workspace());
+    let said: Vec<String> = events(&log)
+        .iter()
+        .filter(|event| event["type"] == "user_message" || event["type"] == "assistant_message")
+        .map(|event| event["data"]["text"].as_str().unwrap().lines().next().unwrap().to_owned())
+        .collect();
+    assert!(said[0].starts_with("Run the Workflow `a test` (wf_"), "{said:?}");
+    assert_eq!(said[1], "Workflow `a test` completed: 4 of 4 steps ready.");
+
+    // Whoever goes on with it knows what came of it.
+    let root = log.file_stem().unwrap().to_str().unwrap();
+    let replayed = house.pixir(&["inspect-replay", root, "--json", "--items"]).exits(0).out;
+    assert!(replayed.contains("4 of 4 steps ready"), "{replayed}");
+
+    // The one that shared the files is named, and goes first.
+    let refused = house.pixir(&["undo", root]).exits(1);
+    let child = decided(&log, "share")["child_session_id"].as_str().unwrap().to_owned();
+    assert!(refused.err.contains(&child), "{}", refused.err);
+    house.pixir(&["undo", &child]).exits(0);
+    house.pixir(&["undo", root]).exits(0);
+    assert_eq!(house.read("a.txt"), "old\n");
+    assert!(!house.workspace().join("b.txt").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,6 +279,35 @@ async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
         (status_of(&output, "land2"), reason_of(&output, "land2")),
         ("failed", json!("conflicts"))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_applies_has_no_more_time_than_it_was_given() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    house.write("a.txt", "old\n");
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "build", "task": "build: change it", "posture": "write"},
+            {"id": "land", "apply": "build", "timeout_ms": 2000, "verify": ["sleep 600"]},
+            {"id": "after", "task": "after", "role": "explorer", "depends_on": ["land"]},
+        ])),
+        6,
+    );
+    assert_eq!(
+        (status_of(&output, "land"), reason_of(&output, "land")),
+        ("failed", json!("timed_out"))
+    );
+    assert_eq!(status_of(&output, "after"), "held");
+    assert_eq!(output["timed_out_steps"], json!(["land"]));
+    let bundle = decided(&root_log(&house.workspace()), "land");
+    assert_eq!(bundle["verification"][0]["reason"], "cancelled");
+    assert_eq!(bundle["known_limitations"], json!(["timed_out", "merged_but_not_verified"]));
+    assert_eq!(house.read("a.txt"), "new\n", "a merge is never cut in the middle");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -147,7 +147,7 @@ async fn a_run_that_was_cut_off_is_offered_to_whoever_comes_back() {
         let offered = house.pixir(&["workflow", "run", "flow.json"]).exits(0).err;
         assert!(offered.contains(&format!("pixir workflow resume {run}")), "{offered}");
         let sessions = house.pixir(&["sessions"]).exits(0).out;
-        assert!(sessions.contains("workflow a test"), "{sessions}");
+        assert!(sessions.contains("Run the Workflow `a test`"), "{sessions}");
         house.pixir(&["workflow", "resume", &run]).exits(0);
         let status = house.pixir(&["workflow", "status", &session]).exits(0).out;
         assert!(status.contains("completed: 2 of 2"), "{status}");

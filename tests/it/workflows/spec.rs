@@ -81,7 +81,11 @@ fn the_examples_are_good_and_have_the_waves_they_are_for() {
     for (name, arguments, waves) in [
         ("parallel-review", json!({}), json!([["correctness", "safety", "tests"], ["report"]])),
         ("implement-and-land", json!({"goal": "x"}), json!([["implement"], ["review"], ["land"]])),
-        ("migrate", arguments, json!([["inventory"], ["code", "tests", "docs"], ["review"]])),
+        (
+            "migrate",
+            arguments,
+            json!([["inventory"], ["code", "tests", "docs"], ["prove"], ["review"]]),
+        ),
     ] {
         let text = example(name);
         let errors: Vec<String> = schema
@@ -145,6 +149,21 @@ async fn a_workflow_is_checked_drawn_and_listed() {
     assert_eq!(listed["output"]["workflows"][0]["name"], "land");
     assert_eq!(listed["output"]["workflows"][0]["parameters"][0]["required"], true);
     assert_eq!(listed["output"]["broken"].as_array().unwrap().len(), 1);
+    // What must be given is no reason not to say what it is, whole.
+    let shown = house.pixir(&["workflow", "list"]).exits(0).out;
+    let shown: Vec<&str> = shown.lines().collect();
+    assert!(
+        shown[0].starts_with("land  A change is made in a copy, its tests must pass"),
+        "{shown:?}"
+    );
+    assert_eq!(
+        shown[1..],
+        [
+            "    --arg goal= (string, required): What to implement",
+            "    --arg test= (string, default \"sh test.sh\"): The command that must pass",
+            "    --arg files= (array, default [\"**\"]): What may be changed",
+        ]
+    );
     house.pixir(&["workflow", "validate", "land", "--arg", "goal=x"]).exits(0);
 }
 

@@ -83,15 +83,12 @@ pub fn workflow(steps: Value) -> Value {
 
 /// The Log of the Session that a run belongs to.
 pub fn root_log(workspace: &Path) -> PathBuf {
-    let mut roots: Vec<PathBuf> = logs(workspace)
-        .into_iter()
-        .filter(|path| {
-            let first = events(path).into_iter().next();
-            first.is_some_and(|first| first["data"]["parent_session_id"].is_null())
-        })
-        .collect();
-    roots.sort();
-    roots.pop().unwrap()
+    let roots = logs(workspace).into_iter().filter(|path| {
+        let first = events(path).into_iter().next();
+        first.is_some_and(|first| first["data"]["parent_session_id"].is_null())
+    });
+    // Whoever was killed before the run began has left a Session without one, maybe with a later name.
+    roots.max_by_key(|path| (!facts(path).is_empty(), path.clone())).unwrap()
 }
 
 /// The facts of a run.

@@ -1,0 +1,4 @@
+# Greets somebody by name.
+old_name() {
+    printf 'hello, %s\n' "$1"
+}

@@ -1,0 +1,3 @@
+# Everybody is greeted.
+. ./src/crowd.sh
+[ "$(crowd Ada Grace | wc -l)" -eq 2 ]

@@ -1,0 +1,3 @@
+# old_name says hello.
+. ./src/greet.sh
+[ "$(old_name Ada)" = "hello, Ada" ]

@@ -1,0 +1,117 @@
+//! The Disk: work that may block, a few pieces at a time, however many Sessions ask for it.
+//!
+//! Each piece takes a thread. Without a bound a hundred Subagents that write at the same moment would
+//! have a hundred of them, which only wait for the same disk.
+
+use std::panic::resume_unwind;
+
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+/// How many pieces run at the same time behind one gate.
+const AT_ONCE: usize = 8;
+
+/// What everybody uses whose work waits for the disk alone.
+static GATE: Gate = Gate::new();
+
+/// Bounds how many threads some kind of work has.
+#[derive(Debug)]
+pub struct Gate(Semaphore);
+
+impl Gate {
+    pub const fn new() -> Self {
+        Self(Semaphore::const_new(AT_ONCE))
+    }
+
+    /// Begins a piece of work, or lines it up. Like a thread of its own it goes on when nobody waits
+    /// for it any more, also when it has not begun yet.
+    pub fn work<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        if let Ok(turn) = self.0.try_acquire() {
+            return spawn_blocking(move || {
+                let _turn = turn;
+                work()
+            });
+        }
+        tokio::spawn(async move {
+            // Nobody closes the gate, so there is always a turn.
+            let _turn = self.0.acquire().await.ok();
+            match spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+                // The runtime is going away, and this task with it.
+                Err(_) => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// Begins a piece of work that waits for the disk and for nothing else.
+pub fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    GATE.work(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_crowd_has_a_few_threads_and_everybody_gets_a_turn() {
+        static CROWDED: Gate = Gate::new();
+        static NOW: AtomicUsize = AtomicUsize::new(0);
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        let pieces: Vec<_> = (0..100)
+            .map(|piece| {
+                CROWDED.work(move || {
+                    let now = NOW.fetch_add(1, Ordering::SeqCst) + 1;
+                    MOST.fetch_max(now, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(1));
+                    NOW.fetch_sub(1, Ordering::SeqCst);
+                    piece
+                })
+            })
+            .collect();
+        for (expected, piece) in pieces.into_iter().enumerate() {
+            assert_eq!(piece.await.unwrap(), expected);
+        }
+        assert!(MOST.load(Ordering::SeqCst) <= AT_ONCE);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_that_panics_is_told_as_such_and_gives_its_turn_back() {
+        static BROKEN: Gate = Gate::new();
+        let pieces: Vec<_> =
+            (0..3 * AT_ONCE).map(|_| BROKEN.work(|| panic!("on purpose"))).collect();
+        for piece in pieces {
+            let told: Result<(), _> = piece.await;
+            assert!(told.unwrap_err().is_panic());
+        }
+        assert_eq!(BROKEN.work(|| 7).await.unwrap(), 7);
+        assert_eq!(BROKEN.0.available_permits(), AT_ONCE);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn work_that_waits_for_its_turn_is_done_also_when_nobody_waits_for_it() {
+        static QUEUED: Gate = Gate::new();
+        let (open, opened) = std::sync::mpsc::channel::<()>();
+        let opened = std::sync::Arc::new(std::sync::Mutex::new(opened));
+        let busy: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                let opened = std::sync::Arc::clone(&opened);
+                QUEUED.work(move || drop(opened.lock().map(|opened| opened.recv())))
+            })
+            .collect();
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        drop(QUEUED.work(move || done.send(()).ok()));
+        drop(open);
+        tokio::time::timeout(Duration::from_secs(30), is_done).await.unwrap().unwrap();
+        for piece in busy {
+            piece.await.unwrap();
+        }
+    }
+}

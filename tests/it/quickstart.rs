@@ -1,0 +1,129 @@
+//! The first steps: every command of `docs/quickstart.md` that needs neither an account nor a
+//! network is run as it stands there, from nothing; the others are at least commands.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::desk::ran;
+use crate::support::house::PIXIR;
+use crate::support::leaks;
+
+/// A piece of the page.
+struct Piece {
+    /// What stands behind the language: nothing, or what it needs.
+    needs: String,
+    text: String,
+}
+
+fn pieces(page: &str) -> Vec<Piece> {
+    let mut found = Vec::new();
+    let mut open: Option<Piece> = None;
+    for line in page.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(language), None) => {
+                let (name, needs) = language.split_once(' ').unwrap_or((language, ""));
+                assert_eq!(name, "sh", "every piece of this page is a command");
+                open = Some(Piece { needs: needs.to_owned(), text: String::new() });
+            }
+            (Some(_), Some(_)) => found.extend(open.take()),
+            (None, Some(piece)) => {
+                piece.text.push_str(line);
+                piece.text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a fence is not closed");
+    found
+}
+
+/// The page, without what makes no difference to it.
+fn page() -> Vec<Piece> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quickstart.md");
+    pieces(&fs::read_to_string(path).unwrap())
+}
+
+/// The script that a reader would type, with a mark before each piece.
+fn script(pieces: &[Piece]) -> String {
+    // A line that begins with `!` is meant to fail, which `set -e` does not notice by itself.
+    let line = |line: &str| match line.strip_prefix("! ") {
+        Some(rest) => format!("if {rest}; then echo 'this should fail: {rest}' >&2; exit 1; fi\n"),
+        None => format!("{line}\n"),
+    };
+    let mut text = "set -eu\n".to_owned();
+    for (place, piece) in pieces.iter().enumerate() {
+        writeln!(text, "echo '== piece {place}'").unwrap();
+        text.extend(piece.text.lines().map(line));
+    }
+    text
+}
+
+/// Runs a script in an empty home and an empty folder, with the built binary on the way.
+fn typed(script: &str) -> crate::support::desk::Ran {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["home", "tmp", "work", "bin"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(PIXIR, folder.path().join("bin/pixir")).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let path = [folder.path().join("bin").as_os_str(), &path].join(std::ffi::OsStr::new(":"));
+    let run = ran(Command::new("sh")
+        .args(["-c", script])
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", folder.path().join("home"))
+        .env("TMPDIR", folder.path().join("tmp"))
+        .current_dir(folder.path().join("work"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped()));
+    leaks::check(folder.path(), &leaks::planted(), &[]);
+    run
+}
+
+#[test]
+fn what_the_quickstart_promises_happens() {
+    let pieces: Vec<Piece> = page().into_iter().filter(|piece| piece.needs.is_empty()).collect();
+    assert!(pieces.len() >= 8, "only {} pieces can be run", pieces.len());
+    let run = typed(&script(&pieces)).exits(0);
+    for words in [
+        "all 4 checks passed",
+        "a check failed",
+        "1 earlier turn",
+        "4 of 4 steps ready",
+        "3 of 3 steps ready",
+        "6 of 6 steps ready",
+        "compare",
+        "protocolVersion",
+    ] {
+        assert!(run.out.contains(words), "{words}\n{}\n{}", run.out, run.err);
+    }
+}
+
+#[test]
+fn a_promise_that_is_not_kept_is_noticed() {
+    let broken = |text: &str| {
+        let piece = Piece { needs: String::new(), text: text.to_owned() };
+        typed(&script(&[piece])).code
+    };
+    assert_eq!(broken("pixir --version\n"), Some(0));
+    assert_eq!(broken("pixir sessoins\n"), Some(2));
+    assert_eq!(broken("pixir verify --last\npixir --version\n"), Some(2));
+    assert_eq!(broken("! pixir --version\n"), Some(1));
+    assert_eq!(broken("! pixir sessoins\n"), Some(0));
+}
+
+/// Nothing can be left out by a word that nobody knows.
+#[test]
+fn what_is_not_run_says_why() {
+    for piece in page() {
+        assert!(
+            ["", "account", "build"].contains(&piece.needs.as_str()),
+            "`{}` is no reason not to run:\n{}",
+            piece.needs,
+            piece.text
+        );
+    }
+}

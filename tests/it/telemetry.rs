@@ -1,0 +1,188 @@
+//! No telemetry: whatever Pixir does, it gets in touch with the Provider and with nobody else. The
+//! kernel is the witness.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::{ChildStdin, ChildStdout};
+
+use pixir::scripted::{EXAMPLES, Received, Reply, Script, demo_answer};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::PIXIR;
+use crate::support::leaks;
+use crate::support::watcher::{Watched, listen, watch};
+
+/// Tells the program below whom to call.
+const TO: &str = "TELEMETRY_CONTROL";
+
+/// A model that uses tools, has a Subagent look, and plays the steps of a Workflow.
+fn answer(request: &Received) -> Reply {
+    let said = request.user_texts().first().copied().unwrap_or_default().to_owned();
+    match (said.as_str(), request.outputs().len()) {
+        ("do the work", 0) => Reply::new()
+            .call("list", json!({}))
+            .call("write", json!({"path": "new.txt", "content": "new\n"}))
+            .call("bash", json!({"command": "cat new.txt && echo more >> new.txt"})),
+        ("do the work", 3) => {
+            Reply::calls("spawn_agent", json!({"task": "Look around.", "role": "explorer"}))
+        }
+        ("do the work", 4) => Reply::calls("wait_agent", json!({})),
+        ("do the work" | "say hello", _) => Reply::says("Done."),
+        ("Look around.", 0) => Reply::calls("bash", json!({"command": "ls"})),
+        ("Look around.", _) => Reply::says("Nothing here."),
+        _ => demo_answer(request),
+    }
+}
+
+fn run(house: &House, args: &[&str]) -> (String, Watched) {
+    let program = [&[PIXIR], args].concat();
+    let (out, watched) = watch(&program, |command| house.dress(command), listen);
+    leaks::check_stream(&format!("{out}{}", watched.stderr));
+    (out, watched)
+}
+
+/// Nobody but the Provider was called; and it was, where that is expected.
+#[track_caller]
+fn only_the_provider(house: &House, what: &str, watched: &Watched, is_called: bool) {
+    assert_eq!(watched.blind, Vec::<String>::new(), "{what}");
+    assert_eq!(watched.code, Some(0), "{what}: {}", watched.stderr);
+    let url = house.server.base_url();
+    let provider = url.trim_start_matches("http://").split('/').next().unwrap().to_owned();
+    let wanted = if is_called { BTreeSet::from([provider]) } else { BTreeSet::new() };
+    // A shell that is started asks the system who its user is. That is local, and not Pixir.
+    let is_own =
+        |contact: &&String| !contact.starts_with("unix:") || contact.ends_with(" by pixir");
+    let contacts: BTreeSet<String> = watched.contacts.iter().filter(is_own).cloned().collect();
+    assert_eq!(contacts, wanted, "{what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_but_the_provider_is_ever_called() {
+    let house = House::scripted(Script::answering(answer)).await;
+    let migrate = EXAMPLES.iter().find(|own| own.name == "migrate").unwrap();
+    for (path, content) in migrate.files {
+        let place = house.workspace().join(path);
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::write(place, content).unwrap();
+    }
+    house.write("migrate.json", migrate.spec);
+    tokio::task::block_in_place(|| {
+        let (out, watched) = run(&house, &["do the work"]);
+        assert_eq!(out, "Done.\n", "{}", watched.stderr);
+        only_the_provider(&house, "a Turn with tools and a Subagent", &watched, true);
+        assert!(
+            watched.programs.contains("cat") || watched.programs.contains("ls"),
+            "children are watched: {watched:?}"
+        );
+        let workflow =
+            ["workflow", "run", "migrate.json", "--arg", "from=old_name", "--arg", "to=greeting"];
+        for (args, is_called) in [
+            (&["resume", "--last", "say hello"][..], true),
+            (&["undo", "--dry-run"], false),
+            (&workflow[..], true),
+            (&["models", "refresh"], true),
+            (&["models"], false),
+            (&["doctor"], false),
+            (&["sessions", "--all"], false),
+            (&["verify", "--all"], false),
+            (&["usage", "--all"], false),
+            (&["login", "status"], false),
+            (&["config", "list"], false),
+            (&["skills"], false),
+            (&["agents"], false),
+            (&["mcp"], false),
+            (&["workflow", "list"], false),
+            (&["gc"], false),
+            (&["--version"], false),
+        ] {
+            let (_, watched) = run(&house, args);
+            only_the_provider(&house, &args.join(" "), &watched, is_called);
+        }
+        let program = [PIXIR, "acp"];
+        let (answered, watched) = watch(
+            &program,
+            |command| house.dress(command),
+            |stdin, stdout| edit(&house, stdin, stdout),
+        );
+        assert_eq!(answered["stopReason"], "end_turn");
+        only_the_provider(&house, "acp", &watched, true);
+    });
+}
+
+/// An editor's Session with one prompt; gives the answer to it.
+fn edit(house: &House, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
+    let mut lines = BufReader::new(stdout).lines();
+    let mut ask = |id: u64, method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        writeln!(stdin, "{message}").unwrap();
+        loop {
+            let line = lines.next().expect("it answers").unwrap();
+            let said: Value = serde_json::from_str(&line).unwrap();
+            if said["id"] == id && said.get("method").is_none() {
+                return said["result"].clone();
+            }
+        }
+    };
+    ask(1, "initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let session =
+        ask(2, "session/new", json!({"cwd": house.workspace(), "mcpServers": []}))["sessionId"]
+            .clone();
+    let prompt = json!([{"type": "text", "text": "say hello"}]);
+    ask(3, "session/prompt", json!({"sessionId": session, "prompt": prompt}))
+}
+
+/// The watcher sees what it is there for: a connection, a question to a name server, a datagram to
+/// somebody, from a thread of a child of what is watched.
+#[test]
+fn a_stranger_would_be_seen() {
+    let stranger = TcpListener::bind("127.0.0.3:0").unwrap();
+    let name_server = UdpSocket::bind("127.0.0.4:0").unwrap();
+    let (tcp, udp) = (stranger.local_addr().unwrap(), name_server.local_addr().unwrap());
+    let own = std::env::current_exe().unwrap();
+    let line = format!(
+        "{} --ignored --exact telemetry::a_program_that_calls_strangers; true",
+        own.display()
+    );
+    let dress = |command: &mut std::process::Command| {
+        command.env(TO, format!("{tcp} {udp}"));
+    };
+    let (out, watched) = watch(&["/bin/sh", "-c", &line], dress, listen);
+    assert!(out.contains("1 passed"), "{out}{}", watched.stderr);
+    assert_eq!(watched.blind, Vec::<String>::new());
+    assert_eq!(
+        watched.contacts,
+        BTreeSet::from([tcp.to_string(), udp.to_string(), "127.0.0.6:9".to_owned()])
+    );
+}
+
+/// The same for Pixir itself: another server than the one that is allowed is told apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_than_the_provider_would_be_seen() {
+    let house = House::with([]).await;
+    let other = TcpListener::bind("127.0.0.5:0").unwrap();
+    let address = other.local_addr().unwrap();
+    // Hangs up on everybody.
+    std::thread::spawn(move || other.incoming().for_each(drop));
+    tokio::task::block_in_place(|| {
+        let dress = |command: &mut std::process::Command| {
+            house.dress(command);
+            command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
+        };
+        let (_, watched) = watch(&[PIXIR, "models", "refresh"], dress, listen);
+        assert_eq!(watched.contacts, BTreeSet::from([address.to_string()]));
+    });
+}
+
+#[test]
+#[ignore = "a program that the watcher is tried on"]
+fn a_program_that_calls_strangers() {
+    let Ok(to) = std::env::var(TO) else { return };
+    let (tcp, udp) = to.split_once(' ').unwrap();
+    TcpStream::connect(tcp).unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(b"who is it?", udp).unwrap();
+    // It need not be there: that somebody tries is enough.
+    TcpStream::connect("127.0.0.6:9").ok();
+}

@@ -1,0 +1,311 @@
+//! The shipped Workflows, really run: by the real binary, on their own files, by the model that is
+//! part of it; and by models that do not do their work, to see that somebody notices.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use pixir::scripted::{EXAMPLES, Example, Reply, Script, demo_answer};
+use serde_json::{Value, json};
+
+use super::troupe::{Told, decided, facts, kinds, root_log};
+use crate::subagents::cast::agree;
+use crate::support::House;
+use crate::support::desk::ran;
+use crate::support::house::PIXIR;
+use crate::support::leaks;
+
+fn example(name: &str) -> &'static Example {
+    EXAMPLES.iter().find(|own| own.name == name).unwrap()
+}
+
+/// Puts the files of an example into the Workspace, as they are in the repository.
+fn lay_out(house: &House, example: &Example) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let folder = if example.name == "migrate" { "workflows/names" } else { "demo" };
+    for (path, content) in example.files {
+        let place = house.workspace().join(path);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(root.join(folder).join(path), &place).unwrap();
+        assert_eq!(
+            fs::read_to_string(place).unwrap(),
+            *content,
+            "what is on board is what is shipped"
+        );
+    }
+    let spec = format!("{}.json", example.name);
+    fs::copy(root.join("workflows").join(&spec), house.workspace().join(spec)).unwrap();
+}
+
+/// Runs an example by its file, and gives the output of its envelope.
+fn run(house: &House, example: &Example, more: &[&str], code: i32) -> Value {
+    let file = format!("{}.json", example.name);
+    let given: Vec<String> =
+        example.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut words = vec!["workflow", "run", &file, "--json"];
+    words.extend(given.iter().flat_map(|own| ["--arg", own.as_str()]));
+    words.extend(more);
+    house.pixir(&words).exits(code).envelope()["output"].clone()
+}
+
+/// Every file of the Workspace that is the user's.
+fn tree(root: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() && name != ".pixir" {
+                folders.push(path);
+            } else if path.is_file() {
+                found.insert(name, fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// What each step came to, in the envelope and, which must be the same, in the Log.
+fn outcomes(house: &House, output: &Value) -> BTreeMap<String, String> {
+    let log = root_log(&house.workspace());
+    let steps = output["steps"].as_array().unwrap();
+    steps
+        .iter()
+        .map(|step| {
+            let id = step["step_id"].as_str().unwrap();
+            let status = step["checkpoint_status"].as_str().unwrap().to_owned();
+            if status != "held" {
+                assert_eq!(decided(&log, id)["checkpoint_status"], *status, "{id}");
+            }
+            (id.to_owned(), status)
+        })
+        .collect()
+}
+
+fn all_ready(outcomes: &BTreeMap<String, String>) -> bool {
+    outcomes.values().all(|status| status == "checkpoint_ready")
+}
+
+/// All of these were started before one of them was decided.
+#[track_caller]
+fn overlap(log: &Path, steps: &[&str]) {
+    let kinds = kinds(log);
+    let at = |kind: &str, step: &&str| {
+        let wanted = format!("{kind} {step}");
+        kinds.iter().position(|own| *own == wanted).unwrap()
+    };
+    let last_start = steps.iter().map(|step| at("step_scheduled", step)).max().unwrap();
+    let first_end = steps.iter().map(|step| at("checkpoint_decided", step)).min().unwrap();
+    assert!(last_start < first_end, "{kinds:?}");
+}
+
+/// The checks of a step as the Log has them: command, exit code, what was printed.
+fn checks(log: &Path, step: &str) -> Vec<(String, Value, String)> {
+    let text = |fact: &Value, name: &str| fact[name].as_str().unwrap_or_default().to_owned();
+    facts(log)
+        .iter()
+        .filter(|fact| fact["kind"] == "verification" && fact["step_id"] == step)
+        .map(|fact| (text(fact, "command"), fact["exit_code"].clone(), text(fact, "output")))
+        .collect()
+}
+
+/// A house whose model is never asked: the one on board is.
+async fn alone() -> House {
+    House::with([]).await
+}
+
+const ON_BOARD: &[&str] = &["--model", "pixir-demo"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_sides_are_reviewed_at_once_and_one_report_comes_of_it() {
+    let house = alone().await;
+    let example = example("parallel-review");
+    lay_out(&house, example);
+    let before = tree(&house.workspace());
+    let output = run(&house, example, ON_BOARD, 0);
+    assert_eq!(output["status"], "completed");
+    let outcomes = outcomes(&house, &output);
+    assert!(outcomes.len() == 4 && all_ready(&outcomes), "{outcomes:?}");
+    assert_eq!(tree(&house.workspace()), before, "a review changes nothing");
+    let log = root_log(&house.workspace());
+    overlap(&log, &["correctness", "safety", "tests"]);
+    let report = decided(&log, "report")["typed_payloads"][0]["payload"].clone();
+    let findings: Vec<&str> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["what"].as_str().unwrap())
+        .collect();
+    // Something of each side, the error first, and where it really is.
+    assert_eq!(findings.len(), 4, "{report}");
+    assert!(findings[0].contains("replaces") && findings[1].contains("nobody checks"), "{report}");
+    assert!(findings[2].contains("negative numbers"), "{report}");
+    let bug = before["total.sh"].lines().position(|line| line.contains("total=$number")).unwrap();
+    assert_eq!(report["findings"][0]["line"], bug + 1);
+    assert_eq!(agree(&house.workspace()), 4);
+    assert_eq!(house.requests().len(), 0, "nobody else was asked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_made_tested_reviewed_and_landed() {
+    let house = alone().await;
+    let example = example("implement-and-land");
+    lay_out(&house, example);
+    let before = tree(&house.workspace());
+    let output = run(&house, example, ON_BOARD, 0);
+    assert_eq!(output["status"], "completed");
+    let outcomes = outcomes(&house, &output);
+    assert!(outcomes.len() == 3 && all_ready(&outcomes), "{outcomes:?}");
+    let mut wanted = before.clone();
+    let mended = before["total.sh"].replace("total=$number", "total=$((total + number))");
+    wanted.insert("total.sh".to_owned(), mended);
+    assert_eq!(tree(&house.workspace()), wanted, "one line of one file");
+    let log = root_log(&house.workspace());
+    assert_eq!(
+        kinds(&log),
+        [
+            "started",
+            "step_scheduled implement",
+            "verification implement",
+            "checkpoint_decided implement",
+            "step_scheduled review",
+            "checkpoint_decided review",
+            "step_scheduled land",
+            "merged land",
+            "verification land",
+            "checkpoint_decided land",
+            "finished"
+        ]
+    );
+    // The test ran where the change was made, and again where it landed.
+    for step in ["implement", "land"] {
+        let [(command, code, said)] = &checks(&log, step)[..] else { panic!("{step}") };
+        assert_eq!((command.as_str(), code), ("sh test.sh", &json!(0)));
+        assert!(said.contains("all 4 checks passed"), "{said}");
+    }
+    let merged = facts(&log).into_iter().find(|fact| fact["kind"] == "merged").unwrap();
+    assert_eq!(merged["files"], json!(["total.sh"]));
+    assert_eq!(agree(&house.workspace()), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_changed_in_all_folders_at_once() {
+    let house = alone().await;
+    let example = example("migrate");
+    lay_out(&house, example);
+    let before = tree(&house.workspace());
+    let output = run(&house, example, ON_BOARD, 0);
+    assert_eq!(output["status"], "completed");
+    let outcomes = outcomes(&house, &output);
+    assert!(outcomes.len() == 6 && all_ready(&outcomes), "{outcomes:?}");
+    let renamed = |(path, text): (&String, &String)| {
+        let text = if path == "migrate.json" {
+            text.clone()
+        } else {
+            text.replace("old_name", "greeting")
+        };
+        (path.clone(), text)
+    };
+    let wanted: BTreeMap<String, String> = before.iter().map(renamed).collect();
+    assert_ne!(wanted, before);
+    assert_eq!(tree(&house.workspace()), wanted);
+    let log = root_log(&house.workspace());
+    overlap(&log, &["code", "tests", "docs"]);
+    for (step, folder) in [("code", "src"), ("tests", "tests"), ("docs", "docs")] {
+        let [(command, code, _)] = &checks(&log, step)[..] else { panic!("{step}") };
+        assert_eq!((command, code), (&format!("! grep -rnwF -e 'old_name' {folder}"), &json!(0)));
+        let written = decided(&log, step)["written"].clone();
+        let all = written.as_array().unwrap();
+        assert!(
+            !all.is_empty() && all.iter().all(|path| path.as_str().unwrap().starts_with(folder)),
+            "{written}"
+        );
+    }
+    let [(_, code, said)] = &checks(&log, "prove")[..] else { panic!() };
+    assert_eq!((code, said.as_str()), (&json!(0), "all tests passed\n"));
+    assert_eq!(agree(&house.workspace()), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_claims_a_rename_and_does_nothing_is_found_out() {
+    let script = Script::answering(|request| match Told::of(request) {
+        Some(told) if told.step() == "code" => {
+            Reply::says("All renamed.\ncheckpoint_status: checkpoint_ready")
+        }
+        _ => demo_answer(request),
+    });
+    let house = House::scripted(script).await;
+    let example = example("migrate");
+    lay_out(&house, example);
+    let output = run(&house, example, &[], 6);
+    assert_eq!(output["status"], "partial");
+    let outcomes = outcomes(&house, &output);
+    let of = |step: &str| outcomes[step].as_str();
+    assert_eq!((of("code"), of("docs"), of("prove")), ("failed", "checkpoint_ready", "held"));
+    let log = root_log(&house.workspace());
+    let [(_, code, said)] = &checks(&log, "code")[..] else { panic!() };
+    assert_eq!(code, &json!(1));
+    assert!(said.contains("src/greet.sh:2:old_name() {"), "{said}");
+    // The others had their places already.
+    overlap(&log, &["code", "tests", "docs"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_reviewer_does_not_see_in_the_diff_does_not_land() {
+    let script = Script::answering(|request| match Told::of(request) {
+        Some(told) if told.step() == "implement" && told.turn == 0 => {
+            // It passes the test, and is no addition.
+            let cheat = "#!/bin/sh\ncase $# in 0) echo 0 ;; 1) echo 7 ;; 2) echo 42 ;; *) echo 10 ;; esac\n";
+            Reply::calls("write", json!({"path": "total.sh", "content": cheat}))
+        }
+        Some(told) if told.step() == "implement" => {
+            Reply::says("It adds up now.\ncheckpoint_status: checkpoint_ready")
+        }
+        _ => demo_answer(request),
+    });
+    let house = House::scripted(script).await;
+    let example = example("implement-and-land");
+    lay_out(&house, example);
+    let before = tree(&house.workspace());
+    let output = run(&house, example, &[], 6);
+    let outcomes = outcomes(&house, &output);
+    let of = |step: &str| outcomes[step].as_str();
+    assert_eq!((of("implement"), of("land")), ("checkpoint_ready", "held"));
+    assert_eq!(tree(&house.workspace()), before, "nothing landed");
+    let requests = house.requests();
+    let told: Vec<Told> = requests.iter().filter_map(Told::of).collect();
+    let review = told.iter().find(|told| told.step() == "review").unwrap();
+    assert!(review.task.contains("+case $# in 0) echo 0"), "{}", review.task);
+    assert!(review.task.contains("-    total=$number"), "{}", review.task);
+}
+
+#[test]
+fn everybody_can_try_them_with_nothing_at_all() {
+    for (name, words) in [
+        ("parallel-review", "4 of 4 steps ready"),
+        ("implement-and-land", "3 of 3 steps ready"),
+        ("migrate", "6 of 6 steps ready"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| {
+            let place = folder.path().join(name);
+            fs::create_dir(&place).unwrap();
+            place
+        };
+        let run = ran(std::process::Command::new(PIXIR)
+            .args(["demo", name])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", place("home"))
+            .env("TMPDIR", place("tmp"))
+            .current_dir(folder.path())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped()))
+        .exits(0);
+        leaks::check(folder.path(), &leaks::planted(), &[]);
+        assert!(run.out.contains(words), "{name}: {}", run.out);
+        assert!(run.err.contains(&format!("pixir workflow run {name}.json --arg ")), "{}", run.err);
+    }
+}
