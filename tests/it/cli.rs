@@ -192,7 +192,7 @@ async fn a_slip_of_the_finger_costs_nothing() {
     let house = House::with([]).await;
     for (args, words) in [
         (&["sesions"][..], "did you mean `sessions`"),
-        (&["delegate"], "not in this version"),
+        (&["delegate"], "--spec"),
         (&["--frobnicate", "x"], "`--`"),
         (&["--max-iterations", "none", "x"], "max-iterations"),
         (&["resume"], "--last"),
