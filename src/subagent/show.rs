@@ -81,26 +81,54 @@ pub fn line(view: &View) -> String {
     line
 }
 
-/// The children and their summaries, each with its fair share of `limit` bytes.
-pub fn report(views: &[View], limit: usize) -> String {
-    let room = limit.saturating_sub(FRAME * views.len()) / views.len().max(1);
-    let share = room.clamp(SMALLEST_SHARE, LARGEST_SHARE);
-    let over = views.iter().filter(|view| view.record.status.is_over()).count();
+/// What a wait tells, and the children whose ends it had room for.
+pub struct Told {
+    pub text: String,
+    pub ids: Vec<String>,
+}
+
+/// The children and their summaries, each with its fair share of `limit` bytes. Those that ended come
+/// first; where there is no room for all, the rest is left for the next wait.
+pub fn report(views: &[View], limit: usize) -> Told {
+    let (over, busy): (Vec<&View>, Vec<&View>) =
+        views.iter().partition(|view| view.record.status.is_over());
     let mut text = match Outcome::of(views) {
         Outcome::Completed => format!("All {} completed.", views.len()),
         Outcome::Partial => format!("All {} ended, not all of them well.", views.len()),
-        Outcome::Incomplete => format!("{over} of {} ended; wait again for the rest.", views.len()),
+        Outcome::Incomplete => {
+            format!("{} of {} ended; wait again for the rest.", over.len(), views.len())
+        }
     };
-    for view in views {
-        text.extend(["\n\n", &line(view)]);
-        if let Some(summary) = view.record.summary.as_ref().filter(|text| !text.is_empty()) {
-            text.extend(["\n", &bound(summary, share)]);
+    let room = limit.saturating_sub(FRAME);
+    let frames: usize = views.iter().map(|view| entry(view, 0).len()).sum();
+    let fair = room.saturating_sub(frames + over.len()) / over.len().max(1);
+    let share = fair.clamp(SMALLEST_SHARE, LARGEST_SHARE);
+    let (mut ids, mut left) = (Vec::new(), views.len());
+    for view in over.into_iter().chain(busy) {
+        let entry = entry(view, share);
+        if left < views.len() && text.len() + entry.len() > room {
+            let words = "are not shown here: call `wait_agent` again, without ids";
+            write!(text, "\n\n{left} more {words}").ok();
+            break;
         }
-        for action in view.record.next_actions() {
-            text.extend(["\n- ", &action]);
-        }
+        text.push_str(&entry);
+        left -= 1;
+        ids.extend(view.record.status.is_over().then(|| view.record.id.clone()));
     }
-    text
+    Told { text, ids }
+}
+
+/// One child with so much of its summary.
+fn entry(view: &View, share: usize) -> String {
+    let mut entry = format!("\n\n{}", line(view));
+    let summary = view.record.summary.as_ref().filter(|text| !text.is_empty() && share > 0);
+    if let Some(summary) = summary {
+        entry.extend(["\n", &bound(summary, share)]);
+    }
+    for action in view.record.next_actions() {
+        entry.extend(["\n- ", &action]);
+    }
+    entry
 }
 
 /// All children, each with the beginning of what it came to, where `limit` bytes have room for it.

@@ -45,11 +45,32 @@ fn many_long_summaries_share_the_room_and_none_is_left_out() {
             view
         })
         .collect();
-    let text = show::report(&views, 16 * 1024);
-    assert!(text.len() < 24 * 1024, "{}", text.len());
-    assert!(views.iter().all(|view| text.contains(&view.record.id)));
-    let one = show::report(&views[..1], 16 * 1024);
+    let limit = 16 * 1024;
+    let told = show::report(&views, limit);
+    assert!(told.text.len() <= limit, "{}", told.text.len());
+    assert!(views.iter().all(|view| told.text.contains(&view.record.id)));
+    let one = show::report(&views[..1], limit).text;
     assert!(one.len() > 3 * 1024, "{}", one.len());
+}
+
+#[test]
+fn who_does_not_fit_into_an_answer_is_left_for_the_next_one() {
+    let mut views = vec![view(Status::Running)];
+    for _ in 0..200 {
+        let mut ended = view(Status::Completed);
+        ended.record.summary = Some("word ".repeat(2000));
+        views.push(ended);
+    }
+    let limit = 16 * 1024;
+    let told = show::report(&views, limit);
+    assert!(told.text.len() <= limit, "{}", told.text.len());
+    let shown = told.ids.len();
+    assert!((30..200).contains(&shown), "{shown}");
+    assert!(told.text.contains(&format!("{} more are not shown", views.len() - shown)));
+    let is_shown = |view: &View| told.text.contains(&view.record.id);
+    assert_eq!(views.iter().filter(|view| is_shown(view)).count(), shown);
+    assert!(!is_shown(&views[0]), "those that ended come first");
+    assert!(told.ids.iter().all(|id| told.text.contains(id)));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::error::Kind;
 use crate::subagent::Family;
 use crate::subagent::actor::Rule;
-use crate::subagent::show;
+use crate::subagent::show::{self, Told};
 use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 
 /// How long a wait lasts that names no time.
@@ -68,9 +68,9 @@ impl Tool for WaitAgent {
             Some(Err(_) | Ok(Ok(()))) => {}
         }
         let views = self.0.look(Some(ids)).await?;
-        let over = views.iter().filter(|view| view.record.status.is_over());
-        self.0.told(over.map(|view| view.record.id.clone()).collect()).await;
-        let text = show::report(&views, context.output_limit);
+        let Told { text, ids } = show::report(&views, context.output_limit);
+        // Those that had no room are news to the next wait.
+        self.0.told(ids).await;
         Ok(ToolOutput { ok: true, text, details: show::details(&views) })
     }
 }

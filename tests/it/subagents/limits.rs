@@ -42,6 +42,35 @@ async fn fifty_children_take_turns_and_all_of_them_answer() {
 }
 
 #[tokio::test]
+async fn whoever_has_no_room_in_an_answer_is_told_by_the_next_wait() {
+    let tasks: Vec<String> = (0..12).map(|place| format!("job {place}.")).collect();
+    let names: Vec<&str> = tasks.iter().map(String::as_str).collect();
+    let mut lines = vec![spawns(&names, "explorer")];
+    lines.extend((0..6).map(|_| waits()));
+    lines.push(says("ok"));
+    let script = cast(lines, |task, _| Reply::says(&format!("found {task} {}", "x".repeat(3000))));
+    let mut house = House::scripted(script).await;
+    house.config.output_limit = 2048;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let results: Vec<String> = cast::events(conversation.log_path())
+        .iter()
+        .filter(|event| {
+            event["type"] == "tool_result" && !event["data"]["details"]["told"].is_null()
+        })
+        .map(|event| event["data"]["output"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(results[0].contains("more are not shown here"), "{}", results[0]);
+    let all = results.concat();
+    for task in tasks {
+        assert_eq!(all.matches(&format!("found {task}")).count(), 1, "{task}: {all}");
+    }
+    assert!(results.iter().all(|text| text.len() <= 2048));
+    assert!(results.last().unwrap().contains("no Subagent to wait for"), "{results:?}");
+    agree(&house.workspace());
+}
+
+#[tokio::test]
 async fn children_may_have_children_until_it_is_deep_enough() {
     let script = cast([spawns(&["child"], "worker"), waits(), says("ok")], |task, step| {
         match (task, step) {

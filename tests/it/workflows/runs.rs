@@ -440,8 +440,9 @@ async fn the_time_of_a_run_is_over_for_all_its_steps() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_ends_the_run_and_says_so() {
     let house = house(|told| match told.step() {
-        "one" => Reply::says(READY).usage(600, 0, 500),
-        _ => Reply::calls("bash", json!({"command": "sleep 600"})),
+        // The first stays within, so that nothing ends it; the second goes over while it works.
+        "one" => Reply::says(READY).usage(300, 0, 100),
+        _ => Reply::calls("bash", json!({"command": "sleep 600"})).usage(600, 0, 500),
     })
     .await;
     let mut graph = workflow(json!([
