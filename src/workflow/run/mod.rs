@@ -40,6 +40,9 @@ use crate::workspace::Workspace;
 use pulse::Pulse;
 use step::{Done, Inputs};
 
+/// How long steps may go on when the budget is used up: an answer that came just now counts.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// How often a run with a budget looks at what it has used up.
 const COUNT: Duration = Duration::from_millis(100);
 
@@ -196,6 +199,7 @@ impl Run<'_> {
         let mut count = tokio::time::interval(COUNT);
         count.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let budget = self.workflow.budget;
+        let mut last_words: Option<Instant> = None;
         loop {
             self.start().await?;
             self.hold().await?;
@@ -206,7 +210,7 @@ impl Run<'_> {
             let wake = tokio::select! {
                 biased;
                 Some(over) = self.tasks.join_next_with_id() => Wake::Over(over),
-                () = cancel.cancelled(), if !is_halted => Wake::Halt(Halt::Cancelled),
+                () = cancel.cancelled(), if !is_halted || last_words.is_some() => Wake::Halt(Halt::Cancelled),
                 () = tokio::time::sleep_until(deadline), if !is_halted => Wake::Halt(Halt::Deadline),
                 _ = beat.tick(), if self.changes_shared() => {
                     pulse.beat();
@@ -218,13 +222,21 @@ impl Run<'_> {
                         || budget.cost_usd.is_some_and(|most| now.cost - before.cost >= most);
                     if is_over { Wake::Halt(Halt::Budget) } else { Wake::Nothing }
                 }
+                () = until(last_words), if last_words.is_some() => {
+                    last_words = None;
+                    Wake::Nothing
+                }
             };
             match wake {
                 Wake::Over(over) => self.settle(over).await?,
-                Wake::Halt(halt) => self.board.halt(halt),
+                Wake::Halt(halt) => {
+                    // What used the budget up was paid for, and may be about to be answered.
+                    last_words = matches!(halt, Halt::Budget).then(|| Instant::now() + LAST_WORDS);
+                    self.board.halt(halt);
+                }
                 Wake::Nothing => {}
             }
-            if self.board.halted().is_some() {
+            if self.board.halted().is_some() && last_words.is_none() {
                 self.stop.cancel();
             }
         }
@@ -472,6 +484,13 @@ impl Run<'_> {
             needs: self.board.needs(step).unwrap_or_default(),
             before,
         }
+    }
+}
+
+/// Waits for a moment, if there is one.
+async fn until(moment: Option<Instant>) {
+    if let Some(moment) = moment {
+        tokio::time::sleep_until(moment).await;
     }
 }
 
