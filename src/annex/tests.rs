@@ -454,6 +454,7 @@ fn folders_come_and_go_with_their_modes() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a real repository is made")]
 fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
     let yard = Yard::new();
     let work = yard.work();
