@@ -74,9 +74,16 @@ pub fn cut_off_before(workspace: &Path, workflow: &Workflow) -> Option<Past> {
         .filter(|past| past.outcome.is_none() && past.spec_sha256 == hash)
 }
 
+/// The runs of a Session, as far as they were not taken back: what was merged is not there any more
+/// then, and nobody must build on it.
+pub fn live_runs(history: &History) -> Vec<Past> {
+    let mut live: Vec<_> = history.live_backwards().map(|(_, fact)| fact).collect();
+    live.reverse();
+    runs(live.into_iter())
+}
+
 fn past_runs(workspace: &Path, session: &SessionId) -> Result<Vec<Past>, LogError> {
-    let history = History::from_events(Log::read(workspace, session)?.events);
-    Ok(runs(history.facts()))
+    Ok(live_runs(&History::from_events(Log::read(workspace, session)?.events)))
 }
 
 /// The Sessions whose Logs contain some bytes, the newest first.

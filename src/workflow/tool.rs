@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::fold::runs;
+use super::find::live_runs;
 use super::run::{Order, Stage, run};
 use super::spec::{Posture, Workflow};
 use super::{Outcome, Sources, run_id};
@@ -120,7 +120,7 @@ impl Tool for RunWorkflow {
             Some(id) => {
                 let history = self.family.session().history().await;
                 let history = history.map_err(|error| ToolError::from(&error))?;
-                let past = runs(history.facts()).into_iter().rfind(|run| run.id == *id);
+                let past = live_runs(&history).into_iter().rfind(|run| run.id == *id);
                 let past = past.ok_or_else(|| unknown(id))?;
                 if past.outcome == Some(Outcome::Completed) {
                     return Err(ToolError::invalid(format!("{id} is complete")));

@@ -91,3 +91,28 @@ async fn nothing_is_begun_when_the_step_before_used_the_budget_up() {
     assert_eq!(output["held_steps"], json!(["two"]));
     assert_eq!(output["usage"]["calls"], 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_goes_on_with_a_run_that_was_taken_back() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
+        ("tell", _) => Reply::says("checkpoint_status: failed"),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let graph = workflow(json!([
+        {"id": "build", "task": "build: change it"},
+        {"id": "land", "apply": "build"},
+        {"id": "tell", "task": "tell", "role": "explorer", "depends_on": "land"},
+    ]));
+    let output = run(&house, &graph, 6);
+    let id = output["workflow_id"].as_str().unwrap();
+    let session = output["session_id"].as_str().unwrap();
+    house.pixir(&["undo", session]).exits(0);
+    // What landed is gone, so that its checkpoint is worth nothing.
+    house.pixir(&["workflow", "resume", id]).exits(2);
+    house.pixir(&["redo", session]).exits(0);
+    let resumed = house.pixir(&["workflow", "resume", id, "--json"]).exits(6).envelope();
+    assert_eq!(resumed["output"]["reused_steps"], json!(["build", "land"]));
+    assert_eq!(house.read("a.txt"), "new\n");
+}
