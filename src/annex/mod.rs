@@ -15,6 +15,7 @@ mod lease;
 mod lines;
 mod merge;
 mod merge_child;
+mod put_back;
 #[cfg(test)]
 mod tests;
 mod tracked;

@@ -9,6 +9,9 @@ use super::outcome::{Halt, Held, Readiness, lets_on};
 use super::sets::Conflicts;
 use super::spec::{OnFailure, Step, Workflow};
 
+/// The verdict that opens a gate.
+pub const APPROVE: &str = "approve";
+
 /// How far a step is.
 #[derive(Debug, Clone, PartialEq)]
 enum Standing {
@@ -175,7 +178,7 @@ impl<'w> Board<'w> {
             && let Some(end) = self.end_of(gate)
         {
             let is_open = end.readiness == Readiness::CheckpointReady
-                && end.verdict.as_deref() == Some("approve");
+                && end.verdict.as_deref() == Some(APPROVE);
             if !is_open {
                 let verdict = end.verdict.clone().unwrap_or_else(|| "nothing".to_owned());
                 return Some(Held::Gate { step: gate.clone(), verdict });

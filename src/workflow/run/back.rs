@@ -14,8 +14,7 @@ use crate::rewind::{Rewind, RewindError, Site};
 use crate::snapshot::{Limits, Reason};
 use crate::workflow::checkpoint::{Artifact, Bundle};
 use crate::workflow::digest::digest;
-use crate::workflow::spec::{Step, Workspace as Where};
-use crate::workspace::Workspace;
+use crate::workflow::spec::Step;
 
 /// How much of what earlier steps changed apart is handed on, in bytes.
 const DIFFS: usize = 24 * 1024;
@@ -98,32 +97,6 @@ impl Stage {
         let child = bundle.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
         let found = child.map(|child| self.family.annexes().find(self.logs(), &child));
         matches!(found, Some(Ok(Some(_))))
-    }
-
-    /// Where a step works, or worked.
-    pub(super) fn place_of(
-        &self,
-        step: &Step,
-        child: Option<&SessionId>,
-    ) -> Result<Workspace, String> {
-        if step.apply.is_some() {
-            return Ok(self.workspace.clone());
-        }
-        let workspace = match (step.workspace, child) {
-            (Where::Isolated | Where::Worktree, Some(child)) => {
-                let found = self.family.annexes().find(self.logs(), child);
-                let annex = found.map_err(|error| error.to_string())?;
-                let annex = annex.ok_or_else(|| "its Workspace is gone".to_owned())?;
-                let opened = Workspace::open(annex.folder()).map_err(|error| error.to_string())?;
-                opened.hiding(self.family.config().home.folder())
-            }
-            _ => self.workspace.clone(),
-        };
-        let mut bounds = self.workspace.bounds().clone();
-        for globs in set_of(step).sets() {
-            bounds.narrow(globs)?;
-        }
-        Ok(workspace.bounded(bounds))
     }
 
     /// Takes back what children of a step did to the shared Workspace, within the step's own set:

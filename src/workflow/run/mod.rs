@@ -21,7 +21,7 @@ use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Board, End};
+use super::board::{APPROVE, Board, End};
 use super::checkpoint::Bundle;
 use super::digest::digest;
 use super::fold::Past;
@@ -303,7 +303,11 @@ impl Run<'_> {
             let before = self.workflow.steps.iter().position(|own| own.id == *id);
             before.is_some_and(|before| reusable.contains(&before))
         };
+        // A review that keeps a gate closed is asked again: somebody may have mended what it saw.
+        let is_gate = self.workflow.steps.iter().any(|own| own.gate.as_ref() == Some(&step.id));
+        let keeps_closed = is_gate && bundle.verdict().as_deref() != Some(APPROVE);
         bundle.checkpoint_status == Readiness::CheckpointReady
+            && !keeps_closed
             && step.depends_on.iter().all(known)
             && bundle.key == self.key(step)
     }

@@ -202,50 +202,11 @@ impl Stage {
         };
         let text = last_words(&history);
         state(step, &text, schema, &mut bundle);
-        let strays = self.look_at_changes(step, id, &history, &mut bundle).await;
         if bundle.checkpoint_status == Readiness::CheckpointReady && !step.verify.is_empty() {
             self.verify(step, Some(id), &mut bundle, halt).await?;
         }
+        let strays = self.look_at_changes(step, id, &history, &mut bundle).await;
         Ok(Tried { bundle, strays, child })
-    }
-
-    /// Runs the checks of a step, each as long as those before it passed.
-    pub(super) async fn verify(
-        &self,
-        step: &Step,
-        child: Option<&SessionId>,
-        bundle: &mut Bundle,
-        halt: &CancellationToken,
-    ) -> Result<(), Report> {
-        let workspace = match self.place_of(step, child) {
-            Ok(workspace) => workspace,
-            Err(reason) => {
-                bundle.lower(Readiness::Failed, "workspace_gone");
-                bundle.summary = format!("{}\n[not verified: {reason}]", bundle.summary);
-                return Ok(());
-            }
-        };
-        for (place, check) in step.verify.iter().enumerate() {
-            let verified = self.check(step, place, check, &workspace, halt).await;
-            self.record_verified(&step.id, &verified).await?;
-            let (is_ok, was_cancelled) =
-                (verified.ok, verified.reason.as_deref() == Some("cancelled"));
-            if !is_ok {
-                let command = bound(&check.command, 200).into_owned();
-                bundle.summary = format!("{}\n[`{command}` did not pass]", bundle.summary);
-            }
-            bundle.verification.push(verified);
-            if was_cancelled {
-                bundle.status = StepStatus::Cancelled;
-                bundle.lower(Readiness::Failed, "cancelled");
-                return Ok(());
-            }
-            if !is_ok {
-                bundle.lower(Readiness::Failed, "verification_failed");
-                return Ok(());
-            }
-        }
-        Ok(())
     }
 
     /// What the step really changed; gives what of that lies outside its set.

@@ -4,22 +4,144 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Stage;
+use super::{Stage, set_of};
+use crate::annex::{Annex, AnnexError, Changes};
+use crate::disk;
+use crate::error::Report;
 use crate::event::PermissionMode;
+use crate::id::SessionId;
 use crate::role::strictest;
 use crate::sandbox::Profile;
 use crate::skill::sha256;
-use crate::tool::{Stop, Trial};
-use crate::workflow::checkpoint::Verified;
-use crate::workflow::spec::{Check, Posture, Step};
+use crate::tool::{Stop, Trial, bound};
+use crate::workflow::checkpoint::{Bundle, Verified};
+use crate::workflow::outcome::{Readiness, StepStatus};
+use crate::workflow::spec::{Check, Posture, Step, Workspace as Where};
 use crate::workspace::Workspace;
 
 /// How much of what a command printed is kept, in bytes.
 const KEPT: usize = 4 * 1024;
 
 impl Stage {
+    /// Runs the checks of a step, each as long as those before it passed.
+    pub(super) async fn verify(
+        &self,
+        step: &Step,
+        child: Option<&SessionId>,
+        bundle: &mut Bundle,
+        halt: &CancellationToken,
+    ) -> Result<(), Report> {
+        let workspace = match self.place_of(step, child) {
+            Ok(workspace) => workspace,
+            Err(reason) => {
+                bundle.lower(Readiness::Failed, "workspace_gone");
+                bundle.summary = format!("{}\n[not verified: {reason}]", bundle.summary);
+                return Ok(());
+            }
+        };
+        let footprint = self.footprint(step, child).await;
+        self.each_check(step, &workspace, bundle, halt).await?;
+        let put_back = match footprint {
+            Ok(None) => Ok(()),
+            Ok(Some((annex, before))) => self.put_back(step, annex, before).await,
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = put_back {
+            tracing::warn!(%reason, step = %step.id, "what checks left could not be put back");
+            if bundle.checkpoint_status == Readiness::CheckpointReady {
+                bundle.lower(Readiness::Partial, "checks_left_files");
+            }
+            bundle.summary = format!("{}\n[its checks left files: {reason}]", bundle.summary);
+        }
+        Ok(())
+    }
+
+    async fn each_check(
+        &self,
+        step: &Step,
+        workspace: &Workspace,
+        bundle: &mut Bundle,
+        halt: &CancellationToken,
+    ) -> Result<(), Report> {
+        for (place, check) in step.verify.iter().enumerate() {
+            let verified = self.check(step, place, check, workspace, halt).await;
+            self.record_verified(&step.id, &verified).await?;
+            let (is_ok, was_cancelled) =
+                (verified.ok, verified.reason.as_deref() == Some("cancelled"));
+            if !is_ok {
+                let command = bound(&check.command, 200).into_owned();
+                bundle.summary = format!("{}\n[`{command}` did not pass]", bundle.summary);
+            }
+            bundle.verification.push(verified);
+            if was_cancelled {
+                bundle.status = StepStatus::Cancelled;
+                bundle.lower(Readiness::Failed, "cancelled");
+                return Ok(());
+            }
+            if !is_ok {
+                bundle.lower(Readiness::Failed, "verification_failed");
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// How a Workspace of its own looks before the checks; what they leave there outside the set of
+    /// the step is not the step's work, and is neither merged nor shown as such.
+    async fn footprint(
+        &self,
+        step: &Step,
+        child: Option<&SessionId>,
+    ) -> Result<Option<(Annex, Changes)>, String> {
+        let (Where::Isolated | Where::Worktree, Some(child)) = (step.workspace, child) else {
+            return Ok(None);
+        };
+        let (annex, parent) = (self.annex_of(child)?, self.workspace.clone());
+        let looking = move || annex.changes(&parent).map(|changes| (annex, changes));
+        let looked = disk::work(looking).await.unwrap_or(Err(AnnexError::Crashed));
+        looked.map(Some).map_err(|error| error.to_string())
+    }
+
+    async fn put_back(&self, step: &Step, annex: Annex, before: Changes) -> Result<(), String> {
+        let (parent, set) = (self.workspace.clone(), set_of(step));
+        let putting = move || annex.put_back(&before, &parent, &|path| set.allow(path));
+        let put = disk::work(putting).await.unwrap_or(Err(AnnexError::Crashed));
+        match put.map_err(|error| error.to_string())?.failed.first() {
+            Some((path, reason)) => Err(format!("{}: {reason}", path.display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the checks of a step run, and what they may write there. Among the files that all share
+    /// that is what the step may write. A Workspace of its own is theirs as a whole, because what
+    /// tests a change also builds it; what they leave outside the set of the
+    /// step is put back.
+    fn place_of(&self, step: &Step, child: Option<&SessionId>) -> Result<Workspace, String> {
+        if step.apply.is_some() {
+            return Ok(self.workspace.clone());
+        }
+        let mut bounds = self.workspace.bounds().clone();
+        let workspace =
+            if let (Where::Isolated | Where::Worktree, Some(child)) = (step.workspace, child) {
+                let annex = self.annex_of(child)?;
+                let opened = Workspace::open(annex.folder()).map_err(|error| error.to_string())?;
+                opened.hiding(self.family.config().home.folder())
+            } else {
+                for globs in set_of(step).sets() {
+                    bounds.narrow(globs)?;
+                }
+                self.workspace.clone()
+            };
+        Ok(workspace.bounded(bounds))
+    }
+
+    fn annex_of(&self, child: &SessionId) -> Result<Annex, String> {
+        let found = self.family.annexes().find(self.logs(), child);
+        found.map_err(|error| error.to_string())?.ok_or_else(|| "its Workspace is gone".to_owned())
+    }
+
     /// Runs one command where the step worked.
-    pub async fn check(
+    async fn check(
         &self,
         step: &Step,
         place: usize,

@@ -8,14 +8,14 @@ use super::troupe::{Told, decided, facts, kinds, root_log, troupe, workflow};
 use crate::subagents::cast::{agree, events};
 use crate::support::House;
 
-const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
+pub const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
 
-async fn house(answer: impl Fn(&Told) -> Reply + Send + Sync + 'static) -> House {
+pub async fn house(answer: impl Fn(&Told) -> Reply + Send + Sync + 'static) -> House {
     House::scripted(troupe(answer)).await
 }
 
 /// Runs a Workflow by its command, and gives its envelope's output.
-fn run(house: &House, graph: &Value, code: i32) -> Value {
+pub fn run(house: &House, graph: &Value, code: i32) -> Value {
     house.write("flow.json", graph.to_string());
     house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(code).envelope()["output"]
         .clone()
@@ -176,7 +176,7 @@ async fn a_check_that_does_not_pass_fails_its_step() {
     assert_eq!(bundle["verification"][1]["output"], "no\n");
 }
 
-fn landing() -> Value {
+pub fn landing() -> Value {
     workflow(json!([
         {"id": "build", "task": "build: change it", "posture": "write", "workspace": "isolated", "verify": ["test -s a.txt"]},
         {"id": "review", "task": "review: look at it", "role": "reviewer", "depends_on": ["build"]},

@@ -1,0 +1,60 @@
+//! Checks and reviews: what they may touch, what they leave, and what a run makes of them later.
+
+use pixir::scripted::Reply;
+use serde_json::json;
+
+use super::runs::{READY, house, landing, run};
+use super::troupe::{decided, root_log, workflow};
+use crate::subagents::cast::agree;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_may_build_in_a_workspace_of_its_own_and_only_the_work_of_the_step_lands() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("build", 0) => Reply::calls("write", json!({"path": "src/a.rs", "content": "new\n"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("src")).unwrap();
+    house.write("src/a.rs", "old\n");
+    house.write("keep.txt", "kept\n");
+    // As a build tool does it: a folder and a file beside the sources, and text that is made anew.
+    let checks = [
+        "mkdir -p target/deep && echo built > target/deep/x && echo 1 > lock",
+        "test -f target/deep/x && echo other > keep.txt && echo made > src/made.rs",
+    ];
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "build", "task": "build: change it", "write_set": ["src/"], "verify": checks},
+            {"id": "land", "apply": "build"},
+        ])),
+        0,
+    );
+    assert_eq!(output["status"], "completed");
+    let log = root_log(&house.workspace());
+    assert_eq!(decided(&log, "build")["written"], json!(["src/a.rs", "src/made.rs"]));
+    assert_eq!(decided(&log, "land")["written"], json!(["src/a.rs", "src/made.rs"]));
+    let read = |path: &str| house.read(path);
+    assert_eq!((read("src/a.rs"), read("keep.txt")), ("new\n".into(), "kept\n".into()));
+    assert!(!house.workspace().join("lock").exists() && !house.workspace().join("target").exists());
+    assert_eq!(agree(&house.workspace()), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_review_that_did_not_approve_is_asked_again_when_the_run_goes_on() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
+        ("review", _) if told.session == 0 => {
+            Reply::says(r#"{"verdict": "request_changes", "findings": []}"#)
+        }
+        ("review", _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
+        _ => Reply::says(READY),
+    })
+    .await;
+    house.write("a.txt", "old\n");
+    let output = run(&house, &landing(), 6);
+    let id = output["workflow_id"].as_str().unwrap();
+    let resumed = house.pixir(&["workflow", "resume", id, "--json"]).exits(0).envelope();
+    assert_eq!(resumed["output"]["reused_steps"], json!(["build"]));
+    assert_eq!(house.read("a.txt"), "new\n");
+}
