@@ -101,7 +101,9 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
         return Ok(Exit::Answered);
     }
     check_trust(&delegation, &workspace, context)?;
-    let opened = context.open(&workspace, None)?;
+    let mut opened = context.open(&workspace, None)?;
+    // It is the horizon already, which ends all children and says so; not a time of each.
+    opened.loaded.config.budget.timeout = None;
     in_runtime(async {
         let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
         if let Some(progress) = &mut teller.progress {
@@ -128,7 +130,12 @@ async fn run(
         DelegateSource::Template(name) => Some(name.clone()),
         DelegateSource::Tasks | DelegateSource::Workflow => None,
     };
-    let order = WorkflowOrder { workflow: delegation.workflow.clone(), template, past: None };
+    let order = WorkflowOrder {
+        workflow: delegation.workflow.clone(),
+        template,
+        past: None,
+        horizon: None,
+    };
     let cancel = CancellationToken::new();
     let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
     let stop = async move { cancel.cancel() };

@@ -1,6 +1,7 @@
 //! Workflows: a run in the Session of a Conversation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -63,7 +64,7 @@ impl Harness {
         async move {
             let gone = || Report::new(Kind::SessionClosed, "the Session is closed");
             let family = family.ok_or_else(gone)?;
-            let WorkflowOrder { workflow, template, past } = order;
+            let WorkflowOrder { workflow, template, past, horizon } = order;
             let id = past.as_ref().map_or_else(run_id, |past| past.id.clone());
             let words = match past {
                 None => format!("Run the Workflow `{}` ({id}).", workflow.name),
@@ -75,7 +76,7 @@ impl Harness {
             if let (Some(tracker), Some(seq)) = (&tracker, said.seq()) {
                 tracker.begin(seq);
             }
-            let order = Order { workflow: Arc::new(workflow), template, past };
+            let order = Order { workflow: Arc::new(workflow), template, past, horizon };
             let finished = run(Stage::new(family, id.clone()), order, cancel).await;
             if let Some(tracker) = tracker
                 && let Ok(Err(error)) = disk::work(move || tracker.end()).await
@@ -102,4 +103,6 @@ pub struct WorkflowOrder {
     pub template: Option<String>,
     /// The run to go on with.
     pub past: Option<Past>,
+    /// A nearer end than that of the Workflow.
+    pub horizon: Option<Duration>,
 }

@@ -112,7 +112,10 @@ impl Tool for RunWorkflow {
         let (order, id) = match &args.resume {
             None => {
                 let workflow = Arc::new(self.workflow(&args)?);
-                (Order { workflow, template: args.template.clone(), past: None }, run_id())
+                (
+                    Order { workflow, template: args.template.clone(), past: None, horizon: None },
+                    run_id(),
+                )
             }
             Some(id) => {
                 let history = self.family.session().history().await;
@@ -123,7 +126,7 @@ impl Tool for RunWorkflow {
                     return Err(ToolError::invalid(format!("{id} is complete")));
                 }
                 let workflow = Arc::new(past.workflow.clone());
-                (Order { workflow, template: None, past: Some(past) }, id.clone())
+                (Order { workflow, template: None, past: Some(past), horizon: None }, id.clone())
             }
         };
         let stage = Stage::new(Arc::clone(&self.family), id);

@@ -57,7 +57,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
         context.notice(&past.offer());
     }
     let opened = context.open(&workspace, None)?;
-    let order = WorkflowOrder { workflow, template, past: None };
+    let order = WorkflowOrder { workflow, template, past: None, horizon: None };
     drive(order, Place { workspace, session: Which::New, opened }, context)
 }
 
@@ -74,7 +74,7 @@ pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
     let opened = context.open(&workspace, model.as_deref())?;
     let session = Which::Resume(found.session.clone());
     let workflow = found.past.workflow.clone();
-    let order = WorkflowOrder { workflow, template: None, past: Some(found.past) };
+    let order = WorkflowOrder { workflow, template: None, past: Some(found.past), horizon: None };
     drive(order, Place { workspace, session, opened }, context)
 }
 
@@ -89,7 +89,7 @@ pub fn run_example(
     let written = Written::spec(spec).map_err(|error| Report::from(&error))?;
     let read = source::with_arguments(&written, arguments, &workspace, context)?;
     let workflow = read.map_err(|error| Report::from(&error))?;
-    let order = WorkflowOrder { workflow, template: None, past: None };
+    let order = WorkflowOrder { workflow, template: None, past: None, horizon: None };
     drive(order, Place { workspace, session: Which::New, opened }, context)
 }
 
@@ -102,7 +102,9 @@ struct Place {
 
 fn drive(mut order: WorkflowOrder, place: Place, context: &Context) -> Result<Exit, Report> {
     in_runtime(async {
-        let Place { workspace, session, opened } = place;
+        let Place { workspace, session, mut opened } = place;
+        // It is the time of the run, which ends its steps and says so; not one of each step.
+        order.horizon = opened.loaded.config.budget.timeout.take();
         let mut driver = Driver::start(workspace, session, opened, context).await?;
         if let Some(past) = &order.past {
             // Opening the Session may have recorded what became of its children.

@@ -99,6 +99,8 @@ pub struct Order {
     pub template: Option<String>,
     /// What is known of it already, when it goes on.
     pub past: Option<Past>,
+    /// A nearer end than that of the Workflow.
+    pub horizon: Option<Duration>,
 }
 
 /// How a run ended.
@@ -194,13 +196,26 @@ impl Run<'_> {
         let pulse = Pulse::new(&self.stage.folder, &self.stage.run);
         let mut beat = tokio::time::interval(pulse::BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let deadline = Instant::now() + Duration::from_millis(self.workflow.limits.timeout_ms);
+        let time = Duration::from_millis(self.workflow.limits.timeout_ms);
+        let deadline = Instant::now() + order.horizon.map_or(time, |nearer| nearer.min(time));
         let before = self.stage.purse.spent();
         let mut count = tokio::time::interval(COUNT);
         count.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let budget = self.workflow.budget;
+        let stage = Arc::clone(&self.stage);
+        let is_spent = || {
+            let now = stage.purse.spent();
+            budget.tokens.is_some_and(|most| now.tokens - before.tokens >= most)
+                || budget.cost_usd.is_some_and(|most| now.cost - before.cost >= most)
+        };
         let mut last_words: Option<Instant> = None;
         loop {
+            // Whoever ended last may have used it up: nothing more is begun. What used it up was paid
+            // for, and may be about to be answered.
+            if self.board.halted().is_none() && !self.board.is_over() && is_spent() {
+                last_words = Some(Instant::now() + LAST_WORDS);
+                self.board.halt(Halt::Budget);
+            }
             self.start().await?;
             self.hold().await?;
             if self.board.is_over() {
@@ -216,12 +231,7 @@ impl Run<'_> {
                     pulse.beat();
                     Wake::Nothing
                 }
-                _ = count.tick(), if !is_halted && !budget.is_none() => {
-                    let now = self.stage.purse.spent();
-                    let is_over = budget.tokens.is_some_and(|most| now.tokens - before.tokens >= most)
-                        || budget.cost_usd.is_some_and(|most| now.cost - before.cost >= most);
-                    if is_over { Wake::Halt(Halt::Budget) } else { Wake::Nothing }
-                }
+                _ = count.tick(), if !is_halted && !budget.is_none() => Wake::Nothing,
                 () = until(last_words), if last_words.is_some() => {
                     last_words = None;
                     Wake::Nothing
@@ -230,8 +240,7 @@ impl Run<'_> {
             match wake {
                 Wake::Over(over) => self.settle(over).await?,
                 Wake::Halt(halt) => {
-                    // What used the budget up was paid for, and may be about to be answered.
-                    last_words = matches!(halt, Halt::Budget).then(|| Instant::now() + LAST_WORDS);
+                    last_words = None;
                     self.board.halt(halt);
                 }
                 Wake::Nothing => {}

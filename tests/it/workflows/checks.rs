@@ -58,3 +58,36 @@ async fn a_review_that_did_not_approve_is_asked_again_when_the_run_goes_on() {
     assert_eq!(resumed["output"]["reused_steps"], json!(["build"]));
     assert_eq!(house.read("a.txt"), "new\n");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_a_command_is_the_end_of_its_run() {
+    // As the horizon of a spec is: with its exit code, whoever of its steps would have noticed first.
+    let house = house(|_| Reply::new().stalls()).await;
+    house.write(
+        "flow.json",
+        workflow(json!([{"id": "one", "task": "one", "role": "explorer"}])).to_string(),
+    );
+    house.write("tasks.json", json!({"tasks": ["one"]}).to_string());
+    for command in [["workflow", "run", "flow.json"], ["delegate", "--spec", "tasks.json"]] {
+        let args: Vec<&str> = command.into_iter().chain(["--json", "--timeout", "1s"]).collect();
+        let ended = house.pixir(&args).exits(124).envelope();
+        assert_eq!(ended["output"]["reason"], "deadline", "{ended}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_begun_when_the_step_before_used_the_budget_up() {
+    let house = house(|_| Reply::says(READY)).await;
+    let mut graph = workflow(json!([
+        {"id": "one", "task": "one", "role": "explorer"},
+        {"id": "two", "task": "two", "role": "explorer", "depends_on": "one"},
+    ]));
+    graph["budget"] = json!({"tokens": 1});
+    let output = run(&house, &graph, 6);
+    assert_eq!(
+        (&output["status"], &output["reason"]),
+        (&json!("partial"), &json!("budget_exhausted"))
+    );
+    assert_eq!(output["held_steps"], json!(["two"]));
+    assert_eq!(output["usage"]["calls"], 1);
+}
