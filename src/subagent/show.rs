@@ -131,25 +131,47 @@ fn entry(view: &View, share: usize) -> String {
     entry
 }
 
-/// All children, each with the beginning of what it came to, where `limit` bytes have room for it.
+/// All children, each with the beginning of what it came to, where `limit` bytes have room for it. Where
+/// there is no room for all, those that are over are counted only.
 pub fn list(views: &[View], limit: usize) -> String {
     if views.is_empty() {
         return "No Subagents.".to_owned();
     }
     let room = limit.saturating_sub(FRAME * views.len()) / views.len();
     let share = Some(room.min(LARGEST_MENTION)).filter(|share| *share >= SMALLEST_MENTION);
-    let mut text = String::new();
-    for view in views {
-        text.extend([&*line(view), "\n"]);
-        let ended = view.record.summary.as_ref().filter(|_| view.record.status.is_over());
-        if let (Some(summary), Some(share)) = (ended, share) {
-            let words = summary.split_whitespace().collect::<Vec<_>>().join(" ");
-            let end = words.floor_char_boundary(share);
-            let more = if end < words.len() { "…" } else { "" };
-            text.extend(["  ", &words[..end], more, "\n"]);
-        }
+    let lines: Vec<String> = views.iter().map(|view| mention(view, share)).collect();
+    let mut left = limit.saturating_sub(FRAME);
+    let mut is_shown = vec![false; views.len()];
+    let is_over = |place: &usize| views[*place].record.status.is_over();
+    let (over, busy): (Vec<usize>, Vec<usize>) = (0..views.len()).partition(is_over);
+    for place in busy.into_iter().chain(over.into_iter().rev()) {
+        let Some(rest) = left.checked_sub(lines[place].len()) else { break };
+        (left, is_shown[place]) = (rest, true);
+    }
+    let shown = lines.iter().zip(&is_shown).filter(|(_, is_shown)| **is_shown);
+    let mut text: String = shown.map(|(line, _)| line.as_str()).collect();
+    let hidden = is_shown.iter().filter(|is_shown| !**is_shown).count();
+    if hidden > 0 {
+        write!(
+            text,
+            "{hidden} more are not listed here: `wait_agent` with their ids tells of them"
+        )
+        .ok();
     }
     text.truncate(text.trim_end().len());
+    text
+}
+
+/// One child in a list.
+fn mention(view: &View, share: Option<usize>) -> String {
+    let mut text = format!("{}\n", line(view));
+    let ended = view.record.summary.as_ref().filter(|_| view.record.status.is_over());
+    if let (Some(summary), Some(share)) = (ended, share) {
+        let words = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+        let end = words.floor_char_boundary(share);
+        let more = if end < words.len() { "…" } else { "" };
+        text.extend(["  ", &words[..end], more, "\n"]);
+    }
     text
 }
 

@@ -79,14 +79,22 @@ fn a_list_tells_the_beginning_of_each_summary_where_there_is_room() {
     ended.record.summary = Some(format!("It broke.\nBadly. {}", "ü".repeat(1000)));
     let mut works = view(Status::Running);
     works.record.summary = Some("of an earlier run".into());
-    let text = show::list(&[ended.clone(), works], 16 * 1024);
+    let text = show::list(&[ended.clone(), works.clone()], 16 * 1024);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[1].starts_with("  It broke. Badly. ü") && lines[1].len() < 320, "{text}");
     assert!(lines[2].contains("running"), "{text}");
-    let many = vec![ended; 100];
+    let many = vec![ended.clone(); 100];
     assert_eq!(show::list(&many, 16 * 1024).lines().count(), 100, "names come first");
     assert_eq!(show::list(&[], 100), "No Subagents.");
+    // Where not even names fit, those at work are named and the rest is counted.
+    let mut crowd = vec![ended; 500];
+    crowd[7] = works;
+    let text = show::list(&crowd, 16 * 1024);
+    assert!(text.len() <= 16 * 1024 && text.contains("running"), "{text}");
+    let told = text.lines().last().unwrap();
+    let hidden: usize = told.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(hidden + text.lines().count() - 1, 500, "{told}");
 }
 
 #[test]

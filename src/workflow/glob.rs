@@ -295,11 +295,14 @@ pub mod tests {
 
     /// So many cases every time, or so many with `PIXIR_TORTURE=full`, by the seed of `PIXIR_SEED`.
     #[expect(clippy::disallowed_methods, reason = "how much a test does is no setting")]
+    #[expect(clippy::print_stdout, reason = "a seed is said")]
     pub fn torture(sample: u32, full: u32) -> ProptestConfig {
         let is_full = std::env::var("PIXIR_TORTURE").is_ok_and(|size| size == "full");
         let seed = std::env::var("PIXIR_SEED").ok().and_then(|seed| seed.parse().ok());
-        let mut config = ProptestConfig::with_cases(if is_full { full } else { sample });
-        config.rng_seed = proptest::test_runner::RngSeed::Fixed(seed.unwrap_or(4711));
+        let (seed, cases) = (seed.unwrap_or(4711), if is_full { full } else { sample });
+        println!("torture: globs and sets: {cases} cases, seed={seed}");
+        let mut config = ProptestConfig::with_cases(cases);
+        config.rng_seed = proptest::test_runner::RngSeed::Fixed(seed);
         config.failure_persistence = None;
         config
     }
