@@ -258,8 +258,8 @@ impl<'h> Draft<'h> {
     }
 }
 
-/// What a child does not inherit: how the parent began and was mended, what it cost, and what no
-/// longer counts anyway.
+/// What a child does not inherit: how the parent began and was mended, what it cost, its runs of
+/// Workflows, which have one Session each, and what no longer counts anyway.
 fn is_taken_along(fact: &Canonical) -> bool {
     !matches!(
         fact,
@@ -268,6 +268,7 @@ fn is_taken_along(fact: &Canonical) -> bool {
             | Canonical::LogRepaired(_)
             | Canonical::ProviderUsage(_)
             | Canonical::HistoryRewound(_)
+            | Canonical::WorkflowEvent(_)
     )
 }
 

@@ -289,8 +289,7 @@ async fn a_model_that_stalls_is_waited_for_no_longer_than_was_said() {
     for turn in 0..3 {
         stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
     }
-    let ended =
-        stage.run(&["compact", "--last", "--model-assisted", "--timeout", "4s", "--json"]);
+    let ended = stage.run(&["compact", "--last", "--model-assisted", "--timeout", "4s", "--json"]);
     ended.expect_code(0);
     let made = envelope(&ended.stdout)["output"]["compaction"].clone();
     assert_eq!(made["strategy"], "deterministic");

@@ -116,3 +116,26 @@ async fn nobody_goes_on_with_a_run_that_was_taken_back() {
     assert_eq!(resumed["output"]["reused_steps"], json!(["build", "land"]));
     assert_eq!(house.read("a.txt"), "new\n");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_stays_with_its_session_when_that_is_forked() {
+    let house = house(|told| match told.step() {
+        "tell" => Reply::says("checkpoint_status: failed"),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let graph = workflow(json!([
+        {"id": "look", "task": "look", "role": "explorer"},
+        {"id": "tell", "task": "tell", "role": "explorer", "depends_on": "look"},
+    ]));
+    let output = run(&house, &graph, 6);
+    let id = output["workflow_id"].as_str().unwrap();
+    let session = output["session_id"].as_str().unwrap();
+    let forked = house.pixir(&["fork", session, "--json"]).exits(0).envelope();
+    assert!(forked["output"]["session_id"].is_string(), "{forked}");
+    let listed = house.pixir(&["workflow", "status", "--json"]).exits(0).envelope();
+    assert_eq!(listed["output"]["runs"].as_array().unwrap().len(), 1, "{listed}");
+    let resumed = house.pixir(&["workflow", "resume", id, "--json"]).exits(6).envelope();
+    assert_eq!(resumed["session_id"], session);
+    assert_eq!(resumed["output"]["reused_steps"], json!(["look"]));
+}
