@@ -88,6 +88,8 @@ impl StatusLine {
                 let (drawn, children) = (self.drawn.take(), std::mem::take(&mut self.children));
                 *self = Self { drawn, children, over: false, ..Self::new(now) };
             }
+            // A run that somebody started by hand has no model of its own that could think.
+            Canonical::WorkflowEvent(_) if self.running.is_empty() => self.over = true,
             Canonical::ToolCall(call) => {
                 self.running.push((call.call_id.clone(), title(call, 200)));
             }

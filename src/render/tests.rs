@@ -329,6 +329,20 @@ fn the_status_line_says_what_runs_and_for_how_long() {
 }
 
 #[test]
+fn nobody_is_said_to_think_while_a_run_by_its_command_goes_on() {
+    let start = Instant::now();
+    let mut status = StatusLine::new(start);
+    status.hear(&fact(UserMessage::default()), start);
+    status.hear(&fact(crate::event::WorkflowEvent::default()), start);
+    assert_eq!(status.text(start, 80), None);
+    // One that a model asked for is a call, and is shown as that.
+    status.hear(&fact(UserMessage::default()), start);
+    status.hear(&call("run_workflow", json!({})), start);
+    status.hear(&fact(crate::event::WorkflowEvent::default()), start);
+    assert!(status.text(start, 80).unwrap().contains("run_workflow"));
+}
+
+#[test]
 fn an_envelope_has_every_field_and_no_session_before_there_is_one() {
     let mut tally = Tally::default();
     for heard in [fact(UserMessage::default()), answer("42")] {
