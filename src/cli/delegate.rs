@@ -176,8 +176,12 @@ fn check_trust(delegation: &Delegation, workspace: &Path, context: &Context) -> 
 }
 
 fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {
-    let unreadable =
-        |error: std::io::Error| bad_argument(format!("the spec {spec} cannot be read: {error}"));
+    let unreadable = |error: std::io::Error| {
+        bad_argument(format!("the spec {spec} cannot be read: {error}")).with_next_actions(vec![
+            "name a file, or `-` for standard input; docs/delegate.md says what stands in it"
+                .into(),
+        ])
+    };
     let mut bytes = Vec::new();
     let from: Box<dyn Read> = match (spec, &context.flags.cwd) {
         ("-", _) => Box::new(std::io::stdin()),

@@ -70,8 +70,10 @@ fn found(id: &str, context: &Context) -> Result<(PathBuf, Found), Report> {
             return Ok((workspace, found));
         }
     }
-    Err(Report::new(Kind::NotFound, format!("there is no run {id}"))
-        .with_next_actions(vec!["list the runs of this Workspace: pixir workflow status".into()]))
+    Err(Report::new(Kind::NotFound, format!("there is no run {id}")).with_next_actions(vec![
+        "list the runs of this Workspace: pixir workflow status".into(),
+        "if it was taken back with `pixir undo`, bring it back: pixir redo".into(),
+    ]))
 }
 
 /// Whether a process has the Session open.
