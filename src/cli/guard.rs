@@ -32,6 +32,8 @@ const HERE: &[&str] = &[
     "delegate",
     "changes",
     "merge",
+    "merge_child",
+    "merge-child",
     "config",
     "inspect-replay",
     "diagnose",
@@ -100,7 +102,9 @@ mod tests {
         let grammar = super::super::command();
         let visible = grammar.get_subcommands().filter(|command| !command.is_hide_set());
         for command in visible {
-            assert!(HERE.contains(&command.get_name()), "{}", command.get_name());
+            for name in std::iter::once(command.get_name()).chain(command.get_all_aliases()) {
+                assert!(HERE.contains(&name), "{name}");
+            }
         }
     }
 }

@@ -28,6 +28,9 @@ const SHOWN: usize = 50;
 /// Bring a child's changes to the Workspace of its parent
 #[derive(Debug, Args)]
 #[command(
+    // The model's name for it; people who read a Log type what they read.
+    visible_alias = "merge_child",
+    alias = "merge-child",
     override_usage = "pixir merge [FLAGS] <ID> [--undo]",
     long_about = "Bring what a child Session changed in its own Workspace to the Workspace of its parent.\n\n\
         Files that the parent has not touched since are taken over; text that both changed is merged line by line. When \
