@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::children::{self, StatusArgs};
 use super::exit::Exit;
+use super::skills::missing;
 use super::{Context, bad_argument};
 use crate::error::Report;
-use crate::event::PermissionMode;
+use crate::event::{PermissionMode, guest};
 use crate::render::{clean, one_line};
 use crate::role::Role;
 use crate::roster::{Entry, Origin, examine};
@@ -61,6 +62,32 @@ pub fn agents(args: AgentsArgs, context: &Context) -> Result<Exit, Report> {
     }
 }
 
+/// All tools of this build.
+const TOOLS: &[&str] = &[
+    "apply_patch",
+    "bash",
+    "bash_input",
+    "bash_output",
+    "bash_stop",
+    "close_agent",
+    "edit",
+    "glob",
+    "grep",
+    "list",
+    "list_agents",
+    "merge_child",
+    "read",
+    "resource_view",
+    "run_workflow",
+    "send_input",
+    "skill_view",
+    "skills_list",
+    "spawn_agent",
+    "update_plan",
+    "wait_agent",
+    "write",
+];
+
 /// Roles of this build that no file of the user stands in for.
 fn built_in(entries: &[Entry]) -> impl Iterator<Item = &'static Role> + '_ {
     let is_replaced = |name: &str| entries.iter().any(|entry| entry.name() == name);
@@ -98,7 +125,7 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
     let listed = roster.all();
     let found = listed.entries.iter().find(|entry| entry.name() == name);
     let (mut output, instructions) = if let Some(found) = found {
-        for flaw in &found.odd {
+        for flaw in oddities(found) {
             context.notice(&flaw.to_string());
         }
         (entry(found), found.written.instructions.clone())
@@ -129,10 +156,15 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
 fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
     let listed = match path {
         Some(path) if path.exists() => examine(path),
-        Some(path) => return Err(bad_argument(format!("there is no {}", path.display()))),
+        Some(path) => return Err(missing(path)),
         None => context.roster(&context.folder()?)?.all(),
     };
-    let odd: Vec<&Flaw> = listed.all.iter().flat_map(|entry| &entry.odd).collect();
+    if let Some(path) = path.filter(|_| listed.all.is_empty() && listed.broken.is_empty()) {
+        let message = format!("there is no role in {}", path.display());
+        let next = "name a TOML file, or a folder of such files".to_owned();
+        return Err(bad_argument(message).with_next_actions(vec![next]));
+    }
+    let odd: Vec<Flaw> = listed.all.iter().flat_map(oddities).collect();
     let mut text = String::new();
     for flaw in &listed.broken {
         writeln!(text, "error: {}", one_line(&flaw.to_string(), 500)).ok();
@@ -145,9 +177,20 @@ fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
     let output = json!({
         "roles": listed.all.iter().map(entry).collect::<Vec<_>>(),
         "errors": listed.broken.iter().map(told).collect::<Vec<_>>(),
-        "warnings": odd.into_iter().map(told).collect::<Vec<_>>(),
+        "warnings": odd.iter().map(told).collect::<Vec<_>>(),
     });
     Ok(context.judged("agents", &text, output, wrong))
+}
+
+/// What is odd about a role, and the tools of its list that there are not.
+fn oddities(entry: &Entry) -> Vec<Flaw> {
+    let mut odd = entry.odd.clone();
+    let named = entry.written.custom.tools.iter().flatten();
+    for name in named.filter(|name| guest(name).is_none() && !TOOLS.contains(&name.as_str())) {
+        let message = format!("there is no tool `{}`", one_line(name, 60));
+        odd.push(Flaw { path: entry.path.clone(), line: entry.tools_line, message });
+    }
+    odd
 }
 
 fn plain(role: &'static Role) -> Value {
@@ -169,7 +212,7 @@ fn entry(entry: &Entry) -> Value {
         "name": written.name,
         "description": written.custom.description,
         "origin": entry.origin.name(),
-        "path": entry.path,
+        "path": entry.path.to_string_lossy(),
         "sha256": entry.digest,
         "permission_mode": written.ceiling.to_string(),
         "model": written.custom.model,
@@ -180,5 +223,5 @@ fn entry(entry: &Entry) -> Value {
 }
 
 fn told(flaw: &Flaw) -> Value {
-    json!({ "path": flaw.path, "line": flaw.line, "message": flaw.message })
+    json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line, "message": flaw.message })
 }

@@ -7,10 +7,10 @@ use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::{Context, bad_argument, say};
+use super::{Context, bad_argument, say, workflow};
 use crate::error::{Kind, Report};
 use crate::render::{Envelope, clean, one_line};
-use crate::skill::{AllowedTools, Flaw, Found, Skill, Template, examine};
+use crate::skill::{AllowedTools, Flaw, Found, MAIN_FILE, Skill, Template, examine};
 
 /// Show skills, or check them
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ fn list(context: &Context) -> Result<Exit, Report> {
             "name": prompt.name,
             "description": prompt.description,
             "scope": prompt.scope.name(),
-            "path": prompt.path,
+            "path": prompt.path.to_string_lossy(),
             "trusted": prompt.is_trusted,
         })).collect::<Vec<_>>(),
         "shadowed": found.shadowed.iter().map(|shadow| json!({
@@ -118,7 +118,7 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
     }
     let mut output = entry(skill);
     output["content"] = json!(&*skill.text);
-    output["files"] = json!(files);
+    output["files"] = files.iter().map(|file| file.to_string_lossy()).collect();
     output["files_left_out"] = json!(more);
     output["workflow_templates"] = templates.iter().map(template).collect();
     output["problems"] = skill.odd.iter().chain(&flaws).map(told).collect();
@@ -168,19 +168,32 @@ fn words(skill: &Skill, files: &[PathBuf], templates: &[Template]) -> String {
 }
 
 fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
-    let found = match path {
-        Some(path) if path.exists() => examine(path),
-        Some(path) => {
-            return Err(bad_argument(format!("there is no {}", path.display())));
+    let mut spoiled = Vec::new();
+    let (folder, found) = match path {
+        // The roles that templates name are those of the place where this is asked.
+        Some(path) if path.exists() => {
+            (context.folder().unwrap_or_else(|_| path.to_owned()), examine(path))
         }
-        None => context.skills(&context.folder()?)?.all(),
+        Some(path) => return Err(missing(path)),
+        None => {
+            let folder = context.folder()?;
+            let skills = context.skills(&folder)?;
+            spoiled = skills.prompts().broken;
+            (folder, skills.all())
+        }
     };
     let Found { all, mut broken, .. } = found;
+    if let Some(path) = path.filter(|_| all.is_empty() && broken.is_empty()) {
+        let message = format!("there is no skill in {}", path.display());
+        let next = format!("name a folder with a {MAIN_FILE}, or a folder of such folders");
+        return Err(bad_argument(message).with_next_actions(vec![next]));
+    }
+    broken.extend(spoiled);
     let mut odd: Vec<Flaw> = Vec::new();
     for skill in &all {
         odd.extend(skill.odd.iter().cloned());
-        broken.extend(skill.templates().1);
     }
+    broken.extend(workflow::broken_templates(&all, &folder, context)?);
     let mut text = String::new();
     for flaw in &broken {
         writeln!(text, "error: {}", one_line(&flaw.to_string(), 500)).ok();
@@ -197,6 +210,13 @@ fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
         "warnings": odd.iter().map(told).collect::<Vec<_>>(),
     });
     Ok(context.judged("skills", &text, output, broken.len()))
+}
+
+/// What is to be checked is not there.
+pub fn missing(path: &Path) -> Report {
+    bad_argument(format!("there is no {}", path.display())).with_next_actions(vec![
+        "check the path; without one, all that is found here is checked".to_owned(),
+    ])
 }
 
 impl Context {
@@ -225,7 +245,7 @@ fn entry(skill: &Skill) -> Value {
         "name": skill.name(),
         "description": front.description,
         "scope": skill.scope.name(),
-        "path": skill.path,
+        "path": skill.path.to_string_lossy(),
         "sha256": skill.digest,
         "trusted": skill.is_trusted,
         "license": front.license,
@@ -259,11 +279,11 @@ fn template(template: &Template) -> Value {
         "template_id": template.full_id,
         "name": template.name,
         "description": template.description,
-        "path": template.path,
+        "path": template.path.to_string_lossy(),
         "parameters": parameters,
     })
 }
 
 fn told(flaw: &Flaw) -> Value {
-    json!({ "path": flaw.path, "line": flaw.line, "message": flaw.message })
+    json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line, "message": flaw.message })
 }

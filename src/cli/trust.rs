@@ -12,8 +12,6 @@ use crate::config::{self, Wanted};
 use crate::error::{Kind, Report};
 use crate::paths;
 use crate::render::{Envelope, Paper, Signalled, clean, on_one_line};
-use crate::roster::Origin;
-use crate::skill::Scope;
 use crate::trust::Trust;
 
 /// Let the settings of this Workspace do more than a stranger's may
@@ -41,7 +39,7 @@ pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
         return Ok(context.told(
             "trust",
             &words,
-            json!({ "file": file, "wanted": [], "trusted": false, "files": [] }),
+            json!({ "file": file.to_string_lossy(), "wanted": [], "trusted": false, "files": [] }),
         ));
     }
     let trust = Trust::new(&context.home()?);
@@ -51,11 +49,12 @@ pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
         let word = if is_trusted { "trusted" } else { "not trusted" };
         words.extend([&clean(&wanted.file.to_string_lossy()), " is ", word, "\n"]);
         let listed = listed(wanted);
-        files.push(json!({ "file": wanted.file, "wanted": listed, "trusted": is_trusted }));
+        let file = wanted.file.to_string_lossy();
+        files.push(json!({ "file": file, "wanted": listed, "trusted": is_trusted }));
     }
     let is_trusted = files.iter().all(|file| file["trusted"] == true);
     let output = json!({
-        "file": file,
+        "file": file.to_string_lossy(),
         "wanted": all.iter().flat_map(listed).collect::<Vec<_>>(),
         "trusted": is_trusted,
         "files": files,
@@ -99,7 +98,8 @@ pub fn untrust(_: &UntrustArgs, context: &Context) -> Result<Exit, Report> {
     if !is_any {
         told = format!("{} was not trusted\n", clean(&file.to_string_lossy()));
     }
-    Ok(context.told("untrust", &told, json!({ "file": file, "was_trusted": is_any })))
+    let output = json!({ "file": file.to_string_lossy(), "was_trusted": is_any });
+    Ok(context.told("untrust", &told, output))
 }
 
 impl Context {
@@ -121,7 +121,7 @@ impl Context {
     fn strangers(&self, folder: &Path) -> Result<Vec<Wanted>, Report> {
         let skills = self.skills(folder)?;
         let mut wanted = Vec::new();
-        for skill in skills.all().all.iter().filter(|skill| skill.scope == Scope::Repo) {
+        for skill in skills.all().all.iter().filter(|skill| skill.is_strange) {
             let mut settings = vec![
                 ("skill".to_owned(), skill.name().to_owned()),
                 ("description".to_owned(), skill.front.description.clone()),
@@ -133,7 +133,7 @@ impl Context {
             let (file, digest) = (skill.path.clone(), skill.digest.clone());
             wanted.push(Wanted { file, digest, settings });
         }
-        for prompt in skills.prompts().all.iter().filter(|prompt| prompt.scope == Scope::Repo) {
+        for prompt in skills.prompts().all.iter().filter(|prompt| prompt.is_strange) {
             let settings = vec![
                 ("prompt".to_owned(), format!("/{}", prompt.name)),
                 ("description".to_owned(), prompt.description.clone()),
@@ -141,8 +141,7 @@ impl Context {
             let (file, digest) = (prompt.path.clone(), prompt.digest.clone());
             wanted.push(Wanted { file, digest, settings });
         }
-        for entry in self.roster(folder)?.all().all.iter().filter(|own| own.origin == Origin::Repo)
-        {
+        for entry in self.roster(folder)?.all().all.iter().filter(|entry| entry.is_strange) {
             let custom = &entry.written.custom;
             let mut settings = vec![
                 ("role".to_owned(), entry.name().to_owned()),

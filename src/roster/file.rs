@@ -60,6 +60,9 @@ struct Raw {
 /// Reads a file. One of a project never leads out of its folder, nor its folder over the fence.
 pub fn read(path: &Path, origin: Origin, fence: Option<&Path>) -> Result<Entry, Flaw> {
     let whole = |message: String| Flaw { path: path.to_owned(), line: None, message };
+    if path.file_name().is_some_and(|name| name.to_str().is_none()) {
+        return Err(whole("its name is not UTF-8".to_owned()));
+    }
     let bytes = content(path, fence).map_err(whole)?;
     let line_of =
         |place: usize| 1 + memchr::memchr_iter(b'\n', &bytes[..place.min(bytes.len())]).count();
@@ -141,7 +144,9 @@ pub fn read(path: &Path, origin: Origin, fence: Option<&Path>) -> Result<Entry, 
         origin,
         path: path.to_owned(),
         digest: sha256(&bytes),
+        is_strange: false,
         is_trusted: false,
+        tools_line: raw.tools.as_ref().map(|tools| line_of(tools.span().start)),
         written: Written { name, instructions, ceiling, custom },
         odd,
     })

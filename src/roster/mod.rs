@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
 use crate::role::Role;
-use crate::skill::{Flaw, Places};
+use crate::skill::{Flaw, Places, at_most};
 use crate::trust::Trust;
 use crate::workspace::project_folders;
 pub use file::Written;
@@ -51,9 +51,13 @@ pub struct Entry {
     pub path: PathBuf,
     /// SHA-256 of the file, in hex.
     pub digest: String,
+    /// Whether somebody else may have written it, so that it wants trust.
+    pub is_strange: bool,
     /// Whether it may be used: it is the user's own, or the user trusts it.
     pub is_trusted: bool,
     pub written: Written,
+    /// The line of its list of tools, if it has one.
+    pub tools_line: Option<usize>,
     /// What is odd about it.
     pub odd: Vec<Flaw>,
 }
@@ -89,6 +93,8 @@ pub struct Roster {
     roots: Vec<(Origin, PathBuf, bool)>,
     /// What a link of the project must not lead out of.
     fence: Option<PathBuf>,
+    /// Where tools may write, whatever link leads there.
+    workspace: PathBuf,
     trust: Trust,
 }
 
@@ -115,7 +121,8 @@ impl Roster {
         }
         let fence =
             project_folders(&places.workspace).first().and_then(|root| root.canonicalize().ok());
-        Self { roots, fence, trust: Trust::new(&places.home) }
+        let (workspace, trust) = (places.workspace.clone(), Trust::new(&places.home));
+        Self { roots, fence, workspace, trust }
     }
 
     /// Whether a file lies where roles of this Workspace may be.
@@ -188,7 +195,9 @@ impl Roster {
                     Err(flaw) => listed.broken.push(flaw),
                     Ok(mut entry) => {
                         let words = words.get_or_insert_with(|| self.trust.words());
-                        entry.is_trusted = !needs_trust
+                        let in_reach = |real: PathBuf| real.starts_with(&self.workspace);
+                        entry.is_strange = *needs_trust || path.canonicalize().is_ok_and(in_reach);
+                        entry.is_trusted = !entry.is_strange
                             || words.iter().any(|word| {
                                 word.file == path && word.digest == entry.digest && word.trusted
                             });
@@ -252,14 +261,8 @@ fn files(root: &Path, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
         }
     };
     let is_role = |path: &PathBuf| path.extension().is_some_and(|end| end == "toml");
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(is_role)
-        .take(MOST)
-        .collect();
-    paths.sort();
-    paths
+    let paths = entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_role);
+    at_most(MOST, paths, root, broken)
 }
 
 /// Why a role cannot be chosen.
@@ -284,8 +287,10 @@ impl Explain for RosterError {
     fn details(&self) -> Value {
         match self {
             Self::Unknown { known, .. } => json!({ "known": known }),
-            Self::Untrusted { path, .. } => json!({ "path": path }),
-            Self::Broken { flaw, .. } => json!({ "path": flaw.path, "line": flaw.line }),
+            Self::Untrusted { path, .. } => json!({ "path": path.to_string_lossy() }),
+            Self::Broken { flaw, .. } => {
+                json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line })
+            }
         }
     }
     fn next_actions(&self) -> Vec<String> {

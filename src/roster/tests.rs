@@ -52,7 +52,8 @@ impl Roster {
     /// No roles but those of this build.
     pub fn none() -> Self {
         let home = Home::new("/nowhere");
-        Self { roots: Vec::new(), fence: None, trust: Trust::new(&home) }
+        let (fence, trust) = (None, Trust::new(&home));
+        Self { roots: Vec::new(), fence, workspace: home.folder().to_owned(), trust }
     }
 }
 

@@ -16,6 +16,8 @@ use crate::workspace::Workspace;
 const MOST_ENTRIES: usize = 500;
 /// The largest main file, in bytes.
 pub const LARGEST: u64 = 256 * 1024;
+/// How many bytes all main files of one folder may have: they are kept while a Session is open.
+const LARGEST_SUM: usize = 16 * 1024 * 1024;
 
 /// What a look found.
 #[derive(Debug, Clone, Default)]
@@ -70,13 +72,23 @@ impl Cache {
         let mut all: Vec<(usize, Arc<Skill>)> = Vec::new();
         let mut words: Option<Vec<Word>> = None;
         for (rank, root) in roots.iter().enumerate() {
+            let mut sum = 0;
             for folder in folders(root, &mut found.broken) {
                 let Some(known) = self.known(&folder, root) else { continue };
-                seen.insert(folder, known.clone());
+                // What the disk said may be otherwise the next time, though the file is the same.
+                if known.outcome.as_ref().map_or_else(|flaw| flaw.line.is_some(), |_| true) {
+                    seen.insert(folder, known.clone());
+                }
                 match known.outcome {
                     Err(flaw) => found.broken.push(flaw),
                     Ok(skill) => {
-                        let is_trusted = !root.needs_trust
+                        sum += skill.text.len();
+                        if sum > LARGEST_SUM {
+                            let words = "its skills have more than 16 MiB; the rest is left out";
+                            found.broken.push(Flaw::whole(words).in_file(&root.path));
+                            break;
+                        }
+                        let is_trusted = !skill.is_strange
                             || is_trusted(words.get_or_insert_with(|| trust.words()), &skill);
                         let skill = if is_trusted == skill.is_trusted {
                             skill
@@ -133,6 +145,7 @@ pub fn examine(path: &Path) -> Found {
         path: path.to_owned(),
         scope: Scope::User,
         needs_trust: false,
+        workspace: None,
         fence: None,
     };
     let mut found = Found::default();
@@ -188,15 +201,25 @@ fn folders(root: &Root, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
             return Vec::new();
         }
     };
-    let mut folders: Vec<PathBuf> =
-        entries.filter_map(Result::ok).take(MOST_ENTRIES + 1).map(|entry| entry.path()).collect();
-    if folders.len() > MOST_ENTRIES {
-        let message = format!("it has more than {MOST_ENTRIES} entries; the rest is left out");
-        broken.push(Flaw::whole(message).in_file(&root.path));
-        folders.truncate(MOST_ENTRIES);
+    let folders = entries.filter_map(Result::ok).map(|entry| entry.path());
+    at_most(MOST_ENTRIES, folders, &root.path, broken)
+}
+
+/// Paths of one folder, sorted; where there are more than that, it is told.
+pub fn at_most(
+    most: usize,
+    paths: impl Iterator<Item = PathBuf>,
+    folder: &Path,
+    broken: &mut Vec<Flaw>,
+) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = paths.take(most + 1).collect();
+    if paths.len() > most {
+        let message = format!("it has more than {most} entries; the rest is left out");
+        broken.push(Flaw::whole(message).in_file(folder));
+        paths.truncate(most);
     }
-    folders.sort();
-    folders
+    paths.sort();
+    paths
 }
 
 pub fn is_absent(error: &io::Error) -> bool {
@@ -223,13 +246,16 @@ fn read(folder: &Path, path: &Path, root: &Root) -> Result<Skill, Flaw> {
     root.refuse_way_out(&real)?;
     let bytes = content(&space, Path::new(MAIN_FILE), LARGEST)?;
     let text = text_of(&bytes)?;
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let Some(name) = folder.file_name().unwrap_or_default().to_str() else {
+        return Err(Flaw::whole("the name of its folder is not UTF-8"));
+    };
     let mut odd = Vec::new();
-    let front = front::read(text, &name, &mut odd)?;
+    let front = front::read(text, name, &mut odd)?;
     let odd = odd.into_iter().map(|flaw| flaw.in_file(path)).collect();
     Ok(Skill {
         front,
         scope: root.scope,
+        is_strange: root.is_strange(&real),
         folder: real,
         path: path.to_owned(),
         text: text.into(),

@@ -1,21 +1,42 @@
 //! Mentions: the names that a person says with a `$` in front, to activate a Skill.
 
-/// The names that are mentioned, in order, each once. A `$` counts at the start or behind a blank;
-/// a full stop or colon behind a name belongs to the sentence.
+use std::collections::HashSet;
+
+/// The names that are mentioned, in order, each once. A `$` counts at the start or behind a blank,
+/// and not in code, where it means something else; a full stop or colon behind a name belongs to the
+/// sentence.
 pub fn mentions(text: &str) -> Vec<&str> {
-    let mut found: Vec<&str> = Vec::new();
-    let mut before = ' ';
-    for (place, letter) in text.char_indices() {
-        if letter == '$' && before.is_whitespace() {
-            let rest = &text[place + 1..];
-            let name = &rest[..name_length(rest)];
-            if !name.is_empty() && !found.contains(&name) {
-                found.push(name);
-            }
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
+    let mut fence = None;
+    for line in text.lines() {
+        let start = line.trim_start();
+        let mark = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark));
+        match (fence, mark) {
+            (None, Some(_)) => fence = mark,
+            (Some(open), Some(mark)) if open == mark => fence = None,
+            (Some(_), _) => {}
+            (None, None) => found.extend(of_line(line).filter(|name| known.insert(*name))),
         }
-        before = letter;
     }
     found
+}
+
+/// The names in one line, outside of backticks.
+fn of_line(line: &str) -> impl Iterator<Item = &str> {
+    let (mut before, mut in_code) = (' ', false);
+    line.char_indices().filter_map(move |(place, letter)| {
+        let is_behind_blank = std::mem::replace(&mut before, letter).is_whitespace();
+        let rest = &line[place + letter.len_utf8()..];
+        match letter {
+            // One that nobody closes is a letter like any other.
+            '`' => in_code = !in_code && rest.contains('`'),
+            '$' if is_behind_blank && !in_code => {
+                return Some(&rest[..name_length(rest)]).filter(|name| !name.is_empty());
+            }
+            _ => {}
+        }
+        None
+    })
 }
 
 /// How long the name is that a text begins with; 0 when it begins with none.
@@ -47,6 +68,8 @@ mod tests {
             ("line\n$a.b\t$c:d", &["a.b", "c:d"]),
             ("costs US$5, a$b, \\$x and ${y} $", &[]),
             ("$ review $-x $größe", &[]),
+            ("see `echo $a` and $b, a lone ` and $c", &["b", "c"]),
+            ("$a\n```sh\necho $b\n~~~\n```\n$c\n  ~~~\n $d", &["a", "c"]),
         ] {
             assert_eq!(mentions(text), wanted, "{text}");
         }

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 pub use allowed::AllowedTools;
 pub use expand::{Expanded, Named};
-pub use find::{Found, examine};
+pub use find::{Found, at_most, examine};
 pub use front::{Front, checked_name};
 pub use mention::mentions;
 pub use package::View;
@@ -90,6 +90,8 @@ pub struct Skill {
     pub text: Arc<str>,
     /// SHA-256 of the main file, in hex.
     pub digest: String,
+    /// Whether somebody else may have written it, so that it wants trust.
+    pub is_strange: bool,
     /// Whether its text may act: it is the user's own, or the user trusts it.
     pub is_trusted: bool,
     /// What is odd about it.
@@ -168,11 +170,19 @@ struct Root {
     scope: Scope,
     /// Somebody else may have written there: a project, or a tool in the Workspace.
     needs_trust: bool,
+    /// Where tools may write, whatever link leads there.
+    workspace: Option<PathBuf>,
     /// What a link in it must not lead out of; the user's own may lead anywhere.
     fence: Option<PathBuf>,
 }
 
 impl Root {
+    /// Whether somebody else may have written what really lies there.
+    fn is_strange(&self, real: &Path) -> bool {
+        let in_reach = |workspace: &PathBuf| real.starts_with(workspace);
+        self.needs_trust || self.workspace.as_ref().is_some_and(in_reach)
+    }
+
     /// Refuses a folder to which a link led, if it should have stayed in the project.
     fn refuse_way_out(&self, real: &Path) -> Result<(), Flaw> {
         let fence = self.fence.as_deref().and_then(|fence| fence.canonicalize().ok());
@@ -242,12 +252,19 @@ fn roots(places: &Places, repo: &[&str], user: &[(Scope, &str)], home: &str) -> 
                 continue;
             }
             let fence = fence.clone();
-            roots.push(Root { path, scope: Scope::Repo, needs_trust: true, fence });
+            roots.push(Root {
+                path,
+                scope: Scope::Repo,
+                needs_trust: true,
+                workspace: None,
+                fence,
+            });
         }
     }
     for (scope, path) in own {
         let needs_trust = path.starts_with(&places.workspace);
-        roots.push(Root { path, scope, needs_trust, fence: None });
+        let workspace = Some(places.workspace.clone());
+        roots.push(Root { path, scope, needs_trust, workspace, fence: None });
     }
     roots
 }

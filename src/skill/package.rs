@@ -33,7 +33,9 @@ impl Skill {
     pub fn view(&self, path: &Path) -> Result<View, PackageError> {
         let space = Workspace::open(&self.folder)?;
         let open = space.open_file(path)?;
-        if open.path == Path::new(MAIN_FILE) {
+        // The main file may be a link to another one of its folder.
+        let main = space.open_file(Path::new(MAIN_FILE)).map(|main| main.path);
+        if main.is_ok_and(|main| main == open.path) {
             let (text, digest) = (self.text.to_string(), self.digest.clone());
             return Ok(View { text, digest, is_main: true });
         }

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use super::find::{content, is_absent, text_of};
+use super::find::{at_most, content, is_absent, text_of};
 use super::front::{checked_name, split};
 use super::mention::name_length;
 use super::{Flaw, Root, Scope, sha256, yaml};
@@ -28,6 +28,8 @@ pub struct Prompt {
     pub scope: Scope,
     pub path: PathBuf,
     pub digest: String,
+    /// Whether somebody else may have written it, so that it wants trust.
+    pub is_strange: bool,
     /// Whether it may speak for the user: it is their own, or they trust it.
     pub is_trusted: bool,
     body: String,
@@ -132,18 +134,12 @@ pub(super) fn look(roots: &[Root], trust: &Trust) -> PromptsFound {
             }
         };
         let is_prompt = |path: &PathBuf| path.extension().is_some_and(|end| end == "md");
-        let mut paths: Vec<PathBuf> = entries
-            .filter_map(Result::ok)
-            .map(|entry| entry.path())
-            .filter(is_prompt)
-            .take(MOST)
-            .collect();
-        paths.sort();
-        for path in paths {
+        let paths = entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_prompt);
+        for path in at_most(MOST, paths, &root.path, &mut found.broken) {
             match read(&path, root) {
                 Err(flaw) => found.broken.push(flaw.in_file(&path)),
                 Ok(mut prompt) => {
-                    prompt.is_trusted = !root.needs_trust
+                    prompt.is_trusted = !prompt.is_strange
                         || said.get_or_insert_with(|| trust.words()).iter().any(|word| {
                             word.file == path && word.digest == prompt.digest && word.trusted
                         });
@@ -191,6 +187,7 @@ fn read(path: &std::path::Path, root: &Root) -> Result<Prompt, Flaw> {
         scope: root.scope,
         path: path.to_owned(),
         digest: sha256(&bytes),
+        is_strange: root.is_strange(space.root()),
         is_trusted: false,
         body: body.to_owned(),
     })
@@ -210,6 +207,7 @@ mod tests {
             scope: Scope::Pixir,
             path: "/p.md".into(),
             digest: String::new(),
+            is_strange: false,
             is_trusted: true,
             body: body.into(),
         }

@@ -21,6 +21,11 @@ const MOST_GLOBS: usize = 16;
 /// The longest command, in bytes.
 const LONGEST_COMMAND: usize = 2000;
 
+/// git without the programs that a repository can name: a pager, hooks, a monitor, the transport of a
+/// remote from which missing objects would be fetched.
+const QUIETLY: &str = "env GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 git --no-pager \
+    --no-optional-locks -c core.fsmonitor=false -c core.hooksPath=/dev/null";
+
 /// One source of context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
@@ -59,14 +64,22 @@ impl Fact {
     /// The command that finds it out. Nothing that a repository names is started by it, and no lock
     /// is taken.
     pub fn command(self) -> String {
-        let git = "git --no-pager --no-optional-locks -c core.fsmonitor=false";
         let asked = match self {
             Fact::Branch => "rev-parse --abbrev-ref HEAD",
-            Fact::Status => "status --short --branch",
-            Fact::Log => "log --oneline --no-decorate --max-count=20",
-            Fact::Diff => "diff --no-ext-diff --no-textconv --stat HEAD",
+            Fact::Status => "status --short --branch --ignore-submodules=dirty",
+            Fact::Log => "log --oneline --no-decorate --no-show-signature --max-count=20",
+            Fact::Diff => "diff --no-ext-diff --no-textconv --ignore-submodules=dirty --stat HEAD",
         };
-        format!("{git} {asked}")
+        match self {
+            Fact::Branch | Fact::Log => format!("{QUIETLY} {asked}"),
+            // These look into files, through the filters that a repository names: each is emptied.
+            Fact::Status | Fact::Diff => format!(
+                "sh -c 'git config --name-only --get-regexp \"^filter[.]\" | {{ n=0; \
+                 while IFS= read -r key; do \
+                 export \"GIT_CONFIG_KEY_$n=$key\" \"GIT_CONFIG_VALUE_$n=\"; n=$((n+1)); done; \
+                 export GIT_CONFIG_COUNT=$n; {QUIETLY} {asked}; }}'"
+            ),
+        }
     }
 
     fn name(self) -> &'static str {

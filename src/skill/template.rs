@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::find::{content, text_of};
+use super::find::{at_most, content, text_of};
 use super::place::{Parameter, Type, is_name, strangers};
 use super::{Flaw, Skill};
 use crate::workspace::Workspace;
@@ -66,14 +66,8 @@ impl Skill {
         let (mut templates, mut broken): (Vec<Template>, Vec<Flaw>) = (Vec::new(), Vec::new());
         let Ok(entries) = std::fs::read_dir(&folder) else { return (templates, broken) };
         let is_template = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
-        let mut paths: Vec<PathBuf> = entries
-            .filter_map(Result::ok)
-            .map(|entry| entry.path())
-            .filter(is_template)
-            .take(MOST)
-            .collect();
-        paths.sort();
-        for path in paths {
+        let paths = entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_template);
+        for path in at_most(MOST, paths, &folder, &mut broken) {
             let taken = |template: &Template| templates.iter().any(|own| own.id == template.id);
             match self.template(&path) {
                 Ok(template) if taken(&template) => {

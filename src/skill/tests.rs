@@ -1,6 +1,7 @@
 //! Packages on a real disk: found, counted, refused and read again.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +92,7 @@ fn what_changes_is_read_again_and_what_does_not_is_not() {
     let path = site.skill("user/.agents/skills", "a", "one");
     let skills = site.skills();
     let first = skills.all().skills[0].clone();
-    assert!(Arc::ptr_eq(&first, &skills.all().skills[0]) || first.is_trusted);
+    assert!(Arc::ptr_eq(&first.text, &skills.all().skills[0].text), "not read again");
     fs::remove_file(&path).unwrap();
     assert!(skills.all().skills.is_empty());
     site.skill("user/.agents/skills", "a", "two");
@@ -123,6 +124,31 @@ fn the_users_own_folder_within_a_workspace_needs_trust() {
     let found = Skills::new(places).all();
     assert_eq!((found.skills.len(), found.skills[0].is_trusted), (1, false));
     assert_eq!(found.skills[0].scope, Scope::User);
+    // Whatever name or link leads there.
+    symlink(site.at("user"), site.at("alias")).unwrap();
+    site.write("alias/.agents/prompts/p.md", "words");
+    let places = Places {
+        workspace: site.at("user"),
+        user: Some(site.folder.path().canonicalize().unwrap().join("alias")),
+        home: Home::new(site.folder.path().canonicalize().unwrap().join("alias/.agents")),
+    };
+    let skills = Skills::new(places);
+    let (found, prompts) = (skills.all(), skills.prompts().prompts);
+    assert!(!found.all.is_empty() && found.all.iter().all(|skill| !skill.is_trusted));
+    assert!(prompts.len() == 1 && !prompts[0].is_trusted);
+}
+
+#[test]
+fn a_folder_of_endless_skills_is_cut_off_and_told() {
+    let site = Site::new();
+    for number in 0..70 {
+        let text = format!("---\nname: s{number}\n---\n{}", "x".repeat(250 * 1024));
+        site.write(&format!("user/.agents/skills/s{number}/SKILL.md"), text);
+    }
+    site.skill("home/skills", "good", "still here");
+    let found = site.skills().all();
+    assert!(found.skills.len() < 70 && found.skills.iter().any(|skill| skill.name() == "good"));
+    assert!(found.broken[0].message.contains("16 MiB"), "{:?}", found.broken);
 }
 
 #[test]
@@ -136,6 +162,9 @@ fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
     let bomb = "---\na: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n---\n";
     site.write(&format!("{root}/bomb/SKILL.md"), bomb);
     site.write(&format!("{root}/bad name/SKILL.md"), "# Hello\n");
+    let odd = site.at(root).join(std::ffi::OsStr::from_bytes(b"o\xffd"));
+    fs::create_dir_all(&odd).unwrap();
+    fs::write(odd.join("SKILL.md"), "---\nname: odd\ndescription: y\n---\n").unwrap();
     site.write(&format!("{root}/evil/SKILL.md"), "---\nname: ../../x\ndescription: y\n---\n");
     fs::create_dir_all(site.at(&format!("{root}/folder/SKILL.md"))).unwrap();
     fs::create_dir_all(site.at(&format!("{root}/nothing"))).unwrap();
@@ -156,8 +185,18 @@ fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
             format!("{}{line}", inside.parent().unwrap().display())
         })
         .collect();
-    let wanted =
-        ["bad name:1", "binary:3", "bomb:3", "evil:2", "folder", "huge", "latin:3", "out", "pipe"];
+    let wanted = [
+        "bad name:1",
+        "binary:3",
+        "bomb:3",
+        "evil:2",
+        "folder",
+        "huge",
+        "latin:3",
+        "out",
+        "o\u{fffd}d",
+        "pipe",
+    ];
     assert_eq!(told, wanted, "{:#?}", found.broken);
 }
 

@@ -186,8 +186,10 @@ impl Explain for LostTemplate {
         match self {
             Self::Unknown { known, .. } => json!({ "known": known }),
             Self::Several { all, .. } => json!({ "known": all }),
-            Self::Broken { flaw, .. } => json!({ "path": flaw.path, "line": flaw.line }),
-            Self::Untrusted { path, .. } => json!({ "path": path }),
+            Self::Broken { flaw, .. } => {
+                json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line })
+            }
+            Self::Untrusted { path, .. } => json!({ "path": path.to_string_lossy() }),
         }
     }
 

@@ -96,6 +96,8 @@ mod slots;
 mod spending;
 /// Signals, a second process and a full disk.
 mod stop;
+/// Skills and roles that are odd, hostile, or lie where others can write.
+mod strangers;
 /// Every way a stream can break, on both transports.
 mod stream_faults;
 /// Children that work for a Session.

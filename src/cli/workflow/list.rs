@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
@@ -10,8 +11,8 @@ use crate::cli::Context;
 use crate::cli::exit::Exit;
 use crate::error::Report;
 use crate::render::one_line;
-use crate::skill::Parameter;
-use crate::workflow::{Ground, Written};
+use crate::skill::{self, Parameter, Skill, Type, strangers};
+use crate::workflow::{Flaw, Ground, Written};
 
 /// How many files of one folder are looked at.
 const MOST: usize = 200;
@@ -53,7 +54,7 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
                 "title": template.name,
                 "description": template.description,
                 "source": "skill",
-                "path": path,
+                "path": path.to_string_lossy(),
                 "trusted": skill.is_trusted,
                 "parameters": template.parameters.iter().map(told).collect::<Vec<_>>(),
             }));
@@ -67,7 +68,7 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
     }
     let output = json!({
         "workflows": entries,
-        "broken": broken.iter().map(|(path, message)| json!({ "path": path, "message": message })).collect::<Vec<_>>(),
+        "broken": broken.iter().map(|(path, message)| json!({ "path": path.to_string_lossy(), "message": message })).collect::<Vec<_>>(),
     });
     Ok(context.told("workflow", &words(&entries), output))
 }
@@ -132,17 +133,80 @@ fn entry_of_file(path: &Path, name: &str, ground: &Ground<'_>) -> Result<Value, 
         "title": value.get("name").or_else(|| value.get("id")),
         "description": value.get("description").and_then(Value::as_str).unwrap_or_default(),
         "source": "file",
-        "path": path,
+        "path": path.to_string_lossy(),
         "parameters": written.parameters().iter().map(told).collect::<Vec<_>>(),
     }))
 }
 
-/// Reads it as far as that can be done without arguments.
+/// The templates of Skills that cannot be used, as far as that can be said without arguments.
+pub fn broken_templates(
+    skills: &[Arc<Skill>],
+    folder: &Path,
+    context: &Context,
+) -> Result<Vec<skill::Flaw>, Report> {
+    let roster = context.roster(folder)?;
+    let limits = context.settings(Some(folder))?.config.subagents;
+    let role = |name: &str| roster.find(name).ok();
+    let ground = Ground { role: &role, roles: roster.names(), limits, arguments: Map::new() };
+    let mut broken = Vec::new();
+    for skill in skills {
+        let (templates, flaws) = skill.templates();
+        broken.extend(flaws);
+        for template in templates {
+            let path = skill.folder.join(&template.path);
+            let written = Written::Template(Box::new(template), Arc::clone(skill));
+            let wrong = checked(&written, &ground).err();
+            broken.extend(wrong.map(|message| skill::Flaw { path, line: None, message }));
+        }
+    }
+    Ok(broken)
+}
+
+/// Reads it as far as that can be done without arguments. Where some are required, samples take their
+/// places, and only what is wrong beside those counts.
 fn checked(written: &Written, ground: &Ground<'_>) -> Result<(), String> {
-    if written.parameters().iter().any(|own| own.is_required) {
+    let mut required = written.parameters();
+    required.retain(|own| own.is_required);
+    let (text, steps) = match written {
+        _ if required.is_empty() => {
+            return written.read(ground).map(drop).map_err(|error| error.to_string());
+        }
+        Written::Spec(value) => (value.clone(), "/steps"),
+        Written::Template(template, _) => {
+            (json!({ "workflow": template.workflow() }), "/workflow/steps")
+        }
+    };
+    // Steps whose names come from outside cannot be held against each other.
+    let steps = text.pointer(steps).unwrap_or(&Value::Null);
+    let mut ids = steps.as_array().into_iter().flatten().filter_map(|step| step.get("id"));
+    if steps.is_string() || ids.any(has_place) {
         return Ok(());
     }
-    written.read(ground).map(|_| ()).map_err(|error| error.to_string())
+    let arguments = required.iter().map(|own| (own.name.clone(), sample(own.kind))).collect();
+    let roles = ground.roles.clone();
+    let Err(error) = written.read(&Ground { arguments, roles, ..*ground }) else { return Ok(()) };
+    let is_certain = |flaw: &&Flaw| {
+        let Some(value) = text.pointer(&flaw.pointer) else { return false };
+        let key = flaw.pointer.rsplit('/').next().unwrap_or_default();
+        let is_stray = !flaw.accepted.is_empty() && !flaw.accepted.iter().any(|own| own == key);
+        !has_place(value) || (is_stray && !value.is_string())
+    };
+    error.flaws.iter().find(is_certain).map_or(Ok(()), |flaw| Err(flaw.to_string()))
+}
+
+fn has_place(value: &Value) -> bool {
+    !strangers(value, &[]).is_empty()
+}
+
+/// A value that a parameter could have.
+fn sample(kind: Type) -> Value {
+    match kind {
+        Type::String | Type::Any => json!("x"),
+        Type::Integer | Type::Number => json!(1),
+        Type::Boolean => json!(true),
+        Type::Array => json!([]),
+        Type::Object => json!({}),
+    }
 }
 
 fn told(own: &Parameter) -> Value {

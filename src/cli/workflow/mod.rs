@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+pub use list::broken_templates;
 pub use run::run_example;
 
 use super::Context;

@@ -12,7 +12,9 @@ pub fn activation(skill: &SkillActivation) -> String {
         "" => String::new(),
         folder => format!(" folder={folder:?}"),
     };
-    let cut = skill.cut_from.map(|bytes| format!("\n[cut here: the whole has {bytes} bytes]"));
+    let cut = skill.cut_from.map(|bytes| {
+        format!("\n[cut here: the whole has {bytes} bytes; skill_view shows the rest by offset]")
+    });
     format!(
         "<skill name={name:?} path={path:?}{folder} sha256={content_hash:?}>\n{content}{}\n</skill>",
         cut.unwrap_or_default()
