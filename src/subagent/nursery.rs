@@ -286,7 +286,7 @@ impl Nursery {
             toolbox: tools.clone().of_role(role),
             tools,
             role,
-            stance: Stance::new(mode, confinement),
+            stance: Stance::beneath(&base.stance, mode, confinement),
             sight,
             window,
             // What a child has read is not what its parent has.
