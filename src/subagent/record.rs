@@ -153,7 +153,9 @@ impl Record {
         let mut records: Vec<Self> = Vec::new();
         for fact in history.facts() {
             let Canonical::SubagentEvent(event) = fact else { continue };
-            let Some(id) = &event.subagent_id else { continue };
+            let Some(id) = event.subagent_id.as_ref().filter(|_| !event.is_copy()) else {
+                continue;
+            };
             match records.iter_mut().find(|record| record.id == *id) {
                 Some(record) => record.apply(event),
                 None => records.extend(Self::first(id, event)),
