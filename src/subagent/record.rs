@@ -218,10 +218,24 @@ impl Record {
 
     /// Nobody drives its run any more. What was made of it is its Session, if anything was.
     pub fn detach(&mut self, logs: &Path) {
-        let is_made =
-            |id: &SessionId| Log::read(logs, id).is_ok_and(|reading| !reading.events.is_empty());
-        self.child = self.cradle.take().filter(is_made).or_else(|| self.child.take());
+        // The name may have been somebody else's already: then another one would have been tried.
+        let is_made = |id: &SessionId| {
+            let first =
+                Log::read(logs, id).ok().and_then(|reading| reading.events.first().cloned());
+            first.is_some_and(|first| match first.fact() {
+                Some(Canonical::SessionStarted(started)) => {
+                    started.subagent_id.as_ref() == Some(&self.id)
+                }
+                _ => false,
+            })
+        };
+        let made = self.cradle.as_ref().filter(|id| is_made(id)).cloned();
+        self.child = made.or_else(|| self.child.take());
+        self.cradle = None;
         self.status = Status::Detached;
+        // What an earlier run came to is not what this one did.
+        self.summary = None;
+        self.child_seq = None;
         self.reason = Some("the process that ran it ended".to_owned());
     }
 
