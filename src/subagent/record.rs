@@ -152,6 +152,9 @@ impl Record {
     pub fn all(history: &History) -> Vec<Self> {
         let mut records: Vec<Self> = Vec::new();
         for fact in history.facts() {
+            if let Canonical::ToolResult(result) = fact {
+                note_told(&mut records, &result.details);
+            }
             let Canonical::SubagentEvent(event) = fact else { continue };
             let Some(id) = event.subagent_id.as_ref().filter(|_| !event.is_copy()) else {
                 continue;
@@ -312,6 +315,17 @@ pub struct View {
     pub doing: String,
     /// How many come before it, and itself; 0 when it does not wait.
     pub place: usize,
+}
+
+/// Who had no room in an answer of a wait is news to the next one, also after a restart.
+fn note_told(records: &mut [Record], details: &Value) {
+    let is_in = |field: &str, record: &Record| {
+        let mut ids = details.get(field).and_then(Value::as_array).into_iter().flatten();
+        ids.any(|id| id.as_str() == Some(record.id.as_str()))
+    };
+    for record in records.iter_mut().filter(|record| is_in("told", record)) {
+        record.is_told = !is_in("left", record);
+    }
 }
 
 /// An answer that comes too late is a no.
