@@ -28,7 +28,8 @@ impl Harness {
             return Ok(self.with_workflows(&family, family.equip(settings)));
         }
         let (depth, own) = place(history);
-        let kin = Kin { session: session.clone(), depth, own, settings: settings.clone() };
+        let (session, settings_of) = (session.clone(), settings.clone());
+        let kin = Kin { session, depth, own, is_paid: false, settings: settings_of };
         let family = self.subagents().family(kin, history).await?;
         let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
         families.retain(|_, weak| weak.strong_count() > 0);

@@ -249,6 +249,7 @@ impl Nursery {
             session: session.clone(),
             depth: if of.terms.is_leaf { deepest } else { record.depth },
             own: Some(record.id.clone()),
+            is_paid: true,
             settings: settings.clone(),
         };
         let family = of.subagents.family(kin, history).await;

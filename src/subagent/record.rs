@@ -103,6 +103,8 @@ pub struct Record {
     pub cradle: Option<SessionId>,
     /// Which try this is, from 1.
     pub attempt: u32,
+    /// The Sessions of tries that failed.
+    pub tried: Vec<SessionId>,
     /// How far it is.
     pub status: Status,
     /// What it came to, bounded.
@@ -137,6 +139,7 @@ impl Record {
             child: None,
             cradle: None,
             attempt: 1,
+            tried: Vec::new(),
             status: Status::Queued,
             summary: None,
             reason: None,
@@ -183,6 +186,7 @@ impl Record {
             child: None,
             cradle: None,
             attempt: 1,
+            tried: Vec::new(),
             status: Status::after(&event.event)?,
             summary: None,
             reason: None,
@@ -202,6 +206,9 @@ impl Record {
             self.cradle = named;
         } else {
             self.child = named.or_else(|| self.child.take());
+        }
+        if event.event == "retrying" {
+            self.tried.extend(self.child.clone());
         }
         self.attempt = event.attempt.unwrap_or(self.attempt);
         self.is_closed |= event.event == "closed";

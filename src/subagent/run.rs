@@ -175,10 +175,11 @@ impl Run {
             self.progress.pause();
             let Some(kind) = self.may_try_again(&end) else { return end };
             self.record.status = Status::Queued;
-            let failed = self.record.child.take().map(|id| id.to_string());
+            let failed = self.record.child.take();
+            self.record.tried.extend(failed.clone());
             let retrying = SubagentEvent {
                 reason: Some(kind.name().to_owned()),
-                child_session_id: failed,
+                child_session_id: failed.map(|id| id.to_string()),
                 ..self.record.event("retrying")
             };
             if self.tell(retrying).await.is_err() {
