@@ -254,6 +254,10 @@ impl Run {
 
     /// Tells the child what to do, and listens until it and its own children are done.
     async fn converse(&mut self, conversation: &Conversation, family: &super::Family) -> End {
+        // What was ended while its Workspace was made asks nobody anything.
+        if let Some(reason) = self.stops().stopped().now_or_never() {
+            return End::cancelled(reason);
+        }
         let mut listener = conversation.subscribe(ListenFrom::Now);
         if let Err(report) = self.send(conversation).await {
             return End::failed("setup_failed", &report);
