@@ -161,7 +161,7 @@ impl<'h> Draft<'h> {
         let mut places: BTreeMap<Seq, Seq> = BTreeMap::new();
         for (seq, event) in &self.kept {
             let Some(fact) = event.fact() else { continue };
-            let copied = log.append_copy(event, in_place(fact, &places))?;
+            let copied = log.append_copy(event, in_place(fact, parent, &places))?;
             places.extend(copied.seq().map(|own| (*seq, own)));
         }
         // What can be taken back in the parent can be taken back in the child.
@@ -272,9 +272,14 @@ fn is_taken_along(fact: &Canonical) -> bool {
     )
 }
 
-/// A fact with the seqs that it names as the child has them.
-fn in_place(fact: &Canonical, places: &BTreeMap<Seq, Seq>) -> Canonical {
-    let Canonical::HistoryCompaction(compaction) = fact else { return fact.clone() };
+/// A fact with the seqs that it names as the child has them. Subagents stay with the Session that
+/// began them.
+fn in_place(fact: &Canonical, parent: &SessionId, places: &BTreeMap<Seq, Seq>) -> Canonical {
+    let compaction = match fact {
+        Canonical::HistoryCompaction(compaction) => compaction,
+        Canonical::SubagentEvent(life) => return life.clone().copy_of(parent.as_str()).into(),
+        other => return other.clone(),
+    };
     let moved = |seq: Seq| places.range(..=seq).next_back().map_or(0, |(_, own)| *own);
     let mut compaction = compaction.clone();
     let hidden_to = compaction.hidden_to();

@@ -23,6 +23,9 @@ use crate::workspace::Workspace;
 /// How many paths an error names.
 const NAMED: usize = 20;
 
+/// How deep children are followed; a Log can be planted, and name itself.
+const DEEPEST: u32 = 8;
+
 /// Where the files of a Session are.
 #[derive(Debug, Clone)]
 pub struct Site {
@@ -53,9 +56,10 @@ impl Rewind {
             .ok_or(RewindError::NothingToUndo { wanted: count, turns: live.len() })?;
         let turns = &live[first..];
         let to_seq = turns.first().map(|turn| history.beginning_of(*turn)).unwrap_or_default();
-        let writers = writers(history, to_seq, site)?;
+        let mut writers = BTreeSet::new();
+        note_writers(&mut writers, history, to_seq, site, DEEPEST)?;
         if !writers.is_empty() {
-            return Err(RewindError::Children(writers));
+            return Err(RewindError::Children(writers.into_iter().collect()));
         }
         Self::look(history, Direction::Back, turns, to_seq, site)
     }
@@ -142,9 +146,15 @@ impl Rewind {
     }
 }
 
-/// The children since a place in the Log whose own Turns changed files and were not taken back.
-fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>, RewindError> {
-    let mut writers = BTreeSet::new();
+/// Notes the children since a place in the Log, and theirs, whose own Turns changed files and were not
+/// taken back. A child may write when the Turn of its parent is long over.
+fn note_writers(
+    writers: &mut BTreeSet<SessionId>,
+    history: &History,
+    since: Seq,
+    site: &Site,
+    depth: u32,
+) -> Result<(), RewindError> {
     for event in history.iter().filter(|event| event.seq() >= Some(since)) {
         let Some(Canonical::SubagentEvent(life)) = event.fact() else { continue };
         let child = life.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
@@ -158,7 +168,12 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
         }
         // What it did for earlier Turns of its parent is theirs.
         let before = ended_before(history, since, &child);
-        let mut turns = History::from_events(reading.events).live_turns();
+        let own = History::from_events(reading.events);
+        if depth > 0 {
+            let next = before.map_or(0, |before| before + 1);
+            note_writers(writers, &own, next, site, depth - 1)?;
+        }
+        let mut turns = own.live_turns();
         turns.retain(|turn| Some(*turn) > before);
         let records = turns.iter().map(|turn| Record::read(&folder, *turn));
         let records = records.collect::<Result<Vec<_>, _>>()?;
@@ -169,7 +184,7 @@ fn writers(history: &History, since: Seq, site: &Site) -> Result<Vec<SessionId>,
             writers.insert(child);
         }
     }
-    Ok(writers.into_iter().collect())
+    Ok(())
 }
 
 /// Where in a child's Log the last end is that its parent knew at a place in its own.

@@ -102,7 +102,22 @@ impl SubagentUsage {
     }
 }
 
+/// In a fork: the Session whose child it is.
+const COPY_OF: &str = "copied_from";
+
 impl SubagentEvent {
+    /// The same for a fork: its model knows what was said, and the child stays with its parent.
+    #[must_use]
+    pub fn copy_of(mut self, parent: &str) -> Self {
+        self.extra.entry(COPY_OF.to_owned()).or_insert_with(|| parent.into());
+        self
+    }
+
+    /// Whether it tells of a child of another Session.
+    pub fn is_copy(&self) -> bool {
+        self.extra.contains_key(COPY_OF)
+    }
+
     /// Whether it is the end of a run.
     pub fn ends_run(&self) -> bool {
         matches!(

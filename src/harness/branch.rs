@@ -13,6 +13,9 @@ use crate::id::SessionId;
 use crate::rewind::{Rewind, RewindError, Site};
 use crate::snapshot::{Change, Limits};
 
+/// How many Subagents an error names.
+const NAMED: usize = 10;
+
 /// Which way a Session is taken through its Turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -43,9 +46,16 @@ pub enum Done {
 
 impl Harness {
     /// Takes Turns back or brings them back, files and conversation, as `pixir undo` does. What
-    /// somebody else changed is named, and then nothing happens. No Turn may run meanwhile.
+    /// somebody else changed is named, and then nothing happens. No Turn may run meanwhile, nor may
+    /// children, which could write what was just taken back.
     pub async fn rewind(&self, conversation: &Conversation, way: Way) -> Result<Rewound, Report> {
         let session = conversation.session();
+        let children = self.children(conversation).await;
+        let at_work = children.iter().filter(|view| !view.record.status.is_over());
+        let at_work: Vec<&str> = at_work.map(|view| view.record.id.as_str()).collect();
+        if !at_work.is_empty() {
+            return Err(busy(&at_work));
+        }
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let settings = conversation.settings();
         let site = Site {
@@ -85,6 +95,16 @@ impl Harness {
         let nameless = || Report::new(Kind::Internal, "the branch has no name");
         forked.session_id.ok_or_else(nameless)
     }
+}
+
+/// Subagents are at work.
+fn busy(ids: &[&str]) -> Report {
+    let (shown, count) = (ids.iter().take(NAMED).copied().collect::<Vec<_>>(), ids.len());
+    let more = count - shown.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let message = format!("Subagents are at work: {}{more}", shown.join(", "));
+    let next = "wait until they are done, or cancel them first".to_owned();
+    Report::new(Kind::Busy, message).with_next_actions(vec![next])
 }
 
 /// Changes the files, and says what the Log is told; reads and writes the disk.

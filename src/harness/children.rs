@@ -28,7 +28,8 @@ impl Harness {
             return Ok(self.with_workflows(&family, family.equip(settings)));
         }
         let (depth, own) = place(history);
-        let kin = Kin { session: session.clone(), depth, own, settings: settings.clone() };
+        let (session, settings_of) = (session.clone(), settings.clone());
+        let kin = Kin { session, depth, own, is_paid: false, settings: settings_of };
         let family = self.subagents().family(kin, history).await?;
         let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
         families.retain(|_, weak| weak.strong_count() > 0);
@@ -184,27 +185,76 @@ mod tests {
         }
     }
 
+    /// A parent that starts a child and answers; the child thinks for ever.
+    #[derive(Debug)]
+    struct Thinker;
+
+    impl Provider for Thinker {
+        fn stream(
+            &self,
+            request: Request,
+        ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+            if place(&request.history).0 > 0 {
+                return stream::pending().boxed();
+            }
+            let is_result = |fact: &&Canonical| matches!(fact, Canonical::ToolResult(_));
+            let item = match request.history.facts().find(is_result) {
+                None => {
+                    let (call_id, name) = ("c_1".to_owned(), "spawn_agent".to_owned());
+                    let arguments = json!({"task": "think"}).to_string();
+                    Item::Call(Call { call_id, name, arguments })
+                }
+                Some(_) => {
+                    let (text, citations) = ("It thinks.".to_owned(), Vec::new());
+                    Item::Message { text, is_refusal: false, citations }
+                }
+            };
+            let end = ModelEvent::Completed(Completed::default());
+            stream::iter([ModelEvent::Item(item), end].map(Ok)).boxed()
+        }
+    }
+
     #[tokio::test]
-    async fn a_child_that_crashes_is_seen_at_once_and_takes_nobody_along() {
+    async fn nothing_is_taken_back_while_children_are_at_work() {
         let folder = tempfile::tempdir().unwrap();
-        let workspace = folder.path().canonicalize().unwrap().join("work");
+        let (harness, conversation) = begun(folder.path(), Arc::new(Thinker)).await;
+        assert_eq!(conversation.finished().await.unwrap(), Status::Done);
+        let child = harness.children(&conversation).await.pop().unwrap().record;
+        let back = crate::harness::Way::Back(1);
+        let refused = harness.rewind(&conversation, back).await.unwrap_err();
+        assert_eq!(refused.kind, "busy");
+        assert!(refused.message.contains(&child.id), "{}", refused.message);
+        harness.cancel_children(&conversation).await;
+        assert_eq!(harness.rewind(&conversation, back).await.unwrap().turns, ["go"]);
+    }
+
+    /// A Session that was told to go.
+    async fn begun(
+        folder: &std::path::Path,
+        provider: Arc<dyn Provider>,
+    ) -> (Harness, Conversation) {
+        let workspace = folder.canonicalize().unwrap().join("work");
         std::fs::create_dir(&workspace).unwrap();
         let mut harness = Harness::open(Door {
-            config: Config::new(Home::new(folder.path().join("home"))),
+            config: Config::new(Home::new(folder.join("home"))),
             credential: Credential::new(Some("sk-nobody"), "http://127.0.0.1:9/v1").unwrap(),
             environment: Vec::new(),
             own_binary: "/proc/self/exe".into(),
         });
-        harness.provider = Arc::new(Fatal);
-        let start = Start {
-            workspace: workspace.clone(),
-            session: Which::New,
-            can_ask: false,
-            mcp_servers: Vec::new(),
-        };
+        harness.provider = provider;
+        let (session, can_ask) = (Which::New, false);
+        let start = Start { workspace, session, can_ask, mcp_servers: Vec::new() };
         let conversation = harness.start(start).await.unwrap();
         let input = crate::conversation::Input { text: "go".to_owned() };
         conversation.send(input).await.unwrap();
+        (harness, conversation)
+    }
+
+    #[tokio::test]
+    async fn a_child_that_crashes_is_seen_at_once_and_takes_nobody_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let (harness, conversation) = begun(folder.path(), Arc::new(Fatal)).await;
+        let workspace = conversation.workspace().to_owned();
         // A child may work for ten minutes; what crashed is not waited for.
         let status = tokio::time::timeout(Duration::from_mins(1), conversation.finished()).await;
         assert_eq!(status.expect("at once").unwrap(), Status::Done, "the parent goes on");

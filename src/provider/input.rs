@@ -7,6 +7,7 @@
 //!
 //! Items are written straight into one buffer; no tree of values is built.
 
+mod delegated;
 mod shown;
 mod skilled;
 
@@ -15,8 +16,8 @@ use serde_json::Value;
 
 use crate::compaction::prune;
 use crate::event::{
-    AssistantMessage, Canonical, Extra, HistoryCompaction, Reasoning, Seq, ToolCall, ToolResult,
-    UserMessage,
+    AssistantMessage, Canonical, Extra, HistoryCompaction, Reasoning, Seq, SubagentEvent, ToolCall,
+    ToolResult, UserMessage,
 };
 use crate::history::{History, link};
 use crate::provider::Item;
@@ -121,11 +122,10 @@ fn recorded(item: &Item, reader: &Reader<'_>) -> Option<Canonical> {
 }
 
 /// A message that waits for the outputs of a batch.
-struct Aside {
-    /// The Subagent that it tells of; where an output has told already, it is not said again.
-    about: Option<String>,
-    role: Role,
-    text: String,
+enum Aside<'a> {
+    Text(Role, String),
+    /// The end of a Subagent.
+    End(&'a SubagentEvent),
 }
 
 #[derive(Clone, Copy)]
@@ -156,7 +156,9 @@ struct Fold<'a> {
     unanswered: usize,
     /// Reasoning that waits for the item it produced.
     held: Vec<&'a Reasoning>,
-    deferred: Vec<Aside>,
+    deferred: Vec<Aside<'a>>,
+    /// What ends of Subagents took since the user spoke last.
+    ends: delegated::Room,
     scratch: Vec<u8>,
     /// Where the current Turn begins; what it shows, earlier ones only name.
     turn_start: usize,
@@ -174,6 +176,7 @@ impl<'a> Fold<'a> {
             unanswered: 0,
             held: Vec::new(),
             deferred: Vec::new(),
+            ends: delegated::Room::default(),
             scratch: Vec::new(),
             turn_start: 0,
         }
@@ -229,18 +232,10 @@ impl<'a> Fold<'a> {
                     "finished" | "failed" | "cancelled" | "timed_out" | "detached"
                 ) =>
             {
-                let id = child.subagent_id.clone();
-                let text = format!(
-                    "[Subagent {} ({}) {}]\n{}",
-                    child.subagent_id.as_deref().unwrap_or("unnamed"),
-                    child.agent.as_deref().unwrap_or("no role"),
-                    child.status.as_deref().unwrap_or(&child.event),
-                    child.summary.as_deref().unwrap_or("It left no summary."),
-                );
                 if self.batch.is_empty() {
-                    self.message(Role::User, &text);
+                    self.ended(child);
                 } else {
-                    self.deferred.push(Aside { about: id, role: Role::User, text });
+                    self.deferred.push(Aside::End(child));
                 }
             }
             Canonical::BranchSummary(branch) => self.aside(format!(
@@ -269,6 +264,7 @@ impl<'a> Fold<'a> {
     fn user(&mut self, message: &UserMessage, is_current: bool) {
         self.settle();
         self.held.clear();
+        self.ends = delegated::Room::default();
         if let Some(context) = &message.context {
             self.message(Role::Developer, context);
         }
@@ -324,9 +320,16 @@ impl<'a> Fold<'a> {
             self.out.push(b'}');
         }
         self.unanswered = 0;
-        for Aside { about, role, text } in std::mem::take(&mut self.deferred) {
-            if !about.is_some_and(|id| told.contains(&id.as_str())) {
-                self.message(role, &text);
+        for aside in std::mem::take(&mut self.deferred) {
+            match aside {
+                Aside::Text(role, text) => self.message(role, &text),
+                // Where an output has told already, it is not said again.
+                Aside::End(child) => {
+                    let id = child.subagent_id.as_deref();
+                    if !id.is_some_and(|id| told.contains(&id)) {
+                        self.ended(child);
+                    }
+                }
             }
         }
     }
@@ -346,6 +349,13 @@ impl<'a> Fold<'a> {
         }
     }
 
+    /// An end of a Subagent that nobody waited for.
+    fn ended(&mut self, child: &SubagentEvent) {
+        if let Some(text) = self.ends.take(child) {
+            self.message(Role::User, &text);
+        }
+    }
+
     /// A message that is not part of the dialogue; it may not stand between a call and its output.
     fn aside(&mut self, text: String) {
         self.put_aside(Role::User, text);
@@ -355,7 +365,7 @@ impl<'a> Fold<'a> {
         if self.batch.is_empty() {
             self.message(role, &text);
         } else {
-            self.deferred.push(Aside { about: None, role, text });
+            self.deferred.push(Aside::Text(role, text));
         }
     }
 

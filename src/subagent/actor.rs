@@ -245,7 +245,9 @@ impl Actor {
         let waiting = self.waiters.iter().filter(|waiter| !waiter.reply.is_closed());
         let behalf: HashSet<&str> =
             waiting.filter_map(|waiter| waiter.on_behalf.as_deref()).collect();
-        behalf.len()
+        // One that a person resumed has no place here that it could leave.
+        let is_running = |id: &&&str| self.kept.get(**id).is_some_and(Kept::is_running);
+        behalf.iter().filter(is_running).count()
     }
 
     fn run_over(&mut self, over: Result<(TaskId, Over), JoinError>) {

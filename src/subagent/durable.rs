@@ -11,6 +11,9 @@ use crate::id::SessionId;
 use crate::log::{Log, LogError};
 use crate::tool::first_chars;
 
+/// How deep trees are followed; a Log can be planted, and name itself.
+const DEEPEST: u32 = 8;
+
 /// The children of a Session. One whose run has no end works if `is_open`, and is detached
 /// otherwise: the next resume of its parent records that.
 pub fn children(
@@ -28,22 +31,37 @@ pub fn children(
             record.detach(workspace);
         }
         if let Some(seen) = record.child.as_ref().and_then(|child| Seen::of(workspace, child)) {
-            record.usage = seen.usage;
             record.elapsed = seen.worked(is_open.then(Timestamp::now).as_ref());
             doing = seen.doing;
         }
+        record.usage = billed(workspace, &record, DEEPEST);
         View { record, doing, place: 0 }
     });
     Ok(views.collect())
 }
 
-/// What a run that nobody drives any more used up, and how long it was at work, as far as the Log of
-/// its child tells. Its record has what earlier runs used.
+/// What a run that nobody drives any more used up, and how long it was at work, as far as the Logs of
+/// its child tell. Its record has what earlier runs used.
 pub fn spent(workspace: &Path, record: &Record) -> (SubagentUsage, Duration) {
     let seen = record.child.as_ref().and_then(|child| Seen::of(workspace, child));
-    let seen = seen.unwrap_or_default();
-    let worked = seen.worked(None);
-    (seen.usage.less(&record.usage), worked)
+    let worked = seen.unwrap_or_default().worked(None);
+    (billed(workspace, record, DEEPEST).less(&record.usage), worked)
+}
+
+/// What all runs of a child used up: in the Logs of all its tries, and in those of its own children
+/// that have no end yet. The ends of others are in its Log.
+fn billed(workspace: &Path, record: &Record, depth: u32) -> SubagentUsage {
+    let mut usage = SubagentUsage::default();
+    let mut own: Vec<&SessionId> = record.tried.iter().chain(&record.child).collect();
+    own.dedup();
+    for seen in own.into_iter().filter_map(|child| Seen::of(workspace, child)) {
+        usage.add(&seen.usage);
+        let lost = seen.children.iter().filter(|child| !child.status.is_over());
+        for child in lost.filter(|_| depth > 0) {
+            usage.add(&billed(workspace, child, depth - 1).less(&child.usage));
+        }
+    }
+    usage
 }
 
 /// What the Log of a child tells of its work.
@@ -52,6 +70,8 @@ struct Seen {
     /// Of all its runs.
     usage: SubagentUsage,
     doing: String,
+    /// Its own.
+    children: Vec<Record>,
     /// When it was told what to do, and when something happened last.
     span: Option<(Timestamp, Timestamp)>,
 }
@@ -74,6 +94,7 @@ impl Seen {
             }
         }
         seen.usage = progress.usage();
+        seen.children = Record::all(&History::from_events(reading.events));
         Some(seen)
     }
 

@@ -75,13 +75,14 @@ impl Subagents {
     /// The Family of a Session that nobody has in this process yet. Children that a dead process
     /// left at work are recorded as detached.
     pub async fn family(&self, of: Kin, history: &History) -> Result<Arc<Family>, SessionError> {
-        let Kin { session, depth, own, settings } = of;
+        let Kin { session, depth, own, is_paid, settings } = of;
         let token = CancellationToken::new();
         let mut records = Vec::new();
         if history.facts().next().is_some() {
             // Those of a Family that is just leaving say how they ended first.
             self.idle(session.id(), LEAVING).await;
-            records = detach(&session, &settings.purse).await?;
+            let purse = Some(&settings.purse).filter(|_| !is_paid);
+            records = detach(&session, purse).await?;
         }
         let family = session.id().clone();
         let register = Inbox::Register { family, records, token: token.clone() };
@@ -113,6 +114,8 @@ pub struct Kin {
     pub depth: u32,
     /// What its own parent calls it, if it is a child.
     pub own: Option<String>,
+    /// What children that a death left used up is on its parent's bill.
+    pub is_paid: bool,
     pub settings: Settings,
 }
 
@@ -313,8 +316,8 @@ fn bare(settings: &Settings) -> Settings {
 }
 
 /// The children of a Session whose runs nobody drives any more: those without an end get one, and what
-/// they used up is paid.
-async fn detach(session: &Session, purse: &Purse) -> Result<Vec<Record>, SessionError> {
+/// they used up is paid, unless that was done when their own parent's parent was opened.
+async fn detach(session: &Session, purse: Option<&Purse>) -> Result<Vec<Record>, SessionError> {
     let mut records = Record::all(&session.history().await?);
     for record in records.iter_mut().filter(|record| !record.status.is_over()) {
         let logs = paths::holding(session.log_path());
@@ -324,7 +327,9 @@ async fn detach(session: &Session, purse: &Purse) -> Result<Vec<Record>, Session
         record.elapsed = worked;
         session.record(record.ended(usage).into()).await?;
         record.usage.add(&usage);
-        purse.charge(&usage);
+        if let Some(purse) = purse {
+            purse.charge(&usage);
+        }
     }
     Ok(records)
 }

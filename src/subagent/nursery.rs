@@ -249,6 +249,7 @@ impl Nursery {
             session: session.clone(),
             depth: if of.terms.is_leaf { deepest } else { record.depth },
             own: Some(record.id.clone()),
+            is_paid: true,
             settings: settings.clone(),
         };
         let family = of.subagents.family(kin, history).await;
@@ -286,7 +287,7 @@ impl Nursery {
             toolbox: tools.clone().of_role(role),
             tools,
             role,
-            stance: Stance::new(mode, confinement),
+            stance: Stance::beneath(&base.stance, mode, confinement),
             sight,
             window,
             // What a child has read is not what its parent has.

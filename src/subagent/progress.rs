@@ -65,7 +65,9 @@ impl Progress {
                     estimated_cost_usd: bill.estimated_cost_usd,
                 });
             }
-            EventKind::Canonical(Canonical::SubagentEvent(child)) if child.ends_run() => {
+            EventKind::Canonical(Canonical::SubagentEvent(child))
+                if child.ends_run() && !child.is_copy() =>
+            {
                 self.held().usage.add(&child.usage.unwrap_or_default());
             }
             EventKind::Ephemeral(Ephemeral::Status(Status::Working { tool, summary, .. })) => {

@@ -103,6 +103,8 @@ pub struct Record {
     pub cradle: Option<SessionId>,
     /// Which try this is, from 1.
     pub attempt: u32,
+    /// The Sessions of tries that failed.
+    pub tried: Vec<SessionId>,
     /// How far it is.
     pub status: Status,
     /// What it came to, bounded.
@@ -137,6 +139,7 @@ impl Record {
             child: None,
             cradle: None,
             attempt: 1,
+            tried: Vec::new(),
             status: Status::Queued,
             summary: None,
             reason: None,
@@ -152,8 +155,13 @@ impl Record {
     pub fn all(history: &History) -> Vec<Self> {
         let mut records: Vec<Self> = Vec::new();
         for fact in history.facts() {
+            if let Canonical::ToolResult(result) = fact {
+                note_told(&mut records, &result.details);
+            }
             let Canonical::SubagentEvent(event) = fact else { continue };
-            let Some(id) = &event.subagent_id else { continue };
+            let Some(id) = event.subagent_id.as_ref().filter(|_| !event.is_copy()) else {
+                continue;
+            };
             match records.iter_mut().find(|record| record.id == *id) {
                 Some(record) => record.apply(event),
                 None => records.extend(Self::first(id, event)),
@@ -178,6 +186,7 @@ impl Record {
             child: None,
             cradle: None,
             attempt: 1,
+            tried: Vec::new(),
             status: Status::after(&event.event)?,
             summary: None,
             reason: None,
@@ -198,6 +207,9 @@ impl Record {
         } else {
             self.child = named.or_else(|| self.child.take());
         }
+        if event.event == "retrying" {
+            self.tried.extend(self.child.clone());
+        }
         self.attempt = event.attempt.unwrap_or(self.attempt);
         self.is_closed |= event.event == "closed";
         let Some(status) = Status::after(&event.event) else { return };
@@ -216,10 +228,24 @@ impl Record {
 
     /// Nobody drives its run any more. What was made of it is its Session, if anything was.
     pub fn detach(&mut self, logs: &Path) {
-        let is_made =
-            |id: &SessionId| Log::read(logs, id).is_ok_and(|reading| !reading.events.is_empty());
-        self.child = self.cradle.take().filter(is_made).or_else(|| self.child.take());
+        // The name may have been somebody else's already: then another one would have been tried.
+        let is_made = |id: &SessionId| {
+            let first =
+                Log::read(logs, id).ok().and_then(|reading| reading.events.first().cloned());
+            first.is_some_and(|first| match first.fact() {
+                Some(Canonical::SessionStarted(started)) => {
+                    started.subagent_id.as_ref() == Some(&self.id)
+                }
+                _ => false,
+            })
+        };
+        let made = self.cradle.as_ref().filter(|id| is_made(id)).cloned();
+        self.child = made.or_else(|| self.child.take());
+        self.cradle = None;
         self.status = Status::Detached;
+        // What an earlier run came to is not what this one did.
+        self.summary = None;
+        self.child_seq = None;
         self.reason = Some("the process that ran it ended".to_owned());
     }
 
@@ -296,6 +322,17 @@ pub struct View {
     pub doing: String,
     /// How many come before it, and itself; 0 when it does not wait.
     pub place: usize,
+}
+
+/// Who had no room in an answer of a wait is news to the next one, also after a restart.
+fn note_told(records: &mut [Record], details: &Value) {
+    let is_in = |field: &str, record: &Record| {
+        let mut ids = details.get(field).and_then(Value::as_array).into_iter().flatten();
+        ids.any(|id| id.as_str() == Some(record.id.as_str()))
+    };
+    for record in records.iter_mut().filter(|record| is_in("told", record)) {
+        record.is_told = !is_in("left", record);
+    }
 }
 
 /// An answer that comes too late is a no.

@@ -175,10 +175,11 @@ impl Run {
             self.progress.pause();
             let Some(kind) = self.may_try_again(&end) else { return end };
             self.record.status = Status::Queued;
-            let failed = self.record.child.take().map(|id| id.to_string());
+            let failed = self.record.child.take();
+            self.record.tried.extend(failed.clone());
             let retrying = SubagentEvent {
                 reason: Some(kind.name().to_owned()),
-                child_session_id: failed,
+                child_session_id: failed.map(|id| id.to_string()),
                 ..self.record.event("retrying")
             };
             if self.tell(retrying).await.is_err() {
@@ -253,6 +254,10 @@ impl Run {
 
     /// Tells the child what to do, and listens until it and its own children are done.
     async fn converse(&mut self, conversation: &Conversation, family: &super::Family) -> End {
+        // What was ended while its Workspace was made asks nobody anything.
+        if let Some(reason) = self.stops().stopped().now_or_never() {
+            return End::cancelled(reason);
+        }
         let mut listener = conversation.subscribe(ListenFrom::Now);
         if let Err(report) = self.send(conversation).await {
             return End::failed("setup_failed", &report);

@@ -26,7 +26,7 @@ impl Purse {
         for fact in history.facts() {
             match fact {
                 Canonical::ProviderUsage(bill) => spent.take(bill, prices),
-                Canonical::SubagentEvent(child) if child.ends_run() => {
+                Canonical::SubagentEvent(child) if child.ends_run() && !child.is_copy() => {
                     spent.add(&child.usage.unwrap_or_default());
                 }
                 _ => {}

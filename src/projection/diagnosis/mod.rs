@@ -282,7 +282,7 @@ fn lineage(workspace: &Path, id: &SessionId, history: &History) -> Lineage {
     let mut children: BTreeMap<String, Child> = BTreeMap::new();
     for fact in history.facts() {
         let Canonical::SubagentEvent(event) = fact else { continue };
-        let Some(name) = event.subagent_id.clone() else { continue };
+        let Some(name) = event.subagent_id.clone().filter(|_| !event.is_copy()) else { continue };
         let child = children.entry(name.clone()).or_insert_with(|| Child {
             subagent_id: name,
             session_id: None,

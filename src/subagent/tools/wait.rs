@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::error::Kind;
 use crate::subagent::Family;
@@ -69,9 +70,18 @@ impl Tool for WaitAgent {
         }
         let views = self.0.look(Some(ids)).await?;
         let Told { text, ids } = show::report(&views, context.output_limit);
+        let mut details = show::details(&views);
         // Those that had no room are news to the next wait.
+        let over = views.iter().filter(|view| view.record.status.is_over());
+        let left: Vec<&str> = over
+            .map(|view| view.record.id.as_str())
+            .filter(|id| !ids.iter().any(|told| told == id))
+            .collect();
+        if !left.is_empty() {
+            details["left"] = json!(left);
+        }
         self.0.told(ids).await;
-        Ok(ToolOutput { ok: true, text, details: show::details(&views) })
+        Ok(ToolOutput { ok: true, text, details })
     }
 }
 

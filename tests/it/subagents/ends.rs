@@ -21,7 +21,7 @@ fn is_alive(mark: &str) -> bool {
 }
 
 /// Waits until a file is there.
-async fn appears(house: &House, name: &str) {
+pub async fn appears(house: &House, name: &str) {
     let path = house.workspace().join(name);
     let waiting = async {
         while !path.exists() {
@@ -88,7 +88,7 @@ async fn children_go_on_after_the_turn_and_end_with_the_session() {
 }
 
 #[tokio::test]
-async fn a_child_that_is_closed_ends_and_one_that_waits_never_starts() {
+async fn a_child_that_is_closed_ends_and_takes_no_input() {
     let close = |request: &pixir::scripted::Received| {
         Reply::calls("close_agent", json!({"id": first_id(request)}))
     };
@@ -120,6 +120,63 @@ async fn a_child_that_is_closed_ends_and_one_that_waits_never_starts() {
     let refused = results.iter().rfind(|event| event["type"] == "tool_result").unwrap();
     assert_eq!(refused["data"]["error"]["kind"], "not_found", "who is closed takes no input");
     agree(&house.workspace());
+}
+
+/// A call with one of the Subagents that the model was told of, by the order they came.
+fn with_child(tool: &'static str, place: usize, text: Option<&'static str>) -> cast::Line {
+    Box::new(move |request| {
+        let known = request.outputs().join(" ");
+        let mut ids: Vec<&str> =
+            known.match_indices("sub_").map(|(place, _)| &known[place..place + 14]).collect();
+        ids.dedup();
+        let mut args = json!({"id": ids[place]});
+        if let Some(text) = text {
+            args["text"] = json!(text);
+        }
+        Reply::calls(tool, args)
+    })
+}
+
+#[tokio::test]
+async fn a_child_that_works_or_waits_takes_no_input_and_one_that_is_closed_in_the_queue_never_starts()
+ {
+    let script = cast(
+        [
+            spawns(&["works", "waits"], "worker"),
+            with_child("send_input", 0, Some("more")),
+            with_child("send_input", 1, Some("more")),
+            with_child("close_agent", 1, None),
+            with_child("send_input", 1, Some("more")),
+            with_child("close_agent", 0, None),
+            with_child("close_agent", 0, None),
+            says("ok"),
+        ],
+        |_, _| Reply::new().stalls(),
+    );
+    let mut house = House::scripted(script).await;
+    house.config.subagents.max_running = 1;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let path = conversation.log_path().to_owned();
+    let results = cast::events(&path);
+    let kinds: Vec<_> = results
+        .iter()
+        .filter(|event| event["type"] == "tool_result")
+        .map(|event| event["data"]["error"]["kind"].as_str().unwrap_or("ok"))
+        .collect();
+    assert_eq!(kinds, ["ok", "ok", "busy", "busy", "ok", "not_found", "ok", "ok"]);
+    let known = lives(&path);
+    let second =
+        &known.iter().filter(|life| life["event"] == "queued").nth(1).unwrap()["subagent_id"];
+    let told: Vec<_> = known
+        .iter()
+        .filter(|life| life["subagent_id"] == *second)
+        .map(|life| life["event"].as_str().unwrap())
+        .collect();
+    assert_eq!(told, ["queued", "cancelled", "closed"], "it never had a Session");
+    assert_eq!(count(&path, "closed"), 2, "who is closed twice is closed once");
+    conversation.close().await;
+    assert_eq!(agree(&house.workspace()), 2);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Children: what they are asked, what they answer, how they end, and what the Logs say of it.
 
+mod afterwards;
 pub mod cast;
 mod ends;
 mod given;

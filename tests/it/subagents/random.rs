@@ -1,4 +1,4 @@
-//! Random trees of spawn, wait, send, close and failure: whatever happens, the Logs agree.
+//! Random trees of spawn, wait, send, close, failure and crash: whatever happens, the Logs agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::cast::agree;
 use crate::support::House;
-use crate::support::house::{DEADLINE, finish, say};
+use crate::support::house::{DEADLINE, finish, logs, say};
 use crate::support::torture::{self, Size};
 
 /// What a Session does next.
@@ -33,6 +33,8 @@ enum Finale {
     Settle,
     Close,
     Interrupt(Duration),
+    /// Everything stops where it is, and nobody says how it ended.
+    Crash(Duration),
 }
 
 fn choose(random: &mut fastrand::Rng) -> Programs {
@@ -118,10 +120,12 @@ fn play(programs: &Programs, request: &Received) -> Reply {
 async fn story(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let programs = Arc::new(choose(&mut random));
-    let finale = match random.u8(0..3) {
+    let later = Duration::from_millis(random.u64(0..120));
+    let finale = match random.u8(0..4) {
         0 => Finale::Settle,
         1 => Finale::Close,
-        _ => Finale::Interrupt(Duration::from_millis(random.u64(0..120))),
+        2 => Finale::Interrupt(later),
+        _ => Finale::Crash(later),
     };
     let played = programs.clone();
     let mut house = House::scripted(Script::answering(move |request| play(&played, request))).await;
@@ -131,6 +135,10 @@ async fn story(seed: u64) {
     house.config.subagents.timeout = Duration::from_secs(3);
     house.config.stream.idle = Duration::from_secs(2);
     house.config.retry.max_attempts = 1;
+    if let Finale::Crash(after) = finale {
+        let children = crash(house, after).await;
+        return torture::say(&format!("seed {seed}: {finale:?}, {children} children"));
+    }
     let harness = house.harness();
     let conversation = house.start_with(&harness).await;
     conversation.send(Input { text: "n0".to_owned() }).await.unwrap();
@@ -151,6 +159,30 @@ async fn story(seed: u64) {
     let children = agree(&house.workspace());
     let told = format!("seed {seed}: {finale:?}, {status:?}, {children} children");
     assert!(matches!(status, Status::Done | Status::Interrupted), "{told}");
+}
+
+/// A tree whose tasks are all dropped at some moment, as if its process had died. Whoever opens a Session
+/// afterwards says what became of its children.
+async fn crash(house: House, after: Duration) -> usize {
+    let house = Arc::new(house);
+    let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let (dying, inside) = (dying.unwrap(), Arc::clone(&house));
+    dying.spawn(async move {
+        let harness = inside.harness();
+        let conversation = inside.start_with(&harness).await;
+        conversation.send(Input { text: "n0".to_owned() }).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    tokio::time::sleep(after).await;
+    dying.shutdown_background();
+    for path in logs(&house.workspace()) {
+        let id = pixir::SessionId::parse(&path.file_stem().unwrap().to_string_lossy()).unwrap();
+        let again = house.resume(&id).await;
+        // What is replayed is what the service takes.
+        assert_eq!(say(&again, "n9999").await, Status::Done, "{id}");
+        again.close().await;
+    }
+    agree(&house.workspace())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -5,9 +5,10 @@ use std::time::Duration;
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::cast::{self, GO, agree, cast, first_id, lives, says, spawns, waits};
+use super::cast::{self, GO, agree, cast, events, first_id, lives, says, spawns, waits};
 use crate::support::editor::Editor;
-use crate::support::house::logs;
+use crate::support::house::{DEADLINE, logs};
+use crate::support::stage::wait_for;
 use crate::support::terminal::Terminal;
 use crate::support::{House, Stage};
 
@@ -154,6 +155,44 @@ async fn what_a_child_did_for_an_earlier_turn_is_not_in_the_way_of_a_later_one()
         assert!(is_there("first") && !is_there("second"));
         // The Turn that began it all is not taken back without it.
         assert_ne!(stage.run(&["undo", parent]).status.code(), Some(0));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_not_taken_back_without_what_grandchildren_wrote_when_it_was_over() {
+    let script =
+        cast([spawns(&["child"], "worker"), says("ok")], |task, step| match (task, step) {
+            ("child", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
+            ("grandchild", 0) => {
+                // Until nobody above has a Turn that would see what it writes.
+                Reply::calls("bash", json!({"command": "while [ ! -e go ]; do sleep 0.02; done"}))
+            }
+            ("grandchild", 1) => Reply::calls("write", json!({"path": "x", "content": "x"})),
+            (task, _) => Reply::says(&format!("{task} is done")),
+        });
+    let stage = Stage::new(Stage::mark(), script).await;
+    tokio::task::block_in_place(|| {
+        let running = stage.start(&["--json", GO]);
+        let answers = || {
+            let said = logs(&stage.workspace()).into_iter().flat_map(|path| events(&path));
+            said.filter(|event| event["data"]["phase"] == "final").count()
+        };
+        assert_eq!(wait_for(DEADLINE, answers, |count| *count >= 2), 2);
+        std::fs::write(stage.workspace().join("go"), "").unwrap();
+        let ended = running.end();
+        let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let parent = envelope["session_id"].as_str().unwrap();
+        let deepest = logs(&stage.workspace()).into_iter().find_map(|path| {
+            let first = events(&path).into_iter().next()?;
+            (first["data"]["depth"] == 2).then(|| first["session_id"].as_str().unwrap().to_owned())
+        });
+        let deepest = deepest.unwrap();
+        let refused = stage.run(&["undo", parent]);
+        assert_ne!(refused.status.code(), Some(0), "{refused:?}");
+        assert!(refused.stderr.contains(&format!("pixir undo {deepest}")), "{}", refused.stderr);
+        stage.run(&["undo", &deepest]).expect_code(0);
+        stage.run(&["undo", parent]).expect_code(0);
+        assert!(!stage.workspace().join("x").exists());
     });
 }
 
