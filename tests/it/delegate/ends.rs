@@ -173,3 +173,24 @@ async fn a_log_that_cannot_be_written_is_its_own_end() {
     assert_eq!((&line["type"], &line["exit_code"]), (&json!("delegate_refused"), &json!(7)));
     assert!(house.requests().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_nobody_can_read_is_not_taken_for_a_good_one() {
+    let house = house(|told| {
+        if told.step() == "lost" {
+            // Its Log goes away under its feet, right before its last word.
+            let is_own = |path: &std::path::PathBuf| {
+                std::fs::read_to_string(path).unwrap().contains("\"text\":\"the lost one")
+            };
+            let own = logs(&told.workspace).into_iter().find(is_own).unwrap();
+            std::fs::rename(&own, own.with_extension("away")).unwrap();
+        }
+        Reply::says("It did not work.\ncheckpoint_status: failed")
+    })
+    .await;
+    let spec = json!({"tasks": [{"id": "lost", "task": "the lost one"}]});
+    let output = hand_over(&house, &spec, &[], 6)["output"].clone();
+    assert_eq!(statuses(&output), ["failed"]);
+    assert_eq!(output["children"][0]["reason"], "log_unreadable");
+    assert!(output["children"][0]["summary"].as_str().unwrap().contains("It did not work."));
+}
