@@ -81,6 +81,10 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
         return Err(bad_argument("--events goes with a prompt; `delegate` has --progress"));
     }
     let workspace = context.workspace()?;
+    if context.flags.output_schema.is_some() {
+        let message = "--output-schema goes with a prompt; a task states its own `output`";
+        return Err(bad_argument(message));
+    }
     let mut delegation = read(args, &workspace, context)?;
     let config = context.settings(Some(&workspace))?.config;
     if let Some(most) = config.budget.timeout {
@@ -88,7 +92,9 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
         let own = &mut delegation.workflow.limits.timeout_ms;
         *own = (*own).min(most);
     }
-    refuse_writers(&delegation, &config.permission_mode)?;
+    let wanted = &config.permission_mode;
+    let mode = config.role.map_or_else(|| wanted.clone(), |role| role.limit(wanted));
+    refuse_writers(&delegation, &mode)?;
     if context.flags.dry_run {
         let plan = delegate_plan(&delegation, &workspace);
         let text = if context.flags.json {
@@ -203,7 +209,8 @@ fn refuse_writers(delegation: &Delegation, mode: &PermissionMode) -> Result<(), 
     Err(Report::new(Kind::PermissionDenied, message)
         .with_details(json!({ "children": writers }))
         .with_next_actions(vec![
-            "leave --read-only out, or give them the posture read_only".into(),
+            "leave --read-only and a role that only reads out, or give them the posture read_only"
+                .into(),
         ]))
 }
 

@@ -126,9 +126,12 @@ async fn a_signal_cancels_all_children_and_still_answers() {
 async fn who_may_only_read_cannot_have_others_write() {
     let house = house(|_| Reply::says("never asked")).await;
     let spec = json!({"tasks": ["look", {"task": "change it", "posture": "write"}]});
-    let envelope = hand_over(&house, &spec, &["--read-only"], 3);
-    assert_eq!(envelope["error"]["kind"], "permission_denied");
-    assert_eq!(envelope["error"]["details"]["children"], json!([1]));
+    // A role that only reads is as good a reason as a flag.
+    for flags in [&["--read-only"][..], &["--role", "plan"]] {
+        let envelope = hand_over(&house, &spec, flags, 3);
+        assert_eq!(envelope["error"]["kind"], "permission_denied");
+        assert_eq!(envelope["error"]["details"]["children"], json!([1]));
+    }
     assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
     // Reading is no reason to say no.
     let output = hand_over(&house, &json!({"tasks": ["look"]}), &["--read-only"], 0);
