@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    fn event(kind: &str, step: Option<String>, facts: Value) -> WorkflowEvent {
+    fn event(kind: &str, step: Option<&str>, facts: &Value) -> WorkflowEvent {
         let mut event = json!({"kind": kind, "workflow_id": "wf_1", "step_id": step});
         for (key, value) in facts.as_object().into_iter().flatten() {
             event[key] = value.clone();
@@ -142,13 +142,15 @@ mod tests {
         let steps: Vec<Value> = (0..9).map(|place| json!({"id": id(place), "task": "x"})).collect();
         let facts = json!({"workflow_name": "A graph of many steps", "spec": {"steps": steps}});
         let mut graph = Graph::default();
-        graph.hear(&event("started", None, facts), Surface::Terminal);
+        graph.hear(&event("started", None, &facts), Surface::Terminal);
         for place in 0..7 {
-            graph.hear(&event("step_scheduled", Some(id(place)), json!({})), Surface::Terminal);
+            let event = event("step_scheduled", Some(&id(place)), &json!({}));
+            graph.hear(&event, Surface::Terminal);
         }
         for (place, status) in [(0, "checkpoint_ready"), (1, "failed")] {
             let facts = json!({"checkpoint_status": status});
-            graph.hear(&event("checkpoint_decided", Some(id(place)), facts), Surface::Terminal);
+            let event = event("checkpoint_decided", Some(&id(place)), &facts);
+            graph.hear(&event, Surface::Terminal);
         }
         for width in [31, 79, 119] {
             let row = graph.row(width).unwrap();
