@@ -14,7 +14,7 @@ use super::{Context, bad_argument, say};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Canonical, EventKind, Heard, PermissionMode, WorkflowEvent};
 use crate::harness::{Which, WorkflowOrder};
-use crate::render::{Envelope, Paper, Signalled, clean};
+use crate::render::{Envelope, Gone, Paper, Signalled, clean, error_text};
 use crate::workflow::{
     DelegateCommands, DelegateSource, Delegation, Finished, Flaw, Ground, Halt, Outcome, Progress,
     SpecError, Written, delegate_plan, delegate_shown,
@@ -32,8 +32,9 @@ const LARGEST: u64 = 1_000_001;
         With --json, stdout gets exactly one envelope with every child at its index, its Log and the command that goes on \
         with it. With --dry-run the spec is checked and planned, without a credential and without a network. At the horizon \
         (`limits.timeout_ms`, or --timeout), and on Ctrl-C, whatever still works is cancelled and recorded as such.\n\n\
-        Exit codes: 0 all completed, or planned; 2 a spec that is wrong; 3 denied; 4 not signed in, or the Provider refused \
-        the credential; 5 busy; 6 partial or failed; 7 the Log cannot be written; 124 the horizon was reached; 130 cancelled.",
+        Exit codes: 0 all completed, or planned; 1 another error; 2 a spec that is wrong; 3 denied; 4 not signed in, or the \
+        Provider refused the credential; 6 partial or failed; 7 the Log cannot be written; 124 the horizon was reached; \
+        130 cancelled, or nobody reads stdout any more.",
     after_long_help = "Examples:\n  pixir delegate --spec tasks.json --json\n  \
         echo '{\"tasks\": [\"what does src do?\", \"what is tested?\"]}' | pixir delegate --spec - --json --progress\n  \
         pixir delegate --spec tasks.json --dry-run"
@@ -80,6 +81,10 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
     if context.flags.events {
         return Err(bad_argument("--events goes with a prompt; `delegate` has --progress"));
     }
+    if context.flags.output_schema.is_some() {
+        let message = "--output-schema goes with a prompt; a task states its own `output`";
+        return Err(bad_argument(message));
+    }
     let workspace = context.workspace()?;
     let mut delegation = read(args, &workspace, context)?;
     let config = context.settings(Some(&workspace))?.config;
@@ -88,7 +93,9 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
         let own = &mut delegation.workflow.limits.timeout_ms;
         *own = (*own).min(most);
     }
-    refuse_writers(&delegation, &config.permission_mode)?;
+    let wanted = &config.permission_mode;
+    let mode = config.role.map_or_else(|| wanted.clone(), |role| role.limit(wanted));
+    refuse_writers(&delegation, &mode)?;
     if context.flags.dry_run {
         let plan = delegate_plan(&delegation, &workspace);
         let text = if context.flags.json {
@@ -115,8 +122,15 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
         driver.settle().await;
         let finished = finished?;
         let exit = exit_of(&finished);
-        show(&delegation, &finished, exit, &mut driver, context)?;
-        teller.over(finished.outcome.name(), exit);
+        if show(&delegation, &finished, exit, &mut driver, context).is_ok() {
+            teller.over(finished.outcome.name(), exit);
+            return Ok(exit);
+        }
+        // A second envelope behind half of one would help nobody.
+        let status = format!("workflow status {}", finished.run);
+        let status = context.command_here(&status, driver.conversation.workspace());
+        let (report, exit) = unread(driver.view.has_failed(), &status);
+        teller.refused(&report, exit);
         Ok(exit)
     })
 }
@@ -203,7 +217,8 @@ fn refuse_writers(delegation: &Delegation, mode: &PermissionMode) -> Result<(), 
     Err(Report::new(Kind::PermissionDenied, message)
         .with_details(json!({ "children": writers }))
         .with_next_actions(vec![
-            "leave --read-only out, or give them the posture read_only".into(),
+            "leave --read-only and a role that only reads out, or give them the posture read_only"
+                .into(),
         ]))
 }
 
@@ -213,7 +228,7 @@ fn show(
     exit: Exit,
     driver: &mut Driver<'_>,
     context: &Context,
-) -> Result<(), Report> {
+) -> Result<(), Gone> {
     let workspace = driver.conversation.workspace().to_owned();
     let session = |word: &str, id: &str| context.command_here(&format!("{word} {id}"), &workspace);
     let run = |id: &str| context.command_here(&format!("workflow resume {id}"), &workspace);
@@ -225,28 +240,29 @@ fn show(
             _ => run(&finished.run),
         };
         let took = context.started.elapsed();
-        let mut envelope = Envelope::outcome("delegate", word_of(exit), shown.output, took);
-        envelope.error = error_of(finished, exit);
+        let mut envelope = Envelope::outcome("delegate", exit::word_of(exit), shown.output, took);
+        envelope.error = error_of(finished, exit, &command);
+        let envelope = envelope.having_spent(&finished.usage());
         envelope.of_session(&finished.session_id, command).line()
     } else {
         clean(&shown.text)
     };
-    driver.view.answer(&text).map_err(|_| Report::new(Kind::Interrupted, "nobody reads stdout"))
+    driver.view.answer(&text)
 }
 
-/// The word of the envelope.
-fn word_of(exit: Exit) -> &'static str {
-    match exit {
-        Exit::Answered => "completed",
-        Exit::TimedOut => "timed_out",
-        Exit::Interrupted => "interrupted",
-        Exit::NotSignedIn => "error",
-        _ => "incomplete",
-    }
+/// The answer reached nobody: what happened is in the Logs alone.
+fn unread(is_lost: bool, status: &str) -> (Report, Exit) {
+    let (kind, message, exit) = if is_lost {
+        (Kind::WriteFailed, "the answer could not be written", Exit::Error)
+    } else {
+        (Kind::Interrupted, "nobody reads stdout", Exit::Interrupted)
+    };
+    let actions = vec![format!("see what it came to: {status}")];
+    (Report::new(kind, message).with_next_actions(actions), exit)
 }
 
-/// Why it is not complete.
-fn error_of(finished: &Finished, exit: Exit) -> Option<Report> {
+/// Why it is not complete, and what goes on with it.
+fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
     let count = finished.bundles.len();
     let ready = finished.bundles.iter().filter(|bundle| bundle.dependent_safe).count();
     let (kind, why) = match exit {
@@ -256,7 +272,12 @@ fn error_of(finished: &Finished, exit: Exit) -> Option<Report> {
         Exit::NotSignedIn => (Kind::AuthRefused, "the Provider refused the credential: "),
         _ => (Kind::Incomplete, ""),
     };
-    Some(Report::new(kind, format!("{why}{ready} of {count} children are completed")))
+    let mut actions = vec![format!("go on with what is missing: {command}")];
+    if exit == Exit::NotSignedIn {
+        actions.insert(0, "see which credential is used with `pixir login status`".to_owned());
+    }
+    let message = format!("{why}{ready} of {count} children are completed");
+    Some(Report::new(kind, message).with_next_actions(actions))
 }
 
 /// The code for a delegation.
@@ -300,8 +321,11 @@ impl Teller {
 
     fn refused(&mut self, report: &Report, exit: Exit) {
         let error = json!(report);
-        let line = self.progress.as_mut().map(|progress| progress.refused(&error, exit as u8));
-        self.tell(line);
+        let line = match &mut self.progress {
+            Some(progress) => progress.refused(&error, exit as u8),
+            None => clean(&error_text(report)),
+        };
+        self.tell(Some(line));
     }
 
     fn tell(&mut self, line: Option<String>) {

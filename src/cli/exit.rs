@@ -37,6 +37,17 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// The word of an envelope for work that came to something.
+pub fn word_of(exit: Exit) -> &'static str {
+    match exit {
+        Exit::Answered => "completed",
+        Exit::TimedOut => "timed_out",
+        Exit::Interrupted => "interrupted",
+        Exit::NotSignedIn => "error",
+        _ => "incomplete",
+    }
+}
+
 /// The code for a run that failed outside a Turn.
 pub fn of_report(report: &Report) -> Exit {
     Kind::from_name(&report.kind).map_or(Exit::Error, of_kind)

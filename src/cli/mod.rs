@@ -334,6 +334,10 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
     if !context.flags.attach.is_empty() && command.kind() != "turn" {
         return Err(bad_argument("--attach goes with a prompt, not with this command"));
     }
+    if context.flags.output_schema.is_some() && command.kind() == "workflow" {
+        let message = "--output-schema goes with a prompt; a step states its own `output`";
+        return Err(bad_argument(message));
+    }
     match command {
         Command::Run(args) => run::run(&args, context),
         Command::Resume(args) => resume::resume(args, context),

@@ -89,11 +89,13 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
                 "agent": "explorer", "status": "completed", "summary": "All fine.", "task": "Look around.", "depth": 1,
                 "attempt": 1, "elapsed_ms": 2100, "child_seq": 7,
                 "usage": {"calls": 2, "input_tokens": 200, "output_tokens": 40, "total_tokens": 240}}),
-            "Something happened to a child Session: queued, started, input, retrying or closed; or its run ended: finished, failed, timed_out, cancelled or detached.",
+            "Something happened to a child Session: queued, starting, started, input, retrying or closed; or its run ended: finished, failed, timed_out, cancelled or detached; or what it changed was merged, or that was merge_taken_back.",
         ),
-        "workflow_event" => {
-            (json!({"kind": "workflow_started", "workflow_id": "wf_1"}), "A step of a Workflow.")
-        }
+        "workflow_event" => (
+            json!({"kind": "verification", "workflow_id": "wf_0123456789", "step_id": "implement", "command": "cargo test",
+                "ok": true, "exit_code": 0, "elapsed_ms": 5200, "output": "…", "sha256": "…"}),
+            "Something happened to a run of a Workflow: started (with its spec and hash), resumed or finished; or to a step of it: step_scheduled, step_retrying, step_taken_back, step_held, verification, merged or checkpoint_decided (with its Checkpoint Bundle).",
+        ),
         "session_fork" => (
             json!({"parent_session_id": "20260101T000000-abcdef", "fork_root_session_id": "20260101T000000-abcdef",
                 "forked_to_seq": 12, "pixir_version": "0.1.0", "log_version": 1, "workspace": "/home/ada/app",

@@ -58,8 +58,9 @@ impl Graph {
         }
     }
 
-    /// Where the graph stands, in one row, while it runs.
-    pub fn row(&self) -> Option<String> {
+    /// Where the graph stands, in one row of so many cells, while it runs: the counts come first, because
+    /// the names of what runs are cut where there is no room.
+    pub fn row(&self, width: usize) -> Option<String> {
         let watch = self.0.as_ref().filter(|watch| watch.outcome.is_none())?;
         let running: Vec<&str> = watch
             .steps
@@ -68,12 +69,6 @@ impl Graph {
             .map(|step| step.id.as_str())
             .collect();
         let mut parts = Vec::new();
-        if !running.is_empty() {
-            let named = running.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(" ");
-            let more = running.len().saturating_sub(MOST_NAMED);
-            let more = if more > 0 { format!(" +{more}") } else { String::new() };
-            parts.push(format!("▸ {named}{more}"));
-        }
         let counts = [
             (StepState::Ready, "✓", ""),
             (StepState::Partial, "~", " partial"),
@@ -87,7 +82,14 @@ impl Graph {
                 parts.push(format!("{mark} {count}{word}"));
             }
         }
-        Some(format!("  {}: {}", watch.name, parts.join("  ")))
+        if !running.is_empty() {
+            let named = running.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(" ");
+            let more = running.len().saturating_sub(MOST_NAMED);
+            let more = if more > 0 { format!(" +{more}") } else { String::new() };
+            parts.push(format!("▸ {named}{more}"));
+        }
+        let name = one_line(&watch.name, width / 4);
+        Some(one_line(&format!("  {name}: {}", parts.join("  ")), width))
     }
 }
 
@@ -116,5 +118,45 @@ fn mark(state: StepState, surface: Surface) -> &'static str {
         (_, StepState::Failed) => "[!]",
         (_, StepState::Partial) => "[~]",
         (_, _) => "[ ]",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use unicode_width::UnicodeWidthStr;
+
+    use super::*;
+
+    fn event(kind: &str, step: Option<&str>, facts: &Value) -> WorkflowEvent {
+        let mut event = json!({"kind": kind, "workflow_id": "wf_1", "step_id": step});
+        for (key, value) in facts.as_object().into_iter().flatten() {
+            event[key] = value.clone();
+        }
+        serde_json::from_value(event).unwrap()
+    }
+
+    #[test]
+    fn counts_are_seen_however_long_the_names_and_narrow_the_terminal() {
+        let id = |place: usize| format!("a-step-with-a-name-that-is-long-{place}");
+        let steps: Vec<Value> = (0..9).map(|place| json!({"id": id(place), "task": "x"})).collect();
+        let facts = json!({"workflow_name": "A graph of many steps", "spec": {"steps": steps}});
+        let mut graph = Graph::default();
+        graph.hear(&event("started", None, &facts), Surface::Terminal);
+        for place in 0..7 {
+            let event = event("step_scheduled", Some(&id(place)), &json!({}));
+            graph.hear(&event, Surface::Terminal);
+        }
+        for (place, status) in [(0, "checkpoint_ready"), (1, "failed")] {
+            let facts = json!({"checkpoint_status": status});
+            let event = event("checkpoint_decided", Some(&id(place)), &facts);
+            graph.hear(&event, Surface::Terminal);
+        }
+        for width in [31, 79, 119] {
+            let row = graph.row(width).unwrap();
+            assert!(row.width() <= width, "{row}");
+            assert!(row.contains("✓ 1 ✗ 1 failed"), "{row}");
+        }
+        assert!(graph.row(79).unwrap().contains("· 2 waiting ▸ a-step"), "{:?}", graph.row(79));
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::tally::{Ending, Usage};
 use crate::error::Report;
-use crate::event::{Status, TerminalStatus};
+use crate::event::{Status, SubagentUsage, TerminalStatus};
 use crate::id::SessionId;
 
 /// What a machine reads at the end.
@@ -75,6 +75,13 @@ impl Envelope {
     ) -> Self {
         let ok = status == "completed";
         Self { ok, status, ..Self::success(kind, output, took) }
+    }
+
+    /// Says what children used up.
+    #[must_use]
+    pub fn having_spent(mut self, spent: &SubagentUsage) -> Self {
+        self.usage.get_or_insert_default().add_child(spent);
+        self
     }
 
     /// Names the Session and how to go on with it.

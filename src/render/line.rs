@@ -89,8 +89,8 @@ impl Line {
     }
 
     /// Where the Workflow stands that runs.
-    pub fn graph_row(&self) -> Option<String> {
-        self.graph.row()
+    pub fn graph_row(&self, width: usize) -> Option<String> {
+        self.graph.row(width)
     }
 
     /// Whether the cursor of a terminal stands in mid-line.

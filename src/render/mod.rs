@@ -176,7 +176,8 @@ impl View {
     /// Shows how the children of the Session are, with the next tick.
     pub fn children(&mut self, children: &[ChildView]) {
         if let Some(status) = &mut self.status {
-            let graph = self.line.graph_row().map(|row| one_line(&row, terminal_width() - 1));
+            // One cell stays free: a full line would wrap on many terminals.
+            let graph = self.line.graph_row(terminal_width() - 1);
             let rows = child::rows(children, terminal_width());
             status.children(graph.into_iter().chain(rows).collect());
         }

@@ -37,6 +37,7 @@ fn the_package_has_what_it_needs_and_nothing_else() {
         "CONTEXT.md",
         "docs/changelog.md",
         "docs/quickstart.md",
+        "docs/delegate.schema.json",
         "docs/workflow.schema.json",
         "examples/smoke.rs",
         "examples/workflows/migrate.json",
@@ -134,6 +135,12 @@ fn every_item_of_the_checklist_can_be_done() {
         }
     }
     assert!(count > 20, "{count}");
+    // No program that measures is forgotten.
+    for bench in manifest.split("[[bench]]\nname = \"").skip(1) {
+        let name = bench.split('"').next().unwrap();
+        assert!(text.contains(&format!("cargo bench --bench {name}\n")), "{name}");
+        assert!(page("docs/benchmarks.md").contains(&format!("--bench {name} ")), "{name}");
+    }
     // What is written about here is there.
     for quoted in text.split('`').skip(1).step_by(2) {
         let is_path = quoted.starts_with("docs/") || quoted.starts_with("tests/");

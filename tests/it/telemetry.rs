@@ -29,7 +29,9 @@ fn answer(request: &Received) -> Reply {
             Reply::calls("spawn_agent", json!({"task": "Look around.", "role": "explorer"}))
         }
         ("do the work", 4) => Reply::calls("wait_agent", json!({})),
-        ("do the work" | "say hello", _) => Reply::says("Done."),
+        ("do the work", _) => Reply::says("Done."),
+        // A task has more to say than a prompt: how to end.
+        (said, _) if said.starts_with("say hello") => Reply::says("Done."),
         ("Look around.", 0) => Reply::calls("bash", json!({"command": "ls"})),
         ("Look around.", _) => Reply::says("Nothing here."),
         _ => demo_answer(request),
@@ -68,6 +70,10 @@ async fn nobody_but_the_provider_is_ever_called() {
         std::fs::write(place, content).unwrap();
     }
     house.write("migrate.json", migrate.spec);
+    house.write(
+        "tasks.json",
+        r#"{"tasks": ["say hello", {"task": "say hello", "posture": "write"}]}"#,
+    );
     tokio::task::block_in_place(|| {
         let (out, watched) = run(&house, &["do the work"]);
         assert_eq!(out, "Done.\n", "{}", watched.stderr);
@@ -82,6 +88,8 @@ async fn nobody_but_the_provider_is_ever_called() {
             (&["resume", "--last", "say hello"][..], true),
             (&["undo", "--dry-run"], false),
             (&workflow[..], true),
+            (&["delegate", "--spec", "tasks.json", "--json", "--progress"], true),
+            (&["delegate", "--spec", "tasks.json", "--dry-run"], false),
             (&["models", "refresh"], true),
             (&["models"], false),
             (&["doctor"], false),
@@ -94,6 +102,11 @@ async fn nobody_but_the_provider_is_ever_called() {
             (&["agents"], false),
             (&["mcp"], false),
             (&["workflow", "list"], false),
+            (&["workflow", "status"], false),
+            (&["workflow", "plan", workflow[2], "--arg", "from=a", "--arg", "to=b"], false),
+            (&["changes"], false),
+            (&["tree", "--all"], false),
+            (&["diagnose", "--last"], false),
             (&["gc"], false),
             (&["--version"], false),
         ] {

@@ -64,14 +64,25 @@ fn plan(watch: &WorkflowWatch) -> SessionUpdate {
 
 /// What is done, what runs, and what is left, of a long Workflow.
 fn short_plan(watch: &WorkflowWatch) -> SessionUpdate {
-    let left = watch.count(StepState::Waiting) + watch.count(StepState::Held);
+    // What is held will not start: nobody waits for it.
+    let left = watch.count(StepState::Waiting);
     let running: Vec<&WatchedStep> =
         watch.steps.iter().filter(|step| step.state == StepState::Running).collect();
     let done = watch.steps.len() - left - running.len();
     let entry = |words: String, status: PlanEntryStatus| {
         PlanEntry::new(words, PlanEntryPriority::Medium, status)
     };
-    let mut entries = vec![entry(format!("{done} steps are over"), PlanEntryStatus::Completed)];
+    let states =
+        [(StepState::Partial, "partial"), (StepState::Failed, "failed"), (StepState::Held, "held")];
+    let told: Vec<String> = states
+        .into_iter()
+        .map(|(state, word)| (watch.count(state), word))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    let told = if told.is_empty() { String::new() } else { format!(" ({})", told.join(", ")) };
+    let over = format!("{done} of {} steps are over{told}", watch.steps.len());
+    let mut entries = vec![entry(over, PlanEntryStatus::Completed)];
     for step in running.iter().take(MOST_ENTRIES - 2) {
         entries.push(entry(step.id.clone(), PlanEntryStatus::InProgress));
     }

@@ -102,6 +102,8 @@ impl Renderer {
     /// open.
     pub fn replay(&mut self, history: &History, attached: &Attached) -> Vec<SessionUpdate> {
         let mut updates = Vec::new();
+        // Only what it came to is of interest: the model's, or that of a Workflow.
+        let mut plan = None;
         let live: HashSet<Seq> = history.live_backwards().map(|(seq, _)| seq).collect();
         for event in history.iter() {
             let is_live = event.seq().is_none_or(|seq| live.contains(&seq));
@@ -110,12 +112,14 @@ impl Renderer {
                 // What was spent on it is spent.
                 Canonical::ProviderUsage(usage) => self.spend(usage),
                 _ if !is_live => {}
-                // Only what it came to is of interest.
-                Canonical::Plan(_) => {}
+                Canonical::Plan(own) => plan = Some(plan_update(own)),
                 Canonical::WorkflowEvent(event) => {
-                    let is_plan = |update: &SessionUpdate| matches!(update, SessionUpdate::Plan(_));
-                    let told = self.graph.hear(event);
-                    updates.extend(told.into_iter().filter(|update| !is_plan(update)));
+                    for update in self.graph.hear(event) {
+                        match update {
+                            SessionUpdate::Plan(_) => plan = Some(update),
+                            update => updates.push(update),
+                        }
+                    }
                 }
                 Canonical::UserMessage(message) => {
                     updates.extend(attached.user(event.id(), message));
@@ -133,9 +137,7 @@ impl Renderer {
             }
         }
         updates.extend(self.cards.values_mut().map(Card::begin));
-        if let Some(plan) = history.current_plan() {
-            updates.push(plan_update(plan));
-        }
+        updates.extend(plan);
         updates.extend(self.standing(history));
         updates
     }

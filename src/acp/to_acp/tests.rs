@@ -286,6 +286,42 @@ fn a_call_of_the_past_is_told_once_with_everything() {
 }
 
 #[test]
+fn the_steps_of_a_run_are_the_plan_again_when_it_is_loaded() {
+    let run = |kind: &str, step: Option<&str>, more: Value| {
+        let mut data = json!({"kind": kind, "workflow_id": "wf_1", "step_id": step});
+        data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fact("workflow_event", data)
+    };
+    let steps = json!([{"id": "look", "task": "look around"}, {"id": "tell", "task": "tell it"}]);
+    let events = || {
+        vec![
+            fact("user_message", json!({"text": "do it"})),
+            run("started", None, json!({"workflow_name": "w", "spec": {"steps": steps}})),
+            run("step_scheduled", Some("look"), json!({})),
+            run(
+                "checkpoint_decided",
+                Some("look"),
+                json!({"checkpoint_status": "checkpoint_ready"}),
+            ),
+            run("checkpoint_decided", Some("tell"), json!({"checkpoint_status": "held"})),
+        ]
+    };
+    let plans = |events: Vec<Event>| -> Vec<Value> {
+        replayed(events).into_iter().filter(|told| told["sessionUpdate"] == "plan").collect()
+    };
+    let told = plans(events());
+    let entries = told[0]["entries"].as_array().unwrap();
+    let words: Vec<&str> = entries.iter().map(|entry| entry["content"].as_str().unwrap()).collect();
+    assert_eq!((told.len(), words), (1, vec!["look: look around", "tell: tell it (held)"]));
+    assert_eq!(entries[0]["status"], "completed");
+    // What came later counts: here the model's own plan.
+    let mut later = events();
+    later.push(fact("plan", json!({"entries": [{"content": "new"}]})));
+    let told = plans(later);
+    assert_eq!((told.len(), &told[0]["entries"][0]["content"]), (1, &json!("new")));
+}
+
+#[test]
 fn a_failure_is_told_and_an_interrupt_is_not() {
     let mut screen = Screen::new(Client::default());
     let details = json!({"next_actions": ["sign in"]});

@@ -35,7 +35,7 @@ impl Driver<'_> {
     }
 
     /// Shows what happens and answers questions until some work is done. The first signal has it
-    /// stopped; the second one does not wait for that.
+    /// stopped, and so has a reader of stdout that left; the next signal does not wait for that.
     pub async fn attend<T>(
         &mut self,
         work: impl Future<Output = T>,
@@ -46,7 +46,7 @@ impl Driver<'_> {
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (mut stop, mut stopping): (_, Option<JoinHandle<()>>) = (Some(stop), None);
-        let mut done = None;
+        let (mut done, mut unread) = (None, false);
         self.show_question();
         loop {
             let wake = tokio::select! {
@@ -61,7 +61,7 @@ impl Driver<'_> {
             match wake {
                 Wake::Heard(None) => break,
                 Wake::Heard(Some(heard)) => {
-                    self.view.hear(&heard).ok();
+                    unread |= self.view.hear(&heard).is_err();
                     self.has_children |= life_of(&heard).is_some();
                     self.note_question(&heard);
                     hear(&heard);
@@ -70,10 +70,15 @@ impl Driver<'_> {
                 Wake::Tick if done.is_some() => break,
                 Wake::Tick => {
                     self.look_at_children().await;
-                    self.view.tick().ok();
+                    unread |= self.view.tick().is_err();
                 }
                 Wake::Signal(_) if stopping.is_some() => return Attended::Abandoned,
                 Wake::Signal(_) => stopping = stop.take().map(tokio::spawn),
+            }
+            // Nobody is left to read what it comes to, and it may cost money.
+            if unread && done.is_none() && stopping.is_none() {
+                self.view.fall_silent();
+                stopping = stop.take().map(tokio::spawn);
             }
         }
         self.view.children(&[]);

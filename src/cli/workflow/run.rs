@@ -9,7 +9,7 @@ use super::source::{self, Purpose, Source};
 use crate::cli::Context;
 use crate::cli::door::Opened;
 use crate::cli::drive::{Attended, Driver, in_runtime};
-use crate::cli::exit::Exit;
+use crate::cli::exit::{self, Exit};
 use crate::error::{Kind, Report};
 use crate::harness::{Which, WorkflowOrder};
 use crate::render::{Envelope, clean};
@@ -127,28 +127,55 @@ fn drive(mut order: WorkflowOrder, place: Place, context: &Context) -> Result<Ex
         driver.settle().await;
         let finished = finished?;
         let exit = exit_of(&finished);
-        show(&finished, &mut driver, context)?;
+        show(&finished, exit, &mut driver, context)?;
         Ok(exit)
     })
 }
 
-fn show(finished: &Finished, driver: &mut Driver<'_>, context: &Context) -> Result<(), Report> {
+fn show(
+    finished: &Finished,
+    exit: Exit,
+    driver: &mut Driver<'_>,
+    context: &Context,
+) -> Result<(), Report> {
     let text = if context.flags.json {
         let command = resume_command(finished, driver);
         let took = context.started.elapsed();
-        let envelope =
-            Envelope::outcome("workflow", finished.outcome.name(), finished.value(), took);
+        let word = exit::word_of(exit);
+        let mut envelope = Envelope::outcome("workflow", word, finished.value(), took);
+        envelope.error = error_of(finished, exit, &command);
+        let envelope = envelope.having_spent(&finished.usage());
         envelope.of_session(&finished.session_id, command).line()
     } else {
         let mut text = clean(&finished.report(TOLD));
         text.push('\n');
         text
     };
-    driver.view.answer(&text).map_err(|_| Report::new(Kind::Interrupted, "nobody reads stdout"))?;
+    driver.view.answer(&text).map_err(|_| {
+        let status = format!("workflow status {}", finished.run);
+        let status = context.command_here(&status, driver.conversation.workspace());
+        Report::new(Kind::Interrupted, "nobody reads stdout")
+            .with_next_actions(vec![format!("see what it came to: {status}")])
+    })?;
     if finished.outcome != Outcome::Completed {
         driver.view.notice(&format!("resume: {}", resume_command(finished, driver)));
     }
     Ok(())
+}
+
+/// Why it is not complete, and what goes on with it.
+fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
+    let (kind, why) = match exit {
+        Exit::Answered => return None,
+        Exit::TimedOut => (Kind::Timeout, "the run is out of time: "),
+        Exit::Interrupted => (Kind::Interrupted, "the run was cancelled: "),
+        _ => (Kind::Incomplete, ""),
+    };
+    let count = finished.bundles.len();
+    let ready = finished.bundles.iter().filter(|bundle| bundle.dependent_safe).count();
+    let actions = vec![format!("go on with what is missing: {command}")];
+    let message = format!("{why}{ready} of {count} steps are ready");
+    Some(Report::new(kind, message).with_next_actions(actions))
 }
 
 fn resume_command(finished: &Finished, driver: &Driver<'_>) -> String {

@@ -316,10 +316,10 @@ impl Reader<'_> {
                 let told: HashSet<String> = error
                     .flaws
                     .iter()
-                    .map(|flaw| origin(&flaw.pointer, &own, &defaults))
+                    .map(|flaw| origin(&flaw.pointer, tasks, &own, &defaults))
                     .filter(|pointer| is_told(pointer))
                     .collect();
-                let moved = error.moved(|pointer| origin(pointer, &own, &defaults));
+                let moved = error.moved(|pointer| origin(pointer, tasks, &own, &defaults));
                 self.flaws
                     .extend(moved.flaws.into_iter().filter(|flaw| !told.contains(&flaw.pointer)));
                 None
@@ -343,15 +343,24 @@ fn of_template(mut flaw: Flaw) -> Flaw {
 }
 
 /// Where the value of a step was written.
-fn origin(pointer: &str, tasks: &[Map<String, Value>], defaults: &Map<String, Value>) -> String {
+fn origin(
+    pointer: &str,
+    written: &[Value],
+    tasks: &[Map<String, Value>],
+    defaults: &Map<String, Value>,
+) -> String {
     let mut parts = pointer.splitn(5, '/').skip(1);
     let (Some("steps"), Some(place)) = (parts.next(), parts.next()) else {
         return pointer.to_owned();
     };
-    let Some(task) = place.parse::<usize>().ok().and_then(|place| tasks.get(place)) else {
+    let own = place.parse::<usize>().ok();
+    let Some((own, task)) = own.and_then(|place| Some((written.get(place)?, tasks.get(place)?)))
+    else {
         return "/tasks".to_owned();
     };
-    let Some(key) = parts.next() else { return format!("/tasks/{place}") };
+    let Some(key) = parts.next().filter(|key| own.is_object() || *key != "task") else {
+        return format!("/tasks/{place}");
+    };
     let rest = parts.next().map(|rest| format!("/{rest}")).unwrap_or_default();
     if task.contains_key(key) {
         format!("/tasks/{place}/{key}{rest}")

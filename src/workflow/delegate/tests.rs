@@ -138,6 +138,20 @@ fn every_flaw_is_told_once_at_its_own_place() {
 }
 
 #[test]
+fn what_is_wrong_with_a_text_is_told_once_and_names_tasks_not_steps() {
+    for text in ["a\u{0}b".to_owned(), "x".repeat(40_000), "  ".to_owned()] {
+        assert_eq!(places(&json!({"tasks": ["good", text]})), ["/tasks/1"]);
+        assert_eq!(places(&json!({"tasks": [{"task": text}]})), ["/tasks/0/task"]);
+    }
+    let twice = json!([{"id": "a", "task": "x"}, {"id": "a", "task": "y"}]);
+    let told = |spec: Value| read(&spec).unwrap_err().message;
+    let message = told(json!({"tasks": twice}));
+    assert!(message.ends_with("/tasks/1/id: the id `a` is taken by /tasks/0"), "{message}");
+    let message = told(json!({"workflow": {"id": "w", "steps": twice}}));
+    assert!(message.ends_with("is taken by /workflow/steps/0"), "{message}");
+}
+
+#[test]
 fn it_is_one_of_three() {
     assert_eq!(places(&json!({})), [""]);
     assert_eq!(places(&json!([])), [""]);

@@ -200,7 +200,11 @@ impl Stage {
             Ok(Ok(reading)) => History::from_events(reading.events),
             Ok(Err(_)) | Err(_) => History::default(),
         };
-        let text = last_words(&history);
+        let Some(text) = last_words(&history) else {
+            // It has answered, and nobody can read it: that is no silence, which might be enough.
+            bundle.lower(Readiness::Failed, "log_unreadable");
+            return Ok(Tried { bundle, strays: Vec::new(), child });
+        };
         state(step, &text, schema, &mut bundle);
         if bundle.checkpoint_status == Readiness::CheckpointReady && !step.verify.is_empty() {
             self.verify(step, Some(id), &mut bundle, halt).await?;
@@ -288,10 +292,9 @@ fn review_in(text: &str) -> Option<Value> {
 }
 
 /// The last message of a child, whole.
-fn last_words(history: &History) -> String {
-    let said = history.facts().rev().find_map(|fact| match fact {
+fn last_words(history: &History) -> Option<String> {
+    history.facts().rev().find_map(|fact| match fact {
         Canonical::AssistantMessage(message) if message.is_final() => Some(message.text.clone()),
         _ => None,
-    });
-    said.unwrap_or_default()
+    })
 }

@@ -80,11 +80,16 @@ impl SpecError {
         Self { flaws: vec![flaw], left_out: 0 }
     }
 
-    /// The same, with its places where `origin` says.
+    /// The same, with its places where `origin` says; a message may end with the place of another step.
     #[must_use]
     pub fn moved(mut self, origin: impl Fn(&str) -> String) -> Self {
         for flaw in &mut self.flaws {
             flaw.pointer = origin(&flaw.pointer);
+            if let Some((words, place)) = flaw.message.rsplit_once(" /steps/")
+                && place.parse::<usize>().is_ok()
+            {
+                flaw.message = format!("{words} {}", origin(&format!("/steps/{place}")));
+            }
         }
         self
     }

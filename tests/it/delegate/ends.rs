@@ -123,12 +123,71 @@ async fn a_signal_cancels_all_children_and_still_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_asked_and_left_pays_for_nothing_more() {
+    let mark = format!("{}3", std::process::id());
+    let house = sleepers(&mark).await;
+    house.write("spec.json", json!({"tasks": sleeping_tasks()}).to_string());
+    house.write("flow.json", json!({"id": "w", "steps": sleeping_tasks()}).to_string());
+    let delegate = ["delegate", "--spec", "spec.json", "--json", "--progress"];
+    let workflow = ["workflow", "run", "flow.json"];
+    for args in [&delegate[..], &workflow[..]] {
+        for id in SLEEPERS {
+            std::fs::remove_file(house.workspace().join(id).join("here")).ok();
+        }
+        let mut child = house.command(args).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while !all_sleep(&house) {
+            assert!(Instant::now() < deadline, "they never started");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(child.stdout.take());
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let run = Ran::of(child.wait_with_output().unwrap()).exits(130);
+        assert!(!is_alive(&format!("sleep 6{mark}")), "nothing survives");
+        assert!(run.err.contains("workflow status wf_"), "{}", run.err);
+        if args == delegate {
+            let last = run.err.lines().last().unwrap();
+            let last: Value = serde_json::from_str(last).expect(last);
+            fits("progress", &last);
+            assert_eq!(
+                (&last["type"], &last["error"]["message"]),
+                (&json!("delegate_refused"), &json!("nobody reads stdout"))
+            );
+            let last = facts(&root_log(&house.workspace())).pop().unwrap();
+            assert_eq!((&last["kind"], &last["reason"]), (&json!("finished"), &json!("cancelled")));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_written_is_said_once_and_can_be_had_again() {
+    let house = house(|_| Reply::says("Done.")).await;
+    house.write("spec.json", r#"{"tasks": ["one"]}"#);
+    let mut command = house.command(&["delegate", "--spec", "spec.json", "--json", "--quiet"]);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = ran(command.stdout(full)).exits(1);
+    assert_eq!(run.err.matches("stdout cannot be written").count(), 1, "{}", run.err);
+    let status = run.err.split("workflow status ").nth(1).expect(&run.err).trim();
+    let told = house.pixir(&["workflow", "status", status]).exits(0);
+    assert!(told.out.contains("1 of 1 steps ready"), "{}", told.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_may_only_read_cannot_have_others_write() {
     let house = house(|_| Reply::says("never asked")).await;
     let spec = json!({"tasks": ["look", {"task": "change it", "posture": "write"}]});
-    let envelope = hand_over(&house, &spec, &["--read-only"], 3);
-    assert_eq!(envelope["error"]["kind"], "permission_denied");
-    assert_eq!(envelope["error"]["details"]["children"], json!([1]));
+    // A role that only reads is as good a reason as a flag.
+    for flags in [&["--read-only"][..], &["--role", "plan"]] {
+        let envelope = hand_over(&house, &spec, flags, 3);
+        assert_eq!(envelope["error"]["kind"], "permission_denied");
+        assert_eq!(envelope["error"]["details"]["children"], json!([1]));
+    }
     assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
     // Reading is no reason to say no.
     let output = hand_over(&house, &json!({"tasks": ["look"]}), &["--read-only"], 0);
@@ -172,4 +231,25 @@ async fn a_log_that_cannot_be_written_is_its_own_end() {
     fits("progress", &line);
     assert_eq!((&line["type"], &line["exit_code"]), (&json!("delegate_refused"), &json!(7)));
     assert!(house.requests().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_nobody_can_read_is_not_taken_for_a_good_one() {
+    let house = house(|told| {
+        if told.step() == "lost" {
+            // Its Log goes away under its feet, right before its last word.
+            let is_own = |path: &std::path::PathBuf| {
+                std::fs::read_to_string(path).unwrap().contains("\"text\":\"the lost one")
+            };
+            let own = logs(&told.workspace).into_iter().find(is_own).unwrap();
+            std::fs::rename(&own, own.with_extension("away")).unwrap();
+        }
+        Reply::says("It did not work.\ncheckpoint_status: failed")
+    })
+    .await;
+    let spec = json!({"tasks": [{"id": "lost", "task": "the lost one"}]});
+    let output = hand_over(&house, &spec, &[], 6)["output"].clone();
+    assert_eq!(statuses(&output), ["failed"]);
+    assert_eq!(output["children"][0]["reason"], "log_unreadable");
+    assert!(output["children"][0]["summary"].as_str().unwrap().contains("It did not work."));
 }

@@ -168,5 +168,14 @@ async fn what_comes_through_stdin_is_held_to_the_same() {
     house.pixir(&["delegate", "--spec", ".", "--json"]).exits(2);
     house.pixir(&["delegate", "--spec", "", "--json"]).exits(2);
     house.pixir(&["delegate", "--json"]).exits(2);
+    // Flags that nobody would honour are refused.
+    house.write("spec.json", r#"{"tasks": ["x"]}"#);
+    house.write("flow.json", r#"{"id": "w", "steps": [{"id": "a", "task": "x"}]}"#);
+    for args in [["delegate", "--spec", "spec.json"], ["workflow", "run", "flow.json"]] {
+        let args = [&args[..], &["--json", "--output-schema", "spec.json"]].concat();
+        let envelope = house.pixir(&args).exits(2).envelope();
+        let message = envelope["error"]["message"].as_str().unwrap();
+        assert!(message.contains("states its own `output`"), "{message}");
+    }
     assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
 }

@@ -47,6 +47,14 @@ fn hand_over(house: &House, spec: &Value, flags: &[&str], code: i32) -> Value {
         assert_eq!(envelope["output"]["exit_code"], code);
         adds_up(&envelope["output"]);
     }
+    if envelope.get("session_id").is_some() {
+        let spent = &envelope["usage"]["total_tokens"];
+        assert_eq!(*spent, envelope["output"]["usage"]["total_tokens"], "{envelope:#}");
+    }
+    if envelope["ok"] == false && !envelope["output"].is_null() {
+        let actions = &envelope["error"]["details"]["next_actions"];
+        assert!(actions.as_array().is_some_and(|own| !own.is_empty()), "{envelope:#}");
+    }
     envelope
 }
 

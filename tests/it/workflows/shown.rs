@@ -85,6 +85,22 @@ async fn an_editor_sees_steps_as_its_plan_and_as_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_envelope_has_the_words_of_every_envelope_and_what_to_do_next() {
+    let house = House::scripted(troupe(|told| answer(told).usage(20, 0, 5))).await;
+    house.write("flow.json", graph().to_string());
+    let envelope = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    assert_eq!(
+        (&envelope["status"], &envelope["error"]["kind"], &envelope["output"]["status"]),
+        (&json!("incomplete"), &json!("incomplete"), &json!("partial"))
+    );
+    let action = envelope["error"]["details"]["next_actions"][0].as_str().unwrap();
+    assert!(action.ends_with(envelope["resume_command"].as_str().unwrap()), "{action}");
+    assert!(action.contains("workflow resume wf_"), "{action}");
+    assert_eq!(envelope["usage"]["total_tokens"], envelope["output"]["usage"]["total_tokens"]);
+    assert!(envelope["usage"]["total_tokens"].as_u64().unwrap() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_draws_where_the_graph_stands() {
     let house = House::scripted(troupe(|told| match (told.step(), told.turn) {
         ("slow", 0) => {
