@@ -152,6 +152,9 @@ fn measure(ladder: &[usize]) {
     let report = report(&runs, &summary);
     std::fs::write(folder.join("report.md"), &report).unwrap();
     println!("{report}");
+    if runs.iter().any(|run| !run.counts()) {
+        std::process::exit(1);
+    }
 }
 
 fn run(case: Case) -> Taken {
@@ -245,6 +248,10 @@ fn watch(child: &mut Child) -> (u64, u64, u64) {
 fn score(taken: &mut Taken, work: &Path, annexes: &Path, envelope: &Value) {
     let count = taken.case.children;
     let parent = envelope["session_id"].as_str().unwrap();
+    let own = pixir::SessionId::parse(parent).unwrap();
+    if !pixir::verify(work, &own).unwrap().ok {
+        taken.faults.push(format!("the Log of {parent} is not whole"));
+    }
     let events = events(&log(work, parent));
     let began = events.iter().find(|event| event["type"] == "user_message").map(stamp).unwrap();
     let lives: Vec<&Value> =
@@ -323,6 +330,11 @@ fn stamp(event: &Value) -> f64 {
 }
 
 impl Taken {
+    /// Whether everything that it should have done is there; only then its numbers say anything.
+    fn counts(&self) -> bool {
+        self.faults.is_empty() && self.completed == self.case.children
+    }
+
     fn json(&self) -> Value {
         json!({
             "case": self.case.name,
@@ -365,22 +377,29 @@ fn summary(runs: &[Taken]) -> Value {
         let mut own = runs.iter().filter(|run| run.case.name == "2 s per call");
         own.find(|run| run.case.children == children).map_or(0.0, |run| run.wall.as_secs_f64())
     };
+    // A run that broke is quick and small.
+    let counts = |name: &str| {
+        let mut own = runs.iter().filter(|run| run.case.name == name).peekable();
+        own.peek().is_some() && own.all(Taken::counts)
+    };
     let lost: usize = runs.iter().map(|run| run.case.children.saturating_sub(run.completed)).sum();
     let ladder = runs.iter().filter(|run| run.case.name == "ladder");
-    let threads: Vec<u64> = ladder.map(|run| run.threads).collect();
+    let (threads, processes): (Vec<u64>, Vec<u64>) =
+        ladder.map(|run| (run.threads, run.processes)).unzip();
     let mut isolated = runs.iter().filter(|run| run.case.name == "isolated");
     let spawned = isolated.next().map_or(f64::NAN, |run| run.all_started.as_secs_f64() * 1e3);
     json!({
         "isolated_spawned_ms": spawned,
-        "isolated_holds": spawned <= SPAWNED_MS,
+        "isolated_holds": counts("isolated") && spawned <= SPAWNED_MS,
         "marginal_bytes_per_child": slope(runs),
-        "marginal_holds": slope(runs) <= PER_CHILD,
+        "marginal_holds": counts("held open") && slope(runs) <= PER_CHILD,
         "crowd_ratio": wall(64) / wall(1),
-        "crowd_holds": wall(64) / wall(1) <= CROWD,
+        "crowd_holds": counts("2 s per call") && wall(64) / wall(1) <= CROWD,
         "lost": lost,
         "faults": runs.iter().map(|run| run.faults.len()).sum::<usize>(),
         "threads_min": threads.iter().min(),
         "threads_max": threads.iter().max(),
+        "processes_max": processes.iter().max(),
     })
 }
 

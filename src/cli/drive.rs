@@ -127,6 +127,8 @@ pub struct Driver<'a> {
     can_ask: bool,
     /// A signal asked not only the Turn but Pixir to end.
     leaving: bool,
+    /// A signal asked the Turn to end, which may have been over by then.
+    was_stopped: bool,
     /// There are, or were, children.
     has_children: bool,
     /// What goes with the next prompt.
@@ -210,6 +212,7 @@ impl<'a> Driver<'a> {
             asked_at: Instant::now(),
             can_ask,
             leaving: false,
+            was_stopped: false,
             has_children: false,
             attachments: Vec::new(),
             _demo: demo,
@@ -352,6 +355,7 @@ impl<'a> Driver<'a> {
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut unread = false;
+        self.was_stopped = false;
         let mut stopping: Option<JoinHandle<()>> = None;
         loop {
             match self.next(&mut ticker).await {
@@ -372,6 +376,7 @@ impl<'a> Driver<'a> {
                 Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
                 Wake::Signal(asked) => {
                     self.leaving = asked == Asked::Leave;
+                    self.was_stopped = true;
                     stopping = Some(stop(&self.conversation));
                 }
             }

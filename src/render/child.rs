@@ -27,18 +27,21 @@ pub fn line(event: &SubagentEvent) -> Option<String> {
     Some(one_line(&format!("{name} ({role}) {status}{time}{first}"), 200))
 }
 
-/// A tree of those that work, and how many others there are.
-pub fn rows(children: &[ChildView], width: usize) -> Vec<String> {
+/// A tree of those that work, and how many others there are, in so many rows at most.
+pub fn rows(children: &[ChildView], width: usize, most: usize) -> Vec<String> {
     let is = |wanted: ChildStatus| move |view: &&ChildView| view.record.status == wanted;
     let running: Vec<&ChildView> = children.iter().filter(is(ChildStatus::Running)).collect();
     let queued = children.iter().filter(is(ChildStatus::Queued)).count();
-    if running.is_empty() && queued == 0 {
+    if most == 0 || running.is_empty() && queued == 0 {
         return Vec::new();
     }
-    let mut rows: Vec<String> = running.iter().take(MOST_ROWS).map(|view| row(view)).collect();
-    let more = running.len().saturating_sub(MOST_ROWS);
+    // One row is for those that are counted.
+    let drawn = MOST_ROWS.min(most - 1);
+    let mut rows: Vec<String> = running.iter().take(drawn).map(|view| row(view)).collect();
+    let more = running.len() - rows.len();
     let over = children.len() - running.len() - queued;
-    let counts = [(more, "more at work"), (queued, "queued"), (over, "ended")];
+    let at_work = if rows.is_empty() { "at work" } else { "more at work" };
+    let counts = [(more, at_work), (queued, "queued"), (over, "ended")];
     let counts: Vec<String> = counts
         .into_iter()
         .filter(|(count, _)| *count > 0)

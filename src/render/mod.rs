@@ -168,7 +168,7 @@ impl View {
         if self.line.is_mid_line() || self.is_asking {
             return Ok(());
         }
-        let strokes = status.draw(Instant::now(), terminal_width());
+        let strokes = status.draw(Instant::now(), terminal_size());
         self.paper.activity(strokes.as_bytes());
         Ok(())
     }
@@ -176,9 +176,12 @@ impl View {
     /// Shows how the children of the Session are, with the next tick.
     pub fn children(&mut self, children: &[ChildView]) {
         if let Some(status) = &mut self.status {
+            let (width, height) = terminal_size();
             // One cell stays free: a full line would wrap on many terminals.
-            let graph = self.line.graph_row(terminal_width() - 1);
-            let rows = child::rows(children, terminal_width());
+            let graph = self.line.graph_row(width - 1);
+            // Beside them stand the line above and the graph, and one row stays free.
+            let most = height.saturating_sub(2 + usize::from(graph.is_some()));
+            let rows = child::rows(children, width, most);
             status.children(graph.into_iter().chain(rows).collect());
         }
     }
@@ -277,10 +280,18 @@ pub fn error_text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The cells of a line of the terminal on stderr; asked each time, because windows change.
+/// The cells of a line of the terminal on stderr.
 pub fn terminal_width() -> usize {
+    terminal_size().0
+}
+
+/// The cells of a line of the terminal on stderr, and how many lines it has; asked each time, because
+/// windows change.
+fn terminal_size() -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
-    let width = size.map_or(0, |size| usize::from(size.ws_col));
+    let (width, height) =
+        size.map_or((0, 0), |size| (usize::from(size.ws_col), usize::from(size.ws_row)));
     // Some terminals do not know their size and say zero.
-    if width == 0 { 80 } else { width.clamp(20, 400) }
+    let width = if width == 0 { 80 } else { width.clamp(2, 400) };
+    (width, if height == 0 { 24 } else { height })
 }

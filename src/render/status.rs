@@ -144,17 +144,20 @@ impl StatusLine {
         self.children = rows;
     }
 
-    /// The line, and children below it, also when nothing else goes on.
-    fn picture(&self, now: Instant, width: usize) -> Option<String> {
-        let alone = (!self.children.is_empty()).then(|| "… Subagents are at work".to_owned());
+    /// The line, and children below it, also when nothing else goes on. What is drawn must fit: a row
+    /// that has left the screen or its line can never be erased.
+    fn picture(&self, now: Instant, (width, height): (usize, usize)) -> Option<String> {
+        let alone = "… Subagents are at work";
+        let alone = (!self.children.is_empty()).then(|| one_line(alone, width.saturating_sub(1)));
         let first = self.text(now, width).or(alone)?;
-        let rows = self.children.iter().map(|row| format!("\n{row}"));
+        let rows = self.children.iter().take(height.saturating_sub(2));
+        let rows = rows.map(|row| format!("\n{}", cut(row, width.saturating_sub(1))));
         Some(std::iter::once(first).chain(rows).collect())
     }
 
     /// What to write so that the line shows the present; empty when it already does.
-    pub fn draw(&mut self, now: Instant, width: usize) -> String {
-        let wanted = self.picture(now, width);
+    pub fn draw(&mut self, now: Instant, size: (usize, usize)) -> String {
+        let wanted = self.picture(now, size);
         if wanted == self.drawn {
             return String::new();
         }
@@ -171,6 +174,11 @@ impl StatusLine {
     pub fn erase(&mut self) -> String {
         self.drawn.take().map(|drawn| over(&drawn)).unwrap_or_default()
     }
+}
+
+/// A row that was made for a wider window.
+fn cut(row: &str, width: usize) -> String {
+    if row.width() <= width { row.to_owned() } else { one_line(row, width) }
 }
 
 /// Wipes what was drawn, line by line from below.

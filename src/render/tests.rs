@@ -321,11 +321,29 @@ fn the_status_line_says_what_runs_and_for_how_long() {
         "… waiting for a free slot: 4 commands run: bash sleep 9;… · 1m15s · 3.4k tokens"
     );
     status.hear(&waiting(None), later);
-    assert!(!status.draw(later, 60).is_empty());
-    assert_eq!(status.draw(later, 60), "");
+    assert!(!status.draw(later, (60, 24)).is_empty());
+    assert_eq!(status.draw(later, (60, 24)), "");
     assert_eq!(status.erase(), "\r\x1b[2K");
     status.hear(&live(Ephemeral::Status(Status::Done)), later);
     assert_eq!(status.text(later, 60), None);
+}
+
+#[test]
+fn what_is_drawn_fits_into_the_window_whatever_its_size() {
+    use unicode_width::UnicodeWidthStr;
+    let start = Instant::now();
+    let mut status = StatusLine::new(start);
+    let row =
+        |number| format!("  ├ sub_{number} worker 3s · 120 tokens · run a rather long command");
+    status.children((0..7).map(row).collect());
+    for (width, height) in [(2, 1), (2, 2), (18, 24), (80, 5), (400, 3), (80, 24)] {
+        status.erase();
+        let drawn = status.draw(start, (width, height));
+        let drawn = drawn.replace("\r\x1b[2K", "").replace("\x1b[2m", "").replace("\x1b[0m", "");
+        let lines: Vec<&str> = drawn.lines().collect();
+        assert!(lines.iter().all(|line| line.width() < width), "{width}: {drawn}");
+        assert_eq!(lines.len(), 8.min(height.saturating_sub(1).max(1)), "{height}: {drawn}");
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use super::sanitise::one_line;
 use crate::event::{ToolCall, guest, guest_call};
 
 /// The arguments that say most about a call, in this order.
-const TELLING: &[&str] = &["command", "path", "file_path", "pattern", "query", "url", "name", "id"];
+const TELLING: &[&str] =
+    &["command", "path", "file_path", "pattern", "query", "url", "name", "id", "task"];
 
 /// The tool whose calls are shown by what they record.
 pub const PLANNING: &str = "update_plan";

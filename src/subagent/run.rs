@@ -108,7 +108,10 @@ impl End {
     }
 
     fn failed(reason: &str, report: &Report) -> Self {
-        let message = format!("{}: {}", report.kind, report.message);
+        // What can be done about it is known here, and by nobody later.
+        let advice: String =
+            report.next_actions().iter().map(|action| format!("\n- {action}")).collect();
+        let message = format!("{}: {}{advice}", report.kind, report.message);
         Self::new(Status::Failed, reason, message)
     }
 }

@@ -21,7 +21,11 @@ const AT_ONCE: usize = 32;
 
 /// The children that were shown, and what was said of each.
 #[derive(Debug, Default)]
-pub struct Children(HashMap<String, String>);
+pub struct Children {
+    told: HashMap<String, String>,
+    /// With whom the next look begins, among those that work.
+    turn: usize,
+}
 
 impl Children {
     /// Shows what happened to a child.
@@ -34,8 +38,8 @@ impl Children {
             _ if life.ends_run() => ToolCallStatus::Failed,
             _ => return Vec::new(),
         };
-        if !self.0.contains_key(id) {
-            self.0.insert(id.clone(), String::new());
+        if !self.told.contains_key(id) {
+            self.told.insert(id.clone(), String::new());
             let role = life.agent.as_deref().unwrap_or("Subagent");
             let task = title(life.task.as_deref().unwrap_or_default());
             let first = ToolCall::new(id.clone(), format!("{role}: {task}"))
@@ -53,12 +57,21 @@ impl Children {
 
     /// Shows what children do that work.
     pub fn look(&mut self, views: &[ChildView]) -> Vec<SessionUpdate> {
-        let running = views.iter().filter(|view| view.record.status == ChildStatus::Running);
+        let is_running = |view: &&ChildView| view.record.status == ChildStatus::Running;
+        let running: Vec<&ChildView> = views.iter().filter(is_running).collect();
         let mut updates = Vec::new();
-        for view in running {
-            let Some(told) = self.0.get_mut(&view.record.id) else { continue };
-            if *told == view.doing || view.doing.is_empty() || updates.len() == AT_ONCE {
+        let first = self.turn.checked_rem(running.len()).unwrap_or_default();
+        self.turn = 0;
+        for place in (first..running.len()).chain(0..first) {
+            let view = running[place];
+            let Some(told) = self.told.get_mut(&view.record.id) else { continue };
+            if *told == view.doing || view.doing.is_empty() {
                 continue;
+            }
+            if updates.len() == AT_ONCE {
+                // Nobody waits because others always have news.
+                self.turn = place;
+                break;
             }
             told.clone_from(&view.doing);
             let seconds = view.record.elapsed.as_secs();

@@ -83,7 +83,9 @@ async fn a_child_that_cannot_have_its_workspace_fails_and_touches_nothing() {
     assert_eq!(house.read("a.txt"), "a\n");
     let end = lives(conversation.log_path()).pop().unwrap();
     assert_eq!((&end["event"], &end["reason"]), (&json!("failed"), &json!("setup_failed")));
-    assert!(end["summary"].as_str().unwrap().contains("not in a git repository"), "{end}");
+    let summary = end["summary"].as_str().unwrap();
+    assert!(summary.contains("not in a git repository"), "{end}");
+    assert!(summary.contains("\n- use workspace `isolated` or `shared`"), "{end}");
     assert_eq!(agree(&house.workspace()), 1);
 }
 
