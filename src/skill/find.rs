@@ -122,7 +122,12 @@ impl Cache {
         let path = folder.join(MAIN_FILE);
         let print = match rustix::fs::stat(&path) {
             Ok(stat) => print(&stat),
-            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return None,
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+                let meant = ["skill.md", "Skill.md"].map(|name| folder.join(name));
+                let meant = meant.into_iter().find(|path| path.is_file())?;
+                let flaw = Flaw::whole(format!("it must be named {MAIN_FILE}")).in_file(&meant);
+                return Some(Known { print: Print::default(), outcome: Err(flaw) });
+            }
             Err(errno) => {
                 let flaw = Flaw::whole(io::Error::from(errno).to_string()).in_file(&path);
                 return Some(Known { print: Print::default(), outcome: Err(flaw) });

@@ -162,6 +162,7 @@ fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
     let bomb = "---\na: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n---\n";
     site.write(&format!("{root}/bomb/SKILL.md"), bomb);
     site.write(&format!("{root}/bad name/SKILL.md"), "# Hello\n");
+    site.write(&format!("{root}/lower/skill.md"), "# Hello\n");
     let odd = site.at(root).join(std::ffi::OsStr::from_bytes(b"o\xffd"));
     fs::create_dir_all(&odd).unwrap();
     fs::write(odd.join("SKILL.md"), "---\nname: odd\ndescription: y\n---\n").unwrap();
@@ -193,6 +194,7 @@ fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
         "folder",
         "huge",
         "latin:3",
+        "lower",
         "out",
         "o\u{fffd}d",
         "pipe",

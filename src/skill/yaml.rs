@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         match self.parser.next_event() {
             None => Ok((Event::StreamEnd, 1)),
             Some(Ok((event, span))) => Ok((event, span.start.line())),
-            Some(Err(error)) => Err(Flaw::at(error.marker().line(), error.info())),
+            Some(Err(error)) => Err(Flaw::at(error.marker().line(), &advised(error.info()))),
         }
     }
 
@@ -156,6 +156,14 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What the parser says, and what helps against the slip that people make most.
+fn advised(info: &str) -> String {
+    if info.contains("mapping values are not allowed") {
+        return format!("{info}; put a text with a colon in it in quotes");
+    }
+    info.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -198,6 +206,7 @@ mod tests {
         assert!(flaw("a: \"never closed\nb: c\n").0.is_some());
         assert!(flaw("a: b\n---\nc: d\n").1.contains("second document"));
         assert!(flaw("[a, b]: c\n").1.contains("key"));
+        assert!(flaw("a: b: c\n").1.contains("in quotes"));
     }
 
     proptest! {

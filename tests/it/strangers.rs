@@ -42,7 +42,13 @@ async fn names_that_are_no_text_are_told_and_break_no_list() {
     assert!(house.pixir(&["skills", "validate"]).exits(1).out.contains("not UTF-8"));
     house.pixir(&["agents", "--json"]).exits(0);
     assert!(house.pixir(&["agents", "validate"]).exits(1).out.contains("not UTF-8"));
-    house.pixir(&["workflow", "list", "--json"]).exits(0);
+    // A pipe that nobody writes to, and a device without end.
+    let specs = house.workspace().join(".pixir/workflows");
+    std::fs::create_dir_all(&specs).unwrap();
+    nix::unistd::mkfifo(&specs.join("pipe.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    symlink("/dev/zero", specs.join("zero.json")).unwrap();
+    let listed = house.pixir(&["workflow", "list", "--json"]).exits(0).envelope();
+    assert_eq!(listed["output"]["broken"].as_array().unwrap().len(), 2, "{listed}");
     let mut terminal = Terminal::run(&house, &["trust"], &[]);
     terminal.shows("fine/SKILL.md");
     terminal.types("y\n");

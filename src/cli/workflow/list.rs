@@ -1,12 +1,14 @@
 //! `pixir workflow list`: the workflows that can be named here, and those that cannot be used.
 
 use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::source::roots;
+use super::source::{LARGEST, roots};
 use crate::cli::Context;
 use crate::cli::exit::Exit;
 use crate::error::Report;
@@ -124,7 +126,14 @@ fn files(root: &Path) -> Vec<PathBuf> {
 }
 
 fn entry_of_file(path: &Path, name: &str, ground: &Ground<'_>) -> Result<Value, String> {
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    // A pipe would wait for its writer, and a device never end.
+    if !path.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(LARGEST).read_to_end(&mut bytes))
+        .map_err(|error| error.to_string())?;
     let written = Written::spec(bytes).map_err(|error| error.to_string())?;
     checked(&written, ground)?;
     let Written::Spec(value) = &written else { return Err("it is no spec".to_owned()) };
@@ -184,7 +193,7 @@ fn checked(written: &Written, ground: &Ground<'_>) -> Result<(), String> {
     }
     let arguments = required.iter().map(|own| (own.name.clone(), sample(own.kind))).collect();
     let roles = ground.roles.clone();
-    let Err(error) = written.read(&Ground { arguments, roles, ..*ground }) else { return Ok(()) };
+    let Err(error) = written.read(&Ground { roles, arguments, ..*ground }) else { return Ok(()) };
     let is_certain = |flaw: &&Flaw| {
         let Some(value) = text.pointer(&flaw.pointer) else { return false };
         let key = flaw.pointer.rsplit('/').next().unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::workflow::{Ground, SpecError, Workflow, Written};
 use crate::workspace::project_folders;
 
 /// More than any spec may have; what is larger is refused without reading it to its end.
-const LARGEST: u64 = 1_000_001;
+pub const LARGEST: u64 = 1_000_001;
 
 #[derive(Debug, Args)]
 pub struct SourceArgs {
