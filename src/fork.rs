@@ -45,6 +45,7 @@ pub struct Forked {
     pub fork_root_session_id: String,
     /// `None` when nothing was made.
     pub session_id: Option<SessionId>,
+    #[serde(serialize_with = "crate::paths::as_text_if_any")]
     pub path: Option<PathBuf>,
     /// The last seq of the parent that was taken along.
     #[serde(rename = "forked_to_seq")]
@@ -359,7 +360,7 @@ impl Explain for ForkError {
             Self::NoSuchTurn { turns, .. } => json!({ "turns": turns }),
             Self::NoSuchSeq { last, .. } => json!({ "last_seq": last }),
             Self::Log(error) => error.details(),
-            Self::Elsewhere { folder, .. } => json!({ "folder": folder }),
+            Self::Elsewhere { folder, .. } => json!({ "folder": folder.to_string_lossy() }),
             Self::Annex(error) => error.details(),
             Self::Empty | Self::Write(_) => Value::Null,
         }

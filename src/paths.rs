@@ -1,6 +1,9 @@
 //! Where things live: `.pixir/` in a Workspace, `~/.pixir` for the user.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
 
 use crate::id::SessionId;
 
@@ -9,6 +12,22 @@ pub const STATE_FOLDER: &str = ".pixir";
 
 /// What Pixir keeps out of the user's version control, and nothing else.
 pub const GITIGNORE: &str = "/sessions/\n/blobs/\n/snapshots/\n/subagents/\n/.gitignore\n";
+
+/// A path in an answer for machines. A name that is no text is told as well as it can be: JSON has no
+/// other, and serde's own way fails the whole answer. Never for what is read back as a path.
+pub fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    path.to_string_lossy().serialize(to)
+}
+
+/// The same, where there may be none.
+pub fn as_text_if_any<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    path.as_deref().map(Path::to_string_lossy).serialize(to)
+}
+
+/// The same, for several.
+pub fn as_texts<P: AsRef<Path>>(paths: &[P]) -> Vec<Cow<'_, str>> {
+    paths.iter().map(|path| path.as_ref().to_string_lossy()).collect()
+}
 
 /// The user's own folder.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -311,7 +311,7 @@ impl Explain for RewindError {
                 };
                 json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
             }
-            Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths }),
+            Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths::as_texts(paths) }),
             Self::Children(children) => json!({ "subagents": names(children) }),
             Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
             Self::NothingToRedo | Self::Read(_) => Value::Null,

@@ -37,7 +37,7 @@ pub fn unknown_session(id: &str) -> Fault {
 pub fn elsewhere(id: &str, workspace: &Path) -> Fault {
     let place = workspace.display();
     Fault::new(NOT_FOUND, format!("Session {id} belongs to {place}, not to this `cwd`"))
-        .with(json!({ "sessionId": id, "cwd": workspace }))
+        .with(json!({ "sessionId": id, "cwd": workspace.to_string_lossy() }))
 }
 
 /// The same, for a Report about a Session that should be opened.

@@ -172,7 +172,7 @@ fn change(name: &str, edit: &Edit, context: &Context) -> Result<Exit, Report> {
     overridden(name, context);
     let output = json!({
         "key": name,
-        "file": edited.file,
+        "file": edited.file.to_string_lossy(),
         "changed": edited.is_changed,
         "still_wrong": edited.still_wrong,
     });
@@ -191,7 +191,7 @@ fn overridden(name: &str, context: &Context) {
 fn path(context: &Context) -> Result<Exit, Report> {
     let user = context.home()?.config();
     let workspace = context.folder().ok().map(|folder| paths::workspace_config(&folder));
-    let place = |path: &Path| json!({ "path": path, "exists": path.exists() });
+    let place = |path: &Path| json!({ "path": path.to_string_lossy(), "exists": path.exists() });
     let output = json!({ "user": place(&user), "workspace": workspace.as_deref().map(place) });
     let mut text = format!("{}\n", user.display());
     if let Some(workspace) = workspace.filter(|path| path.exists()) {

@@ -70,7 +70,7 @@ pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
     }, "bytes": document.len(), "turns": told.turns.len() });
     if let Some(path) = &args.output {
         replace(path, &document).map_err(|error| unwritable(path, &error))?;
-        output["file"] = json!(path);
+        output["file"] = json!(path.to_string_lossy());
         let words = format!("{} bytes in {}", document.len(), path.display());
         if !context.flags.json {
             context.notice(&words);
@@ -128,5 +128,5 @@ fn replace(path: &Path, document: &str) -> io::Result<()> {
 
 fn unwritable(path: &Path, error: &io::Error) -> Report {
     Report::new(Kind::WriteFailed, format!("{} cannot be written: {error}", path.display()))
-        .with_details(json!({ "path": path }))
+        .with_details(json!({ "path": path.to_string_lossy() }))
 }

@@ -13,6 +13,7 @@ use super::{Context, bad_argument, say};
 use crate::annex::{Annexes, Closed};
 use crate::config::duration;
 use crate::error::{Kind, Report};
+use crate::paths::as_texts;
 use crate::projection::{self, Cleared, Plan, Waste, Wish};
 use crate::render::{Envelope, clean};
 
@@ -143,18 +144,18 @@ fn envelope(
     let failed: Vec<Value> = done
         .failed
         .iter()
-        .map(|(path, reason)| json!({ "path": path, "reason": reason }))
+        .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
         .collect();
     let output = json!({
         "applied": applied,
         "plans": plans,
-        "gone_workspaces": gone,
+        "gone_workspaces": as_texts(gone),
         "totals": {
             "count": plans.iter().map(|plan| plan.waste.len()).sum::<usize>(),
             "bytes": plans.iter().map(|plan| plan.bytes()).sum::<u64>(),
         },
         "removed": { "count": done.count, "bytes": done.bytes },
-        "spared": done.spared,
+        "spared": as_texts(&done.spared),
         "failed": failed,
     });
     let mut envelope = Envelope::success("gc", output, context.started.elapsed());
@@ -162,8 +163,10 @@ fn envelope(
         envelope.ok = false;
         envelope.status = "error";
         let message = format!("{}: {reason}", path.display());
-        envelope.error =
-            Some(Report::new(Kind::WriteFailed, message).with_details(json!({ "path": path })));
+        envelope.error = Some(
+            Report::new(Kind::WriteFailed, message)
+                .with_details(json!({ "path": path.to_string_lossy() })),
+        );
     }
     envelope
 }

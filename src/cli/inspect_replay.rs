@@ -76,7 +76,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
     let window = Model::named(&preview.model).window();
     if context.flags.json {
         let mut output = json!({
-            "workspace": folder,
+            "workspace": folder.to_string_lossy(),
             "after_seq": args.after_seq,
             "events": { "in_all": events_in_all, "looked_at": events_looked_at },
             "model": preview.model,

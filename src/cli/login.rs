@@ -76,7 +76,7 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
     };
     store_all(&obtained, &store, context).await?;
     let mut facts = facts(&obtained);
-    facts["path"] = json!(store.path());
+    facts["path"] = json!(store.path().to_string_lossy());
     if context.flags.json {
         say(&Envelope::success("login", facts, context.started.elapsed()).line());
     } else {

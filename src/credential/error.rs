@@ -153,7 +153,7 @@ impl Explain for CredentialError {
             }
             CredentialError::Damaged { path, .. }
             | CredentialError::Unreadable { path, .. }
-            | CredentialError::Unwritable { path, .. } => json!({ "path": path }),
+            | CredentialError::Unwritable { path, .. } => json!({ "path": path.to_string_lossy() }),
             _ => Value::Null,
         }
     }

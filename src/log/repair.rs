@@ -19,12 +19,15 @@ pub struct Repaired {
     /// The Session that was damaged.
     pub original: SessionId,
     /// Its Log, which is as it was.
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub original_path: PathBuf,
     /// The copy, a Session of its own.
     pub session_id: SessionId,
     /// The copy's Log.
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub path: PathBuf,
     /// Where this report was written.
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub report_path: PathBuf,
     /// Events that were copied.
     pub events_kept: usize,

@@ -18,6 +18,7 @@ pub struct Verification {
     /// Whose Log it is.
     pub session_id: SessionId,
     /// Where the Log is.
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub path: PathBuf,
     /// No break was found.
     pub ok: bool,

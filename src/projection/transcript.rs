@@ -28,6 +28,7 @@ pub struct Transcript {
     pub format: &'static str,
     pub version: u32,
     pub session_id: SessionId,
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub workspace: PathBuf,
     pub started: Option<String>,
     pub model: Option<String>,

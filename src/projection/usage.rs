@@ -62,6 +62,7 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SessionRow {
     pub session_id: SessionId,
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub workspace: PathBuf,
     #[serde(flatten)]
     pub sum: Sum,

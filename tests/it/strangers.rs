@@ -10,6 +10,7 @@ use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
 use crate::support::House;
+use crate::support::desk::ran;
 use crate::support::terminal::Terminal;
 
 fn plant(folder: &Path, head: &str, body: &str) {
@@ -238,4 +239,53 @@ async fn a_role_that_names_no_tool_is_told_and_every_tool_is_known() {
     let told = house.pixir(&["agents", "validate"]).exits(0).out;
     assert!(told.contains("r.toml: line 4: there is no tool `Bash`"), "{told}");
     assert!(house.pixir(&["agents", "show", "r"]).exits(0).err.contains("no tool `Bash`"));
+}
+
+/// Every command has an answer for machines, also where the folder's name is no text.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_whose_name_is_no_text_breaks_no_answer() {
+    let house = House::with([
+        Reply::calls("write", json!({ "path": "a.txt", "content": "a\n" })),
+        Reply::says("done"),
+        Reply::says("gone on"),
+    ])
+    .await;
+    let folder = house.workspace().join(OsStr::from_bytes(b"od\xffd"));
+    std::fs::create_dir(&folder).unwrap();
+    let pixir = |args: &[&str]| ran(house.command(args).arg("--json").current_dir(&folder));
+    let first = pixir(&["write something"]).exits(0).envelope();
+    let id = first["session_id"].as_str().unwrap();
+    pixir(&["resume", id, "go on"]).exits(0);
+    let fork = pixir(&["fork", id]).exits(0).envelope()["session_id"].clone();
+    assert_ne!(fork, id);
+    for args in [
+        &["sessions"][..],
+        &["sessions", "--all"],
+        &["verify", id],
+        &["tree", id],
+        &["diagnose", id],
+        &["export", id],
+        &["inspect-replay", id],
+        &["usage"],
+        &["doctor"],
+        &["gc"],
+        &["config"],
+        &["config", "path"],
+        &["skills"],
+        &["agents"],
+        &["agents", "status", id],
+        &["changes"],
+        &["workflow", "list"],
+        &["workflow", "status"],
+        &["permissions"],
+        &["mcp", "list"],
+        &["trust"],
+        &["repair", id],
+        &["compact", id],
+        &["undo", id, "--dry-run"],
+    ] {
+        let told = pixir(args);
+        assert!(!told.err.contains("panicked"), "{args:?}: {}", told.err);
+        assert_eq!(told.envelope()["ok"], true, "{args:?}: {}{}", told.out, told.err);
+    }
 }

@@ -132,7 +132,8 @@ impl Card {
             .locations(self.look.locations.clone())
             .raw_input(self.raw_input());
         if self.has_terminal {
-            let info = json!({ "terminal_id": self.terminal(), "cwd": self.root });
+            let info =
+                json!({ "terminal_id": self.terminal(), "cwd": self.root.to_string_lossy() });
             meta.insert("terminal_info".to_owned(), info);
             call = call.content(vec![ToolCallContent::Terminal(Terminal::new(self.terminal()))]);
         }

@@ -32,7 +32,7 @@ pub fn workspace(folder: &Path, config: &Config) -> Vec<Check> {
 }
 
 pub fn writable(id: &'static str, folder: &Path) -> Check {
-    let details = json!({ "path": folder });
+    let details = json!({ "path": folder.to_string_lossy() });
     match rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
         Ok(()) => Check::new(id, Health::Passed, format!("{} can be written", folder.display()))
             .with(details),

@@ -29,6 +29,7 @@ const PROMPT: usize = 200;
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     pub session_id: SessionId,
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub path: PathBuf,
     pub bytes: u64,
     /// Who has it open.

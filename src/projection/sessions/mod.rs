@@ -39,7 +39,9 @@ const POSTURE_CHANGED: &[u8] = br#","type":"posture_changed","data":"#;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     pub session_id: SessionId,
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub workspace: PathBuf,
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub path: PathBuf,
     /// The first user message as it was written; presenters clean and cut it.
     pub title: String,

@@ -44,6 +44,7 @@ pub struct Waste {
     /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover`, `annex`,
     /// `subagent_folder` or `workspace_entry`.
     pub kind: &'static str,
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub path: PathBuf,
     pub bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,6 +71,7 @@ pub fn annex(child: SessionId, path: PathBuf) -> Waste {
 /// What may go in one Workspace.
 #[derive(Debug, Default, Serialize)]
 pub struct Plan {
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub workspace: PathBuf,
     pub waste: Vec<Waste>,
     /// Sessions that are old enough and stay all the same.
