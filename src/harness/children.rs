@@ -197,17 +197,14 @@ mod tests {
             if place(&request.history).0 > 0 {
                 return stream::pending().boxed();
             }
-            let is_result = |fact: &&Canonical| matches!(fact, Canonical::ToolResult(_));
-            let item = match request.history.facts().find(is_result) {
-                None => {
-                    let (call_id, name) = ("c_1".to_owned(), "spawn_agent".to_owned());
-                    let arguments = json!({"task": "think"}).to_string();
-                    Item::Call(Call { call_id, name, arguments })
-                }
-                Some(_) => {
-                    let (text, citations) = ("It thinks.".to_owned(), Vec::new());
-                    Item::Message { text, is_refusal: false, citations }
-                }
+            let is_result = |fact: &Canonical| matches!(fact, Canonical::ToolResult(_));
+            let item = if request.history.facts().any(is_result) {
+                let (text, citations) = ("It thinks.".to_owned(), Vec::new());
+                Item::Message { text, is_refusal: false, citations }
+            } else {
+                let (call_id, name) = ("c_1".to_owned(), "spawn_agent".to_owned());
+                let arguments = json!({"task": "think"}).to_string();
+                Item::Call(Call { call_id, name, arguments })
             };
             let end = ModelEvent::Completed(Completed::default());
             stream::iter([ModelEvent::Item(item), end].map(Ok)).boxed()
