@@ -222,7 +222,7 @@ impl Harness {
         let before = Posture::of(&history, &roster);
         let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         self.remember_workspace(workspace.root());
-        let workspace = self.own_workspace(workspace, id)?.bounded(posture.bounds()?);
+        let workspace = self.own_workspace(workspace, id, &history)?.bounded(posture.bounds()?);
         if let Some(change) = change {
             session.record(change.into()).await?;
         }
@@ -237,8 +237,10 @@ impl Harness {
         &self,
         workspace: Workspace,
         id: &SessionId,
+        history: &History,
     ) -> Result<Workspace, HarnessError> {
-        let Some(annex) = self.annexes.find(workspace.root(), id)? else { return Ok(workspace) };
+        let annex = self.annexes.place(workspace.root(), id, history)?;
+        let Some(annex) = annex else { return Ok(workspace) };
         Ok(Workspace::open(annex.folder())?.hiding(self.config.home.folder()))
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::FileType;
 use serde_json::{Value, json};
 
 use super::AnnexError;
@@ -56,8 +57,13 @@ impl Changes {
             let reason = format!("it has {} bytes, {} are allowed", look.size, limits.file);
             changes.unreadable.push((path.clone(), reason));
         }
+        // What nobody can read may be anything, and is nowhere else.
+        let unread = now.unread.iter().filter(|(path, _)| !walk::is_ignored(parent, path));
+        changes.unreadable.extend(unread.map(|(path, reason)| (path.clone(), reason.clone())));
         let paths: BTreeSet<&PathBuf> = base.entries.keys().chain(now.entries.keys()).collect();
-        for path in paths.into_iter().filter(|path| !now.left_out.contains_key(*path)) {
+        let is_seen =
+            |path: &&PathBuf| !now.left_out.contains_key(*path) && !now.unread.contains_key(*path);
+        for path in paths.into_iter().filter(is_seen) {
             let (from, mut to) = (base.state(path).cloned(), now.state(path).cloned());
             if to.is_none() {
                 // It may still be there, and only be ignored by now, or not be readable.
@@ -78,7 +84,8 @@ impl Changes {
         let folders: BTreeSet<&PathBuf> = base.folders.keys().chain(now.folders.keys()).collect();
         for path in folders {
             let (from, to) = (base.folders.get(path).copied(), now.folders.get(path).copied());
-            let is_still_there = to.is_none() && annex.root().join(path).is_dir();
+            // A link to a folder is none.
+            let is_still_there = to.is_none() && is_folder(annex, path);
             let is_noise = from.is_none() && walk::is_ignored(parent, path);
             if from != to && !is_still_there && !is_noise {
                 changes.folders.push(FolderChange { path: path.clone(), from, to });
@@ -97,7 +104,7 @@ impl Changes {
         let mut text = String::new();
         for change in &self.files {
             let note = note(change).map(|note| format!(" ({note})")).unwrap_or_default();
-            writeln!(text, "{} {}{note}", letter(change), change.path.display()).ok();
+            writeln!(text, "{} {}{note}", letter(change), shown(&change.path)).ok();
         }
         for folder in &self.folders {
             let letter = match (folder.from, folder.to) {
@@ -105,10 +112,10 @@ impl Changes {
                 (_, None) => 'D',
                 _ => 'M',
             };
-            writeln!(text, "{letter} {}/", folder.path.display()).ok();
+            writeln!(text, "{letter} {}/", shown(&folder.path)).ok();
         }
         for (path, reason) in &self.unreadable {
-            writeln!(text, "? {} ({reason})", path.display()).ok();
+            writeln!(text, "? {} ({reason})", shown(path)).ok();
         }
         text
     }
@@ -160,7 +167,7 @@ fn note(change: &Change) -> Option<String> {
         (Some(State::File { mode: old, .. }), Some(State::File { mode: new, .. })) => {
             (old != new).then(|| format!("mode {old:o} is now {new:o}"))
         }
-        (_, Some(State::Link { target })) => Some(format!("link to {}", target.0.display())),
+        (_, Some(State::Link { target })) => Some(format!("link to {}", shown(&target.0))),
         (None, Some(State::File { mode, .. })) => {
             (mode & 0o111 != 0).then(|| "executable".to_owned())
         }
@@ -168,30 +175,44 @@ fn note(change: &Change) -> Option<String> {
     }
 }
 
+/// A path for a list: on one line, whatever its name is.
+pub fn shown(path: &Path) -> String {
+    let one = |letter: char| -> String {
+        if letter.is_control() { letter.escape_default().collect() } else { letter.into() }
+    };
+    path.to_string_lossy().chars().map(one).collect()
+}
+
+fn is_folder(workspace: &Workspace, path: &Path) -> bool {
+    let seen = workspace.look_exact(path);
+    seen.is_ok_and(|seen| FileType::from_raw_mode(seen.stat.st_mode) == FileType::Directory)
+}
+
 fn difference(change: &Change, store: &Store, secrets: &Secrets) -> String {
+    let name = shown(&change.path);
     let mut text = match note(change) {
-        Some(note) => format!("# {}: {note}\n", change.path.display()),
+        Some(note) => format!("# {name}: {note}\n"),
         None => String::new(),
     };
     let content = |state: &Option<State>| match state {
         Some(State::File { sha256, .. }) => store.get(sha256).map(Some),
         _ => Ok(None),
     };
-    let shown = |path: &Path| path.display().to_string();
     match (content(&change.from), content(&change.to)) {
         (Ok(None), Ok(None)) => {}
         (Ok(old), Ok(new)) if old == new => {}
         (Ok(old), Ok(new)) => {
             let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
-            let versions = Versions { path: &change.path, old_path: None, old: &old, new: &new };
+            let versions =
+                Versions { path: Path::new(&name), old_path: None, old: &old, new: &new };
             let difference = Difference::between(versions, secrets, COMPARE_TIME);
             if !difference.text.starts_with("---") {
-                write!(text, "# {}: ", shown(&change.path)).ok();
+                write!(text, "# {name}: ").ok();
             }
             text.push_str(&difference.text);
         }
         (Err(error), _) | (_, Err(error)) => {
-            writeln!(text, "# {}: its content is not kept ({error})", shown(&change.path)).ok();
+            writeln!(text, "# {name}: its content is not kept ({error})").ok();
         }
     }
     text

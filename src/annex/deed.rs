@@ -1,23 +1,27 @@
 //! A merge that is carried out: steps that can all be taken back, and a journal of them.
 //!
-//! The journal is on disk before the first step and goes after the last. Whoever finds one knows
-//! that a process died in between, and takes back what it had done.
+//! The journal is on disk before the first step, and goes when the Log knows of the deed. Whoever finds
+//! one that the Log does not know takes back what was done: its process died, or its call was ended.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::changes::FolderChange;
+use super::changes::{FolderChange, shown};
 use super::merge::Merge;
+use super::merge_child::{MERGED, TAKEN_BACK, session_of};
+use crate::event::{Canonical, EventKind};
 use crate::id::SessionId;
+use crate::log::Log;
 use crate::snapshot::{Change, Hash, Plan, RawPath, State, Store, Tracker, restore, state_of};
 use crate::workspace::Workspace;
 
-/// The name of the journal beside a Log.
-const JOURNAL: &str = "merge.json";
+/// The journal among what a Session keeps of files: there it also keeps the contents that it names from
+/// being cleared away.
+const JOURNAL: &str = "snapshots/merge.json";
 
 /// How the drafts end that a restored file has for a moment.
 const DRAFT: &str = ".pixir-undo";
@@ -25,10 +29,42 @@ const DRAFT: &str = ".pixir-undo";
 /// Everything that one merge does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deed {
+    /// A name of its own: the same steps may be taken twice.
+    #[serde(default)]
+    name: String,
     pub child: SessionId,
     /// Where it is done.
     pub workspace: RawPath,
     pub steps: Vec<Step>,
+}
+
+/// What stands in a journal.
+#[derive(Debug, Serialize, Deserialize)]
+struct Journal {
+    #[serde(flatten)]
+    deed: Deed,
+    /// The Event by which the Log will know of it, and the record that this names.
+    #[serde(default)]
+    fact: Option<(String, Hash)>,
+}
+
+/// A deed that was done, and is not in the Log yet. Dropped like that it will be taken back.
+#[must_use]
+#[derive(Debug)]
+pub struct Done {
+    pub deed: Deed,
+    /// Where the deed of the merge is kept.
+    pub record: Hash,
+    journal: PathBuf,
+    /// Locked as long as nobody may take it for a dead one's.
+    _lock: File,
+}
+
+impl Done {
+    /// The Log knows of it.
+    pub fn recorded(self) {
+        fs::remove_file(&self.journal).ok();
+    }
 }
 
 /// One thing that is done, and can be taken back.
@@ -67,26 +103,30 @@ impl Deed {
             from: change.from.clone(),
             to: change.to.clone(),
         };
-        let (mut removed, mut new, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut opened, mut removed, mut new, mut changed) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for FolderChange { path, from, to } in &merge.folders {
             let step = |from, to| Step::Folder { path: RawPath(path.clone()), from, to };
             match (*from, *to) {
                 (_, None) => removed.push(step(*from, None)),
-                (None, Some(mode)) => {
-                    // Files are put into it before it may be for reading only.
+                (Some(old), Some(mode)) if old & 0o700 == 0o700 => {
+                    changed.push(step(Some(old), Some(mode)));
+                }
+                // Files are put into it before it may be for reading only, and after it was.
+                (from, Some(mode)) => {
                     let open = mode | 0o700;
-                    new.push(step(None, Some(open)));
+                    let first = if from.is_some() { &mut opened } else { &mut new };
+                    first.push(step(from, Some(open)));
                     changed.extend((open != mode).then(|| step(Some(open), Some(mode))));
                 }
-                (Some(_), Some(_)) => changed.push(step(*from, *to)),
             }
         }
         removed.reverse();
         changed.reverse();
-        let steps = gone.iter().map(file).chain(removed).chain(new).chain(put.iter().map(file));
-        let steps = steps.chain(changed).collect();
+        let steps = opened.into_iter().chain(gone.iter().map(file)).chain(removed).chain(new);
+        let steps = steps.chain(put.iter().map(file)).chain(changed).collect();
         let workspace = RawPath(workspace.root().to_owned());
-        Self { child: child.clone(), workspace, steps }
+        Self { name: fresh_name(), child: child.clone(), workspace, steps }
     }
 
     /// The way back.
@@ -96,7 +136,7 @@ impl Deed {
             Step::File { path, from, to } => Step::File { path, from: to, to: from },
             Step::Folder { path, from, to } => Step::Folder { path, from: to, to: from },
         });
-        Self { steps: steps.collect(), ..self.clone() }
+        Self { name: fresh_name(), steps: steps.collect(), ..self.clone() }
     }
 
     /// The files that it is about.
@@ -117,52 +157,71 @@ impl Deed {
         self.steps.iter().filter(is_strange).map(|step| step.path().to_owned()).collect()
     }
 
-    /// Keeps it in a store, so that it can be taken back one day.
-    pub fn keep(&self, store: &Store) -> io::Result<Hash> {
-        store.put(&serde_json::to_vec(self)?)
-    }
-
     /// The one that was kept under that hash.
     pub fn kept(hash: &Hash, store: &Store) -> io::Result<Self> {
         Ok(serde_json::from_slice(&store.get(hash)?)?)
     }
 
-    /// Does all steps, or none.
+    /// Does all steps, or none. What was done is kept in the store, so that it can be taken back one
+    /// day.
     pub fn carry_out(
-        &self,
+        self,
         workspace: &Workspace,
         store: &Store,
         session_folder: &Path,
         tracker: Option<&Tracker>,
-    ) -> Result<(), Broken> {
-        let trouble = |path: &Path, error: &io::Error| Broken {
-            path: path.to_owned(),
-            reason: error.to_string(),
-            left: Vec::new(),
-        };
-        let journal = session_folder.join(JOURNAL);
-        self.write_journal(&journal).map_err(|error| trouble(&journal, &error))?;
+    ) -> Result<Done, Broken> {
+        let kept = serde_json::to_vec(&self).map_err(io::Error::from);
+        let record = kept.and_then(|text| store.put(&text));
+        let record = record.map_err(|error| trouble(session_folder, &error))?;
+        self.perform((MERGED, record), workspace, store, session_folder, tracker)
+    }
+
+    /// Takes this deed, which is kept there, back: all steps, or none.
+    pub fn take_back(
+        &self,
+        record: Hash,
+        workspace: &Workspace,
+        store: &Store,
+        session_folder: &Path,
+    ) -> Result<Done, Broken> {
+        let back = self.inverse();
+        let done = back.perform((TAKEN_BACK, record), workspace, store, session_folder, None)?;
+        Ok(Done { deed: self.clone(), ..done })
+    }
+
+    fn perform(
+        self,
+        fact: (&str, Hash),
+        workspace: &Workspace,
+        store: &Store,
+        session_folder: &Path,
+        tracker: Option<&Tracker>,
+    ) -> Result<Done, Broken> {
+        let place = session_folder.join(JOURNAL);
+        let journal = Journal { deed: self, fact: Some((fact.0.to_owned(), fact.1)) };
+        let lock = journal.write(&place).map_err(|error| trouble(&place, &error))?;
+        let Journal { deed, .. } = journal;
         if let Some(tracker) = tracker {
             note(tracker.before_command(), session_folder);
-            self.files().for_each(|path| note(tracker.before_write(path, None), path));
+            deed.files().for_each(|path| note(tracker.before_write(path, None), path));
         }
-        let mut done = Self { steps: Vec::new(), ..self.clone() };
-        for step in &self.steps {
+        let mut done = Self { steps: Vec::new(), ..deed.clone() };
+        for step in &deed.steps {
             match step.take(workspace, store) {
                 Ok(true) => done.steps.push(step.clone()),
                 Ok(false) => {}
                 Err(error) => {
                     let left = done.inverse().force(workspace, store);
-                    fs::remove_file(&journal).ok();
+                    fs::remove_file(&place).ok();
                     return Err(Broken { left, ..trouble(step.path(), &error) });
                 }
             }
         }
         if let Some(tracker) = tracker {
-            self.files().for_each(|path| note(tracker.after_change(path), path));
+            deed.files().for_each(|path| note(tracker.after_change(path), path));
         }
-        fs::remove_file(&journal).ok();
-        Ok(())
+        Ok(Done { deed, record: fact.1, journal: place, _lock: lock })
     }
 
     /// Takes every step that can be taken, and names the others.
@@ -172,21 +231,6 @@ impl Deed {
             Some((step.path().to_owned(), error.to_string()))
         };
         self.steps.iter().filter_map(failed).collect()
-    }
-
-    fn write_journal(&self, place: &Path) -> io::Result<()> {
-        if let Some(folder) = place.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(place)?;
-        let written = serde_json::to_vec(self).map_err(io::Error::from);
-        let written =
-            written.and_then(|text| file.write_all(&text)).and_then(|()| file.sync_data());
-        if written.is_err() {
-            fs::remove_file(place).ok();
-        }
-        written
     }
 
     /// Removes what a killed process left beside the files: drafts that never got their name.
@@ -211,6 +255,49 @@ impl Deed {
     }
 }
 
+impl Journal {
+    /// Writes it; it is locked before it has its name, and as long as the answer is held.
+    fn write(&self, place: &Path) -> io::Result<File> {
+        let folder = place.parent().unwrap_or(Path::new("/"));
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let draft = place.with_extension(format!("{}.draft", fresh_name()));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        let text = serde_json::to_vec(self).map_err(io::Error::from);
+        let written = text.and_then(|text| {
+            file.lock()?;
+            file.write_all(&text)?;
+            file.sync_data()?;
+            // A name that is taken stays another's.
+            fs::hard_link(&draft, place)
+        });
+        fs::remove_file(&draft).ok();
+        written?;
+        File::open(folder)?.sync_data().ok();
+        Ok(file)
+    }
+
+    /// Whether the Log of its Session knows that it was done.
+    fn is_recorded(&self, session_folder: &Path) -> io::Result<bool> {
+        let Some((name, record)) = &self.fact else { return Ok(false) };
+        let Some((logs, id)) = session_of(session_folder) else { return Ok(false) };
+        let reading = Log::read(&logs, &id).map_err(io::Error::other)?;
+        Ok(reading.events.iter().any(|event| match event.kind() {
+            EventKind::Canonical(Canonical::SubagentEvent(life)) if life.event == *name => {
+                life.extra.get("record").and_then(|it| it.as_str()) == Some(&*record.to_string())
+            }
+            _ => false,
+        }))
+    }
+}
+
+fn fresh_name() -> String {
+    format!("{:016x}", fastrand::u64(..))
+}
+
+fn trouble(path: &Path, error: &io::Error) -> Broken {
+    Broken { path: path.to_owned(), reason: error.to_string(), left: Vec::new() }
+}
+
 /// That something cannot be taken back later stops nobody from doing it now.
 fn note(kept: io::Result<()>, path: &Path) {
     if let Err(error) = kept {
@@ -230,30 +317,41 @@ impl std::fmt::Display for Recovered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "a merge of {} was cut off, and what it had written was taken back", self.child)?;
         let left: Vec<String> =
-            self.left.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect();
+            self.left.iter().map(|(path, why)| format!("{} ({why})", shown(path))).collect();
         if left.is_empty() { Ok(()) } else { write!(f, ", but not {}", left.join(", ")) }
     }
 }
 
-/// Takes back a merge that was cut off, if there was one.
+/// Takes back a merge that was cut off, if there was one. One that is going on is waited for.
 pub fn recover(
     workspace: &Workspace,
     store: &Store,
     session_folder: &Path,
 ) -> io::Result<Option<Recovered>> {
-    let journal = session_folder.join(JOURNAL);
-    let text = match fs::read(&journal) {
+    let place = session_folder.join(JOURNAL);
+    let mut file = match File::open(&place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
+    file.lock()?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    if file.metadata()?.nlink() == 0 {
+        return Ok(None);
+    }
     // One that is not whole was never begun.
-    let Ok(deed) = serde_json::from_slice::<Deed>(&text) else {
-        fs::remove_file(&journal)?;
+    let Ok(journal) = serde_json::from_slice::<Journal>(&text) else {
+        fs::remove_file(&place)?;
         return Ok(None);
     };
+    if journal.is_recorded(session_folder)? {
+        fs::remove_file(&place)?;
+        return Ok(None);
+    }
+    let Journal { deed, .. } = journal;
     deed.clear_drafts(workspace);
     let left = deed.inverse().force(workspace, store);
-    fs::remove_file(&journal)?;
+    fs::remove_file(&place)?;
     Ok(Some(Recovered { child: deed.child, left }))
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::changes::shown;
 use super::deed::Broken;
 use super::merge::Conflict;
 use crate::error::{Explain, Kind};
@@ -45,6 +46,8 @@ pub enum AnnexError {
     OddPath,
     #[error("{} has changes that are not committed", folder.display())]
     Dirty { folder: PathBuf },
+    #[error("{} has commits that are on no branch, up to {commit}", folder.display())]
+    Loose { folder: PathBuf, commit: String },
     #[error("git {what} failed: {said}")]
     Git { what: String, said: String },
     #[error(transparent)]
@@ -53,10 +56,12 @@ pub enum AnnexError {
     Busy { child: SessionId, pid: u32 },
     #[error("nothing was merged: {}", told(.0))]
     Conflicts(Vec<Conflict>),
-    #[error("{} could not be written: {}; {}", .0.path.display(), .0.reason, rolled_back(.0))]
+    #[error("{} could not be written: {}; {}", shown(&.0.path), .0.reason, rolled_back(.0))]
     Broken(Broken),
     #[error("the child {0} works in no Workspace of its own")]
     NoAnnex(String),
+    #[error("the child {child} has no Workspace of its own any more")]
+    Closed { child: SessionId },
     #[error("a bug of ours")]
     Crashed,
 }
@@ -77,7 +82,7 @@ impl AnnexError {
 }
 
 fn told(conflicts: &[Conflict]) -> String {
-    let one = |conflict: &Conflict| format!("{} ({})", conflict.path.display(), conflict.reason);
+    let one = |conflict: &Conflict| format!("{} ({})", shown(&conflict.path), conflict.reason);
     let named: Vec<String> = conflicts.iter().take(NAMED).map(one).collect();
     let more = conflicts.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -89,7 +94,7 @@ fn rolled_back(broken: &Broken) -> String {
         return "what was written before was taken back".to_owned();
     }
     let left: Vec<String> =
-        broken.left.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect();
+        broken.left.iter().map(|(path, why)| format!("{} ({why})", shown(path))).collect();
     format!("this could not be taken back: {}", left.join(", "))
 }
 
@@ -99,14 +104,17 @@ impl Explain for AnnexError {
             Self::Survey(_) | Self::TooLarge { .. } | Self::OddPath => Kind::InvalidArgs,
             Self::Copy(_) | Self::Keep(_) | Self::Broken(_) => Kind::WriteFailed,
             Self::Lost(_) => Kind::ReadFailed,
-            Self::Unfinished { .. } | Self::Gone { .. } | Self::NoAnnex(_) => Kind::NotFound,
+            Self::Unfinished { .. }
+            | Self::Gone { .. }
+            | Self::NoAnnex(_)
+            | Self::Closed { .. } => Kind::NotFound,
             Self::NoRepository { .. } | Self::NoCommit | Self::NotInRepository { .. } => {
                 Kind::InvalidArgs
             }
             Self::Git { .. } => Kind::CommandFailed,
             Self::Command(error) => error.kind(),
             Self::Busy { .. } => Kind::Busy,
-            Self::Conflicts(_) | Self::Dirty { .. } => Kind::FileChanged,
+            Self::Conflicts(_) | Self::Dirty { .. } | Self::Loose { .. } => Kind::FileChanged,
             Self::Crashed => Kind::Internal,
         }
     }
@@ -150,9 +158,23 @@ impl Explain for AnnexError {
                  config, or let the child work in the shared Workspace"
             }
             Self::Unfinished { is_being_made: true } => "wait a moment, then run this again",
-            Self::Unfinished { .. } | Self::Gone { .. } => "start another child",
-            Self::NoRepository { .. } | Self::NotInRepository { .. } => {
+            Self::Unfinished { .. } | Self::Gone { .. } | Self::Lost(_) => "start another child",
+            Self::Closed { .. } => {
+                "what it did is in its parent's Workspace: go on with its parent, or start another \
+                 child there"
+            }
+            Self::NoRepository { .. } | Self::NotInRepository { .. } | Self::OddPath => {
                 "use workspace `isolated` or `shared`"
+            }
+            Self::Git { .. } => {
+                "mend what git says, or use workspace `isolated`, which needs no git"
+            }
+            Self::Copy(_) | Self::Keep(_) => {
+                "see that there is room and that you may write in `~/.pixir/workspaces` and in \
+                 `.pixir`, then try again"
+            }
+            Self::Loose { commit, .. } => {
+                return vec![format!("name them with `git branch NAME {commit}`, then try again")];
             }
             Self::NoCommit => "commit something first, or use workspace `isolated`",
             Self::Busy { .. } => "wait until it has ended",
@@ -164,12 +186,7 @@ impl Explain for AnnexError {
             Self::Broken(_) => "mend that, then merge again",
             Self::NoAnnex(_) => "a child of workspace `shared` has already changed the files here",
             Self::Command(error) => return error.next_actions(),
-            Self::Copy(_)
-            | Self::Keep(_)
-            | Self::Lost(_)
-            | Self::OddPath
-            | Self::Git { .. }
-            | Self::Crashed => return Vec::new(),
+            Self::Crashed => return Vec::new(),
         };
         vec![action.to_owned()]
     }

@@ -7,8 +7,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::AnnexError;
+use super::ending::remove_tree;
 use super::lease::Branch;
-use super::{AnnexError, remove_tree};
 use crate::id::SessionId;
 use crate::sandbox::Profile;
 use crate::snapshot::RawPath;
@@ -18,8 +19,9 @@ use crate::workspace::project_folders;
 /// How long git may take; a checkout of a large repository is most of it.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What keeps git from starting programs that a repository names, as far as it can be told.
-const QUIETLY: &str = "git --no-pager -c core.hooksPath=/dev/null -c core.fsmonitor=false \
+/// What keeps git from starting programs that a repository names, as far as it can be told; and in
+/// words that are known here.
+const QUIETLY: &str = "LC_ALL=C git --no-pager -c core.hooksPath=/dev/null -c core.fsmonitor=false \
     -c gc.auto=0 -c maintenance.auto=false";
 
 /// What is asked about a Workspace.
@@ -143,6 +145,24 @@ impl Git<'_> {
         let words = [&*name, OsStr::new(&branch.start)];
         self.run(self.site, &top, &format!("{at} update-ref -d"), &words).await?;
         Ok(None)
+    }
+
+    /// Refuses a worktree whose last commit would be nowhere without it.
+    pub async fn refuse_loose(&self, branch: &Branch) -> Result<(), AnnexError> {
+        let (tree, top) = (self.site.join(TREE), [branch.top.0.clone()]);
+        if !tree.is_dir() {
+            return Ok(());
+        }
+        let asked = format!("{} rev-list --max-count=1 HEAD --not '--glob=refs/*'", at(&tree));
+        let commit = match self.run(&tree, &top, &asked, &[]).await {
+            // Nothing was committed on this one yet.
+            Err(AnnexError::Git { said, .. }) if said.contains("'HEAD'") => String::new(),
+            other => other?,
+        };
+        match commit.trim() {
+            "" => Ok(()),
+            commit => Err(AnnexError::Loose { folder: tree, commit: commit.to_owned() }),
+        }
     }
 
     async fn run(

@@ -161,6 +161,23 @@ impl Lease {
         self.base.is_none() && file.is_ok_and(|file| file.try_lock().is_err())
     }
 
+    /// The same for a Workspace that has the child's Log: it may have been moved since. `None` when it
+    /// is about another's Session.
+    pub fn brought_to(mut self, logs: &Path, home: &Home) -> io::Result<Option<Self>> {
+        if self.logs.0 == logs {
+            return Ok(Some(self));
+        }
+        if self.has_log() == Some(true) || !paths::log(logs, &self.child).exists() {
+            return Ok(None);
+        }
+        if self.workspace == self.logs {
+            self.workspace = RawPath(logs.to_owned());
+        }
+        self.logs = RawPath(logs.to_owned());
+        self.write(home)?;
+        Ok(Some(self))
+    }
+
     /// How long ago it was written.
     pub fn age(&self, home: &Home) -> Duration {
         let written = fs::metadata(place(home, &self.child)).and_then(|found| found.modified());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::changes::{Changes, FolderChange};
 use super::lease::Woven;
 use super::lines::{self, Overlap};
-use crate::snapshot::{Change, Plan, State, Store, in_the_way, state_of};
+use crate::snapshot::{Change, Plan, State, Store, in_the_way, state_of, staying};
 use crate::workspace::Workspace;
 
 /// The largest text that is merged line by line.
@@ -50,6 +50,8 @@ pub enum Reason {
     TooLarge,
     /// Both changed its mode.
     Modes,
+    /// Both changed where a link points.
+    Links,
     /// It is a link on one side and something else on another.
     Kinds,
     /// What the child found is not kept any more.
@@ -74,6 +76,7 @@ impl Reason {
             Reason::Binary => "binary",
             Reason::TooLarge => "too_large",
             Reason::Modes => "modes",
+            Reason::Links => "links",
             Reason::Kinds => "kinds",
             Reason::Lost => "lost",
             Reason::InTheWay => "in_the_way",
@@ -106,6 +109,7 @@ impl std::fmt::Display for Reason {
             Reason::Binary => "both changed it, and it is no text",
             Reason::TooLarge => "both changed it, and it is too large to be merged",
             Reason::Modes => "both changed its mode",
+            Reason::Links => "both changed where it points",
             Reason::Kinds => "it is a link on one side and a file on the other",
             Reason::Lost => "both changed it, and what the child found is not kept any more",
             Reason::InTheWay => "something else stands there",
@@ -163,6 +167,9 @@ impl Merge {
                 .collect(),
             ..Plan::default()
         };
+        // A folder that holds more than the child knew stays, and that is all there is to do.
+        let staying = staying(&plan, ground.workspace);
+        merge.folders.retain(|it| it.to.is_some() || !staying.contains(&it.path));
         for path in in_the_way(&plan, ground.workspace) {
             merge.refuse(&path, Reason::InTheWay);
         }
@@ -253,7 +260,10 @@ fn verdict(
     Ok(match (found, left, now) {
         (_, None, _) => Err(Reason::RemovedByChild),
         (Some(_), _, None) => Err(Reason::RemovedByParent),
-        (None, Some(State::File { .. }), Some(State::File { .. })) => Err(Reason::BothMade),
+        (None, Some(_), Some(_)) => Err(Reason::BothMade),
+        (Some(State::Link { .. }), Some(State::Link { .. }), Some(State::Link { .. })) => {
+            Err(Reason::Links)
+        }
         (
             Some(State::File { sha256: base, mode: base_mode }),
             Some(State::File { sha256: theirs, mode: their_mode }),

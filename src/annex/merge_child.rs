@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Annex, AnnexError, Annexes, Changes, Deed, Merge, recover};
+use super::changes::shown;
+use super::{Annex, AnnexError, Annexes, Changes, Done, Merge, recover};
 use crate::disk;
 use crate::event::{Canonical, Extra, SubagentEvent};
 use crate::id::SessionId;
@@ -56,7 +57,7 @@ impl MergeChild {
 }
 
 /// The Workspace of a Session's Log, and its id.
-fn session_of(folder: &Path) -> Option<(PathBuf, SessionId)> {
+pub fn session_of(folder: &Path) -> Option<(PathBuf, SessionId)> {
     let id = SessionId::parse(folder.file_name()?.to_str()?).ok()?;
     // Beneath `.pixir/sessions`.
     Some((folder.ancestors().nth(3)?.to_owned(), id))
@@ -94,11 +95,13 @@ impl Tool for MergeChild {
         let (own, inside) = (annex.clone(), context.clone());
         let work = move || carry_out(&own, &inside, is_dry);
         let done = disk::work(work).await.unwrap_or(Err(AnnexError::Crashed));
-        let Done { look, deed } = done.map_err(|error| ToolError::from(&error))?;
-        if let Some((deed, hash)) = &deed {
-            context.signals.record(merged(&annex, deed, hash)).await?;
+        let (look, done) = done.map_err(|error| ToolError::from(&error))?;
+        let is_done = done.is_some();
+        if let Some(done) = done {
+            context.signals.record(merged(&annex, &done)).await?;
+            done.recorded();
         }
-        Ok(told(&look, deed.is_some(), is_dry))
+        Ok(told(&look, is_done, is_dry))
     }
 }
 
@@ -106,12 +109,6 @@ impl Tool for MergeChild {
 struct Look {
     changes: Changes,
     merge: Merge,
-}
-
-struct Done {
-    look: Look,
-    /// What was done, and where it is kept.
-    deed: Option<(Deed, Hash)>,
 }
 
 fn look(annex: &Annex, context: &ToolContext) -> Result<Look, AnnexError> {
@@ -125,7 +122,12 @@ fn look(annex: &Annex, context: &ToolContext) -> Result<Look, AnnexError> {
     Ok(Look { changes, merge })
 }
 
-fn carry_out(annex: &Annex, context: &ToolContext, is_dry: bool) -> Result<Done, AnnexError> {
+/// Merges, unless it is only asked what would be; the second is what was done.
+fn carry_out(
+    annex: &Annex,
+    context: &ToolContext,
+    is_dry: bool,
+) -> Result<(Look, Option<Done>), AnnexError> {
     annex.refuse_busy()?;
     let store = annex.store();
     if !is_dry {
@@ -133,12 +135,11 @@ fn carry_out(annex: &Annex, context: &ToolContext, is_dry: bool) -> Result<Done,
     }
     let look = look(annex, context)?;
     if is_dry || (look.merge.is_done()) {
-        return Ok(Done { look, deed: None });
+        return Ok((look, None));
     }
     let tracker = context.tracker.as_ref();
-    let deed = annex.carry_out(&look.merge, &look.changes, &context.workspace, tracker)?;
-    let hash = deed.keep(&store).map_err(AnnexError::Keep)?;
-    Ok(Done { look, deed: Some((deed, hash)) })
+    let done = annex.carry_out(&look.merge, &look.changes, &context.workspace, tracker)?;
+    Ok((look, Some(done)))
 }
 
 fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
@@ -147,7 +148,7 @@ fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
     if !merge.conflicts.is_empty() {
         writeln!(text, "{} in conflict:", counted(merge.conflicts.len())).ok();
         for conflict in &merge.conflicts {
-            writeln!(text, "! {}: {}", conflict.path.display(), conflict.reason).ok();
+            writeln!(text, "! {}: {}", shown(&conflict.path), conflict.reason).ok();
         }
     }
     let first = match (changes.is_empty(), merge.is_done(), is_done) {
@@ -159,7 +160,7 @@ fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
     writeln!(text, "{first}").ok();
     for change in &merge.files {
         let woven = if merge.woven.contains(&change.path) { " (both changed it)" } else { "" };
-        writeln!(text, "{}{woven}", change.path.display()).ok();
+        writeln!(text, "{}{woven}", shown(&change.path)).ok();
     }
     let mut details = merge.json();
     details["dry_run"] = json!(is_dry);
@@ -176,16 +177,16 @@ pub const MERGED: &str = "merged";
 pub const TAKEN_BACK: &str = "merge_taken_back";
 
 /// The fact that a child's changes came to its parent.
-pub fn merged(annex: &Annex, deed: &Deed, record: &Hash) -> Canonical {
-    event(annex, MERGED, deed, record)
+pub fn merged(annex: &Annex, done: &Done) -> Canonical {
+    event(annex, MERGED, done)
 }
 
 /// The fact that they went again.
-pub fn taken_back(annex: &Annex, deed: &Deed, record: &Hash) -> Canonical {
-    event(annex, TAKEN_BACK, deed, record)
+pub fn taken_back(annex: &Annex, done: &Done) -> Canonical {
+    event(annex, TAKEN_BACK, done)
 }
 
-fn event(annex: &Annex, name: &str, deed: &Deed, record: &Hash) -> Canonical {
+fn event(annex: &Annex, name: &str, Done { deed, record, .. }: &Done) -> Canonical {
     let files: Vec<String> =
         deed.files().take(NAMED).map(|path| path.to_string_lossy().into_owned()).collect();
     let count = deed.files().count();

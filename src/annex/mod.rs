@@ -9,6 +9,7 @@ mod base;
 mod changes;
 mod copy;
 mod deed;
+mod ending;
 mod error;
 mod git;
 mod lease;
@@ -24,20 +25,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-pub use changes::Changes;
-pub use deed::{Deed, recover};
+pub use changes::{Changes, shown};
+pub use deed::{Deed, Done, recover};
 pub use error::AnnexError;
 pub use merge::{Conflict, Merge};
 pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};
 
 use crate::config::{Config, Durability};
 use crate::disk;
-use crate::event::PermissionMode;
+use crate::event::{Canonical, PermissionMode};
+use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Folder, holder};
 use crate::paths::{self, Home};
@@ -47,12 +49,10 @@ use crate::tool::Commands;
 use crate::workspace::Workspace;
 use base::{Base, Bases};
 use changes::Scene;
+use ending::remove_tree;
 use git::Git;
 use lease::{Lease, Woven};
 use merge::Ground;
-
-/// A child that has no Log yet may be on its way; after this long it is not.
-const NEWBORN: Duration = Duration::from_hours(1);
 
 /// How many copies are made at the same time; more only wait for the same disk.
 const COPIERS: usize = 4;
@@ -204,7 +204,12 @@ impl Annexes {
         let made = made.await;
         drop(making);
         if let Err(error) = made {
-            git.remove(&branch, true).await.ok();
+            // A branch of that name that was there before is not ours to remove.
+            let is_others =
+                matches!(&error, AnnexError::Git { said, .. } if said.contains("already exists"));
+            if !is_others {
+                git.remove(&branch, true).await.ok();
+            }
             remove_tree(&site).ok();
             lease.remove(home).ok();
             return Err(error);
@@ -215,20 +220,11 @@ impl Annexes {
     /// The annex of a child whose Log is in this Workspace; `None` when it works there itself.
     pub fn find(&self, logs: &Path, child: &SessionId) -> Result<Option<Annex>, AnnexError> {
         let Shared { home, .. } = &*self.0;
-        let Some(mut lease) = Lease::read(home, child).map_err(AnnexError::Keep)? else {
+        let lease = Lease::read(home, child).map_err(AnnexError::Keep)?;
+        let own = lease.map(|lease| lease.brought_to(logs, home));
+        let Some(lease) = own.transpose().map_err(AnnexError::Keep)?.flatten() else {
             return Ok(None);
         };
-        if lease.logs.0 != logs {
-            // The Workspace was moved, or somebody else has a Session of that name.
-            if lease.has_log().is_some() {
-                return Ok(None);
-            }
-            if lease.workspace == lease.logs {
-                lease.workspace = RawPath(logs.to_owned());
-            }
-            lease.logs = RawPath(logs.to_owned());
-            lease.write(home).map_err(AnnexError::Keep)?;
-        }
         if lease.base.is_none() {
             return Err(AnnexError::Unfinished { is_being_made: lease.is_being_made(home) });
         }
@@ -238,10 +234,31 @@ impl Annexes {
         Ok(Some(self.annex(lease)))
     }
 
+    /// The annex of a Session with this History. One that had its own never works anywhere else.
+    pub fn place(
+        &self,
+        logs: &Path,
+        child: &SessionId,
+        history: &History,
+    ) -> Result<Option<Annex>, AnnexError> {
+        let found = self.find(logs, child)?;
+        let Some(Canonical::SessionStarted(first)) = history.facts().next() else {
+            return Ok(found);
+        };
+        let mode = first.extra.get("workspace_mode").and_then(|mode| mode.as_str());
+        match found {
+            None if mode.is_some_and(|mode| mode != "shared") => {
+                Err(AnnexError::Closed { child: child.clone() })
+            }
+            found => Ok(found),
+        }
+    }
+
     /// The annexes of all children whose Logs are in this Workspace, by the child's id.
     pub fn of_workspace(&self, logs: &Path) -> Vec<Annex> {
-        let leases = Lease::all(&self.0.home).into_iter();
-        let own = leases.filter(|lease| lease.logs.0 == logs && lease.base.is_some());
+        let home = &self.0.home;
+        let leases = Lease::all(home).into_iter().filter(|lease| lease.base.is_some());
+        let own = leases.filter_map(|lease| lease.brought_to(logs, home).ok().flatten());
         own.map(|lease| self.annex(lease)).collect()
     }
 
@@ -250,66 +267,6 @@ impl Annexes {
         let mut annexes = self.of_workspace(logs);
         annexes.retain(|annex| annex.parent() == parent);
         annexes
-    }
-
-    /// The child's annex goes when everything in it is in the parent's Workspace as well, and stays
-    /// when something is nowhere else.
-    pub async fn close(&self, annex: &Annex) -> Result<Closed, AnnexError> {
-        let own = annex.clone();
-        let looked = disk::work(move || own.unmerged()).await;
-        let changes = looked.unwrap_or(Err(AnnexError::Crashed))?;
-        if changes > 0 {
-            return Ok(Closed::Kept { changes });
-        }
-        self.remove(&annex.lease).await
-    }
-
-    /// Clears away what belongs to nobody: annexes that were never finished, and those of children
-    /// whose Log is gone. A worktree with something that is not committed stays. Says which child's
-    /// annexes went, and which stayed and why.
-    pub async fn collect(&self) -> Vec<(SessionId, Result<Closed, AnnexError>)> {
-        let mut collected = Vec::new();
-        for lease in self.ownerless() {
-            collected.push((lease.child.clone(), self.remove(&lease).await));
-        }
-        collected
-    }
-
-    /// Names what `collect` would clear away.
-    pub fn waste(&self) -> Vec<(SessionId, PathBuf)> {
-        let home = &self.0.home;
-        self.ownerless().into_iter().map(|lease| (lease.child.clone(), lease.site(home))).collect()
-    }
-
-    fn ownerless(&self) -> Vec<Lease> {
-        let Shared { home, .. } = &*self.0;
-        let is_dead = |lease: &Lease| match lease.base {
-            None => !lease.is_being_made(home),
-            Some(_) => lease.has_log() == Some(false) && lease.age(home) > NEWBORN,
-        };
-        Lease::all(home).into_iter().filter(is_dead).collect()
-    }
-
-    async fn remove(&self, lease: &Lease) -> Result<Closed, AnnexError> {
-        let Shared { home, .. } = &*self.0;
-        let site = lease.site(home);
-        let mut branch = None;
-        if let Some(own) = lease.branch.as_ref().filter(|own| own.top.0.is_dir()) {
-            // What was never finished holds nothing of anybody; and what is merged is not lost.
-            let is_saved = lease.base.is_none()
-                || self.annex(lease.clone()).unmerged().is_ok_and(|count| count == 0);
-            if site.is_dir() {
-                branch = self.git(&site).remove(own, is_saved).await?;
-            }
-        }
-        match remove_tree(&site) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(AnnexError::Keep(error));
-            }
-            _ => {}
-        }
-        lease.remove(home).map_err(AnnexError::Keep)?;
-        Ok(Closed::Removed { branch })
     }
 
     fn git<'a>(&'a self, site: &'a Path) -> Git<'a> {
@@ -334,25 +291,6 @@ fn lease_of(wanted: &Wanted, folder: PathBuf) -> Lease {
         branch: None,
         woven: Vec::new(),
     }
-}
-
-/// Removes a folder with everything in it, also where a folder may only be read.
-fn remove_tree(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let Err(error) = std::fs::remove_dir_all(folder) else { return Ok(()) };
-    if error.kind() != io::ErrorKind::PermissionDenied {
-        return Err(error);
-    }
-    let mut waiting = vec![folder.to_owned()];
-    while let Some(folder) = waiting.pop() {
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
-        for entry in std::fs::read_dir(&folder)?.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                waiting.push(entry.path());
-            }
-        }
-    }
-    std::fs::remove_dir_all(folder)
 }
 
 /// The annex of one child.
@@ -408,12 +346,20 @@ impl Annex {
 
     /// Refuses while the child is at work: what it leaves is not known yet.
     pub fn refuse_busy(&self) -> Result<(), AnnexError> {
-        let folder = Folder::open(self.lease.logs.as_ref()).ok().flatten();
-        let log = folder.and_then(|folder| folder.read_log(&self.lease.child).ok());
-        match log.and_then(|log| holder(&log)) {
+        match self.writer_of(&self.lease.child) {
             Some(pid) => Err(AnnexError::Busy { child: self.lease.child.clone(), pid }),
             None => Ok(()),
         }
+    }
+
+    /// Whether neither the child nor its parent is open anywhere.
+    fn is_at_rest(&self) -> bool {
+        [&self.lease.child, &self.lease.parent].into_iter().all(|id| self.writer_of(id).is_none())
+    }
+
+    fn writer_of(&self, id: &SessionId) -> Option<u32> {
+        let folder = Folder::open(self.lease.logs.as_ref()).ok().flatten()?;
+        holder(&folder.read_log(id).ok()?)
     }
 
     /// What the child made of what it found; `parent` says what is ignored.
@@ -446,15 +392,15 @@ impl Annex {
         changes: &Changes,
         parent: &Workspace,
         tracker: Option<&Tracker>,
-    ) -> Result<Deed, AnnexError> {
+    ) -> Result<Done, AnnexError> {
         if !merge.conflicts.is_empty() {
             return Err(AnnexError::Conflicts(merge.conflicts.clone()));
         }
         let deed = Deed::of(merge, self.child(), parent);
-        deed.carry_out(parent, &self.store(), &self.parent_folder(), tracker)
-            .map_err(AnnexError::Broken)?;
+        let done = deed.carry_out(parent, &self.store(), &self.parent_folder(), tracker);
+        let done = done.map_err(AnnexError::Broken)?;
         self.remember(merge, changes).map_err(AnnexError::Keep)?;
-        Ok(deed)
+        Ok(done)
     }
 
     /// Notes which texts were made from two.

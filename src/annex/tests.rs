@@ -96,7 +96,10 @@ impl Yard {
 
     fn merged(&self, annex: &Annex) -> Result<Deed, AnnexError> {
         let changes = annex.changes(&self.workspace).unwrap();
-        annex.carry_out(&self.planned(annex), &changes, &self.workspace, None)
+        let done = annex.carry_out(&self.planned(annex), &changes, &self.workspace, None)?;
+        let deed = done.deed.clone();
+        done.recorded();
+        Ok(deed)
     }
 }
 
@@ -390,7 +393,7 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
         let annex = yard.annexes.find(&yard.work(), annex.child()).unwrap().unwrap();
         assert!(yard.planned(&annex).is_done(), "{seed} {round}: it is all there");
         let (store, folder) = (annex.store(), annex.parent_folder());
-        deed.inverse().carry_out(&yard.workspace, &store, &folder, None).unwrap();
+        deed.inverse().carry_out(&yard.workspace, &store, &folder, None).unwrap().recorded();
         let mut back = picture(&yard.work());
         let mut before = before;
         // A folder that lost its last file may go with it.
@@ -422,7 +425,11 @@ fn a_merge_that_fails_in_the_middle_is_taken_back() {
     assert!(matches!(&error, AnnexError::Broken(broken) if broken.left.is_empty()), "{error}");
     assert!(error.to_string().contains("taken back"), "{error}");
     assert_eq!(picture(&yard.work()), before);
-    assert_eq!(fs::read_dir(annex.parent_folder()).unwrap().count(), 0, "no journal is left");
+    assert_eq!(
+        fs::read_dir(annex.parent_folder().join("snapshots")).unwrap().count(),
+        0,
+        "no journal is left"
+    );
 }
 
 #[test]
@@ -447,10 +454,57 @@ fn folders_come_and_go_with_their_modes() {
     assert_eq!(now[Path::new("new/deep/file")].1, b"x");
     deed.inverse()
         .carry_out(&yard.workspace, &annex.store(), &annex.parent_folder(), None)
-        .unwrap();
+        .unwrap()
+        .recorded();
     let back = picture(&yard.work());
     assert!(back.contains_key(Path::new("gone/inner")) && !back.contains_key(Path::new("new")));
     set_mode(&inside.join("new/deep"), 0o755);
+}
+
+#[tokio::test]
+async fn an_annex_stays_while_one_that_branched_off_it_has_something_that_is_nowhere_else() {
+    let yard = Yard::new();
+    fs::write(yard.work().join("a"), "x").unwrap();
+    let annex = yard.annex();
+    let workspace = Workspace::open(annex.folder()).unwrap();
+    let wanted = Wanted { parent: annex.child().clone(), workspace, ..yard.wanted() };
+    let inner = yard.annexes.make(wanted).await.unwrap();
+    fs::write(inner.folder().join("b"), "nowhere else").unwrap();
+    assert_eq!(yard.annexes.close(&annex).await.unwrap(), Closed::Kept { changes: 1 });
+    assert!(annex.folder().exists() && inner.folder().exists());
+    fs::write(annex.folder().join("b"), "nowhere else").unwrap();
+    fs::write(yard.work().join("b"), "nowhere else").unwrap();
+    assert_eq!(yard.annexes.close(&annex).await.unwrap(), Closed::Removed { branch: None });
+    assert!(!annex.folder().exists() && !inner.folder().exists());
+}
+
+#[test]
+fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
+    let yard = Yard::new();
+    fs::create_dir(yard.work().join("ro")).unwrap();
+    fs::write(yard.work().join("ro/a"), "old\n").unwrap();
+    set_mode(&yard.work().join("ro"), 0o555);
+    let annex = yard.annex();
+    for (mode, text) in [(0o755, "new\n"), (0o577, "newer\n")] {
+        set_mode(&annex.folder().join("ro"), 0o755);
+        fs::write(annex.folder().join("ro/a"), text).unwrap();
+        set_mode(&annex.folder().join("ro"), mode);
+        let deed = Deed::of(&yard.planned(&annex), annex.child(), &yard.workspace);
+        let mut now = 0o555;
+        let mut back = 0;
+        for step in deed.steps.iter().chain(&deed.inverse().steps) {
+            match step {
+                deed::Step::Folder { from, to, .. } => {
+                    assert_eq!(*from, Some(now), "each begins where the other ended");
+                    now = to.unwrap();
+                    back += usize::from(now == mode);
+                }
+                deed::Step::File { .. } => assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps),
+            }
+        }
+        assert_eq!((now, back), (0o555, 1));
+    }
+    set_mode(&yard.work().join("ro"), 0o755);
 }
 
 #[test]

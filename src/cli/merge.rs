@@ -1,6 +1,7 @@
 //! `pixir merge`: a child's changes come to the Workspace of its parent, or go back again.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use super::exit::Exit;
 use super::keyboard::{forget_typed, read_line};
 use super::undo::manners;
 use super::{Context, say};
-use crate::annex::{self, Annex, AnnexError, Changes, Deed, Merge};
+use crate::annex::{self, Annex, AnnexError, Changes, Deed, Done, Merge, shown};
 use crate::error::{Kind, Report};
 use crate::event::Canonical;
 use crate::harness::bounds_of;
@@ -67,15 +68,18 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let parent = parent_workspace(&named.annex, &history, context)?;
         recover(&named.annex, &parent, context)?;
-        let (done, fact) = if args.undo {
+        let (what, done) = if args.undo {
             take_back(&named, &parent, &history, context)?
         } else {
             bring(&named, &parent, context)?
         };
-        if let Some(fact) = fact {
-            session.record(fact).await.map_err(|error| Report::from(&error))?;
+        if let Some(done) = done {
+            let fact = if args.undo { annex::taken_back } else { annex::merged };
+            let recorded = session.record(fact(&named.annex, &done)).await;
+            recorded.map_err(|error| Report::from(&error))?;
+            done.recorded();
         }
-        Ok(told(&done, context))
+        Ok(told(&what, context))
     })
 }
 
@@ -111,21 +115,18 @@ fn bring(
     named: &Named,
     parent: &Workspace,
     context: &Context,
-) -> Result<(Told, Option<Canonical>), Report> {
+) -> Result<(Told, Option<Done>), Report> {
     let Named { annex, .. } = named;
     let (merge, changes) = plan(annex, parent)?;
-    let done = Told::of_merge(&merge, false);
+    let what = Told::of_merge(&merge, false);
     if merge.is_done() {
-        return Ok((done, None));
+        return Ok((what, None));
     }
     if merge.conflicts.is_empty() {
-        agree(&done, "Merge this?", context)?;
+        agree(&what, "Merge this?", context)?;
     }
     let carried = annex.carry_out(&merge, &changes, parent, None);
-    let deed = carried.map_err(|error| Report::from(&error))?;
-    let kept = deed.keep(&annex.store()).map_err(AnnexError::Keep);
-    let record = kept.map_err(|error| Report::from(&error))?;
-    Ok((done, Some(annex::merged(annex, &deed, &record))))
+    Ok((what, Some(carried.map_err(|error| Report::from(&error))?)))
 }
 
 fn take_back(
@@ -133,23 +134,23 @@ fn take_back(
     parent: &Workspace,
     history: &History,
     context: &Context,
-) -> Result<(Told, Option<Canonical>), Report> {
+) -> Result<(Told, Option<Done>), Report> {
     let Named { annex, .. } = named;
     let (deed, record) = last_merge(annex, history)?;
     let back = deed.inverse();
     let strangers = back.strangers(parent);
     if !strangers.is_empty() {
-        let named: Vec<_> = strangers.iter().map(|path| path.to_string_lossy()).collect();
+        let named: Vec<_> = strangers.iter().map(|path| shown(path)).collect();
         let message = format!("somebody else changed {} since", named.join(", "));
         return Err(Report::new(Kind::FileChanged, message)
             .with_details(json!({ "files": named }))
             .with_next_actions(vec!["put those back by hand, then run this again".to_owned()]));
     }
-    let done = Told::of_deed(&back, false);
-    agree(&done, "Take this back?", context)?;
-    let carried = back.carry_out(parent, &annex.store(), &annex.parent_folder(), None);
-    carried.map_err(|broken| Report::from(&AnnexError::Broken(broken)))?;
-    Ok((done, Some(annex::taken_back(annex, &deed, &record))))
+    let what = Told::of_deed(&back, false);
+    agree(&what, "Take this back?", context)?;
+    let carried = deed.take_back(record, parent, &annex.store(), &annex.parent_folder());
+    let done = carried.map_err(|broken| Report::from(&AnnexError::Broken(broken)))?;
+    Ok((what, Some(done)))
 }
 
 /// The last merge of this child that was not taken back.
@@ -195,19 +196,18 @@ impl Told {
                 (Some(_), Some(_)) if merge.woven.contains(&change.path) => "merge ",
                 (Some(_), Some(_)) => "change",
             };
-            lines.push(format!("{verb} {}", change.path.display()));
+            lines.push(format!("{verb} {}", shown(&change.path)));
         }
-        let folders =
-            merge.folders.iter().map(|folder| format!("folder {}/", folder.path.display()));
+        let folders = merge.folders.iter().map(|folder| format!("folder {}/", shown(&folder.path)));
         lines.extend(folders);
-        let conflict = |it: &annex::Conflict| format!("{}: {}", it.path.display(), it.reason);
+        let conflict = |it: &annex::Conflict| format!("{}: {}", shown(&it.path), it.reason);
         let conflicts = merge.conflicts.iter().map(conflict).collect();
         Self { is_dry, lines, conflicts, facts: merge.json(), is_back: false }
     }
 
     fn of_deed(back: &Deed, is_dry: bool) -> Self {
-        let files: Vec<String> = back.files().map(|path| path.display().to_string()).collect();
-        let lines = files.iter().map(|path| format!("restore {path}")).collect();
+        let files: Vec<_> = back.files().map(Path::to_string_lossy).collect();
+        let lines = back.files().map(|path| format!("restore {}", shown(path))).collect();
         let facts = json!({ "files": files });
         Self { is_dry, lines, conflicts: Vec::new(), facts, is_back: true }
     }

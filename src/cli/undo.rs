@@ -95,16 +95,16 @@ fn rewind(
         return Err(unknown(&id));
     }
     let config = context.settings(Some(&folder))?.config;
-    let annex = annexes(context, &config).find(&folder, &id);
+    let reading = Log::read(&folder, &id).map_err(|error| Report::from(&error))?;
+    let read = History::from_events(reading.events);
+    let annex = annexes(context, &config).place(&folder, &id, &read);
     let annex = annex.map_err(|error| Report::from(&error))?;
     let files = annex.as_ref().map_or(folder.as_path(), Annex::folder);
     let workspace = Workspace::open(files).map_err(|error| Report::from(&error))?;
     let session_folder = paths::session_folder(&folder, &id);
     let site = Site { workspace, session_folder, limits: Limits::of(config.undo) };
     if context.flags.dry_run {
-        let reading = Log::read(&folder, &id).map_err(|error| Report::from(&error))?;
-        let history = History::from_events(reading.events);
-        let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
+        let rewind = look(&read, &site).map_err(|error| Report::from(&error))?;
         return Ok(told(&rewind, None, &id, kind, context));
     }
     in_runtime(async {

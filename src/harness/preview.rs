@@ -59,7 +59,7 @@ impl Harness {
         supposed: Supposed<'_>,
     ) -> Result<Preview, HarnessError> {
         let logs = workspace.root();
-        let own = self.own_workspace(workspace.clone(), id)?;
+        let own = self.own_workspace(workspace.clone(), id, &history)?;
         let workspace = own.hiding(self.config.home.folder());
         let orphans = if supposed.is_running { Vec::new() } else { history.orphans() };
         let suppose = |history: &mut History, fact: Canonical| {

@@ -16,6 +16,8 @@ pub struct Manifest {
     pub folders: BTreeMap<PathBuf, u32>,
     /// Files that are not kept, because there is a limit; known by how they looked.
     pub left_out: BTreeMap<PathBuf, Look>,
+    /// What could not be read, and why. It is not written down: the next look may be luckier.
+    pub unread: BTreeMap<PathBuf, String>,
 }
 
 /// One file or link.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use manifest::Manifest;
 pub use plan::{Change, Direction, Plan, Reason};
 pub use record::{Record, Tracker, last_manifest};
-pub use restore::{Here, Restored, in_the_way, missing, restore};
+pub use restore::{Here, Restored, in_the_way, missing, restore, staying};
 pub use store::{Hold, Store};
 pub use survey::{Limits, Refused, Survey, state_of};
 

@@ -46,13 +46,7 @@ pub fn missing(plan: &Plan, store: &Store) -> Vec<PathBuf> {
 /// Names what stands where a file must be put and is not the plan's to remove: a folder that is
 /// not empty then, or a file where a folder is needed.
 pub fn in_the_way(plan: &Plan, workspace: &Workspace) -> Vec<PathBuf> {
-    let gone: BTreeSet<&Path> = plan
-        .changes
-        .iter()
-        .filter(|change| change.to.is_none())
-        .map(|change| change.path.as_path())
-        .chain(plan.remove.iter().map(PathBuf::as_path))
-        .collect();
+    let gone = gone_by(plan);
     let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for change in plan.changes.iter().filter(|change| change.to.is_some()) {
         // Whoever was seen has been looked at with everything above.
@@ -70,6 +64,20 @@ pub fn in_the_way(plan: &Plan, workspace: &Workspace) -> Vec<PathBuf> {
         }
     }
     found.into_iter().collect()
+}
+
+/// Names the folders that a plan would remove, and that hold something more than it knows.
+pub fn staying(plan: &Plan, workspace: &Workspace) -> BTreeSet<PathBuf> {
+    let gone = gone_by(plan);
+    let stays = |folder: &&PathBuf| !goes(folder, &gone, workspace);
+    plan.remove.iter().filter(stays).cloned().collect()
+}
+
+/// What is not there any more after a plan.
+fn gone_by(plan: &Plan) -> BTreeSet<&Path> {
+    let files = plan.changes.iter().filter(|change| change.to.is_none());
+    let files = files.map(|change| change.path.as_path());
+    files.chain(plan.remove.iter().map(PathBuf::as_path)).collect()
 }
 
 fn is_folder(workspace: &Workspace, path: &Path) -> Option<bool> {

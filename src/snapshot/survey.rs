@@ -88,7 +88,11 @@ struct Eye<'w> {
     workspace: &'w Workspace,
     folder: Option<(Vec<u8>, OwnedFd)>,
     found: Vec<Found>,
+    unread: Unread,
 }
+
+/// What could not be read, and why.
+type Unread = Vec<(PathBuf, String)>;
 
 impl Eye<'_> {
     fn look(&mut self, path: &[u8], sort: Sort) -> Result<(), Errno> {
@@ -119,7 +123,7 @@ impl Survey<'_> {
     pub fn take(&self, known: Option<&Manifest>) -> Result<Manifest, Refused> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let fresh = i128::try_from(now.saturating_sub(TICK).as_nanos()).unwrap_or(i128::MAX);
-        let mut found = self.names()?;
+        let (mut found, mut not_read) = self.names()?;
         self.check_total(&found)?;
         found.sort_unstable_by(|one, other| one.path.cmp(&other.path));
         let (mut entries, mut folders, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
@@ -152,16 +156,22 @@ impl Survey<'_> {
         });
         for (piece, kept) in pieces.into_iter().zip(kept) {
             for (path, kept) in piece.iter().zip(kept?) {
-                let Some((state, look)) = kept else { continue };
-                entries.push((path.clone(), Entry { state, look: settled(look, fresh) }));
+                match kept {
+                    Kept::Yes(state, look) => {
+                        let look = settled(look, fresh);
+                        entries.push((path.clone(), Entry { state, look }));
+                    }
+                    Kept::Gone => {}
+                    Kept::Unread(errno) => not_read.push((path.clone(), errno.to_string())),
+                }
             }
         }
         let entries = entries.into_iter().collect();
         let (folders, left_out) = (folders.into_iter().collect(), left_out.into_iter().collect());
-        Ok(Manifest { entries, folders, left_out })
+        Ok(Manifest { entries, folders, left_out, unread: not_read.into_iter().collect() })
     }
 
-    fn names(&self) -> Result<Vec<Found>, Refused> {
+    fn names(&self) -> Result<(Vec<Found>, Unread), Refused> {
         let stop = Stop::after(self.limits.time);
         let everything = Walk {
             workspace: self.workspace,
@@ -173,15 +183,33 @@ impl Survey<'_> {
             depth: usize::MAX,
             shares_files: true,
         };
-        let eye = || Eye { workspace: self.workspace, folder: None, found: Vec::new() };
+        let eye = || Eye {
+            workspace: self.workspace,
+            folder: None,
+            found: Vec::new(),
+            unread: Vec::new(),
+        };
+        let named =
+            |path: &[u8], errno: Errno| (PathBuf::from(OsStr::from_bytes(path)), errno.to_string());
         let (eyes, tally) = walk(&everything, eye, |eye: &mut Eye<'_>, _, name| {
-            eye.look(name.path, name.sort).ok();
+            if let Err(errno) = eye.look(name.path, name.sort)
+                && !is_gone(errno)
+            {
+                eye.unread.push(named(name.path, errno));
+            }
             true
         });
         if tally.stopped.is_some() {
             return Err(Refused::TooSlow { limit: self.limits.time });
         }
-        Ok(eyes.into_iter().flat_map(|eye| eye.found).collect())
+        let places = tally.first_unreadable.iter();
+        let mut unread: Unread = places.map(|(path, errno)| named(path, *errno)).collect();
+        let mut found = Vec::new();
+        for eye in eyes {
+            found.extend(eye.found);
+            unread.extend(eye.unread);
+        }
+        Ok((found, unread))
     }
 
     fn check_total(&self, found: &[Found]) -> Result<(), Refused> {
@@ -211,8 +239,8 @@ impl Survey<'_> {
                     continue;
                 }
                 None => match self.keep(path)? {
-                    Some((state, _)) => state,
-                    None => continue,
+                    Kept::Yes(state, _) => state,
+                    Kept::Gone | Kept::Unread(_) => continue,
                 },
             };
             bytes += own.size;
@@ -237,15 +265,30 @@ impl Survey<'_> {
         Ok(())
     }
 
-    /// Keeps the content of a file; one that is gone or cannot be read is passed over.
-    fn keep(&self, path: &Path) -> Result<Option<(State, Look)>, Refused> {
-        let Ok(Some((bytes, look))) = read(self.workspace, path, self.limits.file) else {
-            return Ok(None);
+    /// Keeps the content of a file.
+    fn keep(&self, path: &Path) -> Result<Kept, Refused> {
+        let (bytes, look) = match read(self.workspace, path, self.limits.file) {
+            Ok(Some(read)) => read,
+            Err(errno) if !is_gone(errno) => return Ok(Kept::Unread(errno)),
+            Ok(None) | Err(_) => return Ok(Kept::Gone),
         };
         let kept = self.store.put(&bytes);
         let sha256 = kept.map_err(|source| Refused::Keep { path: path.to_owned(), source })?;
-        Ok(Some((State::File { sha256, mode: look.mode }, look)))
+        Ok(Kept::Yes(State::File { sha256, mode: look.mode }, look))
     }
+}
+
+/// What came of an attempt to keep a file.
+enum Kept {
+    Yes(State, Look),
+    /// It is not there any more, or is no file.
+    Gone,
+    Unread(Errno),
+}
+
+/// Whether somebody took it away or put something else there, meanwhile.
+fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::ISDIR)
 }
 
 /// Whether a survey would see this path, that is, whether it is not ignored.

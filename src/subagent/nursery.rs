@@ -171,7 +171,7 @@ impl Nursery {
         match found {
             Some(annex) => self.open(&annex),
             None if record.workspace == WorkspaceMode::Shared => Ok(of.base.workspace.clone()),
-            None => Err(Report::from(&AnnexError::NoAnnex(record.id.clone()))),
+            None => Err(Report::from(&AnnexError::Closed { child: child.clone() })),
         }
     }
 

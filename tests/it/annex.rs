@@ -16,9 +16,9 @@ use crate::support::House;
 use crate::support::house::{PIXIR, logs, newest_log};
 use crate::support::{leaks, tracer, transcript};
 
-type Picture = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+pub type Picture = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
-fn picture(folder: &Path) -> Picture {
+pub fn picture(folder: &Path) -> Picture {
     let mut picture = Picture::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(inside) = waiting.pop() {
@@ -45,20 +45,20 @@ fn picture(folder: &Path) -> Picture {
 }
 
 /// A house with a parent Session, and children of it.
-struct Family {
-    house: House,
-    nursery: Nursery,
-    parent: String,
+pub struct Family {
+    pub house: House,
+    pub nursery: Nursery,
+    pub parent: String,
 }
 
 impl Family {
     /// The parent has said one thing; these replies are for what comes.
-    async fn with(replies: impl IntoIterator<Item = Reply>) -> Self {
+    pub async fn with(replies: impl IntoIterator<Item = Reply>) -> Self {
         let house = House::with([Reply::says("hello")].into_iter().chain(replies)).await;
         Self::in_house(house, |_| {})
     }
 
-    fn in_house(house: House, adjust: impl FnOnce(&mut Config)) -> Self {
+    pub fn in_house(house: House, adjust: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(Home::new(house.home().join(".pixir")));
         config.durability = Durability::None;
         adjust(&mut config);
@@ -72,7 +72,7 @@ impl Family {
         Self { house, nursery, parent }
     }
 
-    async fn child(&self, mode: &str) -> (String, PathBuf) {
+    pub async fn child(&self, mode: &str) -> (String, PathBuf) {
         let workspace = self.house.workspace();
         self.nursery.child(&workspace, &self.parent, "sub_1", mode).await.unwrap()
     }
@@ -82,7 +82,7 @@ impl Family {
     }
 
     /// What the parent's Log tells of its children: what happened, to whom, which files.
-    fn merges(&self) -> Vec<(String, String, Vec<String>)> {
+    pub fn merges(&self) -> Vec<(String, String, Vec<String>)> {
         let log = self.house.workspace().join(format!(".pixir/sessions/{}.ndjson", self.parent));
         let text = fs::read_to_string(log).unwrap();
         let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -98,17 +98,17 @@ impl Family {
             .collect()
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         let log = self.house.workspace().join(format!(".pixir/sessions/{}.ndjson", self.parent));
         transcript::of(&log, &self.house.workspace())
     }
 }
 
-fn id_of(log: &Path) -> String {
+pub fn id_of(log: &Path) -> String {
     log.file_stem().unwrap().to_str().unwrap().to_owned()
 }
 
-fn git(folder: &Path, args: &[&str]) -> String {
+pub fn git(folder: &Path, args: &[&str]) -> String {
     let mut command = Command::new("git");
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
     command.env("HOME", folder).env("GIT_CONFIG_NOSYSTEM", "1");
@@ -526,7 +526,7 @@ async fn killed_in_the_middle_of_a_merge_it_is_taken_back_and_can_be_done_again(
         }
         states += 1;
         let again = family.house.pixir(&["merge", &child]).exits(0);
-        let journal = format!(".pixir/sessions/{}/merge.json", family.parent);
+        let journal = format!(".pixir/sessions/{}/snapshots/merge.json", family.parent);
         assert!(!here.join(journal).exists(), "state {states}");
         // Killed after its last step, there may be nothing more to do; before, it begins anew.
         assert!(

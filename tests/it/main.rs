@@ -58,6 +58,8 @@ mod kill;
 mod login;
 /// Servers that bring tools.
 mod mcp;
+/// Merges where it gets odd: nothing is lost, nothing is half done.
+mod merging;
 /// Proxies and certificates.
 mod network;
 /// Patches of several files.

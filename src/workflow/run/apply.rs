@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::step::Inputs;
 use super::{NAMED, Stage};
-use crate::annex::{self, Annex, AnnexError, Deed};
+use crate::annex::{self, Annex, AnnexError, Done};
 use crate::disk;
 use crate::error::{Explain, Report};
 use crate::id::SessionId;
-use crate::snapshot::{Hash, Store, Tracker};
+use crate::snapshot::{Store, Tracker};
 use crate::workflow::checkpoint::{Artifact, Bundle};
 use crate::workflow::digest::digest;
 use crate::workflow::outcome::{Readiness, StepStatus};
@@ -84,8 +84,8 @@ impl Stage {
             (annex.clone(), self.workspace.clone(), self.tracker.clone());
         let merging = move || merge(&own, &workspace, tracker.as_ref());
         let merged = disk::work(merging).await.unwrap_or(Err(AnnexError::Crashed));
-        let deed = match merged {
-            Ok(deed) => deed,
+        let done = match merged {
+            Ok(done) => done,
             Err(error) => {
                 let reason = match error {
                     AnnexError::Conflicts(_) => "conflicts",
@@ -100,11 +100,12 @@ impl Stage {
             Bundle::new(&step.id, StepStatus::Completed, Readiness::CheckpointReady, String::new());
         bundle.child_session_id = Some(child.to_string());
         let mut files: Vec<String> = Vec::new();
-        if let Some((deed, hash)) = &deed {
+        if let Some(done) = done {
             let session = self.family.session();
-            let recorded = session.record(annex::merged(&annex, deed, hash)).await;
+            let recorded = session.record(annex::merged(&annex, &done)).await;
             recorded.map_err(|error| Report::from(&error))?;
-            files = deed.files().map(|path| path.to_string_lossy().into_owned()).collect();
+            files = done.deed.files().map(|path| path.to_string_lossy().into_owned()).collect();
+            done.recorded();
             bundle.artifacts.push(Artifact {
                 kind: "merge".to_owned(),
                 provenance: "artifact".to_owned(),
@@ -143,7 +144,7 @@ fn merge(
     annex: &Annex,
     workspace: &Workspace,
     tracker: Option<&Tracker>,
-) -> Result<Option<(Deed, Hash)>, AnnexError> {
+) -> Result<Option<Done>, AnnexError> {
     annex.refuse_busy()?;
     let store: Store = annex.store();
     annex::recover(workspace, &store, &annex.parent_folder()).map_err(AnnexError::Keep)?;
@@ -152,7 +153,5 @@ fn merge(
     if merge.is_done() {
         return Ok(None);
     }
-    let deed = annex.carry_out(&merge, &changes, workspace, tracker)?;
-    let hash = deed.keep(&store).map_err(AnnexError::Keep)?;
-    Ok(Some((deed, hash)))
+    annex.carry_out(&merge, &changes, workspace, tracker).map(Some)
 }

@@ -1,0 +1,146 @@
+//! How annexes end: what is nowhere else stays, everything else is cleared away.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::lease::Lease;
+use super::{Annex, AnnexError, Annexes, Closed, Shared};
+use crate::disk;
+use crate::id::SessionId;
+use crate::paths;
+use crate::snapshot::Store;
+
+/// A child that has no Log yet may be on its way; after this long it is not.
+const NEWBORN: Duration = Duration::from_hours(1);
+
+impl Annexes {
+    /// The child's annex goes when everything in it is in the parent's Workspace as well, and stays
+    /// when something is nowhere else.
+    pub async fn close(&self, annex: &Annex) -> Result<Closed, AnnexError> {
+        // What children of the child changed could go nowhere without it.
+        for inner in self.within(annex) {
+            if let Closed::Kept { changes } = Box::pin(self.close(&inner)).await? {
+                return Ok(Closed::Kept { changes });
+            }
+        }
+        let own = annex.clone();
+        let looked = disk::work(move || own.unmerged()).await;
+        let changes = looked.unwrap_or(Err(AnnexError::Crashed))?;
+        if changes > 0 {
+            return Ok(Closed::Kept { changes });
+        }
+        self.remove(&annex.lease).await
+    }
+
+    /// Clears away what belongs to nobody: annexes that were never finished, and those of children
+    /// whose Log is gone. A worktree with something that is not committed stays. Says which child's
+    /// annexes went, and which stayed and why.
+    pub async fn collect(&self) -> Vec<(SessionId, Result<Closed, AnnexError>)> {
+        let mut collected = Vec::new();
+        for lease in self.ownerless() {
+            collected.push((lease.child.clone(), self.remove(&lease).await));
+        }
+        collected
+    }
+
+    /// The same, and those of children at rest that have nothing which is not in their parent's too.
+    pub async fn collect_all(&self) -> Vec<(SessionId, Result<Closed, AnnexError>)> {
+        let mut collected = self.collect().await;
+        for annex in self.merged() {
+            collected.push((annex.child().clone(), self.close(&annex).await));
+        }
+        collected
+    }
+
+    /// Names what `collect_all` would clear away.
+    pub fn waste(&self) -> Vec<(SessionId, PathBuf)> {
+        let home = &self.0.home;
+        let merged = self.merged().into_iter().map(|annex| annex.lease);
+        let all = self.ownerless().into_iter().chain(merged);
+        all.map(|lease| (lease.child.clone(), lease.site(home))).collect()
+    }
+
+    /// The annexes of children that nobody is at, when everything in them is merged.
+    fn merged(&self) -> Vec<Annex> {
+        let home = &self.0.home;
+        let is_old = |lease: &Lease| {
+            lease.base.is_some() && lease.has_log() == Some(true) && lease.age(home) > NEWBORN
+        };
+        let old = Lease::all(home).into_iter().filter(is_old).map(|lease| self.annex(lease));
+        old.filter(|annex| self.is_merged(annex)).collect()
+    }
+
+    fn is_merged(&self, annex: &Annex) -> bool {
+        let is_own = annex.is_at_rest() && matches!(annex.unmerged(), Ok(0));
+        is_own && self.within(annex).iter().all(|inner| self.is_merged(inner))
+    }
+
+    /// The annexes that branched off this one.
+    fn within(&self, annex: &Annex) -> Vec<Annex> {
+        let is_within = |lease: &Lease| {
+            lease.base.is_some() && lease.workspace == annex.lease.folder && lease.folder.0.is_dir()
+        };
+        let leases = Lease::all(&self.0.home).into_iter().filter(is_within);
+        leases.map(|lease| self.annex(lease)).collect()
+    }
+
+    fn ownerless(&self) -> Vec<Lease> {
+        let Shared { home, .. } = &*self.0;
+        let is_dead = |lease: &Lease| match lease.base {
+            None => !lease.is_being_made(home),
+            // A store that does not know the base is not the one where the Log was: the Workspace was
+            // moved, and another stands there now.
+            Some(base) => {
+                let store = Store::new(paths::snapshots(lease.logs.as_ref()));
+                lease.has_log() == Some(false) && lease.age(home) > NEWBORN && store.has(&base)
+            }
+        };
+        Lease::all(home).into_iter().filter(is_dead).collect()
+    }
+
+    async fn remove(&self, lease: &Lease) -> Result<Closed, AnnexError> {
+        let Shared { home, .. } = &*self.0;
+        let site = lease.site(home);
+        let mut branch = None;
+        if let Some(own) = lease.branch.as_ref().filter(|own| own.top.0.is_dir()) {
+            // What was never finished holds nothing of anybody; and what is merged is not lost.
+            let is_saved = lease.base.is_none()
+                || self.annex(lease.clone()).unmerged().is_ok_and(|count| count == 0);
+            if site.is_dir() {
+                let git = self.git(&site);
+                if lease.base.is_some() {
+                    git.refuse_loose(own).await?;
+                }
+                branch = git.remove(own, is_saved).await?;
+            }
+        }
+        match remove_tree(&site) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(AnnexError::Keep(error));
+            }
+            _ => {}
+        }
+        lease.remove(home).map_err(AnnexError::Keep)?;
+        Ok(Closed::Removed { branch })
+    }
+}
+
+/// Removes a folder with everything in it, also where a folder may only be read.
+pub fn remove_tree(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let Err(error) = std::fs::remove_dir_all(folder) else { return Ok(()) };
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return Err(error);
+    }
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(folder) = waiting.pop() {
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
+        for entry in std::fs::read_dir(&folder)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    std::fs::remove_dir_all(folder)
+}
