@@ -56,6 +56,14 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
     assert!(!tracer::kill_when(&back, |command| family.house.dress(command), is_lost));
     assert_eq!((family.house.read("a"), family.merges().len()), ("old\n".into(), 4));
 
+    // What was killed before it began leaves nothing that stays.
+    let draft = journal.with_extension("draft");
+    assert!(run(&mut || draft.exists()));
+    family.house.pixir(&["merge", &child, "--dry-run"]).exits(0);
+    family.house.pixir(&["merge", &child]).exits(0);
+    assert!(is_written() && !draft.exists() && !journal.exists());
+    family.house.pixir(&["merge", &child, "--undo"]).exits(0);
+
     // Killed when it is recorded, it stays, although its journal is still there.
     let before = count(r#""event":"merged""#);
     assert!(run(&mut || journal.exists() && count(r#""event":"merged""#) > before));
