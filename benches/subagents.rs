@@ -12,7 +12,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use pixir::scripted::{Received, Reply, Script, Server};
@@ -37,13 +37,15 @@ const MORE_FILES: usize = 40;
 /// How much longer 64 children may take than one.
 const CROWD: f64 = 1.2;
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == MODEL) {
-        return serve();
+        serve();
+        return ExitCode::SUCCESS;
     }
     let asked: Vec<usize> = arguments.iter().filter_map(|word| word.parse().ok()).collect();
-    measure(if asked.is_empty() { &LADDER } else { &asked });
+    let counts = measure(if asked.is_empty() { &LADDER } else { &asked });
+    if counts { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The model: answers by what the user said, for ever.
@@ -121,7 +123,8 @@ struct Taken {
     faults: Vec<String>,
 }
 
-fn measure(ladder: &[usize]) {
+/// Runs everything, and says whether all of it counts.
+fn measure(ladder: &[usize]) -> bool {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/benchmarks/subagents");
     std::fs::create_dir_all(&folder).unwrap();
     let mut cases: Vec<Case> = Vec::new();
@@ -152,9 +155,7 @@ fn measure(ladder: &[usize]) {
     let report = report(&runs, &summary);
     std::fs::write(folder.join("report.md"), &report).unwrap();
     println!("{report}");
-    if runs.iter().any(|run| !run.counts()) {
-        std::process::exit(1);
-    }
+    runs.iter().all(Taken::counts)
 }
 
 fn run(case: Case) -> Taken {

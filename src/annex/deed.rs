@@ -260,16 +260,12 @@ impl Journal {
     fn write(&self, place: &Path) -> io::Result<File> {
         let folder = place.parent().unwrap_or(Path::new("/"));
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let draft = place.with_extension(format!("{}.draft", fresh_name()));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        let text = serde_json::to_vec(self).map_err(io::Error::from);
-        let written = text.and_then(|text| {
-            file.lock()?;
-            file.write_all(&text)?;
-            file.sync_data()?;
-            // A name that is taken stays another's.
-            fs::hard_link(&draft, place)
-        });
+        let draft = place.with_extension("draft");
+        let text = serde_json::to_vec(self)?;
+        let mut file = locked(&draft)?;
+        let written = file.write_all(&text).and_then(|()| file.sync_data());
+        // A name that is taken stays another's.
+        let written = written.and_then(|()| fs::hard_link(&draft, place));
         fs::remove_file(&draft).ok();
         written?;
         File::open(folder)?.sync_data().ok();
@@ -287,6 +283,23 @@ impl Journal {
             }
             _ => false,
         }))
+    }
+}
+
+/// An empty file of that name that nobody else writes; one that a dead process left is taken over.
+fn locked(place: &Path) -> io::Result<File> {
+    loop {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(place)?;
+        file.lock()?;
+        // Whoever had it meanwhile may have given it its other name.
+        let is_still = fs::metadata(place).is_ok_and(|now| {
+            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino()))
+        });
+        if is_still {
+            file.set_len(0)?;
+            return Ok(file);
+        }
     }
 }
 

@@ -48,6 +48,10 @@ impl Annexes {
     pub async fn collect_all(&self) -> Vec<(SessionId, Result<Closed, AnnexError>)> {
         let mut collected = self.collect().await;
         for annex in self.merged() {
+            // It may have gone with the one that it branched off.
+            if !annex.folder().is_dir() {
+                continue;
+            }
             collected.push((annex.child().clone(), self.close(&annex).await));
         }
         collected

@@ -125,10 +125,9 @@ pub struct Driver<'a> {
     /// When the first one was shown; what was typed before is no answer to it.
     asked_at: Instant,
     can_ask: bool,
-    /// A signal asked not only the Turn but Pixir to end.
-    leaving: bool,
-    /// A signal asked the Turn to end, which may have been over by then.
-    was_stopped: bool,
+    /// What a signal asked for during the Turn, which may have been over by then: that it ends, or that
+    /// Pixir does.
+    asked: Option<Asked>,
     /// There are, or were, children.
     has_children: bool,
     /// What goes with the next prompt.
@@ -211,8 +210,7 @@ impl<'a> Driver<'a> {
             questions: VecDeque::new(),
             asked_at: Instant::now(),
             can_ask,
-            leaving: false,
-            was_stopped: false,
+            asked: None,
             has_children: false,
             attachments: Vec::new(),
             _demo: demo,
@@ -338,7 +336,7 @@ impl<'a> Driver<'a> {
 
     /// A Log that cannot be written makes every later prompt a waste.
     fn must_leave(&self, ending: &Ending) -> bool {
-        self.leaving || exit::of_ending(ending) == Exit::LogUnwritable
+        self.asked == Some(Asked::Leave) || exit::of_ending(ending) == Exit::LogUnwritable
     }
 
     /// Runs one Turn to its end and shows it.
@@ -355,7 +353,7 @@ impl<'a> Driver<'a> {
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut unread = false;
-        self.was_stopped = false;
+        self.asked = None;
         let mut stopping: Option<JoinHandle<()>> = None;
         loop {
             match self.next(&mut ticker).await {
@@ -375,8 +373,7 @@ impl<'a> Driver<'a> {
                 }
                 Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
                 Wake::Signal(asked) => {
-                    self.leaving = asked == Asked::Leave;
-                    self.was_stopped = true;
+                    self.asked = Some(asked);
                     stopping = Some(stop(&self.conversation));
                 }
             }

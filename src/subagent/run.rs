@@ -109,10 +109,9 @@ impl End {
 
     fn failed(reason: &str, report: &Report) -> Self {
         // What can be done about it is known here, and by nobody later.
-        let advice: String =
-            report.next_actions().iter().map(|action| format!("\n- {action}")).collect();
-        let message = format!("{}: {}{advice}", report.kind, report.message);
-        Self::new(Status::Failed, reason, message)
+        let mut lines = vec![format!("{}: {}", report.kind, report.message)];
+        lines.extend(report.next_actions().iter().map(|action| format!("- {action}")));
+        Self::new(Status::Failed, reason, lines.join("\n"))
     }
 }
 

@@ -46,7 +46,7 @@ impl Driver<'_> {
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (mut stop, mut stopping): (_, Option<JoinHandle<()>>) = (Some(stop), None);
-        if self.was_stopped {
+        if self.asked.is_some() {
             // It came when the Turn was just over, and is about everything that is left.
             stopping = stop.take().map(tokio::spawn);
         }
