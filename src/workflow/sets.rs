@@ -118,13 +118,12 @@ impl Set {
                 _ if !begins.starts_with(other_begins) && !other_begins.starts_with(begins) => {
                     false
                 }
-                (Some(ours), Some(theirs)) => match ours.meets_within(theirs, work) {
-                    Some(is_met) => is_met,
-                    None => {
+                (Some(ours), Some(theirs)) => {
+                    ours.meets_within(theirs, work).unwrap_or_else(|| {
                         *work = 0;
                         true
-                    }
-                },
+                    })
+                }
                 // What cannot be compared may be anywhere.
                 _ => true,
             })

@@ -91,10 +91,9 @@ impl Run<'_> {
         let steps = &self.workflow.steps;
         let mut is_wanted = vec![false; steps.len()];
         for (place, step) in steps.iter().enumerate() {
-            if let Some(source) = step.apply.as_deref().filter(|_| !kept.is_kept[place]) {
-                if let Some(source) = kept.places.get(source) {
-                    is_wanted[*source] = true;
-                }
+            let source = step.apply.as_deref().filter(|_| !kept.is_kept[place]);
+            if let Some(source) = source.and_then(|source| kept.places.get(source)) {
+                is_wanted[*source] = true;
             }
         }
         let has_files = |place: usize| {
