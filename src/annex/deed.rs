@@ -184,9 +184,10 @@ impl Deed {
         workspace: &Workspace,
         store: &Store,
         session_folder: &Path,
+        tracker: Option<&Tracker>,
     ) -> Result<Done, Broken> {
         let back = self.inverse();
-        let done = back.perform((TAKEN_BACK, record), workspace, store, session_folder, None)?;
+        let done = back.perform((TAKEN_BACK, record), workspace, store, session_folder, tracker)?;
         Ok(Done { deed: self.clone(), ..done })
     }
 

@@ -151,7 +151,7 @@ fn take_back(
     }
     let what = Told::of_deed(&back, false);
     agree(&what, "Take this back?", context)?;
-    let carried = deed.take_back(record, parent, &annex.store(), &annex.parent_folder());
+    let carried = deed.take_back(record, parent, &annex.store(), &annex.parent_folder(), None);
     let done = carried.map_err(|broken| Report::from(&AnnexError::Broken(broken)))?;
     Ok((what, Some(done)))
 }

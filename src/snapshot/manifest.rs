@@ -1,6 +1,6 @@
 //! A Manifest: everything that a survey of the Workspace saw, at one moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +69,22 @@ impl Manifest {
     /// What a path was; `None` when it was not there, or was not kept.
     pub fn state(&self, path: &std::path::Path) -> Option<&State> {
         self.entries.get(path).map(|entry| &entry.state)
+    }
+
+    /// The paths that are something else in `later`, or there only or not any more.
+    pub fn changed_in(&self, later: &Manifest) -> Vec<PathBuf> {
+        let paths: BTreeSet<&PathBuf> = self
+            .entries
+            .keys()
+            .chain(later.entries.keys())
+            .chain(later.left_out.keys())
+            .chain(self.left_out.keys())
+            .collect();
+        let is_other = |path: &&&PathBuf| {
+            self.state(path) != later.state(path)
+                || self.left_out.get(**path) != later.left_out.get(**path)
+        };
+        paths.iter().filter(is_other).map(|path| (*path).clone()).collect()
     }
 
     /// Keeps it in a store, under the hash of its text, which has this length.

@@ -225,12 +225,16 @@ impl Deeds {
             );
             end = end.or_else(|| base.as_ref().and_then(|_| world.survey()));
         }
-        let Deeds { before, after, .. } = &mut deeds;
+        let Deeds { before, after, unsure, .. } = &mut deeds;
         let unknown: Vec<PathBuf> =
             before.keys().filter(|path| !after.contains_key(*path)).cloned().collect();
         for path in unknown {
             match world.state(&path) {
-                Ok(state) if !has_ended => drop(after.insert(path, state)),
+                Ok(state) if !has_ended => {
+                    // It was about to be written; whether it was, nobody wrote down.
+                    unsure.insert(path.clone());
+                    after.insert(path, state);
+                }
                 // The Tool that looked at it did not change it.
                 _ => drop(before.remove(&path)),
             }
@@ -249,7 +253,9 @@ impl Deeds {
             if found == left && !self.before.contains_key(path) || !is_kept(base) || !is_kept(end) {
                 continue;
             }
-            if self.is_cut_off && !self.before.contains_key(path) {
+            // What a Tool left and what is there now may be two things.
+            let is_as_left = self.after.get(path).is_some_and(|known| known.as_ref() == left);
+            if self.is_cut_off && !is_as_left {
                 self.unsure.insert(path.clone());
             }
             self.before.entry(path.clone()).or_insert_with(|| found.cloned());

@@ -62,6 +62,46 @@ impl Record {
         Ok(Self { turn, lines: lines.collect() })
     }
 
+    /// Why it does not tell what commands of the Turn changed, if it does not.
+    pub fn gap(&self) -> Option<&str> {
+        self.lines.iter().find_map(|line| match line {
+            Line::NotSurveyed { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        })
+    }
+
+    /// A Turn goes on with work that belongs to it and comes behind its end: until it is closed again
+    /// it counts as cut off. What there is now is looked at, unless a command of it had that done.
+    pub fn reopen(session_folder: &Path, turn: u64, survey: &Survey<'_>) -> io::Result<Self> {
+        let mut record = Self::read(session_folder, turn)?;
+        let is_last_look = |line: &Line| {
+            matches!(
+                line,
+                Line::Ended
+                    | Line::Surveyed { when: When::After, .. }
+                    | Line::NotSurveyed { when: When::After, .. }
+            )
+        };
+        record.lines.retain(|line| !is_last_look(line));
+        let is_base = |line: &Line| {
+            matches!(
+                line,
+                Line::Surveyed { when: When::Before, .. }
+                    | Line::NotSurveyed { when: When::Before, .. }
+            )
+        };
+        if !record.lines.iter().any(is_base) {
+            let when = When::Before;
+            record.lines.push(match survey.take(last_manifest(survey.store).as_ref()) {
+                Ok(manifest) => Line::Surveyed { when, manifest: manifest.keep(survey.store)?.0 },
+                Err(Refused::Keep { source, .. }) => return Err(source),
+                Err(refused) => Line::NotSurveyed { when, reason: refused.to_string() },
+            });
+        }
+        record.write(session_folder)?;
+        Ok(record)
+    }
+
     /// Gives a Turn that was cut off the last look that it never had, so that what is taken back
     /// now can be brought back.
     pub fn close(&mut self, session_folder: &Path, survey: &Survey<'_>) -> io::Result<()> {
@@ -96,6 +136,8 @@ impl Record {
             text.push(b'\n');
         }
         let place = place(session_folder, self.turn);
+        let folder = place.parent().unwrap_or(session_folder);
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let draft = place.with_extension("new");
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);

@@ -79,9 +79,8 @@ impl<'w> Board<'w> {
     pub fn settle(&mut self, place: usize, end: End) {
         let step = &self.workflow.steps[place];
         let is_ready = end.readiness == Readiness::CheckpointReady;
-        let was_running = self.standings[place] == Standing::Running;
         self.standings[place] = Standing::Over(end);
-        if !is_ready && was_running && step.on_failure == OnFailure::Abort {
+        if !is_ready && step.on_failure == OnFailure::Abort {
             self.halt(Halt::Aborted(step.id.clone()));
         }
     }

@@ -78,9 +78,19 @@ impl Glob {
 
     /// Whether there is a path that both match.
     pub fn meets(&self, other: &Glob) -> bool {
-        let mut seen = vec![false; self.states.len() * other.states.len() * Walk::COUNT];
+        let mut enough = usize::MAX;
+        self.meets_within(other, &mut enough).unwrap_or(true)
+    }
+
+    /// The same with only so much work left; `None` when that was not enough.
+    pub fn meets_within(&self, other: &Glob, work: &mut usize) -> Option<bool> {
+        let size = self.states.len() * other.states.len() * Walk::COUNT;
+        // Making room is cheaper than looking, and not free.
+        *work = work.checked_sub(size / 256)?;
+        let mut seen = vec![false; size];
         let mut waiting = VecDeque::from([(self.start, other.start, Walk::NewName)]);
         while let Some((one, two, walk)) = waiting.pop_front() {
+            *work = work.checked_sub(1)?;
             let place = (one * other.states.len() + two) * Walk::COUNT + walk as usize;
             if std::mem::replace(&mut seen[place], true) {
                 continue;
@@ -92,7 +102,7 @@ impl Glob {
                 (_, State::Free(ways)) => {
                     waiting.extend(ways.iter().map(|way| (one, *way, walk)));
                 }
-                (State::Match, State::Match) if walk == Walk::Name => return true,
+                (State::Match, State::Match) if walk == Walk::Name => return Some(true),
                 (State::Match, _) | (_, State::Match) => {}
                 (State::Byte(ours, one), State::Byte(theirs, two)) => {
                     let both = ours.and(*theirs);
@@ -101,7 +111,7 @@ impl Glob {
                 }
             }
         }
-        false
+        Some(false)
     }
 
     /// Adds what leads over `hir` to `next`, and gives its first state.

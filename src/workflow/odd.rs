@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use super::plan::Plan;
 use super::spec::{Flaw, Posture, Workflow, Workspace};
 
 /// Whatever is odd about a Workflow that nothing is wrong with.
-pub fn odd(workflow: &Workflow) -> Vec<Flaw> {
+pub fn odd(workflow: &Workflow, plan: &Plan) -> Vec<Flaw> {
     let steps = &workflow.steps;
     let applied: HashSet<&str> = steps.iter().filter_map(|step| step.apply.as_deref()).collect();
     let reviewed: HashSet<&str> = steps.iter().filter_map(|step| step.gate.as_deref()).collect();
@@ -27,6 +28,11 @@ pub fn odd(workflow: &Workflow) -> Vec<Flaw> {
             found.push(Flaw::new(format!("/steps/{place}"), message));
         }
     }
+    if plan.is_cut {
+        let message = "the sets of its steps are too intricate to be compared; those of which nothing is known run one \
+             after the other";
+        found.push(Flaw::new("/steps", message));
+    }
     found
 }
 
@@ -47,7 +53,8 @@ mod tests {
             {"id": "land", "apply": "make", "depends_on": "look"},
         ]});
         let ground = Ground::of_this_build(Subagents::default());
-        let told = odd(&Workflow::of(&written, &ground).unwrap());
+        let workflow = Workflow::of(&written, &ground).unwrap();
+        let told = odd(&workflow, &Plan::of(&workflow));
         let told: Vec<&str> = told.iter().map(|flaw| flaw.pointer.as_str()).collect();
         assert_eq!(told, ["/steps/1", "/steps/2"]);
     }

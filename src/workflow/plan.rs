@@ -12,6 +12,8 @@ pub struct Plan {
     pub waves: Vec<Vec<usize>>,
     /// What kept a step from starting one wave earlier, by its place; nothing did in the first.
     pub waits: Vec<Option<Wait>>,
+    /// The sets were too intricate to be compared, so that some wait who need not.
+    pub is_cut: bool,
 }
 
 /// Why a step does not start yet.
@@ -75,7 +77,7 @@ impl Plan {
             waves.push(picked);
             pending = later;
         }
-        Self { waves, waits }
+        Self { waves, waits, is_cut: conflicts.is_cut() }
     }
 }
 

@@ -6,21 +6,51 @@
 use super::glob::Glob;
 use super::spec::{Step, Workflow, Workspace};
 
-/// Who of a Workflow is in whose way; its globs are read once.
+/// How much work all comparisons of a Workflow may be, in pairs of states: more than any sets that
+/// somebody would write, and a moment for a machine.
+const MOST_WORK: usize = 20_000_000;
+
+/// Who of a Workflow is in whose way. It is all looked at beforehand, in the order of the file, so
+/// that the answers depend on nothing that happens later.
 #[derive(Debug)]
-pub struct Conflicts(Vec<Sets>);
+pub struct Conflicts {
+    /// For each step that writes what all share, whether each other one is in its way.
+    rows: Vec<Option<Vec<bool>>>,
+    is_cut: bool,
+}
 
 impl Conflicts {
     pub fn of(workflow: &Workflow) -> Self {
-        Self(workflow.steps.iter().map(Sets::of).collect())
+        let sets: Vec<Sets> = workflow.steps.iter().map(Sets::of).collect();
+        let mut work = MOST_WORK;
+        let mut rows: Vec<Option<Vec<bool>>> = vec![None; sets.len()];
+        for (place, own) in sets.iter().enumerate().filter(|(_, own)| own.writes_shared) {
+            let known = |other: usize| rows.get(other).and_then(Option::as_ref);
+            let row = sets.iter().enumerate().map(|(other, theirs)| match known(other) {
+                Some(known) => known[place],
+                None => own.conflict(theirs, &mut work),
+            });
+            let row: Vec<bool> = row.collect();
+            rows[place] = Some(row);
+        }
+        Self { rows, is_cut: work == 0 }
     }
 
     /// Whether the steps at these places must not run at the same time.
     pub fn between(&self, one: usize, other: usize) -> bool {
-        match (self.0.get(one), self.0.get(other)) {
-            (Some(one), Some(other)) => one.conflict(other),
-            _ => false,
-        }
+        let row = |place: usize| self.rows.get(place).and_then(Option::as_ref);
+        let found = match (row(one), row(other)) {
+            (Some(row), _) => row.get(other),
+            (None, Some(row)) => row.get(one),
+            (None, None) => None,
+        };
+        found.copied().unwrap_or(false)
+    }
+
+    /// Whether the sets were too much to be compared: steps of which nothing is known then count as
+    /// being in each other's way.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 }
 
@@ -43,18 +73,19 @@ impl Sets {
         }
     }
 
-    fn conflict(&self, other: &Sets) -> bool {
+    fn conflict(&self, other: &Sets, work: &mut usize) -> bool {
         match (self.writes_shared, other.writes_shared) {
-            (true, true) => self.write.meets(&other.write),
-            (true, false) => other.is_disturbed_by(self),
-            (false, true) => self.is_disturbed_by(other),
+            (true, true) => self.write.meets(&other.write, work),
+            (true, false) => other.is_disturbed_by(self, work),
+            (false, true) => self.is_disturbed_by(other, work),
             (false, false) => false,
         }
     }
 
     /// Whether a step that does not write the shared Workspace minds one that does.
-    fn is_disturbed_by(&self, writer: &Sets) -> bool {
-        writer.write.meets(&self.read) || self.has_copy && writer.write.meets(&self.write)
+    fn is_disturbed_by(&self, writer: &Sets, work: &mut usize) -> bool {
+        writer.write.meets(&self.read, work)
+            || self.has_copy && writer.write.meets(&self.write, work)
     }
 }
 
@@ -63,27 +94,36 @@ impl Sets {
 struct Set {
     /// Whether `**` is among them, which most sets say and which needs no thought.
     is_all: bool,
-    globs: Vec<(Option<String>, Option<Glob>)>,
+    /// What every path begins with that a glob matches, and the glob.
+    globs: Vec<(String, Option<Glob>)>,
 }
 
 impl Set {
     fn of(globs: &[String]) -> Self {
         let is_all = globs.iter().any(|glob| glob == "**");
-        let read = |glob: &String| (first_name(glob), Glob::new(glob).ok());
+        let read = |glob: &String| (beginning(glob).to_owned(), Glob::new(glob).ok());
         let globs = if is_all { Vec::new() } else { globs.iter().map(read).collect() };
         Self { is_all, globs }
     }
 
-    /// Whether some path is in both. Every glob that a spec may have matches some path.
-    fn meets(&self, other: &Set) -> bool {
+    /// Whether some path is in both. Every glob that a spec may have matches some path. What there is
+    /// no work left for may be anywhere.
+    fn meets(&self, other: &Set, work: &mut usize) -> bool {
         if self.is_all || other.is_all {
             let is_empty = |set: &Set| !set.is_all && set.globs.is_empty();
             return !is_empty(self) && !is_empty(other);
         }
-        self.globs.iter().any(|(name, ours)| {
-            other.globs.iter().any(|(other_name, theirs)| match (ours, theirs) {
-                _ if name.is_some() && other_name.is_some() && name != other_name => false,
-                (Some(ours), Some(theirs)) => ours.meets(theirs),
+        self.globs.iter().any(|(begins, ours)| {
+            other.globs.iter().any(|(other_begins, theirs)| match (ours, theirs) {
+                _ if !begins.starts_with(other_begins) && !other_begins.starts_with(begins) => {
+                    false
+                }
+                (Some(ours), Some(theirs)) => {
+                    ours.meets_within(theirs, work).unwrap_or_else(|| {
+                        *work = 0;
+                        true
+                    })
+                }
                 // What cannot be compared may be anywhere.
                 _ => true,
             })
@@ -91,10 +131,10 @@ impl Set {
     }
 }
 
-/// The folder that a glob begins with, when it is a plain one: two that differ are far apart.
-fn first_name(glob: &str) -> Option<String> {
-    let end = glob.find(['*', '?', '[', ']', '{', '}', '\\', '/'])?;
-    glob[end..].starts_with('/').then(|| glob[..end].to_owned())
+/// The plain letters that a glob begins with.
+fn beginning(glob: &str) -> &str {
+    let end = glob.find(['*', '?', '[', ']', '{', '}', '\\']).unwrap_or(glob.len());
+    &glob[..end]
 }
 
 #[cfg(test)]
@@ -104,11 +144,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::glob::tests::torture;
-    use super::super::spec::{OnFailure, Posture};
+    use super::super::spec::{Budget, Limits, OnFailure, Posture};
     use super::*;
 
     fn conflict(one: &Step, other: &Step) -> bool {
-        Sets::of(one).conflict(&Sets::of(other))
+        let mut enough = usize::MAX;
+        let is_said = Sets::of(one).conflict(&Sets::of(other), &mut enough);
+        let workflow = Workflow { steps: vec![one.clone(), other.clone()], ..empty() };
+        let all = Conflicts::of(&workflow);
+        assert_eq!((all.between(0, 1), all.between(1, 0)), (is_said, is_said));
+        assert!(!all.is_cut());
+        is_said
+    }
+
+    fn empty() -> Workflow {
+        Workflow {
+            id: "x".into(),
+            name: "x".into(),
+            description: String::new(),
+            limits: Limits { max_concurrency: 1, timeout_ms: 1 },
+            budget: Budget::default(),
+            steps: Vec::new(),
+        }
     }
 
     fn step(posture: Posture, workspace: Workspace, read: &[&str], write: &[&str]) -> Step {
@@ -176,6 +233,21 @@ mod tests {
             assert_eq!(conflict(&one, &other), expected, "{one:?} and {other:?}");
             assert_eq!(conflict(&other, &one), expected);
         }
+    }
+
+    #[test]
+    fn sets_that_are_too_much_to_compare_count_as_meeting_and_that_is_said() {
+        let globs = |own: usize| -> Vec<String> {
+            (0..64).map(|place| format!("**/{}{own}_{place}", "*a".repeat(110))).collect()
+        };
+        let steps = (0..12).map(|own| Step {
+            write_set: globs(own),
+            ..step(Posture::Write, Workspace::Shared, &[], &[])
+        });
+        let workflow = Workflow { steps: steps.collect(), ..empty() };
+        let (first, again) = (Conflicts::of(&workflow), Conflicts::of(&workflow));
+        assert!(first.is_cut() && first.between(10, 11) && first.between(11, 10));
+        assert_eq!(first.rows, again.rows, "the answers depend on nothing else");
     }
 
     fn any_step() -> impl Strategy<Value = Step> {

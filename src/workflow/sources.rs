@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::spec::{Ground, Workflow};
+use super::spec::{Ground, SpecError, Workflow};
 use super::template::Written;
 use crate::config::Subagents;
 use crate::roster::Roster;
@@ -26,7 +26,7 @@ impl Sources {
         arguments: Map<String, Value>,
     ) -> Result<Workflow, ToolError> {
         self.reading(arguments, |ground| Workflow::of(written, ground))
-            .map_err(|error| ToolError::from(&error))
+            .map_err(|error| refused(&error))
     }
 
     /// Fills a template of a Skill that may be used.
@@ -34,8 +34,7 @@ impl Sources {
         let written =
             Written::template(&self.skills, id).map_err(|error| ToolError::from(&error))?;
         written.check_trust().map_err(|error| ToolError::from(&error))?;
-        self.reading(arguments, |ground| written.read(ground))
-            .map_err(|error| ToolError::from(&error))
+        self.reading(arguments, |ground| written.read(ground)).map_err(|error| refused(&error))
     }
 
     /// Reads something that may name roles of files.
@@ -48,4 +47,11 @@ impl Sources {
         let role = |name: &str| roster.find(name).ok();
         read(&Ground { role: &role, roles: roster.names(), limits: self.limits, arguments })
     }
+}
+
+/// A model sees all flaws at once, and what could have stood there: each look costs a call.
+fn refused(error: &SpecError) -> ToolError {
+    let mut next_actions = error.lines();
+    next_actions.push("correct all of this and try again".to_owned());
+    ToolError { next_actions, ..ToolError::from(error) }
 }

@@ -16,7 +16,8 @@ const WIDEST: usize = 110;
 
 pub fn plan(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
     let workflow = read(args, &context.folder()?, context, Purpose::Look)?.workflow;
-    let (plan, odd) = (Plan::of(&workflow), odd(&workflow));
+    let plan = Plan::of(&workflow);
+    let odd = odd(&workflow, &plan);
     for flaw in &odd {
         context.notice(&format!("warning: {flaw}"));
     }

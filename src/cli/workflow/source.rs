@@ -52,7 +52,7 @@ pub fn read(
         Ok(workflow) => Ok(Source { workflow, template }),
         Err(error) => {
             for flaw in error.flaws.iter().skip(1) {
-                context.notice(&flaw.to_string());
+                context.notice(&flaw.told());
             }
             Err(Report::from(&error))
         }

@@ -16,7 +16,8 @@ pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
     let (_, read) = attempt(args, &context.folder()?, context, Purpose::Look)?;
     let error = match read {
         Ok(workflow) => {
-            let (plan, odd) = (Plan::of(&workflow), odd(&workflow));
+            let plan = Plan::of(&workflow);
+            let odd = odd(&workflow, &plan);
             let mut text = String::new();
             for flaw in &odd {
                 // Writing to a String cannot fail.
@@ -43,7 +44,7 @@ pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
     };
     let mut text = String::new();
     for flaw in &error.flaws {
-        writeln!(text, "error: {}", one_line(&flaw.to_string(), 1_000)).ok();
+        writeln!(text, "error: {}", one_line(&flaw.told(), 1_000)).ok();
     }
     let count = error.flaws.len() + error.left_out;
     writeln!(text, "{}: {}", one_line(&args.source, 200), counted(count, "error")).ok();

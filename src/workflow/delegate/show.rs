@@ -52,10 +52,11 @@ pub fn plan(delegation: &Delegation, workspace: &Path) -> Shown {
     output["dry_run"] = json!(true);
     output["counts"] = json!({ "total": children.len(), "planned": children.len() });
     output["children"] = json!(children);
-    output["waves"] = json!(waves(workflow));
+    let waves = waves(workflow);
+    output["waves"] = json!(waves);
     let count = workflow.steps.len();
     let mut text = format!("{count} children would run; nothing was started.\n");
-    for (number, wave) in waves(workflow).iter().enumerate() {
+    for (number, wave) in waves.iter().enumerate() {
         let ids: Vec<&str> = wave.iter().map(|place| workflow.steps[*place].id.as_str()).collect();
         // Writing to a String cannot fail.
         writeln!(text, "wave {}: {}", number + 1, ids.join(", ")).ok();

@@ -1,13 +1,14 @@
 //! A step that applies: what another step changed in its own Workspace comes into the shared one,
 //! all of it or nothing.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::step::Inputs;
-use super::{NAMED, Stage};
+use super::{NAMED, Stage, set_of};
 use crate::annex::{self, Annex, AnnexError, Done};
 use crate::disk;
 use crate::error::{Explain, Report};
@@ -30,11 +31,11 @@ impl Stage {
         step: &Step,
         inputs: &Inputs,
         halt: &CancellationToken,
-    ) -> Result<Bundle, Report> {
+    ) -> Result<(Bundle, Vec<PathBuf>), Report> {
         let Some(time) = step.timeout_ms else { return self.apply(step, inputs, halt).await };
         let late = halt.child_token();
         let mut work = std::pin::pin!(self.apply(step, inputs, &late));
-        let mut bundle = tokio::select! {
+        let (mut bundle, strays) = tokio::select! {
             ended = &mut work => return ended,
             () = tokio::time::sleep(Duration::from_millis(time)) => {
                 late.cancel();
@@ -48,22 +49,26 @@ impl Stage {
                 TIMED_OUT.clone_into(words);
             }
         }
-        Ok(bundle)
+        Ok((bundle, strays))
     }
 
+    /// Applies, and runs the checks; gives also what these changed outside the set of the step.
     async fn apply(
         &self,
         step: &Step,
         inputs: &Inputs,
         halt: &CancellationToken,
-    ) -> Result<Bundle, Report> {
+    ) -> Result<(Bundle, Vec<PathBuf>), Report> {
         let source = inputs.before.iter().find(|own| Some(&own.step_id) == step.apply.as_ref());
         let child = source.and_then(|own| own.child_session_id.as_deref());
         let failed = |reason: &str, summary: String| {
             let mut bundle = Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
             bundle.reason = Some(reason.to_owned());
-            bundle
+            (bundle, Vec::new())
         };
+        if let Err(report) = self.may_write() {
+            return Ok(failed("permission_denied", report.message));
+        }
         let Some(child) = child.and_then(|id| SessionId::parse(id).ok()) else {
             return Ok(failed("nothing_to_apply", "there is nothing to apply".to_owned()));
         };
@@ -76,9 +81,9 @@ impl Stage {
             Err(error) => return Ok(failed(error.kind().name(), error.to_string())),
         };
         if halt.is_cancelled() {
-            let mut bundle = failed("cancelled", "it was cancelled".to_owned());
+            let (mut bundle, none) = failed("cancelled", "it was cancelled".to_owned());
             bundle.status = StepStatus::Cancelled;
-            return Ok(bundle);
+            return Ok((bundle, none));
         }
         let (own, workspace, tracker) =
             (annex.clone(), self.workspace.clone(), self.tracker.clone());
@@ -91,9 +96,9 @@ impl Stage {
                     AnnexError::Conflicts(_) => "conflicts",
                     _ => error.kind().name(),
                 };
-                let mut bundle = failed(reason, error.to_string());
+                let (mut bundle, none) = failed(reason, error.to_string());
                 bundle.child_session_id = Some(child.to_string());
-                return Ok(bundle);
+                return Ok((bundle, none));
             }
         };
         let mut bundle =
@@ -102,7 +107,7 @@ impl Stage {
         let mut files: Vec<String> = Vec::new();
         if let Some(done) = done {
             let session = self.family.session();
-            let recorded = session.record(annex::merged(&annex, &done)).await;
+            let recorded = session.record(self.applied(step, &annex, &done)).await;
             recorded.map_err(|error| Report::from(&error))?;
             files = done.deed.files().map(|path| path.to_string_lossy().into_owned()).collect();
             done.recorded();
@@ -129,13 +134,44 @@ impl Stage {
             "file_count": count,
         });
         self.record("merged", Some(&step.id), facts).await?;
+        let mut strays = Vec::new();
         if !step.verify.is_empty() {
-            self.verify(step, None, &mut bundle, halt).await?;
+            strays = self.verify_merged(step, &mut bundle, halt).await?;
             if bundle.checkpoint_status != Readiness::CheckpointReady {
                 bundle.known_limitations.push("merged_but_not_verified".to_owned());
             }
         }
-        Ok(bundle)
+        Ok((bundle, strays))
+    }
+
+    /// Checks what was merged where it is now. That may build, so the checks may write everywhere; what
+    /// they changed outside the set of the step is told, unless it is ignored.
+    async fn verify_merged(
+        &self,
+        step: &Step,
+        bundle: &mut Bundle,
+        halt: &CancellationToken,
+    ) -> Result<Vec<PathBuf>, Report> {
+        if let Some(tracker) = self.tracker.clone()
+            && let Ok(Err(error)) = disk::work(move || tracker.before_command()).await
+        {
+            tracing::warn!(%error, "what files were before the checks is not kept");
+        }
+        let before = self.survey().await;
+        self.verify(step, None, None, bundle, halt).await?;
+        let looked = match before {
+            Ok(before) => self.survey().await.map(|now| before.changed_in(&now)),
+            Err(reason) => Err(reason),
+        };
+        let set = set_of(step);
+        match looked {
+            Ok(changed) => Ok(changed.into_iter().filter(|path| !set.allow(path)).collect()),
+            Err(reason) => {
+                bundle.known_limitations.push("changes_unknown".to_owned());
+                tracing::warn!(%reason, step = %step.id, "what checks changed is not known");
+                Ok(Vec::new())
+            }
+        }
     }
 }
 

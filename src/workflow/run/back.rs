@@ -8,10 +8,11 @@ use serde_json::json;
 use super::{Stage, pulse, set_of};
 use crate::disk;
 use crate::error::{Kind, Report};
+use crate::event::Canonical;
 use crate::history::History;
 use crate::id::SessionId;
 use crate::rewind::{Rewind, RewindError, Site};
-use crate::snapshot::{Limits, Reason};
+use crate::snapshot::{Limits, Manifest, Reason, Record, Store, Survey, last_manifest};
 use crate::workflow::checkpoint::{Artifact, Bundle};
 use crate::workflow::digest::digest;
 use crate::workflow::spec::Step;
@@ -26,18 +27,27 @@ impl Stage {
         &self,
         child: &SessionId,
         history: &History,
+        bundle: &mut Bundle,
     ) -> Result<Vec<PathBuf>, Report> {
         let (site, history) = (self.site(child), history.clone());
-        let looking = move || match all_back(&history, &site) {
-            Ok(rewind) => {
-                let plan = rewind.plan;
-                let conflicts = plan.conflicts.into_iter().map(|conflict| conflict.change);
-                Ok(plan.changes.into_iter().chain(conflicts).map(|change| change.path).collect())
+        let is_tracked = self.tracker.is_some();
+        let looking = move || {
+            let is_known = refuse_unknown(&history, &site, is_tracked).is_ok();
+            match all_back(&history, &site) {
+                Ok(Rewind { plan, .. }) => {
+                    let conflicts = plan.conflicts.into_iter().map(|conflict| conflict.change);
+                    let all = plan.changes.into_iter().chain(conflicts);
+                    Ok((all.map(|change| change.path).collect(), is_known))
+                }
+                Err(RewindError::NothingToUndo { .. }) => Ok((Vec::new(), is_known)),
+                Err(error) => Err(Report::from(&error)),
             }
-            Err(RewindError::NothingToUndo { .. }) => Ok(Vec::new()),
-            Err(error) => Err(Report::from(&error)),
         };
-        joined(disk::work(looking).await)
+        let (changed, is_known) = joined(disk::work(looking).await)?;
+        if !is_known {
+            bundle.known_limitations.push("changes_unknown".to_owned());
+        }
+        Ok(changed)
     }
 
     /// What a child changed in a Workspace of its own; the bundle says where to look at it.
@@ -108,6 +118,9 @@ impl Stage {
         children: &[SessionId],
         until: i128,
     ) -> Result<Result<(), Report>, Report> {
+        if let Err(report) = self.may_write() {
+            return Ok(Err(report));
+        }
         let mut files = 0;
         for child in children.iter().rev() {
             match self.take_back_one(step, child, until).await {
@@ -134,8 +147,10 @@ impl Stage {
         let session = self.family.open(child).await.map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let (site, set) = (self.site(child), set_of(step));
+        let is_tracked = self.tracker.is_some();
         let taking = move || -> Result<_, Report> {
             let explain = |error: RewindError| Report::from(&error);
+            refuse_unknown(&history, &site, is_tracked)?;
             let mut rewind = match all_back(&history, &site) {
                 Err(RewindError::NothingToUndo { .. }) => return Ok((0, None)),
                 other => other.map_err(explain)?,
@@ -174,6 +189,49 @@ impl Stage {
         Ok(count)
     }
 
+    /// The checks of a step may change files as well. What they leave counts as the work of its child,
+    /// also when they are cut off: the last Turn goes on until `close`.
+    pub(super) async fn reopen(&self, child: &SessionId, turn: u64) -> Result<Record, String> {
+        let site = self.site(child);
+        let opening = move || {
+            let store = Store::beside(&site.session_folder);
+            let _hold = store.hold()?;
+            let survey = Survey { workspace: &site.workspace, store: &store, limits: site.limits };
+            Record::reopen(&site.session_folder, turn, &survey)
+        };
+        let opened = disk::work(opening).await.map_err(|error| error.to_string())?;
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// The end of that.
+    pub(super) async fn close(&self, child: &SessionId, mut record: Record) -> Result<(), String> {
+        let site = self.site(child);
+        let closing = move || {
+            let store = Store::beside(&site.session_folder);
+            let _hold = store.hold()?;
+            let survey = Survey { workspace: &site.workspace, store: &store, limits: site.limits };
+            record.close(&site.session_folder, &survey)
+        };
+        let closed = disk::work(closing).await.map_err(|error| error.to_string())?;
+        closed.map_err(|error| error.to_string())
+    }
+
+    /// Everything that all share, as it is now; says why, when that cannot be looked at.
+    pub(super) async fn survey(&self) -> Result<Manifest, String> {
+        let undo = self.family.config().undo;
+        if !undo.enabled {
+            return Err("`undo.enabled` is off".to_owned());
+        }
+        let (workspace, folder) = (self.workspace.clone(), self.folder.clone());
+        let looking = move || {
+            let store = Store::beside(&folder);
+            let _hold = store.hold().map_err(|error| error.to_string())?;
+            let survey = Survey { workspace: &workspace, store: &store, limits: Limits::of(undo) };
+            survey.take(last_manifest(&store).as_ref()).map_err(|error| error.to_string())
+        };
+        disk::work(looking).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
     fn site(&self, child: &SessionId) -> Site {
         Site {
             workspace: self.workspace.clone(),
@@ -181,6 +239,26 @@ impl Stage {
             limits: Limits::of(self.family.config().undo),
         }
     }
+}
+
+/// What was not looked at cannot be taken back, and must not be taken for nothing.
+fn refuse_unknown(history: &History, site: &Site, is_tracked: bool) -> Result<(), Report> {
+    let unknown = |reason: &str| {
+        let message = format!("what it changed is not known: {reason}");
+        Err(Report::new(Kind::FileChanged, message))
+    };
+    let turns = history.live_turns();
+    let has_called = || history.facts().any(|fact| matches!(fact, Canonical::ToolCall(_)));
+    if !is_tracked && !turns.is_empty() && has_called() {
+        return unknown("`undo.enabled` is off");
+    }
+    for turn in turns {
+        let record = Record::read(&site.session_folder, turn).map_err(RewindError::Read);
+        if let Some(reason) = record.map_err(|error| Report::from(&error))?.gap() {
+            return unknown(reason);
+        }
+    }
+    Ok(())
 }
 
 /// All Turns of a child that were not taken back yet.

@@ -5,8 +5,10 @@
 
 mod apply;
 mod back;
+mod landed;
 mod pulse;
 mod record;
+mod resume;
 mod step;
 mod verify;
 mod words;
@@ -21,7 +23,7 @@ use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{APPROVE, Board, End};
+use super::board::{Board, End};
 use super::checkpoint::Bundle;
 use super::digest::digest;
 use super::fold::Past;
@@ -216,8 +218,9 @@ impl Run<'_> {
                 last_words = Some(Instant::now() + LAST_WORDS);
                 self.board.halt(Halt::Budget);
             }
-            self.start().await?;
+            // Who will never start is known first: it may be the end of the run.
             self.hold().await?;
+            self.start().await?;
             if self.board.is_over() {
                 break;
             }
@@ -250,96 +253,6 @@ impl Run<'_> {
             }
         }
         self.finish().await
-    }
-
-    /// Goes on with a run that was cut off, or ended without being complete: what is finished and
-    /// has the same inputs stays; what was begun and not finished is taken back.
-    async fn take_up(&mut self, past: &Past, until: i128) -> Result<(), Report> {
-        let mut reusable: Vec<usize> = Vec::new();
-        // A bundle is worth something as long as all that it was built on is.
-        loop {
-            let found = (0..self.workflow.steps.len()).find(|place| {
-                let bundle = past.steps[*place].bundle.as_ref();
-                !reusable.contains(place)
-                    && bundle.is_some_and(|bundle| self.is_reusable(*place, bundle, &reusable))
-            });
-            let Some(place) = found else { break };
-            self.bundles[place].clone_from(&past.steps[place].bundle);
-            reusable.push(place);
-        }
-        self.drop_sources_without_files(&mut reusable);
-        reusable.sort_unstable();
-        let ids: Vec<&str> =
-            reusable.iter().map(|place| self.workflow.steps[*place].id.as_str()).collect();
-        let facts = json!({ "reused": ids, "spec_sha256": past.spec_sha256 });
-        self.stage.record("resumed", None, facts).await?;
-        for place in &reusable {
-            if let Some(bundle) = &self.bundles[*place] {
-                self.board.settle(*place, end_of(bundle));
-            }
-        }
-        // The newest first, because each found what those before it had left.
-        let mut begun: Vec<usize> =
-            (0..self.workflow.steps.len()).filter(|place| !reusable.contains(place)).collect();
-        begun.sort_by_key(|place| std::cmp::Reverse(past.steps[*place].turn));
-        for place in begun {
-            let (step, was) = (&self.workflow.steps[place], &past.steps[place]);
-            if was.children.is_empty() || !step.writes_shared() {
-                continue;
-            }
-            if let Err(report) = self.stage.take_back(step, &was.children, until).await? {
-                let summary =
-                    format!("what it had begun could not be taken back: {}", report.message);
-                let mut bundle = Bundle::new(
-                    &step.id,
-                    StepStatus::Failed,
-                    Readiness::NeedsOrchestrator,
-                    summary,
-                );
-                bundle.reason = Some("not_taken_back".to_owned());
-                bundle.known_limitations.push("not_taken_back".to_owned());
-                self.decide(place, bundle).await?;
-            }
-        }
-        self.reused = reusable;
-        Ok(())
-    }
-
-    /// Whether a bundle still says what a new run of its step would have to find out.
-    fn is_reusable(&self, place: usize, bundle: &Bundle, reusable: &[usize]) -> bool {
-        let step = &self.workflow.steps[place];
-        let known = |id: &String| {
-            let before = self.workflow.steps.iter().position(|own| own.id == *id);
-            before.is_some_and(|before| reusable.contains(&before))
-        };
-        // A review that keeps a gate closed is asked again: somebody may have mended what it saw.
-        let is_gate = self.workflow.steps.iter().any(|own| own.gate.as_ref() == Some(&step.id));
-        let keeps_closed = is_gate && bundle.verdict().as_deref() != Some(APPROVE);
-        bundle.checkpoint_status == Readiness::CheckpointReady
-            && !keeps_closed
-            && step.depends_on.iter().all(known)
-            && bundle.key == self.key(step)
-    }
-
-    /// Changes that are still to be merged must still be there.
-    fn drop_sources_without_files(&mut self, reusable: &mut Vec<usize>) {
-        let steps = &self.workflow.steps;
-        loop {
-            let is_lost = |place: &usize| {
-                let is_wanted = steps.iter().enumerate().any(|(other, step)| {
-                    step.apply.as_ref() == Some(&steps[*place].id) && !reusable.contains(&other)
-                });
-                let built_on_lost = steps[*place].depends_on.iter().any(|id| {
-                    let before = steps.iter().position(|own| own.id == *id);
-                    before.is_none_or(|before| !reusable.contains(&before))
-                });
-                let bundle = self.bundles[*place].as_ref();
-                built_on_lost || (is_wanted && !bundle.is_some_and(|own| self.stage.has_files(own)))
-            };
-            let Some(lost) = reusable.iter().copied().find(is_lost) else { return };
-            reusable.retain(|place| *place != lost);
-            self.bundles[lost] = None;
-        }
     }
 
     /// Whether a step that runs may change what all share.

@@ -3,8 +3,8 @@
 //! A run that is killed leaves files of which nobody wrote down who changed them. What changed after
 //! the last pulse was not the run.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,8 +22,10 @@ pub struct Pulse(Option<File>);
 impl Pulse {
     /// The pulse of a run whose Session has this folder.
     pub fn new(folder: &Path, run: &str) -> Self {
-        let made = std::fs::create_dir_all(folder);
-        let pulse = Self(made.and_then(|()| File::create(path(folder, run))).ok());
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let pulse = Self(made.and_then(|()| options.open(path(folder, run))).ok());
         pulse.beat();
         pulse
     }

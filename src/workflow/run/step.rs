@@ -68,11 +68,10 @@ async fn attempts(
     let mut used = crate::event::SubagentUsage::default();
     loop {
         let mut tried = match &step.apply {
-            Some(_) => Tried {
-                bundle: stage.apply_in_time(step, inputs, halt).await?,
-                strays: Vec::new(),
-                child: None,
-            },
+            Some(_) => {
+                let (bundle, strays) = stage.apply_in_time(step, inputs, halt).await?;
+                Tried { bundle, strays, child: None }
+            }
             None => stage.ask(step, inputs, halt).await?,
         };
         tried.bundle.attempts = attempt;
@@ -207,7 +206,8 @@ impl Stage {
         };
         state(step, &text, schema, &mut bundle);
         if bundle.checkpoint_status == Readiness::CheckpointReady && !step.verify.is_empty() {
-            self.verify(step, Some(id), &mut bundle, halt).await?;
+            let turn = history.live_turns().last().copied();
+            self.verify(step, Some(id), turn, &mut bundle, halt).await?;
         }
         let strays = self.look_at_changes(step, id, &history, &mut bundle).await;
         Ok(Tried { bundle, strays, child })
@@ -227,7 +227,7 @@ impl Stage {
             return Vec::new();
         }
         let changed = match step.workspace {
-            Where::Shared => self.changed_shared(child, history).await,
+            Where::Shared => self.changed_shared(child, history, bundle).await,
             Where::Isolated | Where::Worktree => self.changed_apart(child, bundle).await,
         };
         let changed = match changed {

@@ -23,11 +23,13 @@ use crate::workspace::Workspace;
 const KEPT: usize = 4 * 1024;
 
 impl Stage {
-    /// Runs the checks of a step, each as long as those before it passed.
+    /// Runs the checks of a step, each as long as those before it passed. `turn` is the last one of its
+    /// child.
     pub(super) async fn verify(
         &self,
         step: &Step,
         child: Option<&SessionId>,
+        turn: Option<u64>,
         bundle: &mut Bundle,
         halt: &CancellationToken,
     ) -> Result<(), Report> {
@@ -40,7 +42,22 @@ impl Stage {
             }
         };
         let footprint = self.footprint(step, child).await;
+        let child = child.filter(|_| step.writes_shared() && self.tracker.is_some());
+        let reopened = match child.zip(turn) {
+            None => None,
+            Some((child, turn)) => Some((child, self.reopen(child, turn).await)),
+        };
         self.each_check(step, &workspace, bundle, halt).await?;
+        if let Some((child, reopened)) = reopened {
+            let closed = match reopened {
+                Ok(record) => self.close(child, record).await,
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = closed {
+                tracing::warn!(%reason, step = %step.id, "what checks changed is not known");
+                bundle.known_limitations.push("changes_unknown".to_owned());
+            }
+        }
         let put_back = match footprint {
             Ok(None) => Ok(()),
             Ok(Some((annex, before))) => self.put_back(step, annex, before).await,

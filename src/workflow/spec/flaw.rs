@@ -7,6 +7,12 @@ use crate::error::{Explain, Kind};
 /// How many flaws are told; the rest is counted.
 const MOST: usize = 100;
 
+/// How many words that could stand somewhere are named in a line.
+const MOST_NAMED: usize = 30;
+
+/// How many flaws a model is told at once.
+const MOST_AT_ONCE: usize = 20;
+
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flaw {
@@ -31,6 +37,22 @@ impl Flaw {
         self.accepted = accepted.iter().map(|word| word.as_ref().to_owned()).collect();
         self.meant = nearest(given, &self.accepted);
         self
+    }
+
+    /// The flaw in a line, with what could stand there.
+    pub fn told(&self) -> String {
+        match self.choice() {
+            Some(choice) => format!("{self} ({choice})"),
+            None => self.to_string(),
+        }
+    }
+
+    fn choice(&self) -> Option<String> {
+        let (count, named) = (self.accepted.len(), self.accepted.iter().take(MOST_NAMED));
+        let named: Vec<&str> = named.map(String::as_str).collect();
+        let more = count.saturating_sub(MOST_NAMED);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (count > 0).then(|| format!("accepted: {}{rest}", named.join(", ")))
     }
 
     /// The flaw as facts.
@@ -80,6 +102,13 @@ impl SpecError {
         Self { flaws: vec![flaw], left_out: 0 }
     }
 
+    /// Everything that a model needs to put it right in one go: the first flaw is the message.
+    pub fn lines(&self) -> Vec<String> {
+        let first = self.flaws.first().and_then(Flaw::choice);
+        let others = self.flaws.iter().skip(1).take(MOST_AT_ONCE - 1).map(Flaw::told);
+        first.into_iter().chain(others).collect()
+    }
+
     /// The same, with its places where `origin` says; a message may end with the place of another step.
     #[must_use]
     pub fn moved(mut self, origin: impl Fn(&str) -> String) -> Self {
@@ -119,7 +148,10 @@ impl Explain for SpecError {
     }
 
     fn next_actions(&self) -> Vec<String> {
-        vec!["correct what is named and try again; docs/workflows.md has every key".to_owned()]
+        let first = self.flaws.first().and_then(Flaw::choice);
+        let again =
+            "correct what is named and try again; docs/workflows.md has every key".to_owned();
+        first.into_iter().chain([again]).collect()
     }
 }
 

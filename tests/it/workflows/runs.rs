@@ -21,13 +21,13 @@ pub fn run(house: &House, graph: &Value, code: i32) -> Value {
         .clone()
 }
 
-fn status_of<'v>(output: &'v Value, step: &str) -> &'v str {
+pub fn status_of<'v>(output: &'v Value, step: &str) -> &'v str {
     let steps = output["steps"].as_array().unwrap();
     let own = steps.iter().find(|own| own["step_id"] == step).unwrap();
     own["checkpoint_status"].as_str().unwrap()
 }
 
-fn reason_of(output: &Value, step: &str) -> Value {
+pub fn reason_of(output: &Value, step: &str) -> Value {
     let steps = output["steps"].as_array().unwrap();
     steps.iter().find(|own| own["step_id"] == step).unwrap()["reason"].clone()
 }

@@ -125,7 +125,9 @@ async fn a_workflow_is_checked_drawn_and_listed() {
     let refused = house.pixir(&["workflow", "validate", "bad.json"]).exits(2);
     assert_eq!(
         refused.out,
-        "error: /steps/0/agent: a step has no key `agent`, did you mean `role`?\n\
+        "error: /steps/0/agent: a step has no key `agent`, did you mean `role`? (accepted: id, task, apply, role, model, \
+         effort, depends_on, posture, workspace, read_set, write_set, timeout_ms, retries, optional, on_failure, needs, \
+         output, verify, gate)\n\
          error: /steps/0/retries: it must be a whole number from 0 to 5, not `9`\nbad.json: 2 errors\n"
     );
     let refused = house.pixir(&["workflow", "validate", "bad.json", "--json"]).exits(2).envelope();
@@ -322,5 +324,29 @@ proptest! {
         prop_assert!(!schema.is_valid(&strange));
         let told = flaws(strange.to_string(), &json!({}));
         prop_assert_eq!(&told[0].0, &format!("{pointer}/strange"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_told_every_flaw_at_once_and_what_could_have_stood_there() {
+    let graph = json!({"id": "x", "steps": [
+        {"id": "a", "task": "x", "wait_for": "b"},
+        {"id": "b", "task": "x", "depends_on": ["nobody"], "retries": 9},
+    ]});
+    let script = Script::answering(move |request| match request.outputs().len() {
+        0 => Reply::calls("run_workflow", json!({"workflow": graph})),
+        _ => Reply::says("I see."),
+    });
+    let house = House::scripted(script).await;
+    house.turn("run it").await;
+    let requests = house.requests();
+    let told = requests.last().unwrap().outputs().last().copied().unwrap().to_owned();
+    for words in [
+        "/steps/0/wait_for: a step has no key `wait_for`",
+        "accepted: id, task, apply",
+        "/steps/1/depends_on/0: there is no step `nobody` (accepted: a, b)",
+        "/steps/1/retries: it must be a whole number from 0 to 5, not `9`",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
     }
 }

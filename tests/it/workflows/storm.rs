@@ -24,10 +24,37 @@ enum Work {
     Read,
     /// Appends to a file of its own in a folder that others may write too.
     Share(usize),
-    /// Writes apart; another step applies that.
+    /// Appends to a file of its own, apart; another step applies that.
     Apart,
     Apply(usize),
     Review(usize),
+}
+
+impl Work {
+    /// What it writes among the files that all share.
+    fn writes(self) -> Option<String> {
+        match self {
+            Work::Share(folder) => Some(format!("d{folder}")),
+            Work::Apply(_) => Some("apart".to_owned()),
+            Work::Read | Work::Apart | Work::Review(_) => None,
+        }
+    }
+
+    /// Whether it minds somebody who writes this folder beside it.
+    fn minds(self, folder: &str) -> bool {
+        match self {
+            Work::Share(_) | Work::Apply(_) => self.writes().as_deref() == Some(folder),
+            // These look at everything, or have a copy of it.
+            Work::Apart | Work::Review(_) => true,
+            Work::Read => false,
+        }
+    }
+
+    /// Whether two must not run at the same time.
+    fn meets(self, other: Work) -> bool {
+        self.writes().is_some_and(|folder| other.minds(&folder))
+            || other.writes().is_some_and(|folder| self.minds(&folder))
+    }
 }
 
 /// What goes wrong the first time.
@@ -48,6 +75,8 @@ struct Node {
     fault: Fault,
     before: Vec<usize>,
     retries: usize,
+    /// Others go on without it.
+    goes_on: bool,
 }
 
 fn graph(random: &mut fastrand::Rng) -> Vec<Node> {
@@ -67,9 +96,10 @@ fn graph(random: &mut fastrand::Rng) -> Vec<Node> {
             6 => Fault::Crash,
             _ => Fault::None,
         };
-        let before = (0..nodes.len()).filter(|_| random.u8(0..10) < 3).collect();
+        let before = (0..nodes.len()).filter(|_| random.u8(0..10) < 4).collect();
         let place = nodes.len();
-        nodes.push(Node { work, fault, before, retries: random.usize(0..2) });
+        let (retries, goes_on) = (random.usize(0..2), random.u8(0..10) < 6);
+        nodes.push(Node { work, fault, before, retries, goes_on });
         if work == Work::Apart {
             let mut before = vec![place];
             if random.bool() {
@@ -78,10 +108,12 @@ fn graph(random: &mut fastrand::Rng) -> Vec<Node> {
                     fault: Fault::None,
                     before: vec![place],
                     retries: 0,
+                    goes_on: false,
                 });
                 before.push(place + 1);
             }
-            nodes.push(Node { work: Work::Apply(place), fault: Fault::None, before, retries: 0 });
+            let work = Work::Apply(place);
+            nodes.push(Node { work, fault: Fault::None, before, retries: 0, goes_on: false });
         }
     }
     nodes
@@ -97,6 +129,9 @@ fn spec(nodes: &[Node], random: &mut fastrand::Rng) -> Value {
         let mut step = json!({
             "id": name(place), "depends_on": before, "retries": node.retries, "task": format!("do {place}"),
         });
+        if node.goes_on {
+            step["on_failure"] = json!("continue");
+        }
         if node.fault == Fault::Stalls {
             step["timeout_ms"] = json!(1500);
         }
@@ -111,8 +146,11 @@ fn spec(nodes: &[Node], random: &mut fastrand::Rng) -> Value {
                 step["workspace"] = json!("shared");
                 step["write_set"] = json!([format!("d{folder}/**")]);
                 step["read_set"] = json!([format!("d{folder}/**")]);
-                step["verify"] =
-                    json!([format!("test \"$(cat d{folder}/s{place}.txt)\" = s{place}")]);
+                // Checks may leave something as well.
+                step["verify"] = json!([
+                    format!("test \"$(cat d{folder}/s{place}.txt)\" = s{place}"),
+                    format!("echo v{place} >> d{folder}/v{place}.txt"),
+                ]);
             }
             Work::Apart => {
                 step["posture"] = json!("write");
@@ -139,7 +177,7 @@ fn spec(nodes: &[Node], random: &mut fastrand::Rng) -> Value {
 
 /// The files that there are in the end.
 fn expected(nodes: &[Node]) -> BTreeMap<String, String> {
-    let mut files = BTreeMap::new();
+    let mut files = BTreeMap::from([("apart/keep".to_owned(), "kept\n".to_owned())]);
     for folder in 0..FOLDERS {
         files.insert(format!("d{folder}/keep"), "kept\n".to_owned());
     }
@@ -148,6 +186,7 @@ fn expected(nodes: &[Node]) -> BTreeMap<String, String> {
             Work::Share(folder) => {
                 files.insert(format!("d{folder}/s{place}.txt"), format!("s{place}\n"));
                 files.insert(format!("d{folder}/t{place}.txt"), format!("t{place}\n"));
+                files.insert(format!("d{folder}/v{place}.txt"), format!("v{place}\n"));
             }
             Work::Apply(source) => {
                 files.insert(format!("apart/s{source}.txt"), format!("apart {source}\n"));
@@ -224,8 +263,8 @@ fn script(nodes: Vec<Node>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Script {
                 Reply::calls("write", json!({"path": path, "content": content}))
             }
             (Work::Apart, 0) => {
-                let (path, content) = (format!("apart/s{place}.txt"), format!("apart {place}\n"));
-                Reply::calls("write", json!({"path": path, "content": content}))
+                let command = format!("echo apart {place} >> apart/s{place}.txt");
+                Reply::calls("bash", json!({"command": command}))
             }
             (Work::Review(_), _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
             _ => Reply::says(READY),
@@ -237,7 +276,7 @@ fn script(nodes: Vec<Node>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Script {
 fn check(log: &Path, nodes: &[Node], context: &str) {
     let facts = facts(log);
     let mut open: Vec<usize> = Vec::new();
-    let mut ready: Vec<usize> = Vec::new();
+    let (mut ready, mut over): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     for fact in &facts {
         let place = fact["step_id"].as_str().map(|id| id[1..].parse::<usize>().unwrap());
         match (fact["kind"].as_str().unwrap(), place) {
@@ -246,36 +285,39 @@ fn check(log: &Path, nodes: &[Node], context: &str) {
                 let kept: Vec<String> = serde_json::from_value(fact["reused"].clone()).unwrap();
                 ready.retain(|place| kept.contains(&name(*place)));
                 assert_eq!(kept.len(), ready.len(), "{context}");
+                over.clone_from(&ready);
             }
             ("step_scheduled", Some(place)) => {
                 for before in &nodes[place].before {
+                    let lets_on = nodes[*before].goes_on && over.contains(before);
                     assert!(
-                        ready.contains(before),
+                        lets_on || ready.contains(before),
                         "{context}: s{place} before s{before}: {facts:#?}"
                     );
                 }
                 for other in &open {
-                    let met = matches!((nodes[place].work, nodes[*other].work),
-                        (Work::Share(one), Work::Share(two)) if one == two);
+                    let met = nodes[place].work.meets(nodes[*other].work);
                     assert!(!met, "{context}: s{place} beside s{other}");
                 }
                 open.push(place);
             }
             ("checkpoint_decided", Some(place)) => {
                 let status = fact["checkpoint_status"].as_str().unwrap();
-                if status != "held" && fact["checkpoint"]["reason"] != "not_taken_back" {
-                    assert!(
-                        open.contains(&place),
-                        "{context}: s{place} decided twice, or never begun"
-                    );
-                }
+                let was_open = open.contains(&place);
+                let never_began =
+                    status == "held" || fact["checkpoint"]["reason"] == "not_taken_back";
+                assert!(was_open != never_began, "{context}: s{place} is {status}");
                 open.retain(|own| *own != place);
-                assert!(!ready.contains(&place), "{context}: s{place} decided again");
+                assert!(!over.contains(&place), "{context}: s{place} decided again");
+                over.push(place);
                 if status == "checkpoint_ready" {
                     ready.push(place);
                 }
             }
-            ("finished", _) => assert!(open.is_empty(), "{context}: finished before {open:?}"),
+            ("finished", _) => {
+                assert!(open.is_empty(), "{context}: finished before {open:?}");
+                assert_eq!(over.len(), nodes.len(), "{context}: finished without an end of each");
+            }
             _ => {}
         }
     }
@@ -288,10 +330,7 @@ fn check_turns(asked: &Asked, nodes: &[Node], context: &str) {
     let asked = asked.lock().unwrap();
     for one in 0..nodes.len() {
         for two in one + 1..nodes.len() {
-            let (Work::Share(a), Work::Share(b)) = (nodes[one].work, nodes[two].work) else {
-                continue;
-            };
-            if a != b {
+            if !nodes[one].work.meets(nodes[two].work) {
                 continue;
             }
             let mut seen: Vec<&(usize, usize, String)> = Vec::new();
@@ -322,6 +361,8 @@ async fn weather(seed: u64) -> (usize, usize) {
             std::fs::create_dir(stage.workspace().join(format!("d{folder}"))).unwrap();
             std::fs::write(stage.workspace().join(format!("d{folder}/keep")), "kept\n").unwrap();
         }
+        std::fs::create_dir(stage.workspace().join("apart")).unwrap();
+        std::fs::write(stage.workspace().join("apart/keep"), "kept\n").unwrap();
         let spec = spec(&nodes, &mut random).to_string();
         std::fs::write(stage.workspace().join("flow.json"), spec).unwrap();
         let mut strikes = if random.u8(0..10) < 7 { random.usize(1..3) } else { 0 };

@@ -1,0 +1,302 @@
+//! What a run takes back before it goes on, what it leaves alone, and what it may not touch at all.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use pixir::scripted::Reply;
+use serde_json::{Value, json};
+
+use super::runs::{READY, house, reason_of, run, status_of};
+use super::troupe::{decided, facts, kinds, root_log, workflow};
+use crate::subagents::cast::agree;
+use crate::support::House;
+
+fn resume(house: &House, of: &Value, code: i32) -> Value {
+    let id = of["workflow_id"].as_str().unwrap();
+    house.pixir(&["workflow", "resume", id, "--json"]).exits(code).envelope()["output"].clone()
+}
+
+/// A step that appends a line in a copy, after another one that fails the first time, and its merge.
+fn landing_after_a_failure() -> Value {
+    workflow(json!([
+        {"id": "look", "task": "look", "role": "explorer", "on_failure": "continue"},
+        {"id": "build", "task": "build: add a line", "depends_on": "look"},
+        {"id": "land", "apply": "build"},
+    ]))
+}
+
+async fn house_that_lands() -> House {
+    let house = house(|told| match (told.step(), told.turn, told.session) {
+        ("look", _, 0) => Reply::says("checkpoint_status: failed"),
+        ("build", 0, _) => Reply::calls("bash", json!({"command": "echo line >> a.txt"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    house.write("a.txt", "base\n");
+    house
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_merged_goes_before_its_source_works_anew() {
+    let house = house_that_lands().await;
+    let output = run(&house, &landing_after_a_failure(), 6);
+    assert_eq!(status_of(&output, "land"), "checkpoint_ready");
+    assert_eq!(house.read("a.txt"), "base\nline\n");
+    let resumed = resume(&house, &output, 0);
+    assert_eq!(resumed["reused_steps"], json!([]));
+    assert_eq!(house.read("a.txt"), "base\nline\n", "as if the first look had not failed");
+    let kinds = kinds(&root_log(&house.workspace()));
+    assert!(kinds.contains(&"step_taken_back land".to_owned()), "{kinds:?}");
+    // The whole of it can be taken back, as any run.
+    let session = resumed["session_id"].as_str().unwrap();
+    house.pixir(&["undo", session, "--turns", "2"]).exits(0);
+    assert_eq!(house.read("a.txt"), "base\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_somebody_built_on_stays_and_nobody_works_on_top_of_it() {
+    let house = house_that_lands().await;
+    let output = run(&house, &landing_after_a_failure(), 6);
+    house.write("a.txt", "base\nline\nmine\n");
+    let resumed = resume(&house, &output, 6);
+    for step in ["build", "land"] {
+        assert_eq!(status_of(&resumed, step), "needs_orchestrator", "{step}");
+        assert_eq!(reason_of(&resumed, step), "not_taken_back", "{step}");
+    }
+    assert!(resumed.to_string().contains("a.txt"), "{resumed}");
+    assert_eq!(house.read("a.txt"), "base\nline\nmine\n");
+    // Whoever puts it right goes on.
+    house.write("a.txt", "base\n");
+    resume(&house, &resumed, 0);
+    assert_eq!(house.read("a.txt"), "base\nline\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_checks_change_is_the_work_of_their_step_and_goes_with_it() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("one", 0) => Reply::calls("write", json!({"path": "d/a.txt", "content": "made\n"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("d")).unwrap();
+    house.write("d/log.txt", "");
+    // As a formatter does it; the last one passes the second time.
+    let outside = house.workspace().join(".pixir/second");
+    let twice = format!("test -e {0}", outside.display());
+    let checks =
+        json!(["echo formatted >> d/a.txt", "echo once >> d/log.txt; echo new > d/new.txt", twice]);
+    let mut graph = workflow(json!([
+        {"id": "one", "task": "one", "workspace": "shared", "write_set": ["d/"], "retries": 1, "verify": checks},
+    ]));
+    let output = run(&house, &graph, 6);
+    let log = root_log(&house.workspace());
+    let bundle = decided(&log, "one");
+    assert_eq!(bundle["attempts"], 2, "it was tried again: {bundle}");
+    assert_eq!(bundle["written"], json!(["d/a.txt", "d/log.txt", "d/new.txt"]));
+    house.write(".pixir/second", "");
+    let resumed = resume(&house, &output, 0);
+    assert_eq!(status_of(&resumed, "one"), "checkpoint_ready");
+    assert_eq!(house.read("d/a.txt"), "made\nformatted\n");
+    assert_eq!(house.read("d/log.txt"), "once\n");
+    // Whoever dies while a check runs is not different.
+    graph["steps"][0]["verify"] = json!([
+        "echo again >> d/log.txt; echo x > d/now; test -e .pixir/second && sleep 600; true"
+    ]);
+    house.write("flow.json", graph.to_string());
+    tokio::task::block_in_place(|| {
+        let is_now = || house.workspace().join("d/now").exists();
+        house.pixir_killed_when(&["workflow", "run", "flow.json"], is_now);
+        std::fs::remove_file(house.workspace().join(".pixir/second")).unwrap();
+        let listed = house.pixir(&["workflow", "status", "--json"]).exits(0).envelope();
+        let mut runs = listed["output"]["runs"].as_array().unwrap().iter();
+        let cut_off = runs.find(|run| run["status"] == "interrupted").unwrap();
+        let resumed = resume(&house, cut_off, 0);
+        assert_eq!(status_of(&resumed, "one"), "checkpoint_ready");
+        assert_eq!(house.read("d/log.txt"), "once\nagain\n");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_of_a_merge_that_change_other_files_make_it_partial() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("build", 0) => Reply::calls("write", json!({"path": "src/a.rs", "content": "new\n"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    house.write(".gitignore", "target/\n");
+    house.write("keep.txt", "kept\n");
+    let graph = |check: &str| {
+        workflow(json!([
+            {"id": "build", "task": "build: change it", "write_set": ["src/"]},
+            {"id": "land", "apply": "build", "verify": [check]},
+            {"id": "after", "task": "after", "role": "explorer", "depends_on": "land"},
+        ]))
+    };
+    let output = run(&house, &graph("mkdir -p target && echo built > target/x"), 0);
+    assert_eq!(status_of(&output, "land"), "checkpoint_ready", "what is ignored is nobody's work");
+    let output = run(&house, &graph("echo other > keep.txt; echo n > new.txt"), 6);
+    assert_eq!(
+        (status_of(&output, "land"), reason_of(&output, "land")),
+        ("partial", json!("wrote_outside_write_set"))
+    );
+    assert_eq!(status_of(&output, "after"), "held");
+    assert!(output.to_string().contains("keep.txt, new.txt"), "{output}");
+    let session = output["session_id"].as_str().unwrap();
+    house.pixir(&["undo", session]).exits(0);
+    assert_eq!(house.read("keep.txt"), "kept\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_sees_half_of_a_merge_that_was_cut_off() {
+    const FILES: usize = 400;
+    let house = house(|told| match (told.step(), told.turn, told.session) {
+        ("look", _, 0) => Reply::new().stalls(),
+        ("slot", _, 0) => Reply::says("checkpoint_status: failed"),
+        // Until `copy` has begun it has the other place.
+        ("slot", 0, _) => Reply::calls("bash", json!({"command": "sleep 1"})),
+        ("build", 0, _) => {
+            let command = format!("for i in $(seq {FILES}); do echo new > m/$i; done");
+            Reply::calls("bash", json!({"command": command}))
+        }
+        ("copy", 0, _) => Reply::calls("bash", json!({"command": "ls m | wc -l > count.txt"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("m")).unwrap();
+    let mut graph = workflow(json!([
+        {"id": "look", "task": "look", "role": "explorer", "read_set": ["nothing/"]},
+        {"id": "slot", "task": "slot", "role": "explorer", "read_set": ["nothing/"]},
+        {"id": "copy", "task": "copy: count them", "depends_on": "look"},
+        {"id": "build", "task": "build: make them", "write_set": ["m/"]},
+        {"id": "land", "apply": "build"},
+        {"id": "keep", "apply": "copy"},
+    ]));
+    graph["limits"] = json!({"max_concurrency": 2});
+    house.write("flow.json", graph.to_string());
+    let made = || std::fs::read_dir(house.workspace().join("m")).unwrap().count();
+    tokio::task::block_in_place(|| {
+        house.pixir_killed_when(&["workflow", "run", "flow.json"], || made() > 0);
+        let listed = house.pixir(&["workflow", "status", "--json"]).exits(0).envelope();
+        let half = made();
+        resume(&house, &listed["output"]["runs"][0], 0);
+        let counted = house.read("count.txt");
+        let all = FILES.to_string();
+        assert!(["0", &all].contains(&counted.trim()), "{counted} of {half} were seen");
+        assert_eq!(made(), FILES);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_merged_nor_taken_back_in_read_only_mode() {
+    let house = house_that_lands().await;
+    let output = run(&house, &landing_after_a_failure(), 6);
+    let id = output["workflow_id"].as_str().unwrap();
+    let args = ["--read-only", "workflow", "resume", id, "--json"];
+    let resumed = house.pixir(&args).exits(6).envelope()["output"].clone();
+    assert_eq!(status_of(&resumed, "land"), "needs_orchestrator");
+    assert_eq!(house.read("a.txt"), "base\nline\n", "what was there is there");
+    // Nor does a merge happen that is the first one.
+    house.write("a.txt", "base\n");
+    let graph = workflow(json!([
+        {"id": "build", "task": "build: add a line"},
+        {"id": "wait", "task": "wait", "role": "explorer", "depends_on": "build", "verify": ["test -e .pixir/go"]},
+        {"id": "land", "apply": "build", "depends_on": "wait"},
+    ]));
+    let output = run(&house, &graph, 6);
+    house.write(".pixir/go", "");
+    let id = output["workflow_id"].as_str().unwrap();
+    let args = ["--read-only", "workflow", "resume", id, "--json"];
+    let resumed = house.pixir(&args).exits(6).envelope()["output"].clone();
+    assert_eq!(
+        (status_of(&resumed, "land"), reason_of(&resumed, "land")),
+        ("failed", json!("permission_denied"))
+    );
+    assert_eq!(house.read("a.txt"), "base\n");
+    house.pixir(&["--auto", "workflow", "resume", id, "--json"]).exits(0);
+    assert_eq!(house.read("a.txt"), "base\nline\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("slow", 0) => Reply::calls("bash", json!({"command": "true"})),
+        ("slow", 1) => Reply::calls("write", json!({"path": "d/a.txt", "content": "model\n"})),
+        ("slow", 2) => Reply::calls("bash", json!({"command": "echo > d/b.txt; sleep 600"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("d")).unwrap();
+    let graph = workflow(
+        json!([{"id": "slow", "task": "slow", "workspace": "shared", "write_set": ["d/"]}]),
+    );
+    house.write("flow.json", graph.to_string());
+    tokio::task::block_in_place(|| {
+        let is_there = || house.workspace().join("d/b.txt").exists();
+        house.pixir_killed_when(&["workflow", "run", "flow.json"], is_there);
+        std::thread::sleep(Duration::from_millis(600));
+        house.write("d/a.txt", "model\nand a day's work\n");
+        let listed = house.pixir(&["workflow", "status", "--json"]).exits(0).envelope();
+        let resumed = resume(&house, &listed["output"]["runs"][0], 6);
+        assert_eq!(status_of(&resumed, "slow"), "needs_orchestrator");
+        assert!(resumed.to_string().contains("d/a.txt"), "{resumed}");
+        assert_eq!(house.read("d/a.txt"), "model\nand a day's work\n");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_looked_at_is_not_taken_for_nothing() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("one", 0) => Reply::calls("bash", json!({"command": "echo line >> d/a.txt"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("d")).unwrap();
+    let graph = workflow(json!([
+        {"id": "one", "task": "one", "workspace": "shared", "write_set": ["d/"], "retries": 1, "verify": ["false"]},
+    ]));
+    std::fs::create_dir_all(house.home().join(".pixir")).unwrap();
+    let settings = json!({"undo": {"enabled": false}}).to_string();
+    std::fs::write(house.home().join(".pixir/config.json"), settings).unwrap();
+    run(&house, &graph, 6);
+    let bundle = decided(&root_log(&house.workspace()), "one");
+    assert_eq!(bundle["attempts"], 1, "{bundle}");
+    let limits = bundle["known_limitations"].as_array().unwrap();
+    assert!(limits.contains(&json!("not_taken_back")), "{bundle}");
+    assert!(limits.contains(&json!("changes_unknown")), "{bundle}");
+    assert_eq!(house.read("d/a.txt"), "line\n", "it is not done twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_must_not_be_missed_ends_the_run_also_when_it_cannot_start() {
+    let house = house(|told| match told.step() {
+        "bad" => Reply::says("checkpoint_status: failed"),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let graph = workflow(json!([
+        {"id": "bad", "task": "bad", "role": "explorer"},
+        {"id": "vital", "task": "vital", "role": "explorer", "depends_on": "bad", "on_failure": "abort"},
+        {"id": "first", "task": "first", "role": "explorer"},
+        {"id": "other", "task": "other", "role": "explorer", "depends_on": "first"},
+    ]));
+    let mut graph = graph;
+    graph["limits"] = json!({"max_concurrency": 1});
+    let output = run(&house, &graph, 6);
+    assert_eq!((&output["status"], &output["reason"]), (&json!("failed"), &json!("aborted")));
+    assert_eq!(output["held_steps"], json!(["vital", "first", "other"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_keeps_beside_its_log_is_for_its_owner() {
+    let house = house(|_| Reply::says(READY)).await;
+    run(&house, &workflow(json!([{"id": "one", "task": "one", "role": "explorer"}])), 0);
+    let folder = root_log(&house.workspace()).with_extension("");
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+        let path = entry.path();
+        assert_eq!(mode(&path), if path.is_dir() { 0o700 } else { 0o600 }, "{path:?}");
+    }
+    assert_eq!(facts(&root_log(&house.workspace())).last().unwrap()["status"], "completed");
+    assert_eq!(agree(&house.workspace()), 1);
+}
