@@ -1,11 +1,13 @@
 //! What a child does at this moment, for whoever looks.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::event::{Canonical, Ephemeral, Event, EventKind, Status, SubagentUsage};
+use crate::id::CallId;
 use crate::tool::first_chars;
 
 /// How much of what it does is kept, in characters.
@@ -22,6 +24,8 @@ struct Live {
     /// Since when it works; `None` while it waits for a person, or for its turn.
     since: Option<Instant>,
     worked: Duration,
+    /// The calls under way, and whether each waits for others before it can begin.
+    calls: HashMap<CallId, bool>,
 }
 
 impl Progress {
@@ -35,6 +39,17 @@ impl Progress {
         let mut live = self.held();
         live.worked = live.worked();
         live.since = None;
+    }
+
+    /// Whether it has nothing to do before others let its calls begin.
+    pub fn is_held_up(&self) -> bool {
+        let calls = &self.held().calls;
+        !calls.is_empty() && calls.values().all(|waits| *waits)
+    }
+
+    /// Something was not heard: what is not known to wait is taken to work.
+    pub fn missed(&self) {
+        self.held().calls.clear();
     }
 
     /// How long it has worked.
@@ -70,12 +85,24 @@ impl Progress {
             {
                 self.held().usage.add(&child.usage.unwrap_or_default());
             }
-            EventKind::Ephemeral(Ephemeral::Status(Status::Working { tool, summary, .. })) => {
+            EventKind::Canonical(Canonical::ToolResult(result)) => {
+                self.held().calls.remove(&result.call_id);
+            }
+            EventKind::Ephemeral(Ephemeral::Status(Status::Working {
+                call_id,
+                tool,
+                summary,
+                waiting,
+            })) => {
                 let doing = if summary.is_empty() { tool } else { summary };
-                self.held().doing = first_chars(doing.lines().next().unwrap_or_default(), SHOWN);
+                let mut live = self.held();
+                live.doing = first_chars(doing.lines().next().unwrap_or_default(), SHOWN);
+                live.calls.insert(call_id.clone(), waiting.is_some());
             }
             EventKind::Ephemeral(Ephemeral::Status(Status::Thinking { .. })) => {
-                "thinking".clone_into(&mut self.held().doing);
+                let mut live = self.held();
+                "thinking".clone_into(&mut live.doing);
+                live.calls.clear();
             }
             EventKind::Ephemeral(Ephemeral::PermissionRequest(_)) => {
                 "waiting for permission".clone_into(&mut self.held().doing);

@@ -276,22 +276,20 @@ impl Run {
                 Wake::Answered(call_id, said) => {
                     // It is gone when the child was stopped meanwhile.
                     conversation.answer(&call_id, said).await.ok();
-                    if questions.is_empty() {
-                        self.progress.go();
-                    }
                 }
                 Wake::Heard(None) if end.is_some() => break None,
                 Wake::Heard(None) => {
                     let report = Report::new(Kind::SessionClosed, "its Session closed");
                     break Some(End::failed("crashed", &report));
                 }
-                Wake::Heard(Some(Heard::Missed(_))) => {}
+                Wake::Heard(Some(Heard::Missed(_))) => self.progress.missed(),
                 Wake::Heard(Some(Heard::Event(event))) => {
                     self.progress.hear(&event);
                     self.hear_question(&event, &mut questions).await;
                     end = words.hear(&event).or(end);
                 }
             }
+            self.keep_time(&questions);
         };
         questions.settle_all().await;
         if let Some(stopped) = stopped {
@@ -321,6 +319,7 @@ impl Run {
     ) -> Wake {
         let left = self.record.timeout.saturating_sub(self.progress.worked());
         let is_asking = !questions.is_empty();
+        let is_working = !is_asking && !self.progress.is_held_up();
         let stops = self.stops();
         let idle = async {
             match family {
@@ -334,22 +333,25 @@ impl Run {
             (call_id, said) = questions.answered(), if is_asking => Wake::Answered(call_id, said),
             heard = listener.next() => Wake::Heard(heard),
             () = idle => Wake::Idle,
-            () = tokio::time::sleep(left), if !is_asking => Wake::Late,
+            () = tokio::time::sleep(left), if is_working => Wake::Late,
         }
     }
 
-    /// A question stops the clock: a person takes the time that a person takes.
+    /// A question stops the clock: a person takes the time that a person takes. So does a queue for
+    /// a place where a command may run.
+    fn keep_time(&self, questions: &Questions) {
+        if questions.is_empty() && !self.progress.is_held_up() {
+            self.progress.go();
+        } else {
+            self.progress.pause();
+        }
+    }
+
     async fn hear_question(&self, event: &Event, questions: &mut Questions) {
         match event.kind() {
-            EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => {
-                self.progress.pause();
-                questions.ask(request);
-            }
+            EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => questions.ask(request),
             EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
                 questions.settle(call_id).await;
-                if questions.is_empty() {
-                    self.progress.go();
-                }
             }
             EventKind::Ephemeral(_) | EventKind::Canonical(_) => {}
         }

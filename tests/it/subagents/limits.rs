@@ -142,6 +142,32 @@ async fn each_child_has_its_own_time() {
     agree(&house.workspace());
 }
 
+/// Three seconds of work each, five to do it in, and six until the second one is through.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_the_commands_of_others_does_not_work() {
+    let spawn = |task: &str| json!({"task": task, "timeout_ms": 5_000});
+    let script = cast(
+        [
+            cast::line(
+                Reply::new().call("spawn_agent", spawn("a")).call("spawn_agent", spawn("b")),
+            ),
+            waits(),
+            says("ok"),
+        ],
+        |_, step| match step {
+            0 => Reply::calls("bash", json!({"command": "sleep 3"})),
+            _ => Reply::says("slept"),
+        },
+    );
+    let mut house = House::scripted(script).await;
+    house.config.bash.max_commands = 1;
+    let (conversation, status) = house.turn(GO).await;
+    assert_eq!(status, Status::Done);
+    let path = conversation.log_path();
+    assert_eq!((count(path, "timed_out"), count(path, "finished")), (0, 2));
+    agree(&house.workspace());
+}
+
 #[tokio::test]
 async fn what_children_spend_is_spent_from_the_same_purse() {
     let script = cast([spawns(&["a"], "explorer"), waits(), says("never")], |_, step| match step {
