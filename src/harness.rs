@@ -41,7 +41,7 @@ use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::skill::{Places, Skills};
 use crate::snapshot::{Limits, Store, Tracker};
-use crate::subagent::{Family, Subagents};
+use crate::subagent::{Capacity, Family, Subagents};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Purse, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
@@ -102,6 +102,8 @@ pub struct Harness {
     sessions: Arc<Sessions>,
     /// Everybody whom Sessions delegate to; begins with the first Session.
     subagents: OnceLock<Subagents>,
+    /// How many of them this process has room for.
+    capacity: Capacity,
     /// The children of live Sessions, by their folder: who reattaches finds them.
     families: Mutex<HashMap<PathBuf, Weak<Family>>>,
     /// What live Sessions run in the background, by their folder: who reattaches finds it.
@@ -157,6 +159,7 @@ impl Harness {
             commands,
             sessions,
             subagents: OnceLock::new(),
+            capacity: Capacity::default(),
             families: Mutex::default(),
             backgrounds: Mutex::default(),
             connections: Mutex::default(),
@@ -176,6 +179,12 @@ impl Harness {
     #[must_use]
     pub fn noting(self, notices: Vec<String>) -> Self {
         Self { notices, ..self }
+    }
+
+    /// The same, with the Capacity for Subagents that others of this process share.
+    #[must_use]
+    pub fn sharing(self, capacity: Capacity) -> Self {
+        Self { capacity, ..self }
     }
 
     /// Ends what runs in the background, and waits for what must not be lost when the process ends,

@@ -19,6 +19,7 @@ use crate::event::PermissionMode;
 use crate::harness::{Door, Harness};
 use crate::role::strictest;
 use crate::scripted::Server;
+use crate::subagent::Capacity;
 
 /// Serve an editor: the Agent Client Protocol on stdin and stdout
 #[derive(Debug, Args)]
@@ -63,6 +64,8 @@ fn doors(context: &Arc<Context>) -> Result<Doors, Report> {
     let config = context.user_settings().or_else(|_| context.home().map(Config::new))?;
     let sees_images = sees_images(context, &config);
     let demo = Arc::new(OnceCell::new());
+    // Each Workspace has a Harness; the process has room for so many Subagents.
+    let capacity = Capacity::default();
     let opener = Arc::clone(context);
     let signer = Arc::clone(context);
     let leaver = Arc::clone(context);
@@ -71,7 +74,11 @@ fn doors(context: &Arc<Context>) -> Result<Doors, Report> {
         sees_images,
         open: Box::new(move |workspace| {
             let (context, demo) = (Arc::clone(&opener), Arc::clone(&demo));
-            Box::pin(async move { open(&context, workspace, &demo).await })
+            let capacity = capacity.clone();
+            Box::pin(async move {
+                let harness = open(&context, workspace, &demo).await?;
+                Ok(Arc::new(harness.sharing(capacity)))
+            })
         }),
         sign_in: Box::new(move |way| {
             let context = Arc::clone(&signer);
@@ -89,7 +96,7 @@ async fn open(
     context: &Context,
     workspace: PathBuf,
     demo: &OnceCell<Server>,
-) -> Result<Arc<Harness>, Report> {
+) -> Result<Harness, Report> {
     let Opened { mut loaded, access } = context.open_unasked(&workspace, None)?;
     for notice in &loaded.notices {
         context.notice(notice);
@@ -112,7 +119,7 @@ async fn open(
     let Loaded { config, notices, .. } = loaded;
     let harness = Harness::open(Door { config, credential, environment, own_binary });
     // An editor's user does not read standard error.
-    Ok(Arc::new(harness.noting(notices)))
+    Ok(harness.noting(notices))
 }
 
 /// An editor's user is asked, unless they said otherwise.

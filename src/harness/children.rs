@@ -113,7 +113,7 @@ impl Harness {
         self.subagents.get_or_init(|| {
             let (home, credential) = (self.config.home.clone(), self.credential.clone());
             let context_window = self.config.context_window;
-            Subagents::new(Nursery {
+            let nursery = Nursery {
                 sessions: Arc::clone(&self.sessions),
                 manners: self.manners(),
                 config: self.config.clone(),
@@ -125,7 +125,8 @@ impl Harness {
                     let window = Window::new(context_window, endpoint, model);
                     (super::sight(&home, &credential, model), window)
                 }),
-            })
+            };
+            Subagents::new(nursery, self.capacity.clone())
         })
     }
 }

@@ -5,10 +5,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::capacity::Capacity;
 use super::progress::Progress;
 use super::queue::Queue;
 use super::record::{Record, Status, View};
@@ -53,6 +54,8 @@ pub enum Inbox {
 enum Wake {
     Message(Inbox),
     RunOver(Result<(TaskId, Over), JoinError>),
+    /// Somebody else in the process has given a place back.
+    PlaceFreed,
 }
 
 /// The children of one Session.
@@ -93,11 +96,25 @@ pub struct Actor {
     tasks: HashMap<TaskId, String>,
     queue: Queue,
     waiters: Vec<Waiter>,
+    capacity: Capacity,
+    /// How many of its places the children have.
+    held: usize,
+    freed: watch::Receiver<usize>,
+}
+
+/// Whoever is gone holds nothing.
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.capacity.change(self.held, 0);
+    }
 }
 
 impl Actor {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, capacity: Capacity) -> Self {
         Self {
+            freed: capacity.freed(),
+            capacity,
+            held: 0,
             limits,
             broods: HashMap::new(),
             kept: HashMap::new(),
@@ -113,15 +130,18 @@ impl Actor {
             match wake {
                 Wake::Message(message) => self.handle(message),
                 Wake::RunOver(over) => self.run_over(over),
+                Wake::PlaceFreed => self.schedule(),
             }
         }
     }
 
     async fn next(&mut self, inbox: &mut mpsc::Receiver<Inbox>) -> Option<Wake> {
+        let is_anybody_waiting = !self.queue.is_empty();
         tokio::select! {
             biased;
             Some(message) = inbox.recv() => Some(Wake::Message(message)),
             Some(over) = self.runs.join_next_with_id() => Some(Wake::RunOver(over)),
+            Ok(()) = self.freed.changed(), if is_anybody_waiting => Some(Wake::PlaceFreed),
             else => None,
         }
     }
@@ -225,11 +245,15 @@ impl Actor {
             }
             let paused = self.paused();
             let busy = running.values().sum::<usize>().saturating_sub(paused);
-            if busy >= self.limits.max_in_process {
-                return;
-            }
+            self.capacity.change(self.held, busy);
+            self.held = busy;
             let most = self.limits.max_running;
             let may_start = |parent: &SessionId| running.get(parent).copied().unwrap_or(0) < most;
+            // A place is taken only for somebody: one that is given back wakes everybody.
+            if !self.queue.has_next(may_start) || !self.capacity.take(self.limits.max_in_process) {
+                return;
+            }
+            self.held += 1;
             let Some(id) = self.queue.next(may_start) else { return };
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.record.status = Status::Running;

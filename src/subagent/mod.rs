@@ -4,6 +4,7 @@
 //! its children through Tools. Nothing here is known to `session` or `turn`.
 
 mod actor;
+mod capacity;
 mod context;
 mod durable;
 mod nursery;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use capacity::Capacity;
 pub use durable::children;
 pub use nursery::Nursery;
 pub use record::{Record, Status, View};
@@ -64,9 +66,9 @@ pub struct Subagents {
 
 impl Subagents {
     /// Starts the actor; it ends with the last handle.
-    pub fn new(nursery: Nursery) -> Self {
+    pub fn new(nursery: Nursery, capacity: Capacity) -> Self {
         let (inbox, messages) = mpsc::channel(INBOX);
-        let actor = Actor::new(nursery.config.subagents);
+        let actor = Actor::new(nursery.config.subagents, capacity);
         // The actor owns itself: it ends when the last handle is gone, and nobody needs its result.
         tokio::spawn(actor.run(messages));
         Self { inbox, nursery: Arc::new(nursery) }

@@ -20,6 +20,16 @@ impl Queue {
         }
     }
 
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.parents.is_empty()
+    }
+
+    /// Whether there is a child of a parent that may have one more.
+    pub fn has_next(&self, may_start: impl Fn(&SessionId) -> bool) -> bool {
+        self.parents.iter().any(|(parent, _)| may_start(parent))
+    }
+
     /// The next child of a parent that may have one more.
     pub fn next(&mut self, may_start: impl Fn(&SessionId) -> bool) -> Option<String> {
         let place = self.parents.iter().position(|(parent, _)| may_start(parent))?;

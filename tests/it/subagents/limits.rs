@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use pixir::Status;
-use pixir::scripted::Reply;
+use pixir::scripted::{Reply, Script};
 use serde_json::json;
 
 use super::cast::{self, Crowd, GO, agree, cast, count, first_id, lives, says, spawns, waits};
-use crate::support::House;
+use crate::support::editor::Editor;
+use crate::support::house::logs;
+use crate::support::{House, Stage};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_children_take_turns_and_all_of_them_answer() {
@@ -294,4 +296,47 @@ async fn a_child_that_goes_on_is_not_started_anew_because_it_would_know_nothing(
     let last = requests.iter().rfind(|request| cast::task(request).is_some()).unwrap();
     assert_eq!(last.user_texts().first(), Some(&"first"), "it still knows what it did");
     agree(&house.workspace());
+}
+
+/// An editor with two folders open has one process, and one limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn children_of_two_workspaces_share_the_places_of_the_process() {
+    let crowd = Crowd::default();
+    let seen = crowd.clone();
+    let script = Script::answering(move |request| {
+        match (cast::task(request).is_some(), request.outputs().len()) {
+            (false, 0) => spawns(&["a", "b"], "explorer")(request),
+            (false, 2) => waits()(request),
+            (false, _) => Reply::says("ok"),
+            (true, 0) => {
+                seen.enter();
+                Reply::new().pause(Duration::from_millis(100)).call("list", json!({}))
+            }
+            (true, _) => {
+                seen.leave();
+                Reply::says("looked")
+            }
+        }
+    });
+    let stage = Stage::new(Stage::mark(), script).await;
+    stage.configure(&json!({"durability": "none", "subagents": {"max_in_process": 1}}));
+    tokio::task::block_in_place(|| {
+        let other = stage.workspace().join("other");
+        std::fs::create_dir(&other).unwrap();
+        let mut editor = Editor::start(&stage, &["--auto"]);
+        editor.initialize(json!({}));
+        let prompts = [stage.workspace(), other].map(|folder| {
+            let id = editor.session(&folder);
+            editor.prompt(&id, GO)
+        });
+        for prompt in prompts {
+            assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
+        }
+    });
+    assert_eq!(crowd.most(), 1);
+    let finished = |folder: &std::path::Path| {
+        logs(folder).iter().map(|path| count(path, "finished")).sum::<usize>()
+    };
+    assert_eq!(finished(&stage.workspace()), 2);
+    assert_eq!(finished(&stage.workspace().join("other")), 2);
 }
