@@ -20,6 +20,7 @@ pub fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
 }
 
 /// The same, where there may be none.
+#[expect(clippy::ref_option, reason = "serde hands over the field as it is")]
 pub fn as_text_if_any<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
     path.as_deref().map(Path::to_string_lossy).serialize(to)
 }
