@@ -236,7 +236,7 @@ impl Harness {
             session.record(change.into()).await?;
         }
         let mut notices = notices(&opened);
-        notices.extend(recovered(&session, &workspace));
+        notices.extend(recovered(&session, &workspace).await);
         self.converse(session, workspace, posture, &history, caller, notices).await
     }
 
@@ -480,11 +480,19 @@ pub fn bounds_of(history: &History, roster: &Roster) -> Result<Bounds, HarnessEr
 }
 
 /// Takes back a merge that a dead process left half done, and says so.
-fn recovered(session: &Session, workspace: &Workspace) -> Option<String> {
+async fn recovered(session: &Session, workspace: &Workspace) -> Option<String> {
     let folder = paths::session_folder(paths::holding(session.log_path()), session.id());
-    match annex::recover(workspace, &Store::beside(&folder), &folder) {
-        Ok(recovered) => recovered.map(|recovered| recovered.to_string()),
-        Err(error) => Some(format!("a merge that was cut off could not be taken back: {error}")),
+    if !annex::is_pending(&folder) {
+        return None;
+    }
+    let _alone = annex::alone().await;
+    let workspace = workspace.clone();
+    let taking = move || annex::recover(&workspace, &Store::beside(&folder), &folder);
+    let trouble = |error| Some(format!("a merge that was cut off cannot be taken back: {error}"));
+    match disk::work(taking).await {
+        Ok(Ok(recovered)) => recovered.map(|recovered| recovered.to_string()),
+        Ok(Err(error)) => trouble(error.to_string()),
+        Err(error) => trouble(error.to_string()),
     }
 }
 

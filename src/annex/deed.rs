@@ -9,6 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::changes::{FolderChange, shown};
 use super::merge::Merge;
@@ -25,6 +27,20 @@ const JOURNAL: &str = "snapshots/merge.json";
 
 /// How the drafts end that a restored file has for a moment.
 const DRAFT: &str = ".pixir-undo";
+
+/// Who merges, or takes a merge back. In one process they take turns: a Session has one journal, and
+/// whoever waited for its lock would hold a thread that its holder may need.
+static MERGING: Mutex<()> = Mutex::const_new(());
+
+/// Waits until nobody in this process merges; nobody does as long as the answer is held.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    MERGING.lock().await
+}
+
+/// Whether there is a merge of this Session that the Log may not know.
+pub fn is_pending(session_folder: &Path) -> bool {
+    session_folder.join(JOURNAL).exists()
+}
 
 /// Everything that one merge does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,19 +178,20 @@ impl Deed {
         Ok(serde_json::from_slice(&store.get(hash)?)?)
     }
 
-    /// Does all steps, or none. What was done is kept in the store, so that it can be taken back one
-    /// day.
+    /// Does all steps, or none, as when it is stopped in the middle. What was done is kept in the
+    /// store, so that it can be taken back one day.
     pub fn carry_out(
         self,
         workspace: &Workspace,
         store: &Store,
         session_folder: &Path,
         tracker: Option<&Tracker>,
+        stop: &CancellationToken,
     ) -> Result<Done, Broken> {
         let kept = serde_json::to_vec(&self).map_err(io::Error::from);
         let record = kept.and_then(|text| store.put(&text));
         let record = record.map_err(|error| trouble(session_folder, &error))?;
-        self.perform((MERGED, record), workspace, store, session_folder, tracker)
+        self.perform((MERGED, record), (workspace, store), session_folder, tracker, stop)
     }
 
     /// Takes this deed, which is kept there, back: all steps, or none.
@@ -186,18 +203,19 @@ impl Deed {
         session_folder: &Path,
         tracker: Option<&Tracker>,
     ) -> Result<Done, Broken> {
-        let back = self.inverse();
-        let done = back.perform((TAKEN_BACK, record), workspace, store, session_folder, tracker)?;
+        let (back, fact) = (self.inverse(), (TAKEN_BACK, record));
+        let never = CancellationToken::new();
+        let done = back.perform(fact, (workspace, store), session_folder, tracker, &never)?;
         Ok(Done { deed: self.clone(), ..done })
     }
 
     fn perform(
         self,
         fact: (&str, Hash),
-        workspace: &Workspace,
-        store: &Store,
+        (workspace, store): (&Workspace, &Store),
         session_folder: &Path,
         tracker: Option<&Tracker>,
+        stop: &CancellationToken,
     ) -> Result<Done, Broken> {
         let place = session_folder.join(JOURNAL);
         let journal = Journal { deed: self, fact: Some((fact.0.to_owned(), fact.1)) };
@@ -209,7 +227,12 @@ impl Deed {
         }
         let mut done = Self { steps: Vec::new(), ..deed.clone() };
         for step in &deed.steps {
-            match step.take(workspace, store) {
+            let taken = if stop.is_cancelled() {
+                Err(io::Error::other("the merge was stopped"))
+            } else {
+                step.take(workspace, store)
+            };
+            match taken {
                 Ok(true) => done.steps.push(step.clone()),
                 Ok(false) => {}
                 Err(error) => {

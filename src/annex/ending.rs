@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::deed::{alone, is_pending};
 use super::lease::Lease;
 use super::{Annex, AnnexError, Annexes, Closed, Shared};
 use crate::disk;
@@ -24,8 +25,10 @@ impl Annexes {
                 return Ok(Closed::Kept { changes });
             }
         }
+        // A merge that the Log does not know goes back: what it brought over counts for nothing.
+        let _alone = alone().await;
         let own = annex.clone();
-        let looked = disk::work(move || own.unmerged()).await;
+        let looked = disk::work(move || own.recover().and_then(|_| own.unmerged())).await;
         let changes = looked.unwrap_or(Err(AnnexError::Crashed))?;
         if changes > 0 {
             return Ok(Closed::Kept { changes });
@@ -76,7 +79,8 @@ impl Annexes {
     }
 
     fn is_merged(&self, annex: &Annex) -> bool {
-        let is_own = annex.is_at_rest() && matches!(annex.unmerged(), Ok(0));
+        let is_settled = annex.is_at_rest() && !is_pending(&annex.parent_folder());
+        let is_own = is_settled && matches!(annex.unmerged(), Ok(0));
         is_own && self.within(annex).iter().all(|inner| self.is_merged(inner))
     }
 

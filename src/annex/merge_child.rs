@@ -8,13 +8,15 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::changes::shown;
-use super::{Annex, AnnexError, Annexes, Changes, Done, Merge, recover};
+use super::{Annex, AnnexError, Annexes, Changes, Done, Merge, Recovered, alone, recover};
 use crate::disk;
+use crate::error::Kind;
 use crate::event::{Canonical, Extra, SubagentEvent};
 use crate::id::SessionId;
 use crate::secret::Secrets;
 use crate::snapshot::{Hash, Store};
 use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+use crate::workspace::Workspace;
 
 /// How many paths a fact names; the rest is in its record.
 const NAMED: usize = 50;
@@ -92,23 +94,47 @@ impl Tool for MergeChild {
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let annex = self.annex(&args.id, &context).map_err(|error| ToolError::from(&error))?;
         let is_dry = args.dry_run == Some(true);
-        let (own, inside) = (annex.clone(), context.clone());
-        let work = move || carry_out(&own, &inside, is_dry);
-        let done = disk::work(work).await.unwrap_or(Err(AnnexError::Crashed));
-        let (look, done) = done.map_err(|error| ToolError::from(&error))?;
-        let is_done = done.is_some();
-        if let Some(done) = done {
-            context.signals.record(merged(&annex, &done)).await?;
-            done.recorded();
-        }
-        Ok(told(&look, is_done, is_dry))
+        // What has begun comes to an end, and to the Log, also when nobody waits for it any more.
+        let merging = tokio::spawn(async move { bring(annex, context, is_dry).await });
+        merging.await.unwrap_or_else(|_| Err(ToolError::from(&AnnexError::Crashed)))
     }
+}
+
+/// Merges and records that, or does neither.
+async fn bring(annex: Annex, context: ToolContext, is_dry: bool) -> Result<ToolOutput, ToolError> {
+    let _alone = alone().await;
+    if context.cancel.is_cancelled() {
+        return Err(ToolError::new(Kind::Interrupted, "interrupted; nothing was merged"));
+    }
+    let (own, inside) = (annex.clone(), context.clone());
+    let work = move || carry_out(&own, &inside, is_dry);
+    let done = disk::work(work).await.unwrap_or(Err(AnnexError::Crashed));
+    let (look, done) = done.map_err(|error| ToolError::from(&error))?;
+    let is_done = done.is_some();
+    if let Some(done) = done {
+        if let Err(error) = context.signals.record(merged(&annex, &done)).await {
+            // Without its lock, and before anybody builds on it: what the Log does not know goes.
+            drop(done);
+            let back = disk::work(move || recovered(&annex, &context.workspace)).await;
+            back.unwrap_or(Err(AnnexError::Crashed)).map_err(|error| ToolError::from(&error))?;
+            return Err(error);
+        }
+        done.recorded();
+    }
+    Ok(told(&look, is_done, is_dry))
+}
+
+/// Takes back a merge that the Log does not know.
+fn recovered(annex: &Annex, workspace: &Workspace) -> Result<Option<Recovered>, AnnexError> {
+    recover(workspace, &annex.store(), &annex.parent_folder()).map_err(AnnexError::Keep)
 }
 
 /// What is to be done.
 struct Look {
     changes: Changes,
     merge: Merge,
+    /// What was found half done, and taken back first.
+    recovered: Option<Recovered>,
 }
 
 fn look(annex: &Annex, context: &ToolContext) -> Result<Look, AnnexError> {
@@ -119,7 +145,7 @@ fn look(annex: &Annex, context: &ToolContext) -> Result<Look, AnnexError> {
     };
     let changes = annex.changes(workspace)?;
     let merge = annex.merge(&changes, workspace, &is_unsaved)?;
-    Ok(Look { changes, merge })
+    Ok(Look { changes, merge, recovered: None })
 }
 
 /// Merges, unless it is only asked what would be; the second is what was done.
@@ -129,22 +155,23 @@ fn carry_out(
     is_dry: bool,
 ) -> Result<(Look, Option<Done>), AnnexError> {
     annex.refuse_busy()?;
-    let store = annex.store();
-    if !is_dry {
-        recover(&context.workspace, &store, &annex.parent_folder()).map_err(AnnexError::Keep)?;
-    }
-    let look = look(annex, context)?;
+    let recovered = if is_dry { None } else { recovered(annex, &context.workspace)? };
+    let look = Look { recovered, ..look(annex, context)? };
     if is_dry || (look.merge.is_done()) {
         return Ok((look, None));
     }
     let tracker = context.tracker.as_ref();
-    let done = annex.carry_out(&look.merge, &look.changes, &context.workspace, tracker)?;
+    let (workspace, stop) = (&context.workspace, &context.cancel);
+    let done = annex.carry_out(&look.merge, &look.changes, workspace, tracker, stop)?;
     Ok((look, Some(done)))
 }
 
 fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
-    let Look { changes, merge } = look;
+    let Look { changes, merge, recovered } = look;
     let mut text = String::new();
+    if let Some(recovered) = recovered {
+        writeln!(text, "{recovered}").ok();
+    }
     if !merge.conflicts.is_empty() {
         writeln!(text, "{} in conflict:", counted(merge.conflicts.len())).ok();
         for conflict in &merge.conflicts {

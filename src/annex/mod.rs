@@ -29,9 +29,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 pub use changes::{Changes, shown};
-pub use deed::{Deed, Done, recover};
+pub use deed::{Deed, Done, Recovered, alone, is_pending, recover};
 pub use error::AnnexError;
 pub use merge::{Conflict, Merge};
 pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};
@@ -392,12 +393,13 @@ impl Annex {
         changes: &Changes,
         parent: &Workspace,
         tracker: Option<&Tracker>,
+        stop: &CancellationToken,
     ) -> Result<Done, AnnexError> {
         if !merge.conflicts.is_empty() {
             return Err(AnnexError::Conflicts(merge.conflicts.clone()));
         }
         let deed = Deed::of(merge, self.child(), parent);
-        let done = deed.carry_out(parent, &self.store(), &self.parent_folder(), tracker);
+        let done = deed.carry_out(parent, &self.store(), &self.parent_folder(), tracker, stop);
         let done = done.map_err(AnnexError::Broken)?;
         self.remember(merge, changes).map_err(AnnexError::Keep)?;
         Ok(done)
@@ -419,6 +421,13 @@ impl Annex {
             lease.woven.push(Woven { path: RawPath(path.clone()), left, result });
         }
         lease.write(&self.home)
+    }
+
+    /// Takes back what a merge of the parent's had written that the Log does not know.
+    fn recover(&self) -> Result<Option<Recovered>, AnnexError> {
+        let parent = Workspace::open(self.parent_workspace())
+            .map_err(|_| AnnexError::Gone { folder: self.parent_workspace().to_owned() })?;
+        recover(&parent, &self.store(), &self.parent_folder()).map_err(AnnexError::Keep)
     }
 
     /// How many changes are not in the parent's Workspace.

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::error::Explain;
@@ -96,7 +97,13 @@ impl Yard {
 
     fn merged(&self, annex: &Annex) -> Result<Deed, AnnexError> {
         let changes = annex.changes(&self.workspace).unwrap();
-        let done = annex.carry_out(&self.planned(annex), &changes, &self.workspace, None)?;
+        let done = annex.carry_out(
+            &self.planned(annex),
+            &changes,
+            &self.workspace,
+            None,
+            &CancellationToken::new(),
+        )?;
         let deed = done.deed.clone();
         done.recorded();
         Ok(deed)
@@ -393,7 +400,10 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
         let annex = yard.annexes.find(&yard.work(), annex.child()).unwrap().unwrap();
         assert!(yard.planned(&annex).is_done(), "{seed} {round}: it is all there");
         let (store, folder) = (annex.store(), annex.parent_folder());
-        deed.inverse().carry_out(&yard.workspace, &store, &folder, None).unwrap().recorded();
+        deed.inverse()
+            .carry_out(&yard.workspace, &store, &folder, None, &CancellationToken::new())
+            .unwrap()
+            .recorded();
         let mut back = picture(&yard.work());
         let mut before = before;
         // A folder that lost its last file may go with it.
@@ -421,7 +431,9 @@ fn a_merge_that_fails_in_the_middle_is_taken_back() {
     fs::write(yard.work().join("c"), "theirs\n").unwrap();
     let before = picture(&yard.work());
     let changes = annex.changes(&yard.workspace).unwrap();
-    let error = annex.carry_out(&plan, &changes, &yard.workspace, None).unwrap_err();
+    let error = annex
+        .carry_out(&plan, &changes, &yard.workspace, None, &CancellationToken::new())
+        .unwrap_err();
     assert!(matches!(&error, AnnexError::Broken(broken) if broken.left.is_empty()), "{error}");
     assert!(error.to_string().contains("taken back"), "{error}");
     assert_eq!(picture(&yard.work()), before);
@@ -430,6 +442,30 @@ fn a_merge_that_fails_in_the_middle_is_taken_back() {
         0,
         "no journal is left"
     );
+}
+
+#[tokio::test]
+async fn a_merge_that_the_log_does_not_know_counts_for_nothing() {
+    let yard = Yard::new();
+    let annex = yard.annex();
+    fs::write(annex.folder().join("a"), "nowhere else").unwrap();
+    fs::create_dir_all(annex.parent_folder()).unwrap();
+    fs::write(paths::log(&yard.work(), &yard.parent), "").unwrap();
+    let before = picture(&yard.work());
+    let (plan, changes) = (yard.planned(&annex), annex.changes(&yard.workspace).unwrap());
+    let stop = CancellationToken::new();
+    // Its call was ended between the last file and the Log.
+    drop(annex.carry_out(&plan, &changes, &yard.workspace, None, &stop).unwrap());
+    assert!(yard.work().join("a").exists());
+    let closed = yard.annexes.close(&annex).await.unwrap();
+    assert!(matches!(closed, Closed::Kept { changes: 1 }), "{closed:?}");
+    assert_eq!(picture(&yard.work()), before);
+    // And one that is stopped in the middle leaves nothing.
+    stop.cancel();
+    let error = annex.carry_out(&plan, &changes, &yard.workspace, None, &stop).unwrap_err();
+    assert!(error.to_string().contains("stopped"), "{error}");
+    assert_eq!(picture(&yard.work()), before);
+    assert!(!is_pending(&annex.parent_folder()));
 }
 
 #[test]
@@ -453,7 +489,13 @@ fn folders_come_and_go_with_their_modes() {
     assert_eq!(now[Path::new("mode")].0 & 0o777, 0o750);
     assert_eq!(now[Path::new("new/deep/file")].1, b"x");
     deed.inverse()
-        .carry_out(&yard.workspace, &annex.store(), &annex.parent_folder(), None)
+        .carry_out(
+            &yard.workspace,
+            &annex.store(),
+            &annex.parent_folder(),
+            None,
+            &CancellationToken::new(),
+        )
         .unwrap()
         .recorded();
     let back = picture(&yard.work());

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::changes::{Named, named};
 use super::drive::in_runtime;
@@ -128,7 +129,7 @@ fn bring(
     if merge.conflicts.is_empty() {
         agree(&what, "Merge this?", context)?;
     }
-    let carried = annex.carry_out(&merge, &changes, parent, None);
+    let carried = annex.carry_out(&merge, &changes, parent, None, &CancellationToken::new());
     Ok((what, Some(carried.map_err(|error| Report::from(&error))?)))
 }
 

@@ -80,6 +80,7 @@ impl Stage {
             }
             Err(error) => return Ok(failed(error.kind().name(), error.to_string())),
         };
+        let alone = annex::alone().await;
         if halt.is_cancelled() {
             let (mut bundle, none) = failed("cancelled", "it was cancelled".to_owned());
             bundle.status = StepStatus::Cancelled;
@@ -119,6 +120,7 @@ impl Stage {
                 files: files.len(),
             });
         }
+        drop(alone);
         let count = files.len();
         bundle.summary = match count {
             0 => "everything was there already".to_owned(),
@@ -183,11 +185,15 @@ fn merge(
 ) -> Result<Option<Done>, AnnexError> {
     annex.refuse_busy()?;
     let store: Store = annex.store();
-    annex::recover(workspace, &store, &annex.parent_folder()).map_err(AnnexError::Keep)?;
+    let recovered = annex::recover(workspace, &store, &annex.parent_folder());
+    if let Some(recovered) = recovered.map_err(AnnexError::Keep)? {
+        tracing::warn!(%recovered, "a merge was cut off");
+    }
     let changes = annex.changes(workspace)?;
     let merge = annex.merge(&changes, workspace, &|_| false)?;
     if merge.is_done() {
         return Ok(None);
     }
-    annex.carry_out(&merge, &changes, workspace, tracker).map(Some)
+    // What has begun is never cut.
+    annex.carry_out(&merge, &changes, workspace, tracker, &CancellationToken::new()).map(Some)
 }

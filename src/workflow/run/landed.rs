@@ -40,6 +40,7 @@ impl Stage {
         if let Err(report) = self.may_write() {
             return Ok(Err(report));
         }
+        let _alone = annex::alone().await;
         let mut files = 0;
         for (merged, record) in merges.into_iter().rev() {
             let done = match self.unmerge(record).await {
@@ -60,6 +61,7 @@ impl Stage {
         if self.may_write().is_err() {
             return Ok(());
         }
+        let _alone = annex::alone().await;
         let (workspace, folder) = (self.workspace.clone(), self.folder.clone());
         let taking = move || annex::recover(&workspace, &Store::beside(&folder), &folder);
         match disk::work(taking).await {

@@ -4,6 +4,7 @@ mod back;
 mod checks;
 mod examples;
 mod hostile;
+mod landing;
 mod runs;
 mod shown;
 mod spec;
