@@ -57,7 +57,10 @@ impl Rewind {
         let turns = &live[first..];
         let to_seq = turns.first().map(|turn| history.beginning_of(*turn)).unwrap_or_default();
         let mut writers = BTreeSet::new();
-        note_writers(&mut writers, history, to_seq, site, DEEPEST)?;
+        let own = site.session_folder.file_name().and_then(|name| name.to_str());
+        let own = own.and_then(|name| SessionId::parse(name).ok());
+        let mut seen = own.into_iter().collect();
+        note_writers(&mut writers, &mut seen, history, to_seq, site, DEEPEST)?;
         if !writers.is_empty() {
             return Err(RewindError::Children(writers.into_iter().collect()));
         }
@@ -147,9 +150,11 @@ impl Rewind {
 }
 
 /// Notes the children since a place in the Log, and theirs, whose own Turns changed files and were not
-/// taken back. A child may write when the Turn of its parent is long over.
+/// taken back. A child may write when the Turn of its parent is long over. Whoever is in `seen` is not
+/// looked at again.
 fn note_writers(
     writers: &mut BTreeSet<SessionId>,
+    seen: &mut BTreeSet<SessionId>,
     history: &History,
     since: Seq,
     site: &Site,
@@ -159,6 +164,9 @@ fn note_writers(
         let Some(Canonical::SubagentEvent(life)) = event.fact() else { continue };
         let child = life.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
         let Some(child) = child.filter(|_| has_begun(life)) else { continue };
+        if !seen.insert(child.clone()) {
+            continue;
+        }
         let root = paths::holding(&site.session_folder);
         // A child without a Log has no Turn that could be taken back.
         let Ok(reading) = Log::read(root, &child) else { continue };
@@ -171,7 +179,7 @@ fn note_writers(
         let own = History::from_events(reading.events);
         if depth > 0 {
             let next = before.map_or(0, |before| before + 1);
-            note_writers(writers, &own, next, site, depth - 1)?;
+            note_writers(writers, seen, &own, next, site, depth - 1)?;
         }
         let mut turns = own.live_turns();
         turns.retain(|turn| Some(*turn) > before);

@@ -1,5 +1,6 @@
 //! How annexes end: what is nowhere else stays, everything else is cleared away.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,13 +16,20 @@ use crate::snapshot::Store;
 /// A child that has no Log yet may be on its way; after this long it is not.
 const NEWBORN: Duration = Duration::from_hours(1);
 
+/// Leases, by the Workspace that they branched off.
+type Branched = HashMap<PathBuf, Vec<Lease>>;
+
 impl Annexes {
     /// The child's annex goes when everything in it is in the parent's Workspace as well, and stays
     /// when something is nowhere else.
     pub async fn close(&self, annex: &Annex) -> Result<Closed, AnnexError> {
+        self.close_among(annex, &self.branched()).await
+    }
+
+    async fn close_among(&self, annex: &Annex, all: &Branched) -> Result<Closed, AnnexError> {
         // What children of the child changed could go nowhere without it.
-        for inner in self.within(annex) {
-            if let Closed::Kept { changes } = Box::pin(self.close(&inner)).await? {
+        for inner in self.within(annex, all) {
+            if let Closed::Kept { changes } = Box::pin(self.close_among(&inner, all)).await? {
                 return Ok(Closed::Kept { changes });
             }
         }
@@ -50,12 +58,14 @@ impl Annexes {
     /// The same, and those of children at rest that have nothing which is not in their parent's too.
     pub async fn collect_all(&self) -> Vec<(SessionId, Result<Closed, AnnexError>)> {
         let mut collected = self.collect().await;
-        for annex in self.merged() {
-            // It may have gone with the one that it branched off.
-            if !annex.folder().is_dir() {
+        let merged = self.merged();
+        let all = self.branched();
+        for annex in merged {
+            // It may have gone with the one that it branched off, or somebody goes on with it.
+            if !annex.folder().is_dir() || !annex.is_at_rest() {
                 continue;
             }
-            collected.push((annex.child().clone(), self.close(&annex).await));
+            collected.push((annex.child().clone(), self.close_among(&annex, &all).await));
         }
         collected
     }
@@ -74,23 +84,34 @@ impl Annexes {
         let is_old = |lease: &Lease| {
             lease.base.is_some() && lease.has_log() == Some(true) && lease.age(home) > NEWBORN
         };
-        let old = Lease::all(home).into_iter().filter(is_old).map(|lease| self.annex(lease));
-        old.filter(|annex| self.is_merged(annex)).collect()
+        let all = self.branched();
+        let old = all.values().flatten().filter(|lease| is_old(lease));
+        let mut old: Vec<Annex> = old.map(|lease| self.annex(lease.clone())).collect();
+        old.retain(|annex| self.is_merged(annex, &all));
+        old.sort_by(|one, other| one.child().cmp(other.child()));
+        old
     }
 
-    fn is_merged(&self, annex: &Annex) -> bool {
+    fn is_merged(&self, annex: &Annex, all: &Branched) -> bool {
         let is_settled = annex.is_at_rest() && !is_pending(&annex.parent_folder());
         let is_own = is_settled && matches!(annex.unmerged(), Ok(0));
-        is_own && self.within(annex).iter().all(|inner| self.is_merged(inner))
+        is_own && self.within(annex, all).iter().all(|inner| self.is_merged(inner, all))
     }
 
     /// The annexes that branched off this one.
-    fn within(&self, annex: &Annex) -> Vec<Annex> {
-        let is_within = |lease: &Lease| {
-            lease.base.is_some() && lease.workspace == annex.lease.folder && lease.folder.0.is_dir()
-        };
-        let leases = Lease::all(&self.0.home).into_iter().filter(is_within);
-        leases.map(|lease| self.annex(lease)).collect()
+    fn within(&self, annex: &Annex, all: &Branched) -> Vec<Annex> {
+        let leases = all.get(annex.folder()).into_iter().flatten();
+        let there = leases.filter(|lease| lease.base.is_some() && lease.folder.0.is_dir());
+        there.map(|lease| self.annex(lease.clone())).collect()
+    }
+
+    /// All there are at this moment. Each is a file, so nobody reads them again for every annex.
+    fn branched(&self) -> Branched {
+        let mut all = Branched::new();
+        for lease in Lease::all(&self.0.home) {
+            all.entry(lease.workspace.0.clone()).or_default().push(lease);
+        }
+        all
     }
 
     fn ownerless(&self) -> Vec<Lease> {

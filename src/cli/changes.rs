@@ -11,7 +11,9 @@ use super::{Context, say};
 use crate::annex::{Annex, AnnexError, Annexes, diff};
 use crate::config::Config;
 use crate::error::Report;
+use crate::history::History;
 use crate::id::SessionId;
+use crate::log::Log;
 use crate::render::{Envelope, clean};
 use crate::secret::Secrets;
 use crate::tool::{Commands, Containment, Host};
@@ -56,8 +58,15 @@ pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
         let child = SessionId::parse(id).map_err(|error| Report::from(&error))?;
         let logs = context.workspace_of(&child)?;
         let config = context.settings(Some(&logs))?.config;
-        let found = annexes(context, &config).find(&logs, &child).map_err(report)?;
-        let none = || report(AnnexError::NoAnnex(id.to_owned()));
+        let annexes = annexes(context, &config);
+        let found = annexes.find(&logs, &child).map_err(report)?;
+        // Its Log tells whether it had one.
+        let none = || {
+            let history = Log::read(&logs, &child).map(|log| History::from_events(log.events));
+            let placed = history.ok().map(|history| annexes.place(&logs, &child, &history));
+            let closed = placed.and_then(Result::err);
+            report(closed.unwrap_or_else(|| AnnexError::NoAnnex(id.to_owned())))
+        };
         (found.ok_or_else(none)?, config, logs)
     };
     annex.refuse_busy().map_err(report)?;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 pub use checkpoint::{Checkpoint, Notes};
 pub use transcript::{INSTRUCTIONS, schema, transcript};
-pub use weigh::{checkpoint as weigh_checkpoint, weigh};
+pub use weigh::{ENDS_TOLD, Ends, checkpoint as weigh_checkpoint, weigh};
 
 use crate::event::{Canonical, Extra, HistoryCompaction, Seq};
 use crate::history::{History, Visible, link};
@@ -172,13 +172,14 @@ impl<'a> Draft<'a> {
         let known = |seq: Seq| visible.checkpoint.and_then(|own| own.prunes(seq));
         let facts: Vec<&Canonical> = visible.facts.iter().map(|(_, fact)| *fact).collect();
         let links = link(&facts);
+        let mut ends = Ends::default();
         let piece = |(place, (seq, fact)): (usize, &(Seq, &Canonical))| {
             let is_current = place >= last;
             // A result that answers nothing is not replayed.
             if matches!(fact, Canonical::ToolResult(_)) && links[place].is_none() {
                 return Piece { seq: *seq, full: 0, pruned: 0, sure: 0 };
             }
-            let full = weigh(fact, known(*seq), is_current);
+            let full = ends.bounded(fact, weigh(fact, known(*seq), is_current));
             let pruned = weigh(fact, Some(PRUNE_OVER), is_current).min(full);
             let sure = if matches!(fact, Canonical::Reasoning(_)) { 0 } else { full };
             Piece { seq: *seq, full, pruned, sure }

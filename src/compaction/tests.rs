@@ -476,3 +476,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn ends_of_children_that_are_not_told_are_no_reason_to_forget() {
+    let mut history = session(3, 100);
+    let end = json!({"event": "finished", "subagent_id": "sub_1", "summary": "word ".repeat(800)});
+    for _ in 0..300 {
+        push(&mut history, decoded::<crate::event::SubagentEvent>(end.clone()));
+    }
+    let plan = plan(&history, LARGE, Trigger::Manual { keep: 1 }).unwrap();
+    let sent = texts(&replay(&history)).len() as u64;
+    assert!(plan.before < sent / 2, "{} tokens for {sent} bytes", plan.before);
+}

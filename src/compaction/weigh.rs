@@ -13,6 +13,11 @@ const NAME: u64 = 40;
 const SEALED: u64 = 5;
 /// Text of which only the size is known is at most one token for so many bytes.
 const UNSEEN: u64 = 3;
+/// How many bytes of ends of Subagents are told between two user messages; behind them it is only said
+/// that there are more.
+pub const ENDS_TOLD: usize = 40 * 1024;
+/// What those weigh at most.
+const ENDS: u64 = ENDS_TOLD as u64 / UNSEEN;
 /// The longest output or argument that is estimated whole; beyond it a sample tells.
 const SAMPLED: usize = 64 * 1024;
 
@@ -37,9 +42,40 @@ pub fn weigh(fact: &Canonical, limit: Option<u64>, is_current: bool) -> u64 {
         }
         Canonical::ToolResult(result) => answered(result, limit, is_current),
         Canonical::SkillActivation(skill) => item(&skill.content) + NAME,
-        Canonical::SubagentEvent(child) => child.summary.as_deref().map_or(0, item) + NAME,
+        Canonical::SubagentEvent(child) if child.ends_run() => {
+            child.summary.as_deref().map_or(0, item) + NAME
+        }
         Canonical::BranchSummary(branch) => item(&branch.summary) + NAME,
         _ => 0,
+    }
+}
+
+/// What ends of Subagents weigh in one stretch between two user messages: however many there are, no
+/// more is told of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ends(u64);
+
+impl Ends {
+    /// Adds what one weighs, and says what of it counts.
+    pub fn add(&mut self, weight: u64) -> u64 {
+        let counted = weight.min(ENDS - self.0);
+        self.0 += counted;
+        counted
+    }
+
+    /// Whether whatever comes counts for nothing.
+    pub fn is_full(self) -> bool {
+        self.0 == ENDS
+    }
+
+    /// What of the weight of a fact counts, for whoever goes through facts in their order.
+    pub fn bounded(&mut self, fact: &Canonical, weight: u64) -> u64 {
+        match fact {
+            Canonical::UserMessage(_) => *self = Self::default(),
+            Canonical::SubagentEvent(_) => return self.add(weight),
+            _ => {}
+        }
+        weight
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::posture::{Posture, Resumed};
 use super::{Harness, HarnessError, Seat};
+use crate::annex::AnnexError;
 use crate::event::{Canonical, Event, UserMessage};
 use crate::history::{self, History};
 use crate::id::SessionId;
@@ -59,7 +60,14 @@ impl Harness {
         supposed: Supposed<'_>,
     ) -> Result<Preview, HarnessError> {
         let logs = workspace.root();
-        let own = self.own_workspace(workspace.clone(), id, &history)?;
+        let own = self.own_workspace(workspace.clone(), id, &history);
+        let (own, gone) = match own {
+            // Nobody works for a look, so that of the Log stands in.
+            Err(HarnessError::Annex(
+                error @ (AnnexError::Closed { .. } | AnnexError::Gone { .. }),
+            )) => (workspace.clone(), Some(format!("{error}; shown as in that of its parent"))),
+            own => (own?, None),
+        };
         let workspace = own.hiding(self.config.home.folder());
         let orphans = if supposed.is_running { Vec::new() } else { history.orphans() };
         let suppose = |history: &mut History, fact: Canonical| {
@@ -78,6 +86,7 @@ impl Harness {
         let seat = Seat { logs, id };
         let (settings, mut notices) =
             self.settings(seat, workspace, posture, &history, connections, false);
+        notices.extend(gone);
         let context = settings.late_context();
         let late_context = Some(context).filter(|now| history.latest_context() != Some(now));
         let mut activates = Vec::new();

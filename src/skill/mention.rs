@@ -7,18 +7,43 @@ use std::collections::HashSet;
 /// sentence.
 pub fn mentions(text: &str) -> Vec<&str> {
     let (mut found, mut known) = (Vec::new(), HashSet::new());
-    let mut fence = None;
+    let mut block: Option<Fence<'_>> = None;
     for line in text.lines() {
-        let start = line.trim_start();
-        let mark = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark));
-        match (fence, mark) {
-            (None, Some(_)) => fence = mark,
-            (Some(open), Some(mark)) if open == mark => fence = None,
+        match (block, Fence::of(line)) {
+            (None, Some(fence)) if fence.opens() => block = Some(fence),
+            (None, _) => found.extend(of_line(line).filter(|name| known.insert(*name))),
+            (Some(open), Some(fence)) if fence.closes(open) => block = None,
             (Some(_), _) => {}
-            (None, None) => found.extend(of_line(line).filter(|name| known.insert(*name))),
         }
     }
     found
+}
+
+/// A line that begins with at least three of one mark.
+#[derive(Clone, Copy)]
+struct Fence<'t> {
+    mark: char,
+    length: usize,
+    behind: &'t str,
+}
+
+impl<'t> Fence<'t> {
+    fn of(line: &'t str) -> Option<Self> {
+        let start = line.trim_start();
+        let mark = start.chars().next().filter(|letter| matches!(letter, '`' | '~'))?;
+        let behind = start.trim_start_matches(mark);
+        let length = start.len() - behind.len();
+        (length >= 3).then_some(Self { mark, length, behind })
+    }
+
+    /// Backticks with others behind them are code within a line.
+    fn opens(self) -> bool {
+        self.mark == '~' || !self.behind.contains('`')
+    }
+
+    fn closes(self, open: Self) -> bool {
+        self.mark == open.mark && self.length >= open.length && self.behind.trim().is_empty()
+    }
 }
 
 /// The names in one line, outside of backticks.
@@ -70,6 +95,12 @@ mod tests {
             ("$ review $-x $größe", &[]),
             ("see `echo $a` and $b, a lone ` and $c", &["b", "c"]),
             ("$a\n```sh\necho $b\n~~~\n```\n$c\n  ~~~\n $d", &["a", "c"]),
+            ("```ls -l``` fails here, please use $a\nand $b", &["a", "b"]),
+            ("```echo $x``` and ``echo ` $y`` but $a", &["a"]),
+            ("````md\n```\n$x\n```\n$y\n````\nuse $a", &["a"]),
+            ("```\n$x\n``` no end\n$y\n`````  \n$a", &["a"]),
+            ("~~~ a`b`\n$x\n~~\n$y\n~~~~\n$a", &["a"]),
+            ("``\n$a", &["a"]),
         ] {
             assert_eq!(mentions(text), wanted, "{text}");
         }

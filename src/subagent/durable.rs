@@ -1,5 +1,6 @@
 //! Children as their Logs tell of them, for whoever is in another process, or later.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub fn children(
             record.elapsed = seen.worked(is_open.then(Timestamp::now).as_ref());
             doing = seen.doing;
         }
-        record.usage = billed(workspace, &record, DEEPEST);
+        record.usage = billed(workspace, &record);
         View { record, doing, place: 0 }
     });
     Ok(views.collect())
@@ -45,23 +46,47 @@ pub fn children(
 pub fn spent(workspace: &Path, record: &Record) -> (SubagentUsage, Duration) {
     let seen = record.child.as_ref().and_then(|child| Seen::of(workspace, child));
     let worked = seen.unwrap_or_default().worked(None);
-    (billed(workspace, record, DEEPEST).less(&record.usage), worked)
+    (billed(workspace, record).less(&record.usage), worked)
 }
 
 /// What all runs of a child used up: in the Logs of all its tries, and in those of its own children
 /// that have no end yet. The ends of others are in its Log.
-fn billed(workspace: &Path, record: &Record, depth: u32) -> SubagentUsage {
-    let mut usage = SubagentUsage::default();
-    let mut own: Vec<&SessionId> = record.tried.iter().chain(&record.child).collect();
-    own.dedup();
-    for seen in own.into_iter().filter_map(|child| Seen::of(workspace, child)) {
-        usage.add(&seen.usage);
+fn billed(workspace: &Path, record: &Record) -> SubagentUsage {
+    Bills { workspace, known: BTreeMap::new() }.of(record, DEEPEST)
+}
+
+/// What Logs came to; each of them is read once, however often it is named.
+struct Bills<'w> {
+    workspace: &'w Path,
+    known: BTreeMap<SessionId, SubagentUsage>,
+}
+
+impl Bills<'_> {
+    fn of(&mut self, record: &Record, depth: u32) -> SubagentUsage {
+        let mut usage = SubagentUsage::default();
+        let mut own: Vec<&SessionId> = record.tried.iter().chain(&record.child).collect();
+        own.dedup();
+        for child in own {
+            usage.add(&self.of_log(child, depth));
+        }
+        usage
+    }
+
+    fn of_log(&mut self, child: &SessionId, depth: u32) -> SubagentUsage {
+        if let Some(known) = self.known.get(child) {
+            return *known;
+        }
+        // One that names itself has nothing to add.
+        self.known.insert(child.clone(), SubagentUsage::default());
+        let seen = Seen::of(self.workspace, child).unwrap_or_default();
+        let mut usage = seen.usage;
         let lost = seen.children.iter().filter(|child| !child.status.is_over());
         for child in lost.filter(|_| depth > 0) {
-            usage.add(&billed(workspace, child, depth - 1).less(&child.usage));
+            usage.add(&self.of(child, depth - 1).less(&child.usage));
         }
+        self.known.insert(child.clone(), usage);
+        usage
     }
-    usage
 }
 
 /// What the Log of a child tells of its work.

@@ -8,7 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{End, Turn};
-use crate::compaction::{self, Room, Trigger, weigh, weigh_checkpoint};
+use crate::compaction::{self, Ends, Room, Trigger, weigh, weigh_checkpoint};
 use crate::event::{Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Status, Tier};
 use crate::history::History;
 use crate::tokens::{PER_ITEM, estimate};
@@ -83,39 +83,83 @@ impl Gauge {
 
 /// What the Provider counted last, and what came since; nothing when no count holds any more.
 fn counted(history: &History, model: &str) -> Option<Reading> {
-    let mut estimated = 0;
-    let mut is_current = true;
-    for (_, fact) in history.live_backwards() {
+    let mut tally = Tally::default();
+    let mut facts = history.live_backwards().map(|(_, fact)| fact);
+    while let Some(fact) = facts.next() {
         match fact {
             Canonical::ProviderUsage(usage) if counts(usage, model) => {
                 let tokens = usage.usage.as_ref()?;
                 // What it wrote is read again from now on, thoughts included.
                 let counted = tokens.input_tokens.saturating_add(tokens.output_tokens);
+                let estimated = tally.behind(facts);
                 let tokens = counted.saturating_add(estimated);
                 return Some(Reading { tokens, estimated });
             }
             Canonical::HistoryCompaction(_) => return None,
             _ if is_answer(fact) => {}
-            _ => estimated += weigh(fact, None, is_current),
+            _ => tally.add(fact),
         }
-        is_current &= !matches!(fact, Canonical::UserMessage(_));
     }
     None
 }
 
 /// What came behind a seq; nothing when what stood there may not count any more.
 fn grown(history: &History, seq: Seq) -> Option<u64> {
-    let mut sum = 0;
-    let mut is_current = true;
-    for (own, fact) in history.live_backwards() {
+    let mut tally = Tally::default();
+    let mut facts = history.live_backwards();
+    while let Some((own, fact)) = facts.next() {
         match fact {
-            _ if own <= seq => return Some(sum),
+            _ if own <= seq => {
+                let before = facts.map(|(_, fact)| fact);
+                return Some(tally.behind(std::iter::once(fact).chain(before)));
+            }
             Canonical::HistoryCompaction(_) | Canonical::HistoryRewound(_) => return None,
-            _ => sum += weigh(fact, None, is_current),
+            _ => tally.add(fact),
         }
-        is_current &= !matches!(fact, Canonical::UserMessage(_));
     }
     None
+}
+
+/// What facts weigh together, from the last one backwards.
+#[derive(Default)]
+struct Tally {
+    sum: u64,
+    /// What ends of Subagents weigh that no user message was met before yet.
+    ends: u64,
+    /// A user message was met: what is before it is of an earlier Turn.
+    is_earlier: bool,
+}
+
+impl Tally {
+    fn add(&mut self, fact: &Canonical) {
+        let weight = weigh(fact, None, !self.is_earlier);
+        match fact {
+            Canonical::SubagentEvent(_) => self.ends += weight,
+            Canonical::UserMessage(_) => {
+                self.sum += weight + Ends::default().add(self.ends);
+                self.ends = 0;
+                self.is_earlier = true;
+            }
+            _ => self.sum += weight,
+        }
+    }
+
+    /// All of it, behind these, which are known already: their ends took room from those that came.
+    fn behind<'a>(self, before: impl Iterator<Item = &'a Canonical>) -> u64 {
+        if self.ends == 0 {
+            return self.sum;
+        }
+        let mut told = Ends::default();
+        for fact in before {
+            if told.is_full() || matches!(fact, Canonical::UserMessage(_)) {
+                break;
+            }
+            if matches!(fact, Canonical::SubagentEvent(_)) {
+                told.add(weigh(fact, None, false));
+            }
+        }
+        self.sum + told.add(self.ends)
+    }
 }
 
 /// Whether a bill says how large the conversation was.
@@ -140,7 +184,9 @@ fn whole(history: &History) -> u64 {
     let last = visible.facts.iter().rposition(is_user).unwrap_or_default();
     let limit = |seq: Seq| visible.checkpoint.and_then(|own| own.prunes(seq));
     let facts = visible.facts.iter().enumerate();
-    let weights = facts.map(|(place, (seq, fact))| weigh(fact, limit(*seq), place >= last));
+    let mut ends = Ends::default();
+    let weights = facts
+        .map(|(place, (seq, fact))| ends.bounded(fact, weigh(fact, limit(*seq), place >= last)));
     visible.checkpoint.map_or(0, weigh_checkpoint) + weights.sum::<u64>()
 }
 

@@ -107,6 +107,18 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
             assert!(refused.stderr.contains("try: "), "{refused:?}");
             assert_eq!(fs::read_to_string(&file).unwrap(), "the parent's\n");
         }
+        // Whoever only looks is told what there is.
+        let looked = stage.run(&["inspect-replay", child, "--prompt", "go on", "--items"]);
+        looked.expect_code(0);
+        let told = format!("{}{}", looked.stdout, looked.stderr);
+        assert!(told.contains("has no Workspace of its own any more; shown as"), "{told}");
+        for words in [&["changes", child][..], &["changes", child, "--json"], &["merge", child]] {
+            let refused = stage.run(words);
+            assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+            let told = format!("{}{}", refused.stdout, refused.stderr);
+            assert!(told.contains("has no Workspace of its own any more"), "{refused:?}");
+            assert!(!told.contains("shared"), "{refused:?}");
+        }
     });
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::compaction::ENDS_TOLD;
 use crate::event::SubagentEvent;
 use crate::tool::bound;
 
@@ -18,7 +19,7 @@ const BEGINNINGS: usize = 24 * 1024;
 const BEGINNING: usize = 160;
 
 /// Where even names are too many.
-const NAMES: usize = 40 * 1024;
+const NAMES: usize = ENDS_TOLD;
 
 /// What ends have taken so far.
 #[derive(Debug, Default)]

@@ -143,3 +143,53 @@ fn a_count_beyond_all_bounds_is_no_overflow() {
     let reading = read(&[user(10), bill("m", u64::MAX), user(10)]);
     assert_eq!(reading.tokens, u64::MAX);
 }
+
+/// So many ends of children, with a summary as long as they come.
+fn ends(count: usize) -> Vec<(&'static str, Value)> {
+    let end = json!({"event": "finished", "subagent_id": "sub_1", "summary": "word ".repeat(800)});
+    vec![("subagent_event", end); count]
+}
+
+#[test]
+fn ends_of_children_weigh_no_more_than_what_is_told_of_them() {
+    let most = 12_000..=15_000;
+    for (before, after, tokens) in [
+        // What is few is whole.
+        (vec![user(9)], [ends(2), vec![]].concat(), 2_500..=3_000),
+        (vec![user(9)], ends(300), most.clone()),
+        // The bound is of each message.
+        (vec![user(9)], [ends(300), vec![user(9)], ends(300)].concat(), 25_000..=29_000),
+        // What came since a count goes on where that stood.
+        (vec![user(9), bill("m", 20_000)], ends(300), 32_000..=35_000),
+        ([vec![user(9)], ends(300), vec![bill("m", 20_000)]].concat(), ends(300), 20_000..=20_100),
+        ([vec![user(9)], ends(4), vec![bill("m", 20_000)]].concat(), ends(300), 28_000..=31_000),
+        ([ends(300), vec![user(9), bill("m", 20_000)]].concat(), ends(2), 21_500..=22_500),
+    ] {
+        let all = [before.clone(), after].concat();
+        check_any(&all, &tokens);
+        // Whoever goes on from an earlier look comes to the same.
+        let gauge = Gauge::default();
+        gauge.read(&history(&before), "m", || FIXED);
+        let reading = gauge.read(&history(&all), "m", || FIXED);
+        assert!(tokens.contains(&reading.tokens), "{reading:?} {tokens:?}");
+    }
+    // What is never told weighs nothing.
+    let started = ("subagent_event", json!({"event": "started", "subagent_id": "sub_1"}));
+    check_any(&[vec![user(9)], vec![started; 300]].concat(), &(1_000..=1_100));
+}
+
+#[track_caller]
+fn check_any(facts: &[(&str, Value)], tokens: &std::ops::RangeInclusive<u64>) {
+    let reading = read(facts);
+    assert!(tokens.contains(&reading.tokens), "{reading:?} {tokens:?}");
+}
+
+#[test]
+fn going_on_within_a_turn_adds_ends_up_to_their_bound_once() {
+    let (gauge, mut facts) = (Gauge::default(), vec![user(9)]);
+    for _ in 0..30 {
+        facts.extend(ends(10));
+        let reading = gauge.read(&history(&facts), "m", || FIXED);
+        assert!(reading.tokens < 15_000, "{reading:?}");
+    }
+}

@@ -100,7 +100,7 @@ impl Stage {
 
     /// Refuses whatever changes the files that all share, when nothing may.
     pub(super) fn may_write(&self) -> Result<(), Report> {
-        if self.mode == PermissionMode::ReadOnly {
+        if self.stance.mode() == PermissionMode::ReadOnly {
             let message = "nothing may be written in read-only mode, and `--auto` ends that";
             return Err(Report::new(Kind::PermissionDenied, message));
         }

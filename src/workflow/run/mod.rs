@@ -37,7 +37,7 @@ use crate::paths;
 use crate::secret::Secrets;
 use crate::snapshot::Tracker;
 use crate::subagent::Family;
-use crate::turn::Purse;
+use crate::turn::{Purse, Stance};
 use crate::workspace::Workspace;
 use pulse::Pulse;
 use step::{Done, Inputs};
@@ -61,6 +61,8 @@ pub struct Stage {
     folder: PathBuf,
     secrets: Arc<Secrets>,
     mode: PermissionMode,
+    /// What the Session may do at this moment: it may become stricter under a run.
+    stance: Stance,
     tracker: Option<Tracker>,
     purse: Purse,
     /// The Subagents of all attempts; a leaf.
@@ -76,6 +78,7 @@ impl Stage {
             folder: base.session_folder.clone(),
             secrets: Arc::clone(&base.secrets),
             mode: base.stance.mode(),
+            stance: base.stance.clone(),
             tracker: base.tracker.clone(),
             purse: base.purse.clone(),
             children: Mutex::default(),

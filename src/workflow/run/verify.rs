@@ -167,8 +167,8 @@ impl Stage {
         cancel: &CancellationToken,
     ) -> Verified {
         let mode = match step.posture {
-            Posture::ReadOnly => strictest(&self.mode, &PermissionMode::ReadOnly),
-            Posture::Write => self.mode.clone(),
+            Posture::ReadOnly => strictest(&self.stance.mode(), &PermissionMode::ReadOnly),
+            Posture::Write => self.stance.mode(),
         };
         let profile = Profile::of(self.family.config().sandbox.level, &mode);
         let spill =

@@ -215,6 +215,36 @@ async fn all_that_a_child_used_up_is_paid_after_a_death_whatever_log_it_is_in() 
     again.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_that_name_themselves_and_each_other_are_read_once() {
+    let script = cast([spawns(&["look"], "explorer"), waits(), says("ok")], |_, _| {
+        Reply::says("found").usage(900, 0, 100)
+    });
+    let house = House::scripted(script).await;
+    let (conversation, _) = house.turn(GO).await;
+    let (id, path) = (conversation.id().to_string(), conversation.log_path().to_owned());
+    conversation.close().await;
+    let end = lives(&path).pop().unwrap();
+    let (sub, child) = (end["subagent_id"].as_str().unwrap(), end["child_session_id"].as_str());
+    append(&path, "subagent_event", &life("started", sub, child));
+    // Were each of them followed, this would be more reads than anybody waits for.
+    let own = log_of(&house, child.unwrap());
+    let plant = |number: usize, child: Option<&str>| {
+        let planted = format!("sub_{number:010}");
+        append(&own, "subagent_event", &life("queued", &planted, None));
+        append(&own, "subagent_event", &life("started", &planted, child));
+    };
+    for number in 0..12 {
+        plant(number, child);
+    }
+    let seen = house.pixir(&["agents", "status", &id, "--json"]).exits(0).envelope();
+    let used = &seen["output"]["subagents"][0]["usage"]["total_tokens"];
+    assert_eq!(used, 1000, "what it used is not counted again: {seen}");
+    plant(12, Some(&id));
+    let looked = house.pixir(&["undo", &id, "--dry-run"]).exits(0);
+    assert!(looked.out.contains("takes back 1 Turn"), "{}", looked.out);
+}
+
 #[tokio::test]
 async fn a_name_that_belongs_to_somebody_else_is_no_child() {
     let house = House::scripted(cast([says("hello"), says("again")], |_, _| Reply::new())).await;

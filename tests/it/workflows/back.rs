@@ -3,13 +3,15 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use pixir::scripted::Reply;
+use pixir::scripted::{Reply, Script};
+use pixir::{Change, PermissionMode, Status};
 use serde_json::{Value, json};
 
 use super::runs::{READY, house, reason_of, run, status_of};
-use super::troupe::{decided, facts, kinds, root_log, workflow};
+use super::troupe::{Told, decided, facts, kinds, root_log, workflow};
 use crate::subagents::cast::agree;
 use crate::support::House;
+use crate::support::house::{DEADLINE, finish};
 
 fn resume(house: &House, of: &Value, code: i32) -> Value {
     let id = of["workflow_id"].as_str().unwrap();
@@ -214,6 +216,43 @@ async fn nothing_is_merged_nor_taken_back_in_read_only_mode() {
     assert_eq!(house.read("a.txt"), "base\n");
     house.pixir(&["--auto", "workflow", "resume", id, "--json"]).exits(0);
     assert_eq!(house.read("a.txt"), "base\nline\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_heed_a_session_that_becomes_stricter() {
+    let graph = workflow(json!([
+        {"id": "make", "task": "make", "posture": "write", "workspace": "shared", "write_set": ["out/**"],
+         "verify": ["while [ ! -e .pixir/go ]; do sleep 0.02; done", "touch out/late"]},
+    ]));
+    let script = Script::answering(move |request| match (Told::of(request), request.outputs()) {
+        (Some(_), _) => Reply::says(READY),
+        (None, outputs) if outputs.is_empty() => {
+            Reply::calls("run_workflow", json!({"workflow": graph}))
+        }
+        _ => Reply::says("I see."),
+    });
+    let house = House::scripted(script).await;
+    std::fs::create_dir(house.workspace().join("out")).unwrap();
+    let harness = house.harness();
+    let conversation = house.start_with(&harness).await;
+    conversation.send(pixir::Input { text: "make it".to_owned() }).await.unwrap();
+    let is_begun = || house.requests().iter().any(|request| Told::of(request).is_some());
+    let begun = async {
+        while !is_begun() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, begun).await.expect("the step begins");
+    let stricter = Change { mode: Some(PermissionMode::ReadOnly), ..Change::default() };
+    harness.change(&conversation, stricter).await.unwrap();
+    house.write(".pixir/go", "");
+    assert_eq!(finish(&conversation).await, Status::Done);
+    assert!(!house.workspace().join("out/late").exists(), "nothing may be written by now");
+    let make = decided(conversation.log_path(), "make");
+    let passed: Vec<_> =
+        make["verification"].as_array().unwrap().iter().map(|it| &it["ok"]).collect();
+    assert_eq!(passed, [&json!(true), &json!(false)], "{make}");
+    conversation.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
