@@ -60,7 +60,6 @@ pub struct Stage {
     /// The folder of the Session that it belongs to.
     folder: PathBuf,
     secrets: Arc<Secrets>,
-    mode: PermissionMode,
     /// What the Session may do at this moment: it may become stricter under a run.
     stance: Stance,
     tracker: Option<Tracker>,
@@ -77,7 +76,6 @@ impl Stage {
             workspace: base.workspace.clone(),
             folder: base.session_folder.clone(),
             secrets: Arc::clone(&base.secrets),
-            mode: base.stance.mode(),
             stance: base.stance.clone(),
             tracker: base.tracker.clone(),
             purse: base.purse.clone(),
