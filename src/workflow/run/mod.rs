@@ -31,7 +31,6 @@ use super::outcome::{Halt, Held, Outcome, Readiness, StepStatus};
 use super::spec::{Step, Workflow};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::error::Report;
-use crate::event::PermissionMode;
 use crate::id::SessionId;
 use crate::paths;
 use crate::secret::Secrets;
