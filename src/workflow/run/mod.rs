@@ -221,6 +221,10 @@ impl Run<'_> {
             // Who will never start is known first: it may be the end of the run.
             self.hold().await?;
             self.start().await?;
+            // Also a step that will never start may have ended the run.
+            if self.board.halted().is_some() && last_words.is_none() {
+                self.stop.cancel();
+            }
             if self.board.is_over() {
                 break;
             }

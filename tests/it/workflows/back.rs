@@ -300,3 +300,27 @@ async fn what_a_run_keeps_beside_its_log_is_for_its_owner() {
     assert_eq!(facts(&root_log(&house.workspace())).last().unwrap()["status"], "completed");
     assert_eq!(agree(&house.workspace()), 1);
 }
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_must_not_be_missed_ends_those_that_run_also_when_it_cannot_start() {
+    let house = house(|told| match told.step() {
+        "bad" => Reply::says("checkpoint_status: failed"),
+        _ => Reply::new().stalls(),
+    })
+    .await;
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "bad", "task": "bad", "role": "explorer"},
+            {"id": "vital", "task": "vital", "role": "explorer", "depends_on": "bad", "on_failure": "abort"},
+            {"id": "long", "task": "long", "role": "explorer"},
+        ])),
+        6,
+    );
+    assert_eq!((&output["status"], &output["reason"]), (&json!("failed"), &json!("aborted")));
+    assert_eq!(output["held_steps"], json!(["vital"]));
+    assert_eq!(
+        (status_of(&output, "long"), reason_of(&output, "long")),
+        ("failed", json!("aborted"))
+    );
+}
+
