@@ -191,11 +191,11 @@ impl Run<'_> {
                 self.stage.record_started(self.workflow, &sha256, template).await?;
             }
             Some(past) => {
-                let until = pulse::last(&self.stage.folder, &past.id);
-                self.take_up(past, until).await?;
+                self.take_up(past).await?;
             }
         }
-        let pulse = Pulse::new(&self.stage.folder, &self.stage.run);
+        let part = order.past.as_ref().map_or(0, |past| past.resumes + 1);
+        let pulse = Pulse::new(&self.stage.folder, &self.stage.run, part);
         let mut beat = tokio::time::interval(pulse::BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let time = Duration::from_millis(self.workflow.limits.timeout_ms);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::{Run, end_of};
+use super::{Run, end_of, pulse};
 use crate::error::Report;
 use crate::workflow::board::APPROVE;
 use crate::workflow::checkpoint::Bundle;
@@ -25,9 +25,8 @@ impl Kept<'_> {
 }
 
 impl Run<'_> {
-    /// Goes on with a run that was cut off, or ended without being complete. Until `until` it may have
-    /// changed files itself.
-    pub(super) async fn take_up(&mut self, past: &Past, until: i128) -> Result<(), Report> {
+    /// Goes on with a run that was cut off, or ended without being complete.
+    pub(super) async fn take_up(&mut self, past: &Past) -> Result<(), Report> {
         self.stage.take_back_half_a_merge().await?;
         let workflow = self.workflow.clone();
         let places = workflow.steps.iter().enumerate();
@@ -47,7 +46,7 @@ impl Run<'_> {
             }
         }
         self.reused = reusable;
-        self.take_back_the_rest(past, &kept, until).await
+        self.take_back_the_rest(past, &kept).await
     }
 
     /// Keeps what still says what a new run of its step would have to find out. A bundle is worth
@@ -117,12 +116,7 @@ impl Run<'_> {
 
     /// Takes back what the others did to the files that all share; the newest first, because each
     /// found what those before it had left.
-    async fn take_back_the_rest(
-        &mut self,
-        past: &Past,
-        kept: &Kept<'_>,
-        until: i128,
-    ) -> Result<(), Report> {
+    async fn take_back_the_rest(&mut self, past: &Past, kept: &Kept<'_>) -> Result<(), Report> {
         let mut begun: Vec<usize> =
             (0..past.steps.len()).filter(|place| !kept.is_kept[*place]).collect();
         begun.sort_by_key(|place| std::cmp::Reverse(past.steps[*place].turn));
@@ -132,7 +126,10 @@ impl Run<'_> {
             let taken = match source {
                 Some(_) => self.stage.take_back_merges(step).await?,
                 None if was.children.is_empty() || !step.writes_shared() => continue,
-                None => self.stage.take_back(step, &was.children, until).await?,
+                None => {
+                    let until = pulse::last(&self.stage.folder, &past.id, was.part);
+                    self.stage.take_back(step, &was.children, until).await?
+                }
             };
             let Err(report) = taken else { continue };
             match source {

@@ -218,10 +218,10 @@ async fn nothing_is_merged_nor_taken_back_in_read_only_mode() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written() {
-    let house = house(|told| match (told.step(), told.turn) {
-        ("slow", 0) => Reply::calls("bash", json!({"command": "true"})),
-        ("slow", 1) => Reply::calls("write", json!({"path": "d/a.txt", "content": "model\n"})),
-        ("slow", 2) => Reply::calls("bash", json!({"command": "echo > d/b.txt; sleep 600"})),
+    let house = house(|told| match (told.step(), told.turn, told.session) {
+        ("slow", 0, _) => Reply::calls("bash", json!({"command": "true"})),
+        ("slow", 1, _) => Reply::calls("write", json!({"path": "d/a.txt", "content": "model\n"})),
+        ("slow", 2, 0) => Reply::calls("bash", json!({"command": "echo > d/b.txt; sleep 600"})),
         _ => Reply::says(READY),
     })
     .await;
@@ -235,11 +235,27 @@ async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written
         house.pixir_killed_when(&["workflow", "run", "flow.json"], is_there);
         std::thread::sleep(Duration::from_millis(600));
         house.write("d/a.txt", "model\nand a day's work\n");
+        house.write("d/mine.txt", "mine\n");
         let listed = house.pixir(&["workflow", "status", "--json"]).exits(0).envelope();
-        let resumed = resume(&house, &listed["output"]["runs"][0], 6);
-        assert_eq!(status_of(&resumed, "slow"), "needs_orchestrator");
-        assert!(resumed.to_string().contains("d/a.txt"), "{resumed}");
-        assert_eq!(house.read("d/a.txt"), "model\nand a day's work\n");
+        let id = listed["output"]["runs"][0]["workflow_id"].as_str().unwrap();
+        // However often somebody tries: that the run was alive again makes it nobody else's.
+        for (mode, said) in
+            [("--read-only", "read-only"), ("--auto", "d/a.txt, d/mine.txt")].repeat(2)
+        {
+            let args = [mode, "workflow", "resume", id, "--json"];
+            let resumed = house.pixir(&args).exits(6).envelope()["output"].clone();
+            assert_eq!(status_of(&resumed, "slow"), "needs_orchestrator");
+            assert!(resumed.to_string().contains(said), "{resumed}");
+            assert_eq!(house.read("d/a.txt"), "model\nand a day's work\n");
+            assert_eq!(house.read("d/mine.txt"), "mine\n");
+        }
+        // Whoever puts it right goes on.
+        for name in ["d/a.txt", "d/mine.txt"] {
+            std::fs::remove_file(house.workspace().join(name)).unwrap();
+        }
+        resume(&house, &listed["output"]["runs"][0], 0);
+        assert_eq!(house.read("d/a.txt"), "model\n");
+        assert!(!house.workspace().join("d/b.txt").exists());
     });
 }
 
@@ -287,20 +303,6 @@ async fn a_step_that_must_not_be_missed_ends_the_run_also_when_it_cannot_start()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_run_keeps_beside_its_log_is_for_its_owner() {
-    let house = house(|_| Reply::says(READY)).await;
-    run(&house, &workflow(json!([{"id": "one", "task": "one", "role": "explorer"}])), 0);
-    let folder = root_log(&house.workspace()).with_extension("");
-    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&folder), 0o700);
-    for entry in std::fs::read_dir(&folder).unwrap().flatten() {
-        let path = entry.path();
-        assert_eq!(mode(&path), if path.is_dir() { 0o700 } else { 0o600 }, "{path:?}");
-    }
-    assert_eq!(facts(&root_log(&house.workspace())).last().unwrap()["status"], "completed");
-    assert_eq!(agree(&house.workspace()), 1);
-}
-#[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_must_not_be_missed_ends_those_that_run_also_when_it_cannot_start() {
     let house = house(|told| match told.step() {
         "bad" => Reply::says("checkpoint_status: failed"),
@@ -324,3 +326,17 @@ async fn a_step_that_must_not_be_missed_ends_those_that_run_also_when_it_cannot_
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_keeps_beside_its_log_is_for_its_owner() {
+    let house = house(|_| Reply::says(READY)).await;
+    run(&house, &workflow(json!([{"id": "one", "task": "one", "role": "explorer"}])), 0);
+    let folder = root_log(&house.workspace()).with_extension("");
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+        let path = entry.path();
+        assert_eq!(mode(&path), if path.is_dir() { 0o700 } else { 0o600 }, "{path:?}");
+    }
+    assert_eq!(facts(&root_log(&house.workspace())).last().unwrap()["status"], "completed");
+    assert_eq!(agree(&house.workspace()), 1);
+}
