@@ -11,13 +11,13 @@ use super::troupe::{decided, facts, kinds, root_log, workflow};
 use crate::subagents::cast::agree;
 use crate::support::House;
 
-fn resume(house: &House, of: &Value, code: i32) -> Value {
+pub fn resume(house: &House, of: &Value, code: i32) -> Value {
     let id = of["workflow_id"].as_str().unwrap();
     house.pixir(&["workflow", "resume", id, "--json"]).exits(code).envelope()["output"].clone()
 }
 
 /// A step that appends a line in a copy, after another one that fails the first time, and its merge.
-fn landing_after_a_failure() -> Value {
+pub fn landing_after_a_failure() -> Value {
     workflow(json!([
         {"id": "look", "task": "look", "role": "explorer", "on_failure": "continue"},
         {"id": "build", "task": "build: add a line", "depends_on": "look"},
@@ -25,7 +25,7 @@ fn landing_after_a_failure() -> Value {
     ]))
 }
 
-async fn house_that_lands() -> House {
+pub async fn house_that_lands() -> House {
     let house = house(|told| match (told.step(), told.turn, told.session) {
         ("look", _, 0) => Reply::says("checkpoint_status: failed"),
         ("build", 0, _) => Reply::calls("bash", json!({"command": "echo line >> a.txt"})),
