@@ -88,29 +88,29 @@ impl Run<'_> {
     /// Changes that are still to be merged must still be there.
     fn drop_sources_without_files(&mut self, kept: &mut Kept<'_>) {
         let steps = &self.workflow.steps;
-        let mut is_wanted = vec![false; steps.len()];
-        for (place, step) in steps.iter().enumerate() {
-            let source = step.apply.as_deref().filter(|_| !kept.is_kept[place]);
-            if let Some(source) = source.and_then(|source| kept.places.get(source)) {
-                is_wanted[*source] = true;
+        loop {
+            // A merge that does not count any more wants its source again.
+            let mut is_wanted = vec![false; steps.len()];
+            for (place, step) in steps.iter().enumerate() {
+                let source = step.apply.as_deref().filter(|_| !kept.is_kept[place]);
+                if let Some(source) = source.and_then(|source| kept.places.get(source)) {
+                    is_wanted[*source] = true;
+                }
             }
-        }
-        let has_files = |place: usize| {
-            self.bundles[place].as_ref().is_some_and(|own| self.stage.has_files(own))
-        };
-        let mut lost: Vec<usize> = (0..steps.len())
-            .filter(|place| kept.is_kept[*place] && is_wanted[*place] && !has_files(*place))
-            .collect();
-        // And whatever was built on them.
-        while !lost.is_empty() {
+            let is_lost = |place: &usize| {
+                let bundle = self.bundles[*place].as_ref();
+                let has_files = || bundle.is_some_and(|own| self.stage.has_files(own));
+                let is_built_on_lost = !steps[*place].depends_on.iter().all(|id| kept.has(id));
+                kept.is_kept[*place] && (is_built_on_lost || is_wanted[*place] && !has_files())
+            };
+            let lost: Vec<usize> = (0..steps.len()).filter(is_lost).collect();
+            if lost.is_empty() {
+                return;
+            }
             for place in lost {
                 kept.is_kept[place] = false;
                 self.bundles[place] = None;
             }
-            lost = (0..steps.len())
-                .filter(|place| kept.is_kept[*place])
-                .filter(|place| !steps[*place].depends_on.iter().all(|id| kept.has(id)))
-                .collect();
         }
     }
 

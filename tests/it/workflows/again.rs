@@ -1,10 +1,51 @@
 //! What a run that goes on finds gone, what it never knew, and what it says of both.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::runs::{READY, house, run};
+use super::back::resume;
+use super::runs::{READY, house, run, status_of};
 use super::troupe::{decided, root_log, workflow};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_has_to_be_done_again_has_something_to_merge() {
+    let places: Arc<Mutex<HashMap<String, PathBuf>>> = Arc::default();
+    let seen = Arc::clone(&places);
+    let house = house(move |told| {
+        seen.lock().unwrap().insert(told.step().to_owned(), told.workspace.clone());
+        match (told.step(), told.turn, told.session) {
+            ("s1", 0, _) => Reply::calls("bash", json!({"command": "echo line >> a.txt"})),
+            ("s2", 0, _) => Reply::calls("bash", json!({"command": "echo line >> b.txt"})),
+            ("rev", _, 0) => Reply::says(r#"{"verdict": "request_changes", "findings": []}"#),
+            ("rev", _, _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
+            _ => Reply::says(READY),
+        }
+    })
+    .await;
+    house.write("a.txt", "base\n");
+    house.write("b.txt", "base\n");
+    let graph = workflow(json!([
+        {"id": "s1", "task": "s1: add a line"},
+        {"id": "s2", "task": "s2: add a line"},
+        {"id": "l1", "apply": "s1", "depends_on": "s2"},
+        {"id": "rev", "task": "rev: look at it", "role": "reviewer", "depends_on": "s2"},
+        {"id": "l2", "apply": "s2", "gate": "rev"},
+    ]));
+    let output = run(&house, &graph, 6);
+    assert_eq!((status_of(&output, "l1"), status_of(&output, "l2")), ("checkpoint_ready", "held"));
+    assert_eq!(house.read("a.txt"), "base\nline\n");
+    for step in ["s1", "s2"] {
+        std::fs::remove_dir_all(&places.lock().unwrap()[step]).unwrap();
+    }
+    let resumed = resume(&house, &output, 0);
+    assert_eq!(resumed["reused_steps"], json!([]));
+    assert_eq!(house.read("a.txt"), "base\nline\n");
+    assert_eq!(house.read("b.txt"), "base\nline\n");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_that_leave_too_much_to_look_at_do_not_make_the_step_forgotten() {
