@@ -3,14 +3,19 @@
 
 use std::collections::HashMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Run, end_of, pulse};
 use crate::error::Report;
+use crate::tool::bound;
 use crate::workflow::board::APPROVE;
 use crate::workflow::checkpoint::Bundle;
 use crate::workflow::fold::Past;
 use crate::workflow::outcome::{Readiness, StepStatus};
+use crate::workflow::spec::Step;
+
+/// How much of a task is told again, in bytes.
+const TASK: usize = 200;
 
 /// Which steps of a run count again, by place.
 struct Kept<'w> {
@@ -22,6 +27,12 @@ impl Kept<'_> {
     fn has(&self, id: &str) -> bool {
         self.places.get(id).is_some_and(|place| self.is_kept[*place])
     }
+}
+
+/// What a step is, for whoever draws it.
+fn told(step: &Step) -> Value {
+    let first = step.task.as_deref().and_then(|task| task.lines().next());
+    json!({ "id": step.id, "task": first.map(|line| bound(line, TASK)), "apply": step.apply })
 }
 
 impl Run<'_> {
@@ -38,7 +49,14 @@ impl Run<'_> {
             (0..workflow.steps.len()).filter(|place| kept.is_kept[*place]).collect();
         let ids: Vec<&str> =
             reusable.iter().map(|place| workflow.steps[*place].id.as_str()).collect();
-        let facts = json!({ "reused": ids, "spec_sha256": past.spec_sha256 });
+        // Whoever looks on may see nothing of the first part.
+        let steps: Vec<_> = workflow.steps.iter().map(told).collect();
+        let facts = json!({
+            "workflow_name": workflow.name,
+            "steps": steps,
+            "reused": ids,
+            "spec_sha256": past.spec_sha256,
+        });
         self.stage.record("resumed", None, facts).await?;
         for place in &reusable {
             if let Some(bundle) = &self.bundles[*place] {

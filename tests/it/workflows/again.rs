@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::back::resume;
+use super::back::{house_that_lands, landing_after_a_failure, resume};
 use super::runs::{READY, house, run, status_of};
 use super::troupe::{decided, root_log, workflow};
 
@@ -70,4 +70,18 @@ async fn checks_that_leave_too_much_to_look_at_do_not_make_the_step_forgotten() 
     for limit in ["not_taken_back", "changes_unknown"] {
         assert!(limits.contains(&json!(limit)), "{bundle}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_goes_on_says_what_it_takes_back() {
+    let house = house_that_lands().await;
+    let output = run(&house, &landing_after_a_failure(), 6);
+    let id = output["workflow_id"].as_str().unwrap();
+    let shown = house.pixir(&["workflow", "resume", id]).exits(0).err;
+    let at = |line: &str| shown.find(line).unwrap_or_else(|| panic!("{line}: {shown}"));
+    let begun = at(&format!("workflow a test ({id}): goes on, 0 of 3 steps ready\n"));
+    let back = at("\nland: what it did was taken back (1 file)\n");
+    let ready = at("[x] land ready");
+    let over = at("workflow a test completed: 3 of 3 steps ready\n");
+    assert!(begun < back && back < ready && ready < over, "{shown}");
 }
