@@ -142,6 +142,8 @@ impl Run<'_> {
             let (step, was) = (&self.workflow.steps[place], &past.steps[place]);
             let source = step.apply.as_deref().and_then(|id| kept.places.get(id)).copied();
             let taken = match source {
+                // Who never started has merged nothing.
+                Some(_) if was.turn == 0 => continue,
                 Some(_) => self.stage.take_back_merges(step).await?,
                 None if was.children.is_empty() || !step.writes_shared() => continue,
                 None => {
