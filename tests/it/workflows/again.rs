@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use pixir::scripted::Reply;
@@ -10,6 +11,7 @@ use serde_json::json;
 use super::back::{house_that_lands, landing_after_a_failure, resume};
 use super::runs::{READY, house, run, status_of};
 use super::troupe::{decided, root_log, workflow};
+use crate::support::desk::Ran;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_merge_that_has_to_be_done_again_has_something_to_merge() {
@@ -84,4 +86,16 @@ async fn a_run_that_goes_on_says_what_it_takes_back() {
     let ready = at("[x] land ready");
     let over = at("workflow a test completed: 3 of 3 steps ready\n");
     assert!(begun < back && back < ready && ready < over, "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_came_to_is_an_error_when_there_is_no_room_for_it() {
+    let house = house(|_| Reply::says(READY)).await;
+    let graph = workflow(json!([{"id": "one", "task": "one", "role": "explorer"}]));
+    house.write("flow.json", graph.to_string());
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = house.command(&["workflow", "run", "flow.json"]);
+    let ran = tokio::task::block_in_place(|| command.stdout(Stdio::from(full)).output().unwrap());
+    let ran = Ran::of(ran).exits(1);
+    assert!(ran.err.contains("pixir workflow status wf_"), "{}", ran.err);
 }
