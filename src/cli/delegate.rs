@@ -251,7 +251,7 @@ fn show(
 }
 
 /// The answer reached nobody: what happened is in the Logs alone.
-fn unread(is_lost: bool, status: &str) -> (Report, Exit) {
+pub fn unread(is_lost: bool, status: &str) -> (Report, Exit) {
     let (kind, message, exit) = if is_lost {
         (Kind::WriteFailed, "the answer could not be written", Exit::Error)
     } else {

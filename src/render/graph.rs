@@ -19,8 +19,12 @@ impl Graph {
     /// Takes in an Event; gives the line that it is worth.
     pub fn hear(&mut self, event: &WorkflowEvent, surface: Surface) -> Option<String> {
         if let Some(begun) = WorkflowWatch::begun(event) {
-            let line =
-                format!("workflow {} ({}): {} steps", begun.name, begun.id, begun.steps.len());
+            let (count, ready) = (begun.steps.len(), begun.count(StepState::Ready));
+            let how = match event.kind.as_str() {
+                "resumed" => format!("goes on, {ready} of {count} steps ready"),
+                _ => format!("{count} steps"),
+            };
+            let line = format!("workflow {} ({}): {how}", begun.name, begun.id);
             self.0 = Some(begun);
             return Some(one_line(&line, WIDTH));
         }
@@ -49,6 +53,15 @@ impl Graph {
                 let step = event.step_id.as_deref().unwrap_or_default();
                 let command = text("command").unwrap_or_default();
                 Some(one_line(&format!("  {step}: `{command}` {how}"), WIDTH))
+            }
+            // Files that were there are gone, or are as they were: that is not left to be found.
+            "step_taken_back" => {
+                let count = event.extra.get("files").and_then(serde_json::Value::as_u64);
+                let count = count.filter(|count| *count > 0)?;
+                let files = if count == 1 { "file" } else { "files" };
+                let step = event.step_id.as_deref().unwrap_or_default();
+                let line = format!("  {step}: what it did was taken back ({count} {files})");
+                Some(one_line(&line, WIDTH))
             }
             "step_retrying" => {
                 let step = event.step_id.as_deref().unwrap_or_default();

@@ -91,12 +91,7 @@ impl Record {
             )
         };
         if !record.lines.iter().any(is_base) {
-            let when = When::Before;
-            record.lines.push(match survey.take(last_manifest(survey.store).as_ref()) {
-                Ok(manifest) => Line::Surveyed { when, manifest: manifest.keep(survey.store)?.0 },
-                Err(Refused::Keep { source, .. }) => return Err(source),
-                Err(refused) => Line::NotSurveyed { when, reason: refused.to_string() },
-            });
+            record.lines.push(looked(When::Before, survey)?);
         }
         record.write(session_folder)?;
         Ok(record)
@@ -118,11 +113,8 @@ impl Record {
             self.lines.push(Line::Left { path: RawPath(path), state });
         }
         let has_base = |line: &Line| matches!(line, Line::Surveyed { when: When::Before, .. });
-        if self.lines.iter().any(has_base)
-            && let Ok(manifest) = survey.take(None)
-        {
-            let (manifest, _) = manifest.keep(survey.store)?;
-            self.lines.push(Line::Surveyed { when: When::After, manifest });
+        if self.lines.iter().any(has_base) {
+            self.lines.push(looked(When::After, survey)?);
         }
         self.lines.push(Line::Ended);
         self.write(session_folder)
@@ -307,8 +299,7 @@ impl Tracker {
                 let known = if let Some(known) = same {
                     known
                 } else {
-                    let (hash, length) = manifest.keep(store)?;
-                    std::fs::write(store.folder().join("last"), hash.to_string())?;
+                    let (hash, length) = keep_as_last(&manifest, store)?;
                     Known { manifest: Arc::new(manifest), hash, length }
                 };
                 let hash = known.hash;
@@ -353,6 +344,25 @@ impl Tracker {
     fn following(&self) -> MutexGuard<'_, Following> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a look at the Workspace came to. What nobody could look at must not be taken for nothing.
+fn looked(when: When, survey: &Survey<'_>) -> io::Result<Line> {
+    match survey.take(last_manifest(survey.store).as_ref()) {
+        Ok(manifest) => {
+            let (manifest, _) = keep_as_last(&manifest, survey.store)?;
+            Ok(Line::Surveyed { when, manifest })
+        }
+        Err(Refused::Keep { source, .. }) => Err(source),
+        Err(refused) => Ok(Line::NotSurveyed { when, reason: refused.to_string() }),
+    }
+}
+
+/// Keeps a Manifest, also for whoever surveys next.
+fn keep_as_last(manifest: &Manifest, store: &Store) -> io::Result<(Hash, u64)> {
+    let (hash, length) = manifest.keep(store)?;
+    std::fs::write(store.folder().join("last"), hash.to_string())?;
+    Ok((hash, length))
 }
 
 /// The Manifest of whoever surveyed this Workspace last; a cache like any other.

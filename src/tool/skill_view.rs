@@ -81,7 +81,7 @@ impl Tool for SkillView {
             "path": args.path(),
             "sha256": view.digest,
             "activated": is_activated,
-            "context": args.context == Some(true) && view.is_main && skill.is_trusted,
+            "context": args.context == Some(true) && is_activated,
         });
         if view.is_main && skill.is_trusted && skill.front.is_for_people {
             let message = format!("only the user may activate the skill `{}`", skill.name());

@@ -144,11 +144,15 @@ impl<'w> Board<'w> {
         places.iter().all(|place| matches!(self.standings[*place], Standing::Over(_)))
     }
 
-    fn may_start(&self, place: usize) -> bool {
-        self.is_waiting(place)
-            && self.are_over(&self.before[place])
-            && self.hindrance(place).is_none()
-            && !self.running().any(|other| self.conflicts.between(place, other))
+    fn may_start(&mut self, place: usize) -> bool {
+        if !self.is_waiting(place)
+            || !self.are_over(&self.before[place])
+            || self.hindrance(place).is_some()
+        {
+            return false;
+        }
+        let running: Vec<usize> = self.running().collect();
+        !running.into_iter().any(|other| self.conflicts.between(place, other))
     }
 
     /// Why a step will never start, as far as it can be known already.

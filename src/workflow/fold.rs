@@ -33,6 +33,8 @@ pub struct PastStep {
     pub is_scheduled: bool,
     /// Which start of the run it was, the last time.
     pub turn: usize,
+    /// In which part of the run that was: how often it had been gone on with.
+    pub part: u32,
     /// What it came to.
     pub bundle: Option<Bundle>,
     /// The Sessions that worked for it, the oldest first.
@@ -124,10 +126,11 @@ impl Past {
             }
             "step_scheduled" => {
                 self.starts += 1;
-                let turn = self.starts;
+                let (turn, part) = (self.starts, self.resumes);
                 if let Some(step) = self.step(event.step_id.as_deref()) {
                     step.is_scheduled = true;
                     step.turn = turn;
+                    step.part = part;
                     step.bundle = None;
                 }
             }

@@ -38,7 +38,7 @@ impl Plan {
         let steps = &workflow.steps;
         let places: HashMap<&str, usize> =
             steps.iter().enumerate().map(|(place, step)| (step.id.as_str(), place)).collect();
-        let conflicts = Conflicts::of(workflow);
+        let mut conflicts = Conflicts::of(workflow);
         let mut wave_of: Vec<Option<usize>> = vec![None; steps.len()];
         let mut waits: Vec<Option<Wait>> = vec![None; steps.len()];
         let mut waves: Vec<Vec<usize>> = Vec::new();
@@ -56,8 +56,11 @@ impl Plan {
                 } else if picked.len() >= workflow.limits.max_concurrency {
                     Some(Wait::NoSlot)
                 } else {
-                    let in_the_way = |other: &&usize| conflicts.between(place, **other);
-                    picked.iter().find(in_the_way).map(|other| Wait::Conflict(*other))
+                    let mut in_the_way = |other: &&usize| conflicts.between(place, **other);
+                    picked
+                        .iter()
+                        .find(|other| in_the_way(other))
+                        .map(|other| Wait::Conflict(*other))
                 };
                 match wait {
                     Some(wait) => {

@@ -3,54 +3,49 @@
 //! Only the Workspace that all share can be torn. Whoever works in a copy of its own is in nobody's
 //! way, but the copy must not be taken while somebody writes what goes into it.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
 use super::glob::Glob;
 use super::spec::{Step, Workflow, Workspace};
 
-/// How much work all comparisons of a Workflow may be, in pairs of states: more than any sets that
+/// How much work all comparisons of a Workflow may be, in pairs of globs and of states: more than any sets that
 /// somebody would write, and a moment for a machine.
-const MOST_WORK: usize = 20_000_000;
+const MOST_WORK: usize = 50_000_000;
 
-/// Who of a Workflow is in whose way. It is all looked at beforehand, in the order of the file, so
-/// that the answers depend on nothing that happens later.
+/// Who of a Workflow is in whose way. Two steps are compared when that is asked for the first time:
+/// most never could run side by side. The same questions have the same answers.
 #[derive(Debug)]
 pub struct Conflicts {
-    /// For each step that writes what all share, whether each other one is in its way.
-    rows: Vec<Option<Vec<bool>>>,
-    is_cut: bool,
+    sets: Vec<Sets>,
+    /// What was asked before, by place, the smaller one first.
+    known: HashMap<(usize, usize), bool>,
+    work: usize,
 }
 
 impl Conflicts {
     pub fn of(workflow: &Workflow) -> Self {
-        let sets: Vec<Sets> = workflow.steps.iter().map(Sets::of).collect();
-        let mut work = MOST_WORK;
-        let mut rows: Vec<Option<Vec<bool>>> = vec![None; sets.len()];
-        for (place, own) in sets.iter().enumerate().filter(|(_, own)| own.writes_shared) {
-            let known = |other: usize| rows.get(other).and_then(Option::as_ref);
-            let row = sets.iter().enumerate().map(|(other, theirs)| match known(other) {
-                Some(known) => known[place],
-                None => own.conflict(theirs, &mut work),
-            });
-            let row: Vec<bool> = row.collect();
-            rows[place] = Some(row);
-        }
-        Self { rows, is_cut: work == 0 }
+        let sets = workflow.steps.iter().map(Sets::of).collect();
+        Self { sets, known: HashMap::new(), work: MOST_WORK }
     }
 
     /// Whether the steps at these places must not run at the same time.
-    pub fn between(&self, one: usize, other: usize) -> bool {
-        let row = |place: usize| self.rows.get(place).and_then(Option::as_ref);
-        let found = match (row(one), row(other)) {
-            (Some(row), _) => row.get(other),
-            (None, Some(row)) => row.get(one),
-            (None, None) => None,
+    pub fn between(&mut self, one: usize, other: usize) -> bool {
+        let pair = (one.min(other), one.max(other));
+        let (Some(first), Some(second)) = (self.sets.get(pair.0), self.sets.get(pair.1)) else {
+            return false;
         };
-        found.copied().unwrap_or(false)
+        if !first.writes_shared && !second.writes_shared {
+            return false;
+        }
+        let work = &mut self.work;
+        *self.known.entry(pair).or_insert_with(|| first.conflict(second, work))
     }
 
     /// Whether the sets were too much to be compared: steps of which nothing is known then count as
     /// being in each other's way.
     pub fn is_cut(&self) -> bool {
-        self.is_cut
+        self.work == 0
     }
 }
 
@@ -94,47 +89,89 @@ impl Sets {
 struct Set {
     /// Whether `**` is among them, which most sets say and which needs no thought.
     is_all: bool,
-    /// What every path begins with that a glob matches, and the glob.
-    globs: Vec<(String, Option<Glob>)>,
+    globs: Vec<Ready>,
+}
+
+/// A glob, and what can be said of it without much thought.
+#[derive(Debug)]
+struct Ready {
+    /// What every path begins with that it matches.
+    begins: String,
+    /// What every such path ends with.
+    ends: String,
+    written: String,
+    /// Made when it is needed; `None` when it cannot be compared.
+    glob: OnceLock<Option<Glob>>,
+}
+
+impl Ready {
+    fn of(glob: &str) -> Self {
+        let (begins, ends) = (beginning(glob).to_owned(), ending(glob).to_owned());
+        Self { begins, ends, written: glob.to_owned(), glob: OnceLock::new() }
+    }
+
+    fn glob(&self) -> Option<&Glob> {
+        self.glob.get_or_init(|| Glob::new(&self.written).ok()).as_ref()
+    }
+
+    /// Whether their beginnings and endings leave room for a path that both match.
+    fn may_meet(&self, other: &Ready) -> bool {
+        (self.begins.starts_with(&other.begins) || other.begins.starts_with(&self.begins))
+            && (self.ends.ends_with(&other.ends) || other.ends.ends_with(&self.ends))
+    }
+
+    /// What there is no work left for may be anywhere.
+    fn meets(&self, other: &Ready, work: &mut usize) -> bool {
+        *work = work.saturating_sub(1);
+        if *work == 0 {
+            return true;
+        }
+        if !self.may_meet(other) {
+            return false;
+        }
+        match (self.glob(), other.glob()) {
+            (Some(ours), Some(theirs)) => ours.meets_within(theirs, work).unwrap_or_else(|| {
+                *work = 0;
+                true
+            }),
+            // Nor is it known where to look for what cannot be compared.
+            _ => true,
+        }
+    }
 }
 
 impl Set {
     fn of(globs: &[String]) -> Self {
         let is_all = globs.iter().any(|glob| glob == "**");
-        let read = |glob: &String| (beginning(glob).to_owned(), Glob::new(glob).ok());
+        let read = |glob: &String| Ready::of(glob);
         let globs = if is_all { Vec::new() } else { globs.iter().map(read).collect() };
         Self { is_all, globs }
     }
 
-    /// Whether some path is in both. Every glob that a spec may have matches some path. What there is
-    /// no work left for may be anywhere.
+    /// Whether some path is in both. Every glob that a spec may have matches some path.
     fn meets(&self, other: &Set, work: &mut usize) -> bool {
         if self.is_all || other.is_all {
             let is_empty = |set: &Set| !set.is_all && set.globs.is_empty();
             return !is_empty(self) && !is_empty(other);
         }
-        self.globs.iter().any(|(begins, ours)| {
-            other.globs.iter().any(|(other_begins, theirs)| match (ours, theirs) {
-                _ if !begins.starts_with(other_begins) && !other_begins.starts_with(begins) => {
-                    false
-                }
-                (Some(ours), Some(theirs)) => {
-                    ours.meets_within(theirs, work).unwrap_or_else(|| {
-                        *work = 0;
-                        true
-                    })
-                }
-                // What cannot be compared may be anywhere.
-                _ => true,
-            })
-        })
+        self.globs.iter().any(|ours| other.globs.iter().any(|theirs| ours.meets(theirs, work)))
     }
 }
 
+/// Whatever in a glob may mean something else than itself.
+const SPECIAL: [char; 7] = ['*', '?', '[', ']', '{', '}', '\\'];
+
 /// The plain letters that a glob begins with.
 fn beginning(glob: &str) -> &str {
-    let end = glob.find(['*', '?', '[', ']', '{', '}', '\\']).unwrap_or(glob.len());
+    let end = glob.find(SPECIAL).unwrap_or(glob.len());
     &glob[..end]
+}
+
+/// The plain letters that a glob ends with. A slash right behind something special is none of them:
+/// `**/a` also means `a`.
+fn ending(glob: &str) -> &str {
+    let plain = glob.rsplit(SPECIAL).next().unwrap_or_default();
+    plain.strip_prefix('/').unwrap_or(plain)
 }
 
 #[cfg(test)]
@@ -144,6 +181,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::glob::tests::torture;
+    use super::super::plan::Plan;
     use super::super::spec::{Budget, Limits, OnFailure, Posture};
     use super::*;
 
@@ -151,7 +189,7 @@ mod tests {
         let mut enough = usize::MAX;
         let is_said = Sets::of(one).conflict(&Sets::of(other), &mut enough);
         let workflow = Workflow { steps: vec![one.clone(), other.clone()], ..empty() };
-        let all = Conflicts::of(&workflow);
+        let mut all = Conflicts::of(&workflow);
         assert_eq!((all.between(0, 1), all.between(1, 0)), (is_said, is_said));
         assert!(!all.is_cut());
         is_said
@@ -237,17 +275,58 @@ mod tests {
 
     #[test]
     fn sets_that_are_too_much_to_compare_count_as_meeting_and_that_is_said() {
-        let globs = |own: usize| -> Vec<String> {
-            (0..64).map(|place| format!("**/{}{own}_{place}", "*a".repeat(110))).collect()
-        };
-        let steps = (0..12).map(|own| Step {
-            write_set: globs(own),
-            ..step(Posture::Write, Workspace::Shared, &[], &[])
-        });
-        let workflow = Workflow { steps: steps.collect(), ..empty() };
-        let (first, again) = (Conflicts::of(&workflow), Conflicts::of(&workflow));
-        assert!(first.is_cut() && first.between(10, 11) && first.between(11, 10));
-        assert_eq!(first.rows, again.rows, "the answers depend on nothing else");
+        // Only at the very end is it known that they do not meet.
+        let globs = |own: char| vec![format!("**/{}[{own}]", "*a".repeat(110)); 4];
+        let workflow = writers(('b'..'n').map(globs));
+        let (mut first, mut again) = (Conflicts::of(&workflow), Conflicts::of(&workflow));
+        let mut answers = Vec::new();
+        for one in 0..12 {
+            answers.extend((0..one).map(|other| first.between(one, other)));
+        }
+        assert!(!answers[0] && answers[65] && first.is_cut());
+        for one in 0..12 {
+            let same = (0..one).map(|other| again.between(other, one));
+            assert!(same.eq(answers.drain(..one)), "the same questions have the same answers");
+        }
+    }
+
+    fn writers(sets: impl Iterator<Item = Vec<String>>) -> Workflow {
+        let one = step(Posture::Write, Workspace::Shared, &[], &[]);
+        let steps = sets.map(|write_set| Step { write_set, ..one.clone() }).collect();
+        let limits = Limits { max_concurrency: 8, timeout_ms: 1 };
+        Workflow { limits, steps, ..empty() }
+    }
+
+    #[test]
+    fn many_steps_that_are_in_nobodys_way_run_side_by_side_however_they_say_it() {
+        let sets: [&dyn Fn(usize) -> Vec<String>; 4] = [
+            &|own| vec![format!("src/**/module_{own:04}.rs")],
+            &|own| vec![format!("packages/*/pkg_{own:04}/**/*.{{ts,tsx}}")],
+            &|own| (0..64).map(|file| format!("src/part_{own:04}/file_{file}.rs")).collect(),
+            &|own| vec![format!("**/test_{own:04}_*.py"), format!("**/*_{own:04}/*.[ch]")],
+        ];
+        for set in sets {
+            let plan = Plan::of(&writers((0..1_000).map(set)));
+            assert!(!plan.is_cut, "{:?}", set(0));
+            assert_eq!(plan.waves.len(), 125, "{:?}", set(0));
+        }
+    }
+
+    #[test]
+    fn endings_that_differ_cannot_meet_and_others_may() {
+        for (one, other, may) in [
+            ("src/**/a.rs", "src/**/b.rs", false),
+            ("**/a", "a", true),
+            ("**/a", "*a", true),
+            ("**/b/a", "a", true),
+            ("x/{a,b}", "x/b", true),
+            ("x\\a", "xa", true),
+            ("x/[ab]c", "x/bc", true),
+            ("x/**", "x/y", true),
+        ] {
+            assert_eq!(Ready::of(one).may_meet(&Ready::of(other)), may, "{one} {other}");
+            assert_eq!(Ready::of(other).may_meet(&Ready::of(one)), may, "{one} {other}");
+        }
     }
 
     fn any_step() -> impl Strategy<Value = Step> {

@@ -50,12 +50,16 @@ pub enum StepState {
 }
 
 impl Watch {
-    /// The run that an Event tells of, if it is the first one of it.
+    /// The run that an Event tells of, if it is the first one of it, or of a part of it.
     pub fn begun(event: &WorkflowEvent) -> Option<Self> {
-        if event.kind != "started" {
-            return None;
-        }
-        let steps = event.extra.get("spec")?.get("steps")?.as_array()?;
+        let steps = match event.kind.as_str() {
+            "started" => event.extra.get("spec")?.get("steps")?,
+            "resumed" => event.extra.get("steps")?,
+            _ => return None,
+        };
+        let steps = steps.as_array()?;
+        let reused = event.extra.get("reused").and_then(Value::as_array);
+        let is_reused = |id: &str| reused.is_some_and(|ids| ids.iter().any(|own| own == id));
         let text = |step: &Value, key: &str| {
             step.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
@@ -69,7 +73,11 @@ impl Watch {
                 id: text(step, "id"),
                 about,
                 applies: !source.is_empty(),
-                state: StepState::Waiting,
+                state: if is_reused(&text(step, "id")) {
+                    StepState::Ready
+                } else {
+                    StepState::Waiting
+                },
                 words: String::new(),
             }
         };

@@ -341,6 +341,21 @@ async fn the_model_may_ask_for_context_and_permission_still_decides() {
 }
 
 #[tokio::test]
+async fn a_later_page_of_a_skill_brings_no_context() {
+    let house = House::with([
+        Reply::calls("skill_view", json!({"name": "brief", "context": true, "offset": 1})),
+        Reply::says("ok"),
+    ])
+    .await;
+    let head = "description: x\ncontext:\n  - {id: facts, command: 'touch mark'}";
+    own(&house, "brief", head, "Use the context.");
+    let (conversation, _) = house.turn("go").await;
+    let transcript = house.transcript(&conversation);
+    assert!(!transcript.contains("skill_activation") && !transcript.contains("hydration"));
+    assert!(!house.workspace().join("mark").exists(), "{transcript}");
+}
+
+#[tokio::test]
 async fn undo_takes_the_activation_along() {
     let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
     own(&house, "tidy", "description: Tidy up", "Sort lines.");

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::source::{self, Purpose, Source};
 use crate::cli::Context;
+use crate::cli::delegate::unread;
 use crate::cli::door::Opened;
 use crate::cli::drive::{Attended, Driver, in_runtime};
 use crate::cli::exit::{self, Exit};
@@ -151,12 +152,11 @@ fn show(
         text.push('\n');
         text
     };
-    driver.view.answer(&text).map_err(|_| {
+    if driver.view.answer(&text).is_err() {
         let status = format!("workflow status {}", finished.run);
         let status = context.command_here(&status, driver.conversation.workspace());
-        Report::new(Kind::Interrupted, "nobody reads stdout")
-            .with_next_actions(vec![format!("see what it came to: {status}")])
-    })?;
+        return Err(unread(driver.view.has_failed(), &status).0);
+    }
     if finished.outcome != Outcome::Completed {
         driver.view.notice(&format!("resume: {}", resume_command(finished, driver)));
     }

@@ -153,7 +153,9 @@ fn frame(delegation: &Delegation, workspace: &Path, status: &str, exit_code: u8)
 fn child(index: usize, step: &Step, status: &str, usage: &SubagentUsage) -> Value {
     let task = match (&step.task, &step.apply) {
         // To a terminal a lone return would mean that what stands before it is overwritten.
-        (Some(task), _) => bound(&task.replace('\r', "\n"), TASK).into_owned(),
+        (Some(task), _) => {
+            bound(&task.replace("\r\n", "\n").replace('\r', "\n"), TASK).into_owned()
+        }
         (None, Some(source)) => format!("apply what {source} changed"),
         (None, None) => String::new(),
     };

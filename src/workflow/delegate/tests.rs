@@ -152,6 +152,13 @@ fn what_is_wrong_with_a_text_is_told_once_and_names_tasks_not_steps() {
 }
 
 #[test]
+fn the_lines_of_a_task_are_told_as_they_are() {
+    let delegation = good(&json!({"tasks": ["one\r\ntwo\rthree\nfour"]}));
+    let told = super::show::plan(&delegation, std::path::Path::new("/x")).output;
+    assert_eq!(told["children"][0]["task"], "one\ntwo\nthree\nfour");
+}
+
+#[test]
 fn it_is_one_of_three() {
     assert_eq!(places(&json!({})), [""]);
     assert_eq!(places(&json!([])), [""]);

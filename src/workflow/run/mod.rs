@@ -191,11 +191,11 @@ impl Run<'_> {
                 self.stage.record_started(self.workflow, &sha256, template).await?;
             }
             Some(past) => {
-                let until = pulse::last(&self.stage.folder, &past.id);
-                self.take_up(past, until).await?;
+                self.take_up(past).await?;
             }
         }
-        let pulse = Pulse::new(&self.stage.folder, &self.stage.run);
+        let part = order.past.as_ref().map_or(0, |past| past.resumes + 1);
+        let pulse = Pulse::new(&self.stage.folder, &self.stage.run, part);
         let mut beat = tokio::time::interval(pulse::BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let time = Duration::from_millis(self.workflow.limits.timeout_ms);
@@ -221,6 +221,10 @@ impl Run<'_> {
             // Who will never start is known first: it may be the end of the run.
             self.hold().await?;
             self.start().await?;
+            // Also a step that will never start may have ended the run.
+            if self.board.halted().is_some() && last_words.is_none() {
+                self.stop.cancel();
+            }
             if self.board.is_over() {
                 break;
             }

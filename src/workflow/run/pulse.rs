@@ -1,7 +1,8 @@
 //! The pulse of a run: a file whose time says when the run was last alive.
 //!
 //! A run that is killed leaves files of which nobody wrote down who changed them. What changed after
-//! the last pulse was not the run.
+//! the last pulse was not the run. Each part of a run has a pulse of its own: that somebody went on
+//! says nothing of what happened in between.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -20,12 +21,12 @@ const GRACE_NS: i128 = 400_000_000;
 pub struct Pulse(Option<File>);
 
 impl Pulse {
-    /// The pulse of a run whose Session has this folder.
-    pub fn new(folder: &Path, run: &str) -> Self {
+    /// The pulse of a part of a run whose Session has this folder.
+    pub fn new(folder: &Path, run: &str, part: u32) -> Self {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let pulse = Self(made.and_then(|()| options.open(path(folder, run))).ok());
+        let pulse = Self(made.and_then(|()| options.open(path(folder, run, part))).ok());
         pulse.beat();
         pulse
     }
@@ -40,14 +41,14 @@ impl Pulse {
     }
 }
 
-fn path(folder: &Path, run: &str) -> PathBuf {
-    folder.join(format!("{run}.pulse"))
+fn path(folder: &Path, run: &str, part: u32) -> PathBuf {
+    folder.join(format!("{run}.{part}.pulse"))
 }
 
-/// Until when the run may have changed files, in nanoseconds since the epoch. Of a run without a
-/// pulse nothing is known, so nothing counts as its own.
-pub fn last(folder: &Path, run: &str) -> i128 {
-    std::fs::metadata(path(folder, run)).map_or(i128::MIN, |found| {
+/// Until when that part of the run may have changed files, in nanoseconds since the epoch. Of one
+/// without a pulse nothing is known, so nothing counts as its own.
+pub fn last(folder: &Path, run: &str, part: u32) -> i128 {
+    std::fs::metadata(path(folder, run, part)).map_or(i128::MIN, |found| {
         i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()) + GRACE_NS
     })
 }

@@ -3,14 +3,19 @@
 
 use std::collections::HashMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Run, end_of};
+use super::{Run, end_of, pulse};
 use crate::error::Report;
+use crate::tool::bound;
 use crate::workflow::board::APPROVE;
 use crate::workflow::checkpoint::Bundle;
 use crate::workflow::fold::Past;
 use crate::workflow::outcome::{Readiness, StepStatus};
+use crate::workflow::spec::Step;
+
+/// How much of a task is told again, in bytes.
+const TASK: usize = 200;
 
 /// Which steps of a run count again, by place.
 struct Kept<'w> {
@@ -24,10 +29,15 @@ impl Kept<'_> {
     }
 }
 
+/// What a step is, for whoever draws it.
+fn told(step: &Step) -> Value {
+    let first = step.task.as_deref().and_then(|task| task.lines().next());
+    json!({ "id": step.id, "task": first.map(|line| bound(line, TASK)), "apply": step.apply })
+}
+
 impl Run<'_> {
-    /// Goes on with a run that was cut off, or ended without being complete. Until `until` it may have
-    /// changed files itself.
-    pub(super) async fn take_up(&mut self, past: &Past, until: i128) -> Result<(), Report> {
+    /// Goes on with a run that was cut off, or ended without being complete.
+    pub(super) async fn take_up(&mut self, past: &Past) -> Result<(), Report> {
         self.stage.take_back_half_a_merge().await?;
         let workflow = self.workflow.clone();
         let places = workflow.steps.iter().enumerate();
@@ -39,7 +49,14 @@ impl Run<'_> {
             (0..workflow.steps.len()).filter(|place| kept.is_kept[*place]).collect();
         let ids: Vec<&str> =
             reusable.iter().map(|place| workflow.steps[*place].id.as_str()).collect();
-        let facts = json!({ "reused": ids, "spec_sha256": past.spec_sha256 });
+        // Whoever looks on may see nothing of the first part.
+        let steps: Vec<_> = workflow.steps.iter().map(told).collect();
+        let facts = json!({
+            "workflow_name": workflow.name,
+            "steps": steps,
+            "reused": ids,
+            "spec_sha256": past.spec_sha256,
+        });
         self.stage.record("resumed", None, facts).await?;
         for place in &reusable {
             if let Some(bundle) = &self.bundles[*place] {
@@ -47,7 +64,7 @@ impl Run<'_> {
             }
         }
         self.reused = reusable;
-        self.take_back_the_rest(past, &kept, until).await
+        self.take_back_the_rest(past, &kept).await
     }
 
     /// Keeps what still says what a new run of its step would have to find out. A bundle is worth
@@ -89,40 +106,35 @@ impl Run<'_> {
     /// Changes that are still to be merged must still be there.
     fn drop_sources_without_files(&mut self, kept: &mut Kept<'_>) {
         let steps = &self.workflow.steps;
-        let mut is_wanted = vec![false; steps.len()];
-        for (place, step) in steps.iter().enumerate() {
-            let source = step.apply.as_deref().filter(|_| !kept.is_kept[place]);
-            if let Some(source) = source.and_then(|source| kept.places.get(source)) {
-                is_wanted[*source] = true;
+        loop {
+            // A merge that does not count any more wants its source again.
+            let mut is_wanted = vec![false; steps.len()];
+            for (place, step) in steps.iter().enumerate() {
+                let source = step.apply.as_deref().filter(|_| !kept.is_kept[place]);
+                if let Some(source) = source.and_then(|source| kept.places.get(source)) {
+                    is_wanted[*source] = true;
+                }
             }
-        }
-        let has_files = |place: usize| {
-            self.bundles[place].as_ref().is_some_and(|own| self.stage.has_files(own))
-        };
-        let mut lost: Vec<usize> = (0..steps.len())
-            .filter(|place| kept.is_kept[*place] && is_wanted[*place] && !has_files(*place))
-            .collect();
-        // And whatever was built on them.
-        while !lost.is_empty() {
+            let is_lost = |place: &usize| {
+                let bundle = self.bundles[*place].as_ref();
+                let has_files = || bundle.is_some_and(|own| self.stage.has_files(own));
+                let is_built_on_lost = !steps[*place].depends_on.iter().all(|id| kept.has(id));
+                kept.is_kept[*place] && (is_built_on_lost || is_wanted[*place] && !has_files())
+            };
+            let lost: Vec<usize> = (0..steps.len()).filter(is_lost).collect();
+            if lost.is_empty() {
+                return;
+            }
             for place in lost {
                 kept.is_kept[place] = false;
                 self.bundles[place] = None;
             }
-            lost = (0..steps.len())
-                .filter(|place| kept.is_kept[*place])
-                .filter(|place| !steps[*place].depends_on.iter().all(|id| kept.has(id)))
-                .collect();
         }
     }
 
     /// Takes back what the others did to the files that all share; the newest first, because each
     /// found what those before it had left.
-    async fn take_back_the_rest(
-        &mut self,
-        past: &Past,
-        kept: &Kept<'_>,
-        until: i128,
-    ) -> Result<(), Report> {
+    async fn take_back_the_rest(&mut self, past: &Past, kept: &Kept<'_>) -> Result<(), Report> {
         let mut begun: Vec<usize> =
             (0..past.steps.len()).filter(|place| !kept.is_kept[*place]).collect();
         begun.sort_by_key(|place| std::cmp::Reverse(past.steps[*place].turn));
@@ -130,9 +142,14 @@ impl Run<'_> {
             let (step, was) = (&self.workflow.steps[place], &past.steps[place]);
             let source = step.apply.as_deref().and_then(|id| kept.places.get(id)).copied();
             let taken = match source {
+                // Who never started has merged nothing.
+                Some(_) if was.turn == 0 => continue,
                 Some(_) => self.stage.take_back_merges(step).await?,
                 None if was.children.is_empty() || !step.writes_shared() => continue,
-                None => self.stage.take_back(step, &was.children, until).await?,
+                None => {
+                    let until = pulse::last(&self.stage.folder, &past.id, was.part);
+                    self.stage.take_back(step, &was.children, until).await?
+                }
             };
             let Err(report) = taken else { continue };
             match source {

@@ -13,13 +13,13 @@ use crate::subagents::cast::agree;
 use crate::support::House;
 use crate::support::house::{DEADLINE, finish};
 
-fn resume(house: &House, of: &Value, code: i32) -> Value {
+pub fn resume(house: &House, of: &Value, code: i32) -> Value {
     let id = of["workflow_id"].as_str().unwrap();
     house.pixir(&["workflow", "resume", id, "--json"]).exits(code).envelope()["output"].clone()
 }
 
 /// A step that appends a line in a copy, after another one that fails the first time, and its merge.
-fn landing_after_a_failure() -> Value {
+pub fn landing_after_a_failure() -> Value {
     workflow(json!([
         {"id": "look", "task": "look", "role": "explorer", "on_failure": "continue"},
         {"id": "build", "task": "build: add a line", "depends_on": "look"},
@@ -27,7 +27,7 @@ fn landing_after_a_failure() -> Value {
     ]))
 }
 
-async fn house_that_lands() -> House {
+pub async fn house_that_lands() -> House {
     let house = house(|told| match (told.step(), told.turn, told.session) {
         ("look", _, 0) => Reply::says("checkpoint_status: failed"),
         ("build", 0, _) => Reply::calls("bash", json!({"command": "echo line >> a.txt"})),
@@ -257,10 +257,10 @@ async fn checks_heed_a_session_that_becomes_stricter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written() {
-    let house = house(|told| match (told.step(), told.turn) {
-        ("slow", 0) => Reply::calls("bash", json!({"command": "true"})),
-        ("slow", 1) => Reply::calls("write", json!({"path": "d/a.txt", "content": "model\n"})),
-        ("slow", 2) => Reply::calls("bash", json!({"command": "echo > d/b.txt; sleep 600"})),
+    let house = house(|told| match (told.step(), told.turn, told.session) {
+        ("slow", 0, _) => Reply::calls("bash", json!({"command": "true"})),
+        ("slow", 1, _) => Reply::calls("write", json!({"path": "d/a.txt", "content": "model\n"})),
+        ("slow", 2, 0) => Reply::calls("bash", json!({"command": "echo > d/b.txt; sleep 600"})),
         _ => Reply::says(READY),
     })
     .await;
@@ -274,11 +274,27 @@ async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written
         house.pixir_killed_when(&["workflow", "run", "flow.json"], is_there);
         std::thread::sleep(Duration::from_millis(600));
         house.write("d/a.txt", "model\nand a day's work\n");
+        house.write("d/mine.txt", "mine\n");
         let listed = house.pixir(&["workflow", "status", "--json"]).exits(0).envelope();
-        let resumed = resume(&house, &listed["output"]["runs"][0], 6);
-        assert_eq!(status_of(&resumed, "slow"), "needs_orchestrator");
-        assert!(resumed.to_string().contains("d/a.txt"), "{resumed}");
-        assert_eq!(house.read("d/a.txt"), "model\nand a day's work\n");
+        let id = listed["output"]["runs"][0]["workflow_id"].as_str().unwrap();
+        // However often somebody tries: that the run was alive again makes it nobody else's.
+        for (mode, said) in
+            [("--read-only", "read-only"), ("--auto", "d/a.txt, d/mine.txt")].repeat(2)
+        {
+            let args = [mode, "workflow", "resume", id, "--json"];
+            let resumed = house.pixir(&args).exits(6).envelope()["output"].clone();
+            assert_eq!(status_of(&resumed, "slow"), "needs_orchestrator");
+            assert!(resumed.to_string().contains(said), "{resumed}");
+            assert_eq!(house.read("d/a.txt"), "model\nand a day's work\n");
+            assert_eq!(house.read("d/mine.txt"), "mine\n");
+        }
+        // Whoever puts it right goes on.
+        for name in ["d/a.txt", "d/mine.txt"] {
+            std::fs::remove_file(house.workspace().join(name)).unwrap();
+        }
+        resume(&house, &listed["output"]["runs"][0], 0);
+        assert_eq!(house.read("d/a.txt"), "model\n");
+        assert!(!house.workspace().join("d/b.txt").exists());
     });
 }
 
@@ -323,6 +339,30 @@ async fn a_step_that_must_not_be_missed_ends_the_run_also_when_it_cannot_start()
     let output = run(&house, &graph, 6);
     assert_eq!((&output["status"], &output["reason"]), (&json!("failed"), &json!("aborted")));
     assert_eq!(output["held_steps"], json!(["vital", "first", "other"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_must_not_be_missed_ends_those_that_run_also_when_it_cannot_start() {
+    let house = house(|told| match told.step() {
+        "bad" => Reply::says("checkpoint_status: failed"),
+        _ => Reply::new().stalls(),
+    })
+    .await;
+    let output = run(
+        &house,
+        &workflow(json!([
+            {"id": "bad", "task": "bad", "role": "explorer"},
+            {"id": "vital", "task": "vital", "role": "explorer", "depends_on": "bad", "on_failure": "abort"},
+            {"id": "long", "task": "long", "role": "explorer"},
+        ])),
+        6,
+    );
+    assert_eq!((&output["status"], &output["reason"]), (&json!("failed"), &json!("aborted")));
+    assert_eq!(output["held_steps"], json!(["vital"]));
+    assert_eq!(
+        (status_of(&output, "long"), reason_of(&output, "long")),
+        ("failed", json!("aborted"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! Workflows: what a spec may say, and what becomes of a run.
 
+mod again;
 mod back;
 mod checks;
 mod examples;

@@ -1,0 +1,101 @@
+//! What a run that goes on finds gone, what it never knew, and what it says of both.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use pixir::scripted::Reply;
+use serde_json::json;
+
+use super::back::{house_that_lands, landing_after_a_failure, resume};
+use super::runs::{READY, house, run, status_of};
+use super::troupe::{decided, root_log, workflow};
+use crate::support::desk::Ran;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_has_to_be_done_again_has_something_to_merge() {
+    let places: Arc<Mutex<HashMap<String, PathBuf>>> = Arc::default();
+    let seen = Arc::clone(&places);
+    let house = house(move |told| {
+        seen.lock().unwrap().insert(told.step().to_owned(), told.workspace.clone());
+        match (told.step(), told.turn, told.session) {
+            ("s1", 0, _) => Reply::calls("bash", json!({"command": "echo line >> a.txt"})),
+            ("s2", 0, _) => Reply::calls("bash", json!({"command": "echo line >> b.txt"})),
+            ("rev", _, 0) => Reply::says(r#"{"verdict": "request_changes", "findings": []}"#),
+            ("rev", _, _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
+            _ => Reply::says(READY),
+        }
+    })
+    .await;
+    house.write("a.txt", "base\n");
+    house.write("b.txt", "base\n");
+    let graph = workflow(json!([
+        {"id": "s1", "task": "s1: add a line"},
+        {"id": "s2", "task": "s2: add a line"},
+        {"id": "l1", "apply": "s1", "depends_on": "s2"},
+        {"id": "rev", "task": "rev: look at it", "role": "reviewer", "depends_on": "s2"},
+        {"id": "l2", "apply": "s2", "gate": "rev"},
+    ]));
+    let output = run(&house, &graph, 6);
+    assert_eq!((status_of(&output, "l1"), status_of(&output, "l2")), ("checkpoint_ready", "held"));
+    assert_eq!(house.read("a.txt"), "base\nline\n");
+    for step in ["s1", "s2"] {
+        std::fs::remove_dir_all(&places.lock().unwrap()[step]).unwrap();
+    }
+    let resumed = resume(&house, &output, 0);
+    assert_eq!(resumed["reused_steps"], json!([]));
+    assert_eq!(house.read("a.txt"), "base\nline\n");
+    assert_eq!(house.read("b.txt"), "base\nline\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_that_leave_too_much_to_look_at_do_not_make_the_step_forgotten() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("one", 0) => Reply::calls("bash", json!({"command": "echo line >> d/a.txt"})),
+        _ => Reply::says(READY),
+    })
+    .await;
+    std::fs::create_dir(house.workspace().join("d")).unwrap();
+    std::fs::create_dir_all(house.home().join(".pixir")).unwrap();
+    let settings = json!({"undo": {"max_total_bytes": 200_000}}).to_string();
+    std::fs::write(house.home().join(".pixir/config.json"), settings).unwrap();
+    let check = "head -c 300000 /dev/zero > d/big; false";
+    let graph = workflow(json!([
+        {"id": "one", "task": "one", "workspace": "shared", "write_set": ["d/"], "retries": 1, "verify": [check]},
+    ]));
+    run(&house, &graph, 6);
+    assert_eq!(house.read("d/a.txt"), "line\n", "it is not done twice");
+    let bundle = decided(&root_log(&house.workspace()), "one");
+    assert_eq!(bundle["attempts"], 1, "{bundle}");
+    let limits = bundle["known_limitations"].as_array().unwrap();
+    for limit in ["not_taken_back", "changes_unknown"] {
+        assert!(limits.contains(&json!(limit)), "{bundle}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_goes_on_says_what_it_takes_back() {
+    let house = house_that_lands().await;
+    let output = run(&house, &landing_after_a_failure(), 6);
+    let id = output["workflow_id"].as_str().unwrap();
+    let shown = house.pixir(&["workflow", "resume", id]).exits(0).err;
+    let at = |line: &str| shown.find(line).unwrap_or_else(|| panic!("{line}: {shown}"));
+    let begun = at(&format!("workflow a test ({id}): goes on, 0 of 3 steps ready\n"));
+    let back = at("\nland: what it did was taken back (1 file)\n");
+    let ready = at("[x] land ready");
+    let over = at("workflow a test completed: 3 of 3 steps ready\n");
+    assert!(begun < back && back < ready && ready < over, "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_came_to_is_an_error_when_there_is_no_room_for_it() {
+    let house = house(|_| Reply::says(READY)).await;
+    let graph = workflow(json!([{"id": "one", "task": "one", "role": "explorer"}]));
+    house.write("flow.json", graph.to_string());
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = house.command(&["workflow", "run", "flow.json"]);
+    let ran = tokio::task::block_in_place(|| command.stdout(Stdio::from(full)).output().unwrap());
+    let ran = Ran::of(ran).exits(1);
+    assert!(ran.err.contains("pixir workflow status wf_"), "{}", ran.err);
+}
