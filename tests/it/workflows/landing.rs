@@ -1,11 +1,16 @@
-//! Many merges of one run at the same time.
+//! Steps that apply: many at the same time, and when nothing may be written any more.
 
-use pixir::scripted::Reply;
+use std::time::Duration;
+
+use pixir::scripted::{Reply, Script};
+use pixir::{Change, PermissionMode, Status};
 use serde_json::{Value, json};
 
 use super::runs::{READY, house, run, status_of};
-use super::troupe::workflow;
+use super::troupe::{Told, decided, workflow};
 use crate::subagents::cast::agree;
+use crate::support::House;
+use crate::support::house::{DEADLINE, finish};
 
 /// Their sets have nothing in common, so nothing keeps them apart but the merges themselves; and every
 /// Event is forced to the disk while others wait for their turn.
@@ -38,4 +43,46 @@ async fn many_steps_apply_at_once_and_all_of_them_land() {
         assert_eq!(house.read(&format!("{name}/x")), *name);
     }
     agree(&house.workspace());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn merges_heed_a_session_that_becomes_stricter() {
+    let graph = workflow(json!([
+        {"id": "build", "task": "build"},
+        {"id": "wait", "task": "wait", "role": "explorer", "depends_on": "build",
+         "verify": ["while [ ! -e .pixir/go ]; do sleep 0.02; done"]},
+        {"id": "land", "apply": "build", "depends_on": "wait"},
+    ]));
+    let script = Script::answering(move |request| match (Told::of(request), request.outputs()) {
+        (Some(told), _) if told.step() == "build" && told.turn == 0 => {
+            Reply::calls("write", json!({"path": "a.txt", "content": "x"}))
+        }
+        (Some(_), _) => Reply::says(READY),
+        (None, outputs) if outputs.is_empty() => {
+            Reply::calls("run_workflow", json!({"workflow": graph}))
+        }
+        _ => Reply::says("I see."),
+    });
+    let house = House::scripted(script).await;
+    let harness = house.harness();
+    let conversation = house.start_with(&harness).await;
+    conversation.send(pixir::Input { text: "build it".to_owned() }).await.unwrap();
+    let is_waiting = || {
+        let asked = house.requests();
+        asked.iter().filter_map(Told::of).any(|told| told.step() == "wait")
+    };
+    let waiting = async {
+        while !is_waiting() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, waiting).await.expect("the second step begins");
+    let stricter = Change { mode: Some(PermissionMode::ReadOnly), ..Change::default() };
+    harness.change(&conversation, stricter).await.unwrap();
+    house.write(".pixir/go", "");
+    assert_eq!(finish(&conversation).await, Status::Done);
+    assert!(!house.workspace().join("a.txt").exists(), "nothing may be written by now");
+    let land = decided(conversation.log_path(), "land");
+    assert_eq!(land["reason"], "permission_denied", "{land}");
+    conversation.close().await;
 }
