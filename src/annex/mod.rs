@@ -401,7 +401,12 @@ impl Annex {
         let deed = Deed::of(merge, self.child(), parent);
         let done = deed.carry_out(parent, &self.store(), &self.parent_folder(), tracker, stop);
         let done = done.map_err(AnnexError::Broken)?;
-        self.remember(merge, changes).map_err(AnnexError::Keep)?;
+        if let Err(error) = self.remember(merge, changes) {
+            // Nobody will record it, so it is not left for whoever comes next.
+            drop(done);
+            recover(parent, &self.store(), &self.parent_folder()).map_err(AnnexError::Keep)?;
+            return Err(AnnexError::Keep(error));
+        }
         Ok(done)
     }
 

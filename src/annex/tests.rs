@@ -1,5 +1,7 @@
 //! Copies, leases, verdicts and deeds, with real files.
 
+mod unrecorded;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -414,58 +416,6 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
         done += 1;
     }
     assert!(done > rounds / 20 && refused > rounds / 20, "{done} {refused}");
-}
-
-#[test]
-fn a_merge_that_fails_in_the_middle_is_taken_back() {
-    let yard = Yard::new();
-    for name in ["a", "b", "c"] {
-        fs::write(yard.work().join(name), "old\n").unwrap();
-    }
-    let annex = yard.annex();
-    for name in ["a", "b", "c"] {
-        fs::write(annex.folder().join(name), "new\n").unwrap();
-    }
-    let plan = yard.planned(&annex);
-    // Somebody writes between the plan and the deed.
-    fs::write(yard.work().join("c"), "theirs\n").unwrap();
-    let before = picture(&yard.work());
-    let changes = annex.changes(&yard.workspace).unwrap();
-    let error = annex
-        .carry_out(&plan, &changes, &yard.workspace, None, &CancellationToken::new())
-        .unwrap_err();
-    assert!(matches!(&error, AnnexError::Broken(broken) if broken.left.is_empty()), "{error}");
-    assert!(error.to_string().contains("taken back"), "{error}");
-    assert_eq!(picture(&yard.work()), before);
-    assert_eq!(
-        fs::read_dir(annex.parent_folder().join("snapshots")).unwrap().count(),
-        0,
-        "no journal is left"
-    );
-}
-
-#[tokio::test]
-async fn a_merge_that_the_log_does_not_know_counts_for_nothing() {
-    let yard = Yard::new();
-    let annex = yard.annex();
-    fs::write(annex.folder().join("a"), "nowhere else").unwrap();
-    fs::create_dir_all(annex.parent_folder()).unwrap();
-    fs::write(paths::log(&yard.work(), &yard.parent), "").unwrap();
-    let before = picture(&yard.work());
-    let (plan, changes) = (yard.planned(&annex), annex.changes(&yard.workspace).unwrap());
-    let stop = CancellationToken::new();
-    // Its call was ended between the last file and the Log.
-    drop(annex.carry_out(&plan, &changes, &yard.workspace, None, &stop).unwrap());
-    assert!(yard.work().join("a").exists());
-    let closed = yard.annexes.close(&annex).await.unwrap();
-    assert!(matches!(closed, Closed::Kept { changes: 1 }), "{closed:?}");
-    assert_eq!(picture(&yard.work()), before);
-    // And one that is stopped in the middle leaves nothing.
-    stop.cancel();
-    let error = annex.carry_out(&plan, &changes, &yard.workspace, None, &stop).unwrap_err();
-    assert!(error.to_string().contains("stopped"), "{error}");
-    assert_eq!(picture(&yard.work()), before);
-    assert!(!is_pending(&annex.parent_folder()));
 }
 
 #[test]
