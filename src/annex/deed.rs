@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
+use super::AnnexError;
 use super::changes::{FolderChange, shown};
 use super::merge::Merge;
 use super::merge_child::{MERGED, TAKEN_BACK, session_of};
@@ -163,14 +164,17 @@ impl Deed {
         })
     }
 
-    /// Names the files that are not what this deed would begin with, nor what it would end with.
-    pub fn strangers(&self, workspace: &Workspace) -> Vec<PathBuf> {
+    /// Refuses what cannot be taken back, because a file is neither what this deed left nor what it
+    /// found.
+    pub fn refuse_strangers(&self, workspace: &Workspace) -> Result<(), AnnexError> {
         let is_strange = |step: &&Step| match step {
             Step::File { path, from, to } => !state_of(workspace, path.as_ref(), None)
                 .is_ok_and(|now| now == *from || now == *to),
             Step::Folder { .. } => false,
         };
-        self.steps.iter().filter(is_strange).map(|step| step.path().to_owned()).collect()
+        let strangers: Vec<PathBuf> =
+            self.steps.iter().filter(is_strange).map(|step| step.path().to_owned()).collect();
+        if strangers.is_empty() { Ok(()) } else { Err(AnnexError::Strangers(strangers)) }
     }
 
     /// The one that was kept under that hash.

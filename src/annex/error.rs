@@ -10,6 +10,7 @@ use super::deed::Broken;
 use super::merge::Conflict;
 use crate::error::{Explain, Kind};
 use crate::id::SessionId;
+use crate::paths;
 use crate::snapshot::Refused;
 use crate::tool::CommandError;
 
@@ -58,6 +59,8 @@ pub enum AnnexError {
     Conflicts(Vec<Conflict>),
     #[error("{} could not be written: {}; {}", shown(&.0.path), .0.reason, rolled_back(.0))]
     Broken(Broken),
+    #[error("somebody else changed {} since", .0.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", "))]
+    Strangers(Vec<PathBuf>),
     #[error("the child {0} works in no Workspace of its own")]
     NoAnnex(String),
     #[error("the child {child} has no Workspace of its own any more")]
@@ -114,7 +117,9 @@ impl Explain for AnnexError {
             Self::Git { .. } => Kind::CommandFailed,
             Self::Command(error) => error.kind(),
             Self::Busy { .. } => Kind::Busy,
-            Self::Conflicts(_) | Self::Dirty { .. } | Self::Loose { .. } => Kind::FileChanged,
+            Self::Conflicts(_) | Self::Strangers(_) | Self::Dirty { .. } | Self::Loose { .. } => {
+                Kind::FileChanged
+            }
             Self::Crashed => Kind::Internal,
         }
     }
@@ -145,6 +150,7 @@ impl Explain for AnnexError {
                 let left = broken.left.iter().map(|(path, _)| path.to_string_lossy());
                 json!({ "path": broken.path.to_string_lossy(), "left": left.collect::<Vec<_>>() })
             }
+            Self::Strangers(files) => json!({ "files": paths::as_texts(files) }),
             Self::Busy { child, pid } => json!({ "session_id": child, "pid": pid }),
             Self::Command(error) => error.details(),
             _ => Value::Null,
@@ -182,6 +188,7 @@ impl Explain for AnnexError {
                 "look with `pixir changes <child> --diff`; bring over by hand what conflicts, or undo \
                  one of the sides, and merge again"
             }
+            Self::Strangers(_) => "put those back by hand, then run this again",
             Self::Dirty { .. } => "commit or merge them first, or remove the worktree by hand",
             Self::Broken(_) => "mend that, then merge again",
             Self::NoAnnex(_) => "a child of workspace `shared` has already changed the files here",

@@ -141,16 +141,8 @@ fn take_back(
 ) -> Result<(Told, Option<Done>), Report> {
     let Named { annex, .. } = named;
     let (deed, record) = last_merge(annex, history)?;
-    let back = deed.inverse();
-    let strangers = back.strangers(parent);
-    if !strangers.is_empty() {
-        let named: Vec<_> = strangers.iter().map(|path| shown(path)).collect();
-        let message = format!("somebody else changed {} since", named.join(", "));
-        return Err(Report::new(Kind::FileChanged, message)
-            .with_details(json!({ "files": named }))
-            .with_next_actions(vec!["put those back by hand, then run this again".to_owned()]));
-    }
-    let what = Told::of_deed(&back, false);
+    deed.refuse_strangers(parent).map_err(|error| Report::from(&error))?;
+    let what = Told::of_deed(&deed.inverse(), false);
     agree(&what, "Take this back?", context)?;
     let carried = deed.take_back(record, parent, &annex.store(), &annex.parent_folder(), None);
     let done = carried.map_err(|broken| Report::from(&AnnexError::Broken(broken)))?;

@@ -85,12 +85,7 @@ impl Stage {
                 .map_err(|error| explain(AnnexError::Keep(error)))?;
             let deed = Deed::kept(&record, &store);
             let deed = deed.map_err(|error| explain(AnnexError::Lost(error)))?;
-            let strangers = deed.inverse().strangers(&workspace);
-            if !strangers.is_empty() {
-                let named: Vec<_> = strangers.iter().map(|path| path.to_string_lossy()).collect();
-                let message = format!("somebody else changed {} since", named.join(", "));
-                return Err(Report::new(Kind::FileChanged, message));
-            }
+            deed.refuse_strangers(&workspace).map_err(explain)?;
             deed.take_back(record, &workspace, &store, &folder, tracker.as_ref())
                 .map_err(|broken| explain(AnnexError::Broken(broken)))
         };
