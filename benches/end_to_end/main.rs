@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
 
 mod acp;
+mod before;
 mod child;
 mod files;
 mod floor;
@@ -40,6 +41,11 @@ fn main() {
         Some(acp::ROLE) => {
             let mut report = Report::default();
             acp::measure(&mut report);
+            report.show();
+        }
+        Some(before::ROLE) => {
+            let mut report = Report::default();
+            before::measure(&mut report, arguments.next());
             report.show();
         }
         Some(child::PEAK) => child::tell_peak(arguments),

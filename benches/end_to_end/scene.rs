@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,17 @@ impl Scene {
     /// One prompt in a new Session. Pixir runs once, and its requests are kept for the floor.
     pub fn new(prompt: &str) -> Self {
         Self { folder: furnish(), arguments: vec![prompt.to_owned()], requests: 0 }.rehearsed()
+    }
+
+    /// The same in a Workspace with so many more files, a hundred in each folder.
+    pub fn among_files(prompt: &str, files: usize) -> Self {
+        let scene = Self { folder: furnish(), arguments: vec![prompt.to_owned()], requests: 0 };
+        for number in 0..files {
+            let folder = scene.workspace().join(format!("folder-{}", number / 100));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(format!("file-{number}")), number.to_string()).unwrap();
+        }
+        scene.rehearsed()
     }
 
     /// One prompt in a Session that already had another.
@@ -96,8 +107,24 @@ impl Scene {
         ]
     }
 
+    /// Two binaries in turn, each so many times, without syncing.
+    pub fn take_turns_of(&self, binaries: [&Path; 2], count: usize) -> [Vec<Run>; 2] {
+        let model = Model::start(None);
+        let mut runs = [Vec::new(), Vec::new()];
+        for _ in 0..count {
+            for (runs, binary) in runs.iter_mut().zip(binaries) {
+                let command = Command::new(binary);
+                runs.push(child::run(&mut self.prepared(command, &model, Durability::None)));
+            }
+        }
+        runs
+    }
+
     fn pixir(&self, model: &Model, durability: Durability) -> Command {
-        let mut command = child::pixir();
+        self.prepared(child::pixir(), model, durability)
+    }
+
+    fn prepared(&self, mut command: Command, model: &Model, durability: Durability) -> Command {
         command
             .args(&self.arguments)
             .current_dir(self.workspace())

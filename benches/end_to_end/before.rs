@@ -1,0 +1,44 @@
+//! This binary beside an earlier one: what a change costs, as a ratio in one run.
+//!
+//! `cargo bench --bench end_to_end -- before PATH`, where PATH is a release binary of the earlier state.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::scene::Scene;
+use super::table::time;
+use super::{Report, median_wall};
+
+/// The argument that asks for this comparison.
+pub const ROLE: &str = "before";
+
+/// How many files the Workspaces have, besides a few.
+const SIZES: [usize; 2] = [0, 2000];
+/// Runs of each binary.
+const RUNS: usize = 25;
+
+pub fn measure(report: &mut Report, earlier: Option<String>) {
+    let earlier = earlier.unwrap();
+    let binaries = [Path::new(&earlier), Path::new(env!("CARGO_BIN_EXE_pixir"))];
+    for files in SIZES {
+        let walls = |prompt: &str| {
+            let scene = Scene::among_files(prompt, files);
+            scene.take_turns_of(binaries, RUNS).map(|runs| median_wall(&runs))
+        };
+        let none = walls("answer");
+        let one = walls("bash 1");
+        let fifty = walls("bash 50");
+        let row = |what: &str| format!("{what}, {files} files, earlier and now");
+        report.times(&row("no call"), none[0], none[1], None);
+        report.times(&row("a Turn with one command"), one[0], one[1], None);
+        let next: [Duration; 2] = [0, 1].map(|which| fifty[which].saturating_sub(one[which]) / 49);
+        report.times(&row("one call of bash"), next[0], next[1], None);
+        promise(report, &row("one call of bash"), next, 1.15);
+        promise(report, &row("the first command of a Session"), one, 1.3);
+    }
+}
+
+fn promise(report: &mut Report, what: &str, [earlier, now]: [Duration; 2], factor: f64) {
+    let text = format!("{what}: {} ≤ {factor} × {}", time(now), time(earlier));
+    report.promise(text, now <= earlier.mul_f64(factor));
+}
