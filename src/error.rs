@@ -52,6 +52,8 @@ kinds! {
     NotUnique = "not_unique",
     /// The file changed since it was read.
     FileChanged = "file_changed",
+    /// A redaction marker in a written text stands for no value of its place.
+    RedactionMarker = "redaction_marker",
     /// The file is not text.
     BinaryFile = "binary_file",
     /// The operating system refused a read.

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
@@ -34,6 +35,12 @@ const SHORTEST_FROM_ENVIRONMENT: usize = 12;
 /// Shorter explicit values would tear ordinary text apart.
 const SHORTEST: usize = 4;
 
+/// How a marker begins, which stands where a value stood.
+const MARKER: &str = "[redacted:";
+
+/// The longest name in a marker, in bytes.
+const LONGEST_NAME: usize = 256;
+
 /// How many bytes, times the values, are looked through without a matcher.
 const GLANCE: usize = 64 << 10;
 
@@ -55,6 +62,33 @@ struct Known {
     replacement: String,
     /// The replacement with as many line ends as the value has.
     in_lines: String,
+}
+
+/// A known value in the bytes of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretSpan {
+    pub range: Range<usize>,
+    /// The text that is shown instead.
+    pub marker: String,
+    /// How many line ends the value has, which are shown behind the marker.
+    pub line_ends: usize,
+}
+
+/// Where a text has markers such as `[redacted:NAME]`, of whatever name.
+pub fn markers(text: &[u8]) -> Vec<Range<usize>> {
+    let starts = memchr::memmem::find_iter(text, MARKER);
+    let end_of = |start: usize| {
+        let name = &text[start + MARKER.len()..];
+        let name = &name[..name.len().min(LONGEST_NAME + 1)];
+        let length = name.iter().position(|byte| matches!(byte, b'[' | b']' | b'\n' | b'\r'))?;
+        (length > 0 && name[length] == b']').then_some(start + MARKER.len() + length + 1)
+    };
+    starts.filter_map(|start| Some(start..end_of(start)?)).collect()
+}
+
+/// Whether a text has a marker.
+pub fn has_marker(text: &str) -> bool {
+    !markers(text.as_bytes()).is_empty()
 }
 
 /// Whether the name of a variable says that its value is a secret.
@@ -134,6 +168,23 @@ impl Secrets {
     /// Replaces every known value in the bytes of a file, and keeps their number of lines.
     pub fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         self.table().clean_file(bytes)
+    }
+
+    /// Whether the bytes of a file have a known value.
+    pub fn is_in(&self, bytes: &[u8]) -> bool {
+        self.table().matcher().is_some_and(|matcher| matcher.is_match(bytes))
+    }
+
+    /// Where the bytes of a file have known values.
+    pub fn find(&self, bytes: &[u8]) -> Vec<SecretSpan> {
+        let table = self.table();
+        let Some(matcher) = table.matcher() else { return Vec::new() };
+        let spans = matcher.find_iter(bytes).map(|found| {
+            let known = &table.known[found.pattern().as_usize()];
+            let line_ends = known.in_lines.len() - known.replacement.len();
+            SecretSpan { range: found.range(), marker: known.replacement.clone(), line_ends }
+        });
+        spans.collect()
     }
 
     /// Whether there is nothing to replace.
@@ -245,7 +296,7 @@ fn note(known: &mut Vec<Known>, name: &str, value: &str) {
     if value.len() < SHORTEST || known.iter().any(|known| known.value == value) {
         return;
     }
-    let replacement = format!("[redacted:{name}]");
+    let replacement = format!("{MARKER}{name}]");
     let in_lines = replacement.clone() + &"\n".repeat(value.matches('\n').count());
     known.push(Known { value: value.to_owned(), replacement, in_lines });
 }
@@ -385,6 +436,22 @@ mod tests {
             let cleaned = secrets.clean_file(file.as_bytes());
             assert_eq!(cleaned, &b"a\n[redacted:PEM]\n\n\n\n\nb\n"[..]);
         }
+    }
+
+    #[test]
+    fn a_marker_is_told_from_text_that_only_begins_like_one() {
+        let found = |text: &str| -> Vec<String> {
+            markers(text.as_bytes()).into_iter().map(|range| text[range].to_owned()).collect()
+        };
+        assert_eq!(found("a [redacted:A]x[redacted:b.c-9]"), ["[redacted:A]", "[redacted:b.c-9]"]);
+        assert_eq!(found("[redacted:[redacted:A]]"), ["[redacted:A]"]);
+        for text in
+            ["", "[redacted:]", "[redacted:A", "[redacted:A\nB]", "[redacted A]", "redacted:A]"]
+        {
+            assert!(!has_marker(text), "{text:?}");
+        }
+        let long = format!("[redacted:{}]", "a".repeat(LONGEST_NAME + 1));
+        assert!(!has_marker(&long));
     }
 
     #[test]

@@ -18,6 +18,9 @@ use crate::rpc::Fault;
 /// How much of the arguments of an MCP call is shown, in bytes.
 const SHOWN_ARGUMENTS: usize = 16 << 10;
 
+/// The command line that allows more than a client is offered.
+const WIDER: &str = "pixir permissions allow ";
+
 /// What the client's answer means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replied {
@@ -69,7 +72,7 @@ pub fn question(
         .locations(locations)
         .raw_input(asked.args.clone());
     let call = ToolCallUpdate::new(asked.call_id.to_string(), fields);
-    let options = asked.answers.iter().map(|answer| option(*answer, asked)).collect();
+    let options = offered(asked).map(option).collect();
     RequestPermissionRequest::new(wire_id(id), call, options)
 }
 
@@ -98,29 +101,30 @@ fn command_text(asked: &PermissionRequest, text: &str, parts: &[String]) -> Stri
     if asked.network {
         told.push_str(", with the network");
     }
+    if let Some(prefix) = &asked.prefix {
+        told.extend(["\n\nTo allow every `", prefix, " …` in this project: `", WIDER, prefix, "`"]);
+    }
     if asked.is_unsandboxed {
         told.push_str("\n\n**The sandbox is off: this command can do whatever you can do.**");
     }
     told
 }
 
-fn option(answer: Answer, asked: &PermissionRequest) -> PermissionOption {
-    let prefix = asked.prefix.as_deref().unwrap_or_default();
+/// The answers that a client is offered. Some clients have one "always" and take the last option of
+/// that kind for it, so there is one, and it allows least.
+fn offered(asked: &PermissionRequest) -> impl Iterator<Item = Answer> {
+    let is_offered =
+        |answer: &Answer| matches!(answer, Answer::Once | Answer::Session | Answer::No);
+    asked.answers.iter().copied().filter(is_offered)
+}
+
+fn option(answer: Answer) -> PermissionOption {
     let (name, kind) = match answer {
-        Answer::Once => ("Allow once".to_owned(), PermissionOptionKind::AllowOnce),
-        Answer::Session => (
-            "Always allow exactly this for this session".to_owned(),
-            PermissionOptionKind::AllowAlways,
-        ),
-        Answer::Project => (
-            "Always allow exactly this in this project".to_owned(),
-            PermissionOptionKind::AllowAlways,
-        ),
-        Answer::Prefix => (
-            format!("Always allow `{prefix} …` in this project"),
-            PermissionOptionKind::AllowAlways,
-        ),
-        Answer::No => ("Reject".to_owned(), PermissionOptionKind::RejectOnce),
+        Answer::Once => ("Allow once", PermissionOptionKind::AllowOnce),
+        Answer::Session | Answer::Project | Answer::Prefix => {
+            ("Always allow exactly this call in this session", PermissionOptionKind::AllowAlways)
+        }
+        Answer::No => ("Reject", PermissionOptionKind::RejectOnce),
     };
     PermissionOption::new(option_id(answer), name, kind)
 }
@@ -144,7 +148,7 @@ pub fn replied(outcome: &Result<Value, Fault>, asked: &PermissionRequest) -> Rep
         return Replied::Cancelled;
     }
     let chosen = outcome["optionId"].as_str().unwrap_or_default();
-    let answer = asked.answers.iter().copied().find(|answer| option_id(*answer) == chosen);
+    let answer = offered(asked).find(|answer| option_id(*answer) == chosen);
     let answer = answer.unwrap_or(Answer::No);
     let words = (answer == Answer::No).then(|| words(result)).flatten();
     Replied::Said(Said { answer, words })

@@ -10,12 +10,14 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::doors::Doors;
+use super::fault;
 use super::inbox::{Handle, Inbox};
+use super::setup::Setup;
 use super::ticket::Flights;
 use crate::error::Report;
 use crate::harness::Harness;
 use crate::id::SessionId;
-use crate::rpc::Peer;
+use crate::rpc::{Fault, Peer};
 
 /// What all Sessions of one client share.
 pub struct Connection {
@@ -50,6 +52,13 @@ impl Connection {
             leaving: Mutex::default(),
             is_ending: AtomicBool::new(false),
         }
+    }
+
+    /// The directory that a client wants to work in, as it is really called, if it may.
+    pub fn directory(&self, setup: &Setup) -> Result<PathBuf, Fault> {
+        let directory = setup.directory()?;
+        (self.doors.admit)(&directory).map_err(|report| fault::of(&report))?;
+        Ok(directory)
     }
 
     /// The Harness of a Workspace, opened when it is first needed.
@@ -216,6 +225,7 @@ mod tests {
         let doors = Doors {
             config,
             sees_images: false,
+            admit: Box::new(|_| Ok(())),
             open: Box::new(open),
             sign_in: Box::new(|_| Box::pin(async { Ok(()) })),
             sign_out: Box::new(|| Box::pin(async { Ok(()) })),

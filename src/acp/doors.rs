@@ -1,6 +1,6 @@
 //! Doors: what the command line hands in, because this room reads no environment and no settings.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -11,6 +11,9 @@ use crate::harness::Harness;
 
 /// A Harness to come.
 pub type Opening = BoxFuture<'static, Result<Arc<Harness>, Report>>;
+
+/// The judgement of a directory.
+pub type Admission = Box<dyn Fn(&Path) -> Result<(), Report> + Send + Sync>;
 
 /// Which way to sign in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,9 @@ pub struct Doors {
     pub config: Config,
     /// Whether the model of the settings can be shown images.
     pub sees_images: bool,
+    /// Whether a directory may be a Workspace: not the root, the home or its parents, unless the
+    /// user named them.
+    pub admit: Admission,
     /// Opens a Harness for a Workspace; fails when nobody is signed in.
     pub open: Box<dyn Fn(PathBuf) -> Opening + Send + Sync>,
     /// Signs in, and returns when that is done.

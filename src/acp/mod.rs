@@ -46,19 +46,23 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub async fn serve(
     doors: Doors,
     input: impl Read + AsFd + Send + 'static,
-    output: impl Write + Send + 'static,
+    output: impl Write + AsFd + Send + 'static,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let mut lines = read_lines(input)?;
-    let writer = write_lines(output)?;
+    let reader = output.as_fd().try_clone_to_owned()?;
+    let writer = write_lines(output)?.watching(reader)?;
     let connection = Arc::new(Connection::new(Peer::new(&writer), doors));
     let mut agent = Agent::new(connection);
     let gone = lines.gone();
+    // Who does not read any more is gone, although it may still have our stdin open.
+    let unread = writer.reader_gone();
     let mut stop = std::pin::pin!(stop);
     loop {
         let message = tokio::select! {
             biased;
             () = &mut stop => break,
+            () = unread.cancelled() => break,
             message = lines.next() => message,
         };
         let Some(message) = message else { break };
@@ -66,9 +70,13 @@ pub async fn serve(
         tokio::select! {
             biased;
             () = &mut stop => break,
+            () = unread.cancelled() => break,
             () = agent.handle(message) => {}
             () = long_after(&gone) => break,
         }
+    }
+    if unread.is_cancelled() {
+        writer.give_up();
     }
     let mut closing = std::pin::pin!(agent.close());
     if tokio::time::timeout(LAST_WORDS, &mut closing).await.is_err() {

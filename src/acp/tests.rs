@@ -230,7 +230,8 @@ fn an_answer_that_is_not_clearly_a_yes_is_a_no() {
     for (result, expected) in [
         (selected("once"), said(Answer::Once, None)),
         (selected("session"), said(Answer::Session, None)),
-        (selected("project"), said(Answer::Project, None)),
+        // Not offered, so it allows nothing.
+        (selected("project"), said(Answer::No, None)),
         (selected("reject"), said(Answer::No, None)),
         (selected("prefix"), said(Answer::No, None)),
         (selected("whatever"), said(Answer::No, None)),

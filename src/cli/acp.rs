@@ -26,7 +26,8 @@ use crate::subagent::Capacity;
 #[command(
     long_about = "Serve an editor: the Agent Client Protocol on stdin and stdout.\n\n\
         Editors start this; put `pixir acp` into their settings. Each line is one JSON-RPC message. It ends when \
-        stdin does. Anything that would change something is asked in the editor, unless --auto, --read-only or \
+        stdin does, or when nothing reads stdout any more. `/`, your home folder and its parents are no \
+        Workspace for an editor, unless --cwd names them. Anything that would change something is asked in the editor, unless --auto, --read-only or \
         `acp.mode` of the config says otherwise.",
     after_long_help = "Examples:\n  pixir acp\n  pixir acp --login"
 )]
@@ -66,12 +67,14 @@ fn doors(context: &Arc<Context>) -> Result<Doors, Report> {
     let demo = Arc::new(OnceCell::new());
     // Each Workspace has a Harness; the process has room for so many Subagents.
     let capacity = Capacity::default();
+    let admitting = Arc::clone(context);
     let opener = Arc::clone(context);
     let signer = Arc::clone(context);
     let leaver = Arc::clone(context);
     Ok(Doors {
         config,
         sees_images,
+        admit: Box::new(move |directory| admitting.admit_for_client(directory)),
         open: Box::new(move |workspace| {
             let (context, demo) = (Arc::clone(&opener), Arc::clone(&demo));
             let capacity = capacity.clone();

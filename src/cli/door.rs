@@ -108,6 +108,23 @@ impl Context {
         Ok(workspace.root().to_owned())
     }
 
+    /// Whether a client may work in a directory: `--cwd` names the one that would be refused.
+    pub fn admit_for_client(&self, directory: &Path) -> Result<(), Report> {
+        let is_named = self
+            .flags
+            .cwd
+            .as_ref()
+            .is_some_and(|named| named.canonicalize().is_ok_and(|named| named == directory));
+        let choice = if is_named { Choice::Named } else { Choice::Current };
+        Workspace::admit(directory, user_home().as_deref(), choice).map_err(|error| {
+            let message = Report::from(&error).message;
+            let named =
+                format!("start it as `pixir acp --cwd {}`", quoted(&directory.to_string_lossy()));
+            let actions = vec!["open a project folder".to_owned(), format!("or {named}")];
+            Report::new(Kind::WorkspaceRefused, message).with_next_actions(actions)
+        })
+    }
+
     fn open_workspace(&self) -> Result<Workspace, Report> {
         let path = match &self.flags.cwd {
             Some(path) => path.clone(),

@@ -8,16 +8,18 @@ use serde_json::{Value, json};
 use super::exit::Exit;
 use super::{Context, bad_argument};
 use crate::error::{Kind, Report};
-use crate::permission::{Approval, Approvals, Scope};
+use crate::permission::{Approval, Approvals, Scope, offered_prefix};
 use crate::render::one_line;
 
-/// Show or take back what you allowed for good
+/// Show, give or take back what is allowed for good
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Show or take back what you allowed for good.\n\n\
+    long_about = "Show, give or take back what is allowed for good.\n\n\
         When Pixir asks, \"always in this project\" is kept in ~/.pixir/permissions.json: for one very \
-        call, or for every simple command that begins with the words you saw.",
+        call, or for every simple command that begins with the words you saw. Editors offer no more than \
+        this very call in this Session; `pixir permissions allow` gives the rest.",
     after_long_help = "Examples:\n  pixir permissions\n  pixir permissions list --all --json\n  \
+        pixir permissions allow cargo test\n  \
         pixir permissions forget 3f9c2a71b0d4\n  pixir permissions forget --all"
 )]
 pub struct PermissionsArgs {
@@ -32,6 +34,15 @@ enum Action {
         /// List every project
         #[arg(long)]
         all: bool,
+    },
+    /// Allow simple commands that begin with these words in this project
+    Allow {
+        /// The first words, such as `cargo test`
+        #[arg(value_name = "WORD", required = true)]
+        words: Vec<String>,
+        /// Allow them also with the network
+        #[arg(long)]
+        network: bool,
     },
     /// Take back what was allowed
     Forget {
@@ -57,6 +68,14 @@ pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Rep
             }
             Ok(context.told("permissions", &text(&found), listed(&found)))
         }
+        Action::Allow { words, network } => {
+            let words: Vec<String> =
+                words.iter().flat_map(|word| word.split_whitespace()).map(str::to_owned).collect();
+            let allowed = approvals.allow_prefix(&project, &words, network).map_err(report)?;
+            let allowed = allowed.ok_or_else(|| not_a_prefix(&words))?;
+            let words = format!("allowed\n{}", text(std::slice::from_ref(&allowed)));
+            Ok(context.told("permissions", &words, listed(&[allowed])))
+        }
         Action::Forget { ids, all } => {
             if let Some(bad) = ids.iter().find(|id| id.trim().is_empty()) {
                 return Err(bad_argument(format!("{bad:?} is no id")));
@@ -77,6 +96,21 @@ pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Rep
             Ok(context.told("permissions", &words, listed(&gone)))
         }
     }
+}
+
+/// Words that cannot be allowed for good, and those that can.
+fn not_a_prefix(words: &[String]) -> Report {
+    let command = words.join(" ");
+    let shown = one_line(&command, 80);
+    let next = match offered_prefix(&command) {
+        Some(shorter) => {
+            format!("allow `pixir permissions allow {}`, which covers it", shorter.join(" "))
+        }
+        None => "name a program and what it does, such as `cargo test`; shells, interpreters and \
+                 options that write or start programs are asked about each time"
+            .to_owned(),
+    };
+    bad_argument(format!("`{shown}` cannot be allowed for good")).with_next_actions(vec![next])
 }
 
 fn text(approvals: &[Approval]) -> String {

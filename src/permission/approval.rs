@@ -213,6 +213,36 @@ impl Approvals {
         Ok(all)
     }
 
+    /// Allows simple commands that begin with these words in a project, as the user says on the
+    /// command line. `None` when such words cannot be allowed. Blocks on the disk.
+    pub fn allow_prefix(
+        &self,
+        project: &Path,
+        words: &[String],
+        network: bool,
+    ) -> Result<Option<Approval>, LedgerError> {
+        let command = words.join(" ");
+        let is_exact = prefix::offered(&command).is_some_and(|offered| offered == words);
+        if !is_exact {
+            return Ok(None);
+        }
+        let subject = Subject {
+            tool: "bash".to_owned(),
+            digest: String::new(),
+            summary: format!("run {command} …"),
+            command: Some(command),
+            network,
+            is_unheld: false,
+        };
+        let approval = Approval::new(project, &subject, Scope::Prefix(words.to_vec()));
+        let kept = approval.clone();
+        self.ledger.change(|all| {
+            all.retain(|other| other.id != approval.id);
+            all.push(approval);
+        })?;
+        Ok(Some(kept))
+    }
+
     /// Takes approvals back, and gives those that were there.
     pub fn forget(
         &self,
@@ -242,7 +272,8 @@ pub fn sorted(value: &Value) -> Value {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as hex digits.
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
         // Writing to a String cannot fail.

@@ -5,10 +5,13 @@
 
 mod approval;
 mod harmless;
+mod options;
 mod prefix;
+mod script;
 mod shell;
 
 pub use approval::{Approval, Approvals, Scope, Subject, digest, sorted};
+pub use script::scripts;
 
 use crate::event::PermissionMode;
 use crate::tool::{Effect, Plan};
@@ -74,6 +77,11 @@ impl Decision {
 /// Each command and redirection in a shell text, for people; empty when it is not understood.
 pub fn parts(command: &str) -> Vec<String> {
     shell::Script::parse(command).map(|script| script.parts()).unwrap_or_default()
+}
+
+/// The prefix that could be allowed for good, for a command like this one.
+pub fn offered_prefix(command: &str) -> Option<Vec<String>> {
+    prefix::offered(command)
 }
 
 fn plainly_looks(plan: &Plan) -> bool {

@@ -3,6 +3,7 @@
 //! Offered for simple commands of known words only, and never where the words say nothing about
 //! what will run: shells, interpreters, and programs that start others.
 
+use super::options;
 use super::shell::Script;
 
 /// Programs that run whatever they are told to.
@@ -11,8 +12,10 @@ const RUN_ANYTHING: &[&str] = &[
     "[",
     "asdf",
     "ash",
+    "at",
     "awk",
     "bash",
+    "batch",
     "bmake",
     "builtin",
     "bun",
@@ -24,9 +27,11 @@ const RUN_ANYTHING: &[&str] = &[
     "command",
     "compgen",
     "coproc",
+    "crontab",
     "csh",
     "dash",
     "dbus-run-session",
+    "dd",
     "deno",
     "direnv",
     "doas",
@@ -52,11 +57,14 @@ const RUN_ANYTHING: &[&str] = &[
     "gdb",
     "ghci",
     "gmake",
+    "gpg",
+    "gpg2",
     "groovy",
     "hatch",
     "hyperfine",
     "iex",
     "ionice",
+    "ip",
     "ipython",
     "irb",
     "java",
@@ -72,6 +80,8 @@ const RUN_ANYTHING: &[&str] = &[
     "ltrace",
     "lua",
     "m4",
+    "mail",
+    "mailx",
     "make",
     "man",
     "mapfile",
@@ -80,6 +90,9 @@ const RUN_ANYTHING: &[&str] = &[
     "more",
     "mysql",
     "nano",
+    "nc",
+    "ncat",
+    "netcat",
     "nice",
     "ninja",
     "nix",
@@ -93,6 +106,7 @@ const RUN_ANYTHING: &[&str] = &[
     "nsenter",
     "numactl",
     "nvim",
+    "openssl",
     "osascript",
     "parallel",
     "pdm",
@@ -115,6 +129,7 @@ const RUN_ANYTHING: &[&str] = &[
     "r",
     "read",
     "readarray",
+    "rlwrap",
     "rr",
     "rscript",
     "rsync",
@@ -138,14 +153,19 @@ const RUN_ANYTHING: &[&str] = &[
     "source",
     "sqlite3",
     "ssh",
+    "ssh-add",
+    "ssh-keygen",
     "stdbuf",
     "strace",
     "su",
     "sudo",
+    "systemctl",
     "systemd-run",
     "tar",
     "taskset",
     "tclsh",
+    "tcpdump",
+    "tee",
     "test",
     "time",
     "timeout",
@@ -209,72 +229,27 @@ const START_OTHERS: &[&str] = &[
     "alias",
     "bisect",
     "config",
+    "credential",
+    "daemon",
     "difftool",
     "dlx",
     "eval",
     "exec",
     "filter-branch",
+    "for-each-repo",
     "generate",
+    "hook",
+    "instaweb",
     "mergetool",
     "node",
     "rebase",
     "repl",
     "run-script",
+    "send-email",
     "shell",
     "submodule",
     "tool",
     "x",
-];
-
-/// Options that name a program to start, or settings that could, by program and its command; an
-/// empty command means every one. Nobody who allows `git fetch …` has such a program in mind.
-const STARTING_OPTIONS: &[(&str, &str, &[&str])] = &[
-    ("apt", "", &["-o", "--option", "-c", "--config-file"]),
-    ("cargo", "", &["--config", "-Z"]),
-    ("cc", "", &["-wrapper", "-fplugin", "-specs", "-B"]),
-    ("clang", "", &["-fplugin", "-B", "-Xclang"]),
-    ("composer", "", &["-d", "--working-dir"]),
-    ("curl", "", &["-K", "--config"]),
-    ("g++", "", &["-wrapper", "-fplugin", "-specs", "-B"]),
-    ("gcc", "", &["-wrapper", "-fplugin", "-specs", "-B"]),
-    (
-        "git",
-        "",
-        &[
-            "--config",
-            "--config-env",
-            "--exec",
-            "--ext-diff",
-            "--open-files-in-pager",
-            "--receive-pack",
-            "--template",
-            "--textconv",
-            "--upload-pack",
-        ],
-    ),
-    ("git", "clone", &["-c", "-u"]),
-    ("git", "fetch", &["-c", "-u"]),
-    ("git", "grep", &["-O"]),
-    ("git", "ls-remote", &["-c", "-u"]),
-    ("git", "pull", &["-c", "-u"]),
-    ("go", "", &["-exec", "-toolexec", "-overlay", "--exec", "--toolexec", "--overlay"]),
-    ("gradle", "", &["-I", "--init-script", "-c", "-b"]),
-    ("helm", "", &["--post-renderer"]),
-    (
-        "npm",
-        "",
-        &["--script-shell", "--node-options", "--userconfig", "--globalconfig", "--prefix"],
-    ),
-    ("pip", "", &["--config-settings", "--python"]),
-    ("pip3", "", &["--config-settings", "--python"]),
-    ("pnpm", "", &["--script-shell", "--shell-mode", "-c", "--dir"]),
-    ("rg", "", &["--pre", "--hostname-bin"]),
-    ("rustc", "", &["-C", "--codegen", "-Z"]),
-    ("sort", "", &["--compress-program"]),
-    ("split", "", &["--filter"]),
-    ("wget", "", &["--use-askpass", "-e", "--execute", "--config"]),
-    ("yarn", "", &["--script-shell", "--cwd"]),
-    ("zip", "", &["-TT", "--unzip-command", "--test-command"]),
 ];
 
 /// The prefix that could be allowed for good, for a command like this one.
@@ -288,7 +263,7 @@ pub fn offered(command: &str) -> Option<Vec<String>> {
     if !is_name(program) || program.starts_with('-') || runs_anything(program) {
         return None;
     }
-    if starts_others(program, rest) {
+    if !options::are_covered(program, rest) {
         return None;
     }
     if !WITH_COMMANDS.contains(&program.as_str()) {
@@ -306,26 +281,6 @@ pub fn offered(command: &str) -> Option<Vec<String>> {
         return names_a_script.then(|| vec![program.clone(), task.clone(), third.clone()]);
     }
     Some(vec![program.clone(), task.clone()])
-}
-
-/// Whether one of the words is an option that names a program.
-fn starts_others(program: &str, words: &[String]) -> bool {
-    let task = words.first().map(String::as_str).unwrap_or_default();
-    let of_this = STARTING_OPTIONS
-        .iter()
-        .filter(|(own, of, _)| *own == program && (of.is_empty() || *of == task));
-    let mut options = of_this.flat_map(|(_, _, options)| options.iter());
-    options.any(|option| words.iter().any(|word| is_option(word, option)))
-}
-
-/// Whether a word is that option, with its value or without; long ones may be cut short.
-fn is_option(word: &str, option: &str) -> bool {
-    let name = word.split('=').next().unwrap_or(word);
-    let is_letter = option.len() == 2;
-    let is_long = name.starts_with("--") && name.len() > 2;
-    name == option
-        || (is_letter && name.starts_with(option))
-        || (is_long && option.starts_with(name))
 }
 
 /// Whether a command is simple and begins with these words.
@@ -435,6 +390,30 @@ mod tests {
             "wget -e use_proxy=on u",
             "gcc -wrapper x a.c",
             "mvn exec:exec",
+            "git log --output=x",
+            "git log --outp=x",
+            "git hook run x",
+            "find . -delete",
+            "find . -fprint x",
+            "sort -o x y",
+            "tee x",
+            "dd of=x",
+            "sed -i s/a/b/ x",
+            "sed 's/a/b/w x' y",
+            "tar cf a --checkpoint-action=exec=x b",
+            "curl -o x u",
+            "curl -K x",
+            "wget -O x u",
+            "awk 'BEGIN{system(\"x\")}'",
+            "npm test --prefix x",
+            "make -f x",
+            "make SHELL=x",
+            "python3 -c x",
+            "python3 -m x",
+            "node -e x",
+            "node --require x y",
+            "crontab x",
+            "nc -e x",
         ] {
             check(command, None);
         }
@@ -455,6 +434,13 @@ mod tests {
             "cargo test --config x",
         ] {
             assert!(!covers(&prefix, command), "{command}");
+        }
+        let log = ["git".to_owned(), "log".to_owned()];
+        assert!(covers(&log, "git log --oneline -5"));
+        for command in
+            ["git log --output=x", "git log --outp x", "git log -p --ext-diff", "git log --new"]
+        {
+            assert!(!covers(&log, command), "{command}");
         }
         assert!(!covers(&[], "cargo test"));
         assert!(!covers(&["bash".to_owned()], "bash x"), "a planted entry allows nothing more");

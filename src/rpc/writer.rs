@@ -1,8 +1,11 @@
 //! Lines out: one thread, one order, and no word to a reader that has gone.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, PipeReader, PipeWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -23,13 +26,18 @@ pub struct Writer {
     /// Nobody waits for the reader any more.
     given_up: CancellationToken,
     done: oneshot::Receiver<()>,
+    /// Cancelled when the other side closed its end.
+    reader_gone: CancellationToken,
+    /// Ends the watch over the reader when it is dropped.
+    watch: Option<PipeWriter>,
 }
 
-/// Starts to write. After a failure lines are taken and thrown away: that the reader left is no
-/// reason to stop, because whoever started us may still want to end us properly.
+/// Starts to write. After a failure lines are taken and thrown away, and the reader counts as gone.
 pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
     let (lines, mut waiting) = mpsc::channel(WAITING);
     let (finished, done) = oneshot::channel();
+    let reader_gone = CancellationToken::new();
+    let gone = reader_gone.clone();
     std::thread::Builder::new().name("pixir-out".to_owned()).spawn(move || {
         let mut output = BufWriter::with_capacity(64 * 1024, output);
         let mut is_read = true;
@@ -38,6 +46,9 @@ pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
             // More may be on its way; it is pushed out when nothing is.
             if waiting.is_empty() {
                 is_read = is_read && output.flush().is_ok();
+            }
+            if !is_read {
+                gone.cancel();
             }
         }
         if is_read {
@@ -48,10 +59,28 @@ pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
         }
         finished.send(()).ok();
     })?;
-    Ok(Writer { lines, given_up: CancellationToken::new(), done })
+    Ok(Writer { lines, given_up: CancellationToken::new(), done, reader_gone, watch: None })
 }
 
 impl Writer {
+    /// Notices that the other side closed its end of `output` also while nothing is written.
+    pub fn watching(mut self, output: OwnedFd) -> io::Result<Self> {
+        let (end, watch) = io::pipe()?;
+        let gone = self.reader_gone.clone();
+        std::thread::Builder::new().name("pixir-reader".to_owned()).spawn(move || {
+            if is_closed_by_reader(&output, &end) {
+                gone.cancel();
+            }
+        })?;
+        self.watch = Some(watch);
+        Ok(self)
+    }
+
+    /// Is cancelled when the other side closed its end.
+    pub fn reader_gone(&self) -> CancellationToken {
+        self.reader_gone.clone()
+    }
+
     /// Where lines are handed in.
     pub fn lines(&self) -> mpsc::Sender<Outgoing> {
         self.lines.clone()
@@ -74,5 +103,28 @@ impl Writer {
             self.done.await.ok();
         };
         tokio::time::timeout(patience, ending).await.ok();
+    }
+}
+
+/// Waits until the reader of a pipe or socket is gone; false when the watch ends before.
+fn is_closed_by_reader(output: &OwnedFd, end: &PipeReader) -> bool {
+    loop {
+        // Errors and the end are always told; nothing else is asked for.
+        let mut watched = [
+            PollFd::from_borrowed_fd(output.as_fd(), PollFlags::empty()),
+            PollFd::from_borrowed_fd(end.as_fd(), PollFlags::empty()),
+        ];
+        match poll(&mut watched, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(_) => return false,
+        }
+        let [output, end] = watched;
+        if output.revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            return true;
+        }
+        if !end.revents().is_empty() || !output.revents().is_empty() {
+            return false;
+        }
     }
 }

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::replace::{Count, Replacement, refuse_wide, replace};
+use super::redaction::{Correspondence, MaskedFile, half_a_marker, refused};
+use super::replace::{Count, Replaced, Replacement, refuse_wide, replace};
 use super::rewrite::{Rewriter, on_disk};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::error::Kind;
+use crate::secret::{Secrets, has_marker, markers};
 
 /// The tool.
 #[derive(Debug)]
@@ -50,7 +52,9 @@ impl Tool for Edit {
         surrounding lines to make each old_string unique.";
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
-        self.0.plan(context, &args.path, args.edits.len(), &|old| Ok(apply(args, old)?.0))
+        self.0.plan(context, &args.path, args.edits.len(), &|old| {
+            Ok(apply(args, old, &context.secrets)?.0)
+        })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -58,7 +62,7 @@ impl Tool for Edit {
         on_disk(move || {
             let count = std::cell::Cell::new(0);
             let change = |old: Option<&[u8]>| {
-                let (bytes, replaced) = apply(&args, old)?;
+                let (bytes, replaced) = apply(&args, old, &context.secrets)?;
                 count.set(replaced);
                 Ok(bytes)
             };
@@ -73,7 +77,11 @@ impl Tool for Edit {
 }
 
 /// The content after every edit, and how many places were replaced.
-fn apply(args: &Args, old: Option<&[u8]>) -> Result<(Vec<u8>, usize), ToolError> {
+fn apply(
+    args: &Args,
+    old: Option<&[u8]>,
+    secrets: &Secrets,
+) -> Result<(Vec<u8>, usize), ToolError> {
     let Some(old) = old else {
         let message = format!("{} does not exist", args.path.display());
         return Err(ToolError::new(Kind::NotFound, message).next("create it with write"));
@@ -90,7 +98,7 @@ fn apply(args: &Args, old: Option<&[u8]>) -> Result<(Vec<u8>, usize), ToolError>
             new: &edit.new_string,
             count: if edit.replace_all { Count::Any } else { Count::Once },
         };
-        let (next, count) = replace(&content, change).map_err(|error| {
+        let next = replace_masked(&content, change, secrets).map_err(|error| {
             let many = args.edits.len();
             if many == 1 {
                 return error;
@@ -98,12 +106,47 @@ fn apply(args: &Args, old: Option<&[u8]>) -> Result<(Vec<u8>, usize), ToolError>
             let message = format!("edit {} of {many}: {}", index + 1, error.message).into();
             ToolError { message, ..error }.next("no edit was applied; repeat all of them")
         })?;
-        content = next;
-        replaced += count;
+        replaced += next.places.len();
+        content = next.bytes;
     }
     // Edits that undo each other would be reported as a change.
     if content == old {
         return Err(ToolError::invalid("nothing would change: the edits undo each other"));
     }
     Ok((content, replaced))
+}
+
+/// Makes one change. Where its text has redaction markers, they match the hidden values of the
+/// file, and what replaces a text may repeat the markers that stood in it.
+fn replace_masked(
+    content: &[u8],
+    change: Replacement<'_>,
+    secrets: &Secrets,
+) -> Result<Replaced, ToolError> {
+    let new = change.new.as_bytes();
+    let is_known = |marker: &[u8]| memchr::memmem::find(change.old.as_bytes(), marker).is_some();
+    if let Some(unknown) = markers(new).iter().find(|marker| !is_known(&new[(*marker).clone()])) {
+        return Err(refused(new, unknown));
+    }
+    if !has_marker(change.old) {
+        return replace(content, change);
+    }
+    let masked = MaskedFile::new(content, secrets);
+    let replaced = replace(masked.text(), change)?;
+    if replaced.places.iter().any(|(old, _)| masked.cuts_a_marker(old)) {
+        return Err(half_a_marker());
+    }
+    let mut parts = Vec::new();
+    let mut old_end = 0;
+    let mut new_end = 0;
+    for (old, new) in &replaced.places {
+        parts.push(Correspondence::between(old_end..old.start, new_end..new.start));
+        parts.push(Correspondence::between(old.clone(), new.clone()));
+        old_end = old.end;
+        new_end = new.end;
+    }
+    let (old_length, new_length) = (masked.text().len(), replaced.bytes.len());
+    parts.push(Correspondence::between(old_end..old_length, new_end..new_length));
+    let bytes = masked.fill_parts(&replaced.bytes, &parts)?;
+    Ok(Replaced { bytes, places: replaced.places })
 }

@@ -35,6 +35,7 @@ mod patch;
 mod picture;
 mod plain;
 mod read;
+mod redaction;
 mod replace;
 mod resource_view;
 mod rewrite;
@@ -219,6 +220,9 @@ pub struct Plan {
     /// What the call is about without naming it: the command behind a handle. An answer is bound
     /// to it as well, because another Session gives the same handle to another command.
     pub about: Option<String>,
+    /// The SHA-256 of the true bytes before and after, which a diff without Secrets does not tell
+    /// apart. What runs must have the same.
+    pub bytes_digest: Option<[u8; 32]>,
 }
 
 impl Plan {
@@ -236,6 +240,7 @@ impl Plan {
             command: None,
             agent: None,
             about: None,
+            bytes_digest: None,
         }
     }
 

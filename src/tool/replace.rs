@@ -37,8 +37,16 @@ pub enum Count {
     Any,
 }
 
-/// Makes one change; answers with the new content and the number of places.
-pub fn replace(content: &[u8], change: Replacement<'_>) -> Result<(Vec<u8>, usize), ToolError> {
+/// A content after one change.
+#[derive(Debug)]
+pub struct Replaced {
+    pub bytes: Vec<u8>,
+    /// The places that were replaced, in the old content and in the new one.
+    pub places: Vec<(Range<usize>, Range<usize>)>,
+}
+
+/// Makes one change.
+pub fn replace(content: &[u8], change: Replacement<'_>) -> Result<Replaced, ToolError> {
     if change.old.is_empty() {
         return Err(ToolError::invalid("old_string is empty").next("use write for a new file"));
     }
@@ -58,17 +66,19 @@ pub fn replace(content: &[u8], change: Replacement<'_>) -> Result<(Vec<u8>, usiz
     }
     let new = New::of(content, change);
     let mut replaced = Vec::with_capacity(content.len() + change.new.len());
-    let (mut done, mut count) = (0, 0);
+    let mut places = Vec::new();
+    let mut done = 0;
     for place in search.places(Overlap::Skips) {
         if !is_utf8 {
             refuse_inside_character(content, &place)?;
         }
         replaced.extend_from_slice(&content[done..place.start]);
+        let start = replaced.len();
         replaced.extend_from_slice(new.at(&content[place.clone()]).as_bytes());
         done = place.end;
-        count += 1;
+        places.push((place, start..replaced.len()));
     }
-    if count == 0 {
+    if places.is_empty() {
         return Err(no_match(content, change));
     }
     replaced.extend_from_slice(&content[done..]);
@@ -76,7 +86,7 @@ pub fn replace(content: &[u8], change: Replacement<'_>) -> Result<(Vec<u8>, usiz
         return Err(ToolError::invalid("nothing would change: new_string is what is there")
             .next("read the file again; it may already be as wanted"));
     }
-    Ok((replaced, count))
+    Ok(Replaced { bytes: replaced, places })
 }
 
 /// How an old text is searched for.

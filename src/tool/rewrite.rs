@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::fs::Stat;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::difference::{Difference, Versions};
 use super::editor::Handed;
@@ -81,12 +82,14 @@ impl Rewriter {
             Versions { path: &shown, old_path: None, old: old.unwrap_or_default(), new: &new };
         let difference = Difference::between(versions, &context.secrets, PLAN_COMPARE_TIME);
         let counts = difference.counts();
-        let others = current.and_then(|current| other_names(&current.stat));
+        let others = current.as_ref().and_then(|current| other_names(&current.stat));
         let others = others.map(|note| format!("; {note}")).unwrap_or_default();
         let summary = format!("{verb} {name}{counts}{others}");
         let diff_is_cut = difference.is_cut;
         let diff = Some(difference.text);
-        Ok(Plan { paths: vec![shown], diff, diff_is_cut, ..Plan::new(Effect::Write, summary) })
+        let bytes_digest = Some(digest_of([(old, Some(new.as_slice()))]));
+        let paths = vec![shown];
+        Ok(Plan { paths, diff, diff_is_cut, bytes_digest, ..Plan::new(Effect::Write, summary) })
     }
 
     /// Makes the change, all of it or nothing.
@@ -174,6 +177,19 @@ impl Rewriter {
     }
 }
 
+/// The SHA-256 of the true bytes of files before and after a change; `None` is no file.
+pub fn digest_of<'b>(
+    files: impl IntoIterator<Item = (Option<&'b [u8]>, Option<&'b [u8]>)>,
+) -> [u8; 32] {
+    let mut whole = Sha256::new();
+    for side in files.into_iter().flat_map(|(old, new)| [old, new]) {
+        let own = side.map(Sha256::digest);
+        whole.update([u8::from(own.is_some())]);
+        whole.update(own.unwrap_or_default());
+    }
+    whole.finalize().into()
+}
+
 /// A file as it is.
 #[derive(Debug)]
 pub struct Current {
@@ -227,7 +243,10 @@ pub fn hand_over(
     // An editor may save a file anew, and its other names would keep the old content.
     let is_one = current.is_none_or(|current| current.stat.st_nlink < 2);
     let old = current.map_or(&[][..], |current| &current.bytes);
-    let handed = if is_one {
+    // What the client is told is no place for Secrets.
+    let is_asked = context.desk.may_hold(new.len() as u64);
+    let is_secret = is_asked && (context.secrets.is_in(old) || context.secrets.is_in(new));
+    let handed = if is_one && !is_secret {
         context.desk.hand_over(&context.workspace.root().join(real), old, new)
     } else {
         Handed::NotAsked
@@ -242,6 +261,10 @@ pub fn hand_over(
             Ok(HandedOver { is_taken: true, notes: note.into_iter().collect() })
         }
         Handed::NotAsked | Handed::Refused(_) if is_unsaved => Err(unsaved(real)),
+        Handed::NotAsked if is_secret => {
+            let note = "it has hidden values, so it was written to disk and not through the editor";
+            Ok(HandedOver { is_taken: false, notes: vec![note.to_owned()] })
+        }
         Handed::NotAsked => Ok(HandedOver::default()),
         Handed::Refused(reason) => {
             let note = format!("the editor did not take it ({reason}), so it was written to disk");

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::redaction::{MaskedFile, refuse_markers};
 use super::replace::is_wide;
 use super::rewrite::{Rewriter, on_disk};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
+use crate::secret::{Secrets, has_marker};
 
 /// The mark that some editors put before UTF-8.
 pub const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -40,7 +42,9 @@ impl Tool for Write {
         parts of a file use edit.";
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
-        self.0.plan(context, &args.path, 1, &|old| Ok(in_style_of(old, &args.content).bytes))
+        self.0.plan(context, &args.path, 1, &|old| {
+            Ok(restored(old, &args.content, &context.secrets)?.bytes)
+        })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -48,7 +52,7 @@ impl Tool for Write {
         on_disk(move || {
             let notes = std::cell::RefCell::new(Vec::new());
             let change = |old: Option<&[u8]>| {
-                let styled = in_style_of(old, &args.content);
+                let styled = restored(old, &args.content, &context.secrets)?;
                 notes.replace(styled.notes);
                 Ok(styled.bytes)
             };
@@ -70,10 +74,24 @@ pub struct Styled {
     pub notes: Vec<String>,
 }
 
+/// The content as it is written: in the style of the old file, with the hidden values that its
+/// redaction markers stand for.
+pub fn restored(old: Option<&[u8]>, content: &str, secrets: &Secrets) -> Result<Styled, ToolError> {
+    let mut styled = in_style_of(old, content);
+    if !has_marker(content) {
+        return Ok(styled);
+    }
+    match old {
+        None => refuse_markers(&styled.bytes)?,
+        Some(old) => styled.bytes = MaskedFile::new(old, secrets).fill(&styled.bytes)?,
+    }
+    Ok(styled)
+}
+
 /// Keeps the old file's endings and BOM when the new content says nothing about them; a script
 /// gets neither, because the kernel would not find its interpreter. The final newline is the
 /// content's own.
-pub fn in_style_of(old: Option<&[u8]>, content: &str) -> Styled {
+fn in_style_of(old: Option<&[u8]>, content: &str) -> Styled {
     let mut styled = Styled { bytes: content.as_bytes().to_vec(), notes: Vec::new() };
     let Some(old) = old else { return styled };
     let is_script = content.starts_with("#!");

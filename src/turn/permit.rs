@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::execute::Prepared;
+use super::stance::Held;
 use super::{End, Turn};
 use crate::disk;
 use crate::error::{Kind, Report};
@@ -16,6 +17,7 @@ use crate::event::{
     ToolCall,
 };
 use crate::permission::{self, Decision, Hold, Subject};
+use crate::role::strictest;
 use crate::sandbox::Profile;
 use crate::tool::{Effect, Plan, ToolError};
 use crate::workspace::WorkspaceError;
@@ -83,7 +85,16 @@ impl Turn {
                 Verdict::by("parser", rule, true)
             }
             Decision::Deny { rule } => Verdict::by("mode", rule, false),
-            Decision::Ask { rule } => self.ask(&mut prepared, rule).await?,
+            Decision::Ask { rule } => {
+                let verdict = self.ask(&mut prepared, rule).await?;
+                // Whoever switched to a stricter mode meanwhile meant this call as well.
+                let now = self.settings.stance.now();
+                let is_stricter = now.mode != *mode && strictest(&now.mode, mode) == now.mode;
+                if verdict.is_allowed && is_stricter {
+                    return self.judge_again(prepared, now, verdict).await;
+                }
+                verdict
+            }
         };
         if decision.is_recorded(mode) {
             self.record_verdict(&prepared.fact, mode, &verdict).await?;
@@ -92,6 +103,40 @@ impl Turn {
             return Ok(Ok(prepared));
         }
         Ok(Err(denied(&prepared.plan, mode, &verdict)))
+    }
+
+    /// Judges a call that a person allowed by the stricter mode that holds by now.
+    async fn judge_again(
+        &self,
+        mut prepared: Prepared,
+        now: Held,
+        answered: Verdict,
+    ) -> Result<Result<Prepared, ToolError>, End> {
+        let mode = &now.mode.clone();
+        prepared.held = now;
+        prepared.plan = match prepared.tool.plan(&prepared.args, &self.tool_context(&prepared)) {
+            Ok(plan) => plan,
+            Err(error) => return Ok(Err(error)),
+        };
+        let verdict = match permission::decide(mode, &prepared.plan, hold(&prepared)) {
+            Decision::Allow { rule } => Verdict { rule, ..answered },
+            Decision::Hold { rule } => {
+                prepared.is_held = true;
+                Verdict { rule, ..answered }
+            }
+            Decision::Ask { .. } => answered,
+            Decision::Deny { rule } => {
+                Verdict { is_allowed: false, rule, answered_by: "mode", ..answered }
+            }
+        };
+        self.record_verdict(&prepared.fact, mode, &verdict).await?;
+        if !verdict.is_allowed {
+            return Ok(Err(denied(&prepared.plan, mode, &verdict)));
+        }
+        if let Some(allowed) = &mut prepared.allowed {
+            allowed.shown = Some(prepared.plan.clone());
+        }
+        Ok(Ok(prepared))
     }
 
     /// Looks for an answer that was given before, and asks when there is none.
@@ -165,10 +210,16 @@ impl Turn {
         // A tool of another program is not what it was when that program, or its word, changed.
         let name = &prepared.fact.name;
         let tool = plan.agent.as_ref().map_or(name.clone(), |agent| format!("{name} {agent}"));
-        let bound = match &plan.about {
+        let mut bound = match &plan.about {
             None => prepared.args.clone(),
             Some(about) => json!({ "about": about, "args": prepared.args }),
         };
+        // A command that runs files of the Workspace is what those files say.
+        let command = plan.command.as_deref().unwrap_or_default();
+        let scripts = permission::scripts(command, workspace);
+        if !scripts.is_empty() {
+            bound = json!({ "bound": bound, "scripts": scripts });
+        }
         (permission::digest(&tool, &bound, &paths, &directory), paths)
     }
 

@@ -50,6 +50,8 @@ mod faults;
 mod fidelity;
 /// Sessions that branch off.
 mod fork;
+/// What a lasting grant covers.
+mod grants;
 /// Whatever a stranger plants, nothing starts.
 mod hostile;
 /// A Session killed at every append and at random.
@@ -74,6 +76,8 @@ mod process;
 mod prompt;
 /// The first steps, taken by a test.
 mod quickstart;
+/// Redaction markers that are written back.
+mod redaction;
 /// What is released, and how.
 mod release;
 /// Staying signed in.

@@ -13,14 +13,11 @@ use crate::support::House;
 use crate::support::house::{DEADLINE, finish, listen, listen_until, logs, say};
 
 /// A model that runs these commands one after the other, in every Turn, and then answers.
-fn running(commands: &[&str]) -> Script {
+pub fn running(commands: &[&str]) -> Script {
     let commands: Vec<String> = commands.iter().map(|command| (*command).to_owned()).collect();
-    Script::answering(move |request| {
-        let before = (request.user_texts().len() - 1) * commands.len();
-        match commands.get(request.outputs().len() - before) {
-            Some(command) => Reply::calls("bash", json!({ "command": command })),
-            None => Reply::says("done"),
-        }
+    Script::answering(move |request| match commands.get(request.outputs().len()) {
+        Some(command) => Reply::calls("bash", json!({ "command": command })),
+        None => Reply::says("done"),
     })
 }
 
@@ -37,7 +34,7 @@ async fn next_question(listener: &mut Listener) -> PermissionRequest {
 }
 
 /// Runs a Turn, answers every question as told, and gives the questions.
-async fn turn_with(
+pub async fn turn_with(
     conversation: &Conversation,
     text: &str,
     mut answer: impl FnMut(&PermissionRequest) -> Said,

@@ -31,7 +31,7 @@ pub async fn open(
         Which::New => fault::of(report),
         Which::Known(id) => fault::of_session(report, &id.to_string()),
     };
-    setup.directory()?;
+    connection.directory(setup)?;
     let generation = connection.generation();
     let harness = connection.harness(&setup.cwd).await.map_err(|report| explain(&report))?;
     let session = match &which {
@@ -59,7 +59,7 @@ pub async fn branch(
     parent: &SessionId,
 ) -> Result<SessionId, Fault> {
     let explain = |report: &Report| fault::of_session(report, &parent.to_string());
-    let workspace = setup.directory()?;
+    let workspace = connection.directory(setup)?;
     let harness = connection.harness(&workspace).await.map_err(|report| explain(&report))?;
     harness.branch(&workspace, parent).await.map_err(|report| explain(&report))
 }

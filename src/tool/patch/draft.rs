@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::super::rewrite::{Current, LARGEST, Rewriter, other_names, refuse_large};
-use super::super::write::in_style_of;
+use super::super::write::restored;
 use super::super::{ToolContext, ToolError};
 use super::envelope::{Deed, Section};
 use super::lines;
 use crate::error::Kind;
+use crate::secret::Secrets;
 
 /// How many files one patch may name.
 const MOST_FILES: usize = 200;
@@ -75,11 +76,11 @@ impl Draft {
         context: &ToolContext,
     ) -> Result<(), ToolError> {
         match deed {
-            Deed::Add { content } => self.add(at, content),
+            Deed::Add { content } => self.add(at, content, &context.secrets),
             Deed::Delete => self.delete(at, context),
             Deed::Update { to, chunks } => {
                 let old = self.present(at)?;
-                let applied = lines::apply(old, chunks)?;
+                let applied = lines::apply(old, chunks, &context.secrets)?;
                 refuse_large(&self.files[at].given, applied.bytes.len() as u64)?;
                 let other = match to {
                     Some(to) => Some(self.entry_of(to, rewriter, context)?),
@@ -98,7 +99,7 @@ impl Draft {
         }
     }
 
-    fn add(&mut self, at: usize, content: &str) -> Result<(), ToolError> {
+    fn add(&mut self, at: usize, content: &str, secrets: &Secrets) -> Result<(), ToolError> {
         let file = &mut self.files[at];
         if file.after.is_some() {
             let message = format!("{} already exists", file.given.display());
@@ -106,7 +107,8 @@ impl Draft {
                 .next("change it with *** Update File, or write it anew with write"));
         }
         // What was deleted above is written anew, in its own style.
-        let styled = in_style_of(file.before.as_ref().map(|before| &*before.bytes), content);
+        let before = file.before.as_ref().map(|before| &*before.bytes);
+        let styled = restored(before, content, secrets)?;
         file.notes.extend(styled.notes);
         file.after = Some(styled.bytes);
         Ok(())

@@ -4,10 +4,12 @@
 //! as they stand in the patch, with the ending of their place.
 
 use super::super::ToolError;
+use super::super::redaction::{Correspondence, MaskedFile};
 use super::super::replace::{refuse_mixing, refuse_wide};
 use super::super::write::{BOM, file_ending};
 use super::envelope::{Chunk, Mark};
 use super::place::{Place, locate};
+use crate::secret::{Secrets, has_marker};
 
 /// A line and what ends it; the last line may have no ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +25,23 @@ pub struct Applied {
     pub notes: Vec<String>,
 }
 
-/// Applies all chunks, which are matched against the content as it is.
-pub fn apply(content: &[u8], chunks: &[Chunk]) -> Result<Applied, ToolError> {
+/// Applies all chunks, which are matched against the content as it is. Redaction markers in them
+/// match the hidden values of the file, and added lines may repeat those of their chunk.
+pub fn apply(content: &[u8], chunks: &[Chunk], secrets: &Secrets) -> Result<Applied, ToolError> {
     refuse_wide(content)?;
+    let texts = |chunk: &Chunk| chunk.lines.iter().any(|line| has_marker(&line.text));
+    let anchors = |chunk: &Chunk| chunk.anchors.iter().any(|anchor| has_marker(anchor));
+    if !chunks.iter().any(|chunk| texts(chunk) || anchors(chunk)) {
+        return Ok(apply_to(content, chunks)?.0);
+    }
+    let masked = MaskedFile::new(content, secrets);
+    let (applied, parts) = apply_to(masked.text(), chunks)?;
+    let bytes = masked.fill_parts(&applied.bytes, &parts)?;
+    Ok(Applied { bytes, ..applied })
+}
+
+/// Applies all chunks, and says which parts of the new content correspond to which of the old one.
+fn apply_to(content: &[u8], chunks: &[Chunk]) -> Result<(Applied, Vec<Correspondence>), ToolError> {
     if std::str::from_utf8(content).is_err() {
         let added = chunks.iter().flat_map(|chunk| &chunk.lines);
         for line in added.filter(|line| line.mark == Mark::Add) {
@@ -36,21 +52,32 @@ pub fn apply(content: &[u8], chunks: &[Chunk]) -> Result<Applied, ToolError> {
     let (mark, text) = content.split_at(mark_length);
     let lines = split(text);
     let texts: Vec<&[u8]> = lines.iter().map(|line| line.text).collect();
-    let mut draft = Draft::of(&lines, text);
+    let mut draft = Draft::of(&lines, text, chunks.len());
     let mut notes = Vec::new();
-    for chunk in chunks {
+    for (index, chunk) in chunks.iter().enumerate() {
         let place = locate(&texts, chunk)?;
-        draft.take(&place, chunk)?;
+        draft.take(&place, chunk, index)?;
         if let Some(what) = place.looked_away {
             notes.push(format!("line {} was matched ignoring {what}", place.start + 1));
         }
     }
-    let bytes = [mark, &draft.finish()].concat();
+    let (body, mut parts) = draft.finish();
+    let bytes = [mark, &body].concat();
+    for part in &mut parts {
+        move_by(part, mark_length);
+    }
     if bytes == content && !chunks.is_empty() {
         return Err(ToolError::invalid("nothing would change: the new lines are what is there")
             .next("read the file again; it may already be as wanted"));
     }
-    Ok(Applied { bytes, notes })
+    Ok((Applied { bytes, notes }, parts))
+}
+
+/// Moves a correspondence behind what stands before both texts.
+fn move_by(part: &mut Correspondence, length: usize) {
+    for range in part.new.iter_mut().chain(&mut part.old).chain(&mut part.nearby) {
+        *range = range.start + length..range.end + length;
+    }
 }
 
 /// Lines end with LF or CRLF; a file without any LF has CR lines.
@@ -79,8 +106,10 @@ struct Draft<'l, 'c> {
     lines: &'l [Line<'c>],
     usual: &'static str,
     fates: Vec<Fate>,
-    /// Text to add before each line, and behind the last.
-    added: Vec<Vec<String>>,
+    /// Text to add before each line, and behind the last, with the number of its chunk.
+    added: Vec<Vec<(usize, String)>>,
+    /// The lines that each chunk removes and keeps.
+    of_chunks: Vec<(Vec<usize>, Vec<usize>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,24 +120,27 @@ enum Fate {
 }
 
 impl<'l, 'c> Draft<'l, 'c> {
-    fn of(lines: &'l [Line<'c>], text: &[u8]) -> Self {
+    fn of(lines: &'l [Line<'c>], text: &[u8], chunks: usize) -> Self {
         let count = lines.len();
         let (fates, added) = (vec![Fate::Unknown; count], vec![Vec::new(); count + 1]);
-        Self { lines, usual: file_ending(text), fates, added }
+        let of_chunks = vec![<(Vec<usize>, Vec<usize>)>::default(); chunks];
+        Self { lines, usual: file_ending(text), fates, added, of_chunks }
     }
 
     /// Two chunks may share context, but not contradict each other.
-    fn take(&mut self, place: &Place<'_>, chunk: &Chunk) -> Result<(), ToolError> {
+    fn take(&mut self, place: &Place<'_>, chunk: &Chunk, index: usize) -> Result<(), ToolError> {
         let mut at = place.start;
         for line in place.lines {
             let fate = match line.mark {
                 Mark::Add => {
-                    self.added[at].push(line.text.clone());
+                    self.added[at].push((index, line.text.clone()));
                     continue;
                 }
                 Mark::Keep | Mark::Bare => Fate::Kept,
                 Mark::Remove => Fate::Removed,
             };
+            let (removed, kept) = &mut self.of_chunks[index];
+            if fate == Fate::Removed { removed } else { kept }.push(at);
             let before = std::mem::replace(&mut self.fates[at], fate);
             if before == Fate::Removed || (before == Fate::Kept && fate == Fate::Removed) {
                 let (line, number) = (at + 1, chunk.number);
@@ -122,20 +154,32 @@ impl<'l, 'c> Draft<'l, 'c> {
         Ok(())
     }
 
-    fn finish(self) -> Vec<u8> {
+    fn finish(self) -> (Vec<u8>, Vec<Correspondence>) {
         let ends_open = self.lines.last().is_some_and(|line| line.ending.is_empty());
         let mut bytes = Vec::new();
+        let starts = self.starts();
+        let whole = |at: &usize| starts[*at]..starts[*at] + self.lines[*at].text.len();
+        let mut parts: Vec<Correspondence> = self
+            .of_chunks
+            .iter()
+            .map(|(removed, kept)| Correspondence {
+                new: Vec::new(),
+                old: removed.iter().map(whole).collect(),
+                nearby: kept.iter().map(whole).collect(),
+            })
+            .collect();
         // Whether what was written last still needs its ending, and whether it is new.
         let mut open: Option<&[u8]> = None;
         let mut is_new = false;
         for at in 0..=self.lines.len() {
             let ending = self.ending_at(at);
-            for text in &self.added[at] {
+            for (chunk, text) in &self.added[at] {
                 bytes.extend_from_slice(open.take().unwrap_or_default());
                 // Text of a patch that was written with CRLF already ends with half of it.
                 let text = text.as_bytes();
                 let text =
                     if ending == b"\r\n" { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
+                parts[*chunk].new.push(bytes.len()..bytes.len() + text.len());
                 bytes.extend_from_slice(text);
                 (open, is_new) = (Some(ending), true);
             }
@@ -143,6 +187,8 @@ impl<'l, 'c> Draft<'l, 'c> {
                 continue;
             };
             bytes.extend_from_slice(open.take().unwrap_or_default());
+            let kept = bytes.len()..bytes.len() + line.text.len();
+            parts.push(Correspondence::between(whole(&at), kept));
             bytes.extend_from_slice(line.text);
             let is_open = line.ending.is_empty();
             bytes.extend_from_slice(line.ending);
@@ -152,7 +198,18 @@ impl<'l, 'c> Draft<'l, 'c> {
         if let Some(ending) = open.filter(|_| is_new && !ends_open) {
             bytes.extend_from_slice(ending);
         }
-        bytes
+        (bytes, parts)
+    }
+
+    /// Where each line begins.
+    fn starts(&self) -> Vec<usize> {
+        let mut next = 0;
+        let start = |line: &Line<'_>| {
+            let start = next;
+            next += line.text.len() + line.ending.len();
+            start
+        };
+        self.lines.iter().map(start).collect()
     }
 
     /// The ending of a line that is added before line `at`: its neighbour's, else the usual one.
@@ -174,7 +231,7 @@ mod tests {
     fn patched(content: &[u8], body: &str) -> Result<Applied, ToolError> {
         let patch = format!("*** Begin Patch\n*** Update File: f\n{body}*** End Patch\n");
         match parse(&patch).unwrap().remove(0).deed {
-            Deed::Update { chunks, .. } => apply(content, &chunks),
+            Deed::Update { chunks, .. } => apply(content, &chunks, &Secrets::default()),
             _ => unreachable!(),
         }
     }
@@ -303,7 +360,7 @@ mod tests {
             let patch = format!("*** Begin Patch\n*** Update File: f\n{body}*** End Patch\n");
             let Ok(mut sections) = parse(&patch) else { return Ok(()) };
             let Deed::Update { chunks, .. } = sections.remove(0).deed else { unreachable!() };
-            if let Ok(applied) = apply(&content, &chunks) {
+            if let Ok(applied) = apply(&content, &chunks, &Secrets::default()) {
                 let count = |bytes: &[u8], byte| memchr::memchr_iter(byte, bytes).count();
                 for byte in [b'a', b'b', 0xe9, 0] {
                     prop_assert!(count(&applied.bytes, byte) <= count(&content, byte));

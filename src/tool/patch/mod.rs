@@ -14,8 +14,8 @@ use serde::Deserialize;
 
 use super::editor::Handed;
 use super::rewrite::{
-    COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, file_changed, hand_over, identity,
-    keep_after, keep_before, on_disk, unsaved,
+    COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, digest_of, file_changed, hand_over,
+    identity, keep_after, keep_before, on_disk, unsaved,
 };
 use super::seen::Print;
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
@@ -86,7 +86,11 @@ each names a line above, and the first match below counts. `*** Move to` is opti
         let summary = report::summary("patch", &changes);
         let (diff, diff_is_cut) = report::diff(&changes);
         let diff = Some(diff);
-        Ok(Plan { paths, diff, diff_is_cut, ..Plan::new(Effect::Write, summary) })
+        let files = draft.files.iter();
+        let bytes_digest = Some(digest_of(files.map(|file| {
+            (file.before.as_ref().map(|before| &*before.bytes), file.after.as_deref())
+        })));
+        Ok(Plan { paths, diff, diff_is_cut, bytes_digest, ..Plan::new(Effect::Write, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

@@ -130,3 +130,61 @@ async fn an_editor_that_does_not_answer_is_asked_once_and_that_is_told_once() {
     assert_eq!(told.matches("the editor did not answer").count(), 1, "{told}");
     assert!(editor.end().0.success());
 }
+
+/// An editor whose user has a token in the environment and in a file.
+fn with_a_token(stage: &crate::support::Stage) -> (Editor, String) {
+    let mut command = stage.command(&["acp", "--auto"]);
+    let mut editor = Editor::spawn(command.env("EDITOR_STORY_TOKEN", TOKEN));
+    editor.initialize(FILES());
+    let id = editor.session(&stage.workspace());
+    (editor, id)
+}
+
+const TOKEN: &str = "token-of-the-editor-story";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hidden_value_is_kept_and_does_not_go_through_the_editor() {
+    let marker = "[redacted:EDITOR_STORY_TOKEN]";
+    let content_of = |last: &str| format!("a={marker}\n{last}\n");
+    let write =
+        |last: &str| Reply::calls("write", json!({"path": "a.txt", "content": content_of(last)}));
+    let read = Reply::calls("read", json!({"path": "a.txt"}));
+    let stage = stage([read, write("b=2"), edit("b=2", "b=3"), Reply::says("done")]).await;
+    let file = stage.workspace().join("a.txt");
+    let saved = format!("a={TOKEN}\nb=1\n");
+    std::fs::write(&file, &saved).unwrap();
+    let (mut editor, id) = with_a_token(&stage);
+    let prompt = editor.prompt(&id, "change it");
+    // A buffer without unsaved changes shows what the disk has.
+    let end = loop {
+        let message = editor.wait("the end or a request", |message| {
+            message["id"] == prompt || message["method"] == "fs/read_text_file"
+        });
+        if message.get("method").is_none() {
+            break message;
+        }
+        editor.reply(&message, json!({ "content": content(&file) }));
+    };
+    assert_eq!(end["result"]["stopReason"], "end_turn", "{end}");
+    assert_eq!(content(&file), format!("a={TOKEN}\nb=3\n"));
+    let (_, received) = editor.end();
+    for line in received {
+        assert_ne!(line["method"], "fs/write_text_file", "{line}");
+        assert!(!line.to_string().contains(TOKEN), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unsaved_words_beside_a_hidden_value_are_not_overwritten() {
+    let stage = stage([edit("b=1, unsaved", "b=2"), Reply::says("they must save first")]).await;
+    let file = stage.workspace().join("a.txt");
+    let saved = format!("a={TOKEN}\nb=1\n");
+    std::fs::write(&file, &saved).unwrap();
+    let (mut editor, id) = with_a_token(&stage);
+    let prompt = editor.prompt(&id, "change it");
+    let (written, _) = serve(&mut editor, prompt, &format!("a={TOKEN}\nb=1, unsaved\n"), true);
+    assert_eq!((written, content(&file)), (Vec::new(), saved));
+    let seen = stage.server.requests().last().unwrap().body_text.clone();
+    assert!(seen.contains("unsaved changes in the editor"), "{seen}");
+    assert!(editor.end().0.success());
+}

@@ -6,6 +6,7 @@ mod conformance;
 mod content;
 mod directories;
 mod files;
+mod grants;
 mod life;
 mod listing;
 mod options;

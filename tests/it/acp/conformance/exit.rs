@@ -141,20 +141,18 @@ const CASES: &[Case] = &[
         assert_interrupted(scene, &session);
         assert_eq!(scene.turn(&session, "on we go").stop(), "end_turn");
     }),
-    case("a reader that left does not end it", |scene| {
+    case("a reader that left ends it, although its input is open", |scene| {
         let mut command = scene.stage.command(&["acp"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         drop(child.stdout.take());
         let mut stdin = child.stdin.take().unwrap();
         let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": scene.workspace(), "mcpServers": []}});
-        stdin.write_all(format!("{HELLO}\n{new}\n{HELLO}\n").as_bytes()).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        stdin.write_all(format!("{HELLO}\n").as_bytes()).unwrap();
-        assert!(child.try_wait().unwrap().is_none(), "it goes on until its input ends");
-        drop(stdin);
+        // It may be gone before it has read any of this.
+        stdin.write_all(format!("{HELLO}\n{new}\n{HELLO}\n").as_bytes()).ok();
         let status = wait_for(DEADLINE, || child.try_wait().unwrap(), Option::is_some);
         assert_eq!(status.unwrap().code(), Some(0));
+        drop(stdin);
     }),
     case("the end of input ends it also when nobody reads what it says", |scene| {
         // Few lines or many may wait behind the one that cannot be answered.

@@ -127,19 +127,16 @@ const CASES: &[Case] = &[
         let elsewhere = answered(scene, &other, &[command, "say done"], "once");
         assert_eq!(elsewhere.asked.len(), 1, "another Session asks for itself");
     }),
-    case("always for this project is not asked again in any Session of it", |scene| {
-        let session = scene.session();
-        let command = "bash echo project > project.txt";
-        assert_eq!(answered(scene, &session, &[command, "say done"], "project").asked.len(), 1);
-        let other = scene.session();
-        assert_eq!(answered(scene, &other, &[command, "say done"], "once").asked.len(), 0);
-        // Also not in another process, and nothing of it is in the Workspace.
-        let mut process = scene.other(&[], json!({}));
-        let third = process.session(&scene.workspace());
-        let told = turn_with(&mut process, &third, &play("go", &[command, "say done"]), |asked| {
-            panic!("{asked}")
-        });
-        assert_eq!(told.stop(), "end_turn");
+    case("there is one always, and an option that was not offered is a no", |scene| {
+        let (session, id, asked) = open(scene, "least.txt");
+        let options = asked["params"]["options"].as_array().unwrap().iter();
+        let always: Vec<&Value> =
+            options.filter(|option| option["kind"] == "allow_always").collect();
+        assert_eq!(always.len(), 1, "a client with one button grants the least: {always:?}");
+        assert_eq!(always[0]["optionId"], "session");
+        scene.probe.choose(&asked, "project");
+        finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
+        assert!(!is_there(scene, "least.txt"));
     }),
     case("a no is told to the model, and the Turn goes on", |scene| {
         let session = scene.session();

@@ -1,0 +1,119 @@
+//! Lasting grants: which options a prefix covers, and what a script says.
+
+use pixir::Answer;
+use serde_json::json;
+
+use crate::permissions::{running, turn_with};
+use crate::support::House;
+
+#[tokio::test]
+async fn a_prefix_does_not_cover_options_that_write_or_start_programs() {
+    let commands = [
+        "git log",
+        "git log -3",
+        "git log --output=stolen",
+        "git log --outp=stolen",
+        "git log -3 --ext-diff",
+    ];
+    let house = House::scripted(running(&commands)).await.ask_mode();
+    let conversation = house.start().await;
+    let mut first = true;
+    let questions = turn_with(&conversation, "go", |_| {
+        let answer = if std::mem::take(&mut first) { Answer::Prefix } else { Answer::No };
+        answer.into()
+    })
+    .await;
+    let asked: Vec<&str> =
+        questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
+    assert_eq!(asked, [commands[0], commands[2], commands[3], commands[4]]);
+    assert!(!house.workspace().join("stolen").exists());
+}
+
+/// Runs a command that is granted by `answer`, changes a file, and says whether the command is
+/// asked about again, first unchanged and then changed.
+async fn asked_again(command: &str, file: &str, answer: Answer) -> (usize, usize) {
+    let house = House::scripted(running(&[command])).await.ask_mode();
+    if let Some(folder) = std::path::Path::new(file).parent() {
+        std::fs::create_dir_all(house.workspace().join(folder)).unwrap();
+    }
+    house.write(file, "exit 0\n");
+    let conversation = house.start().await;
+    assert_eq!(turn_with(&conversation, "go", |_| answer.into()).await.len(), 1, "{command}");
+    let same = turn_with(&conversation, "again", |_| Answer::No.into()).await.len();
+    house.write(file, "exit 0 # changed\n");
+    let changed = turn_with(&conversation, "changed", |_| Answer::No.into()).await.len();
+    (same, changed)
+}
+
+#[tokio::test]
+async fn a_grant_for_a_script_covers_its_content() {
+    for (command, file) in [
+        ("sh run.sh", "run.sh"),
+        ("./run.sh", "run.sh"),
+        ("python3 tools/build.py --fast", "tools/build.py"),
+        ("cd tools && node x.js", "tools/x.js"),
+        ("env A=1 bash -e run.sh > log", "run.sh"),
+        ("sh -c './run.sh'", "run.sh"),
+        ("python3 -m tools.build", "tools/build.py"),
+        ("make test", "Makefile"),
+        ("npm test", "package.json"),
+    ] {
+        for answer in [Answer::Session, Answer::Project] {
+            assert_eq!(asked_again(command, file, answer).await, (0, 1), "{command} {answer:?}");
+        }
+    }
+    // What a command reads is no script.
+    let data = asked_again("cp data.txt copy.txt", "data.txt", Answer::Session).await;
+    assert_eq!(data, (0, 0));
+}
+
+#[tokio::test]
+async fn a_script_that_changes_while_its_question_is_open_does_not_run() {
+    let house = House::scripted(running(&["sh run.sh"])).await.ask_mode();
+    house.write("run.sh", "touch good\n");
+    let conversation = house.start().await;
+    let questions = turn_with(&conversation, "go", |_| {
+        house.write("run.sh", "touch evil\n");
+        Answer::Once.into()
+    })
+    .await;
+    assert_eq!(questions.len(), 1);
+    assert!(!house.workspace().join("evil").exists() && !house.workspace().join("good").exists());
+    assert!(house.transcript(&conversation).contains("tool_result error file_changed"));
+}
+
+#[tokio::test]
+async fn a_stored_grant_for_a_script_without_its_content_is_asked_again() {
+    use std::fmt::Write;
+
+    use sha2::Digest;
+
+    let house = House::scripted(running(&["sh run.sh", "touch plain"])).await.ask_mode();
+    house.write("run.sh", "touch made\n");
+    let project = house.workspace().canonicalize().unwrap();
+    // As earlier versions kept it: tool, arguments, paths and directory.
+    let stored = |command: &str| {
+        let bound = format!(
+            r#"{{"args":{{"command":"{command}"}},"directory":"{}","paths":[],"tool":"bash"}}"#,
+            project.display()
+        );
+        let mut digest = String::new();
+        for byte in sha2::Sha256::digest(bound) {
+            write!(digest, "{byte:02x}").unwrap();
+        }
+        json!({
+            "id": command, "project": project, "tool": "bash", "summary": command,
+            "digest": digest, "granted_at": "2026-01-01T00:00:00Z",
+        })
+    };
+    std::fs::create_dir_all(house.home()).unwrap();
+    let entries = [stored("sh run.sh"), stored("touch plain")];
+    let ledger = json!({"version": 1, "entries": entries});
+    std::fs::write(house.home().join("permissions.json"), ledger.to_string()).unwrap();
+    let conversation = house.start().await;
+    let questions = turn_with(&conversation, "go", |_| Answer::No.into()).await;
+    let asked: Vec<&str> =
+        questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
+    assert_eq!(asked, ["sh run.sh"], "other grants of earlier versions hold");
+    assert!(house.workspace().join("plain").exists());
+}

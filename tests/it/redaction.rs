@@ -1,0 +1,252 @@
+//! Redaction markers in files: what a model reads as `[redacted:NAME]` and writes back.
+
+use pixir::scripted::{Received, Reply, Script};
+use pixir::{
+    Answer, Conversation, Ephemeral, Event, EventKind, Input, PermissionRequest, Said, Status,
+};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::house::{listen, listen_until, logs};
+
+const SECRET: &str = "secret-of-the-house";
+const MARKER: &str = "[redacted:STORY_TOKEN]";
+
+/// A house with one file that holds the secret, whose model makes these calls in one Turn.
+async fn house(calls: Vec<(&'static str, Value)>, content: &str) -> House {
+    let replies = calls.into_iter().map(|(tool, args)| Reply::calls(tool, args));
+    let mut house = House::with(replies.chain([Reply::says("done")]).collect::<Vec<_>>()).await;
+    house.may_hold = vec![".env", "notes.md"];
+    house.write(".env", content);
+    house
+}
+
+/// The results of all calls, as the model read them.
+fn results(house: &House) -> Vec<String> {
+    let last: Received = house.requests().pop().unwrap();
+    last.outputs().iter().map(|output| (*output).to_owned()).collect()
+}
+
+#[track_caller]
+fn assert_secret_stays_in_files(house: &House) {
+    for log in logs(&house.workspace()) {
+        let log = std::fs::read_to_string(log).unwrap();
+        assert!(!log.contains(SECRET), "{log}");
+    }
+    for request in house.requests() {
+        assert!(!request.body_text.contains(SECRET), "{}", request.body_text);
+    }
+}
+
+#[track_caller]
+fn assert_refused(house: &House, result: &str) {
+    assert!(result.contains("error (redaction_marker)"), "{result}");
+    assert!(result.contains("keep the line"), "a next action: {result}");
+    assert_secret_stays_in_files(house);
+}
+
+fn patch(body: &str) -> Value {
+    json!({ "patch": format!("*** Begin Patch\n{body}*** End Patch\n") })
+}
+
+#[tokio::test]
+async fn a_marker_that_is_written_back_keeps_the_secret() {
+    let written = format!("A=2\nTOKEN={MARKER}\nB=1\nC=3\n");
+    let calls = vec![
+        ("read", json!({"path": ".env"})),
+        ("write", json!({"path": ".env", "content": written})),
+    ];
+    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
+    let (_, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    assert_eq!(house.read(".env"), format!("A=2\nTOKEN={SECRET}\nB=1\nC=3\n"));
+    assert!(results(&house)[0].contains(MARKER), "what is read stays hidden");
+    assert_secret_stays_in_files(&house);
+}
+
+#[tokio::test]
+async fn a_line_that_changes_around_its_marker_keeps_the_secret() {
+    let calls = vec![
+        (
+            "write",
+            json!({"path": ".env", "content": format!("export TOKEN='{MARKER}'\r\nB=1\r\n")}),
+        ),
+        ("write", json!({"path": ".env", "content": format!("TOKEN = {MARKER}\nB=2\n")})),
+    ];
+    let house = house(calls, &format!("TOKEN={SECRET}\r\nB=1\r\n")).await;
+    house.turn("go").await;
+    assert_eq!(house.read(".env"), format!("TOKEN = {SECRET}\r\nB=2\r\n"), "{:?}", results(&house));
+}
+
+#[tokio::test]
+async fn a_marker_at_another_place_or_in_another_file_is_refused() {
+    let before = format!("A=1\nB=2\nTOKEN={SECRET}\nC=3\nD=4\n");
+    let moved = format!("COPY={MARKER}\nA=1\nB=2\nTOKEN={MARKER}\nC=3\nD=4\n");
+    let unknown = "A=[redacted:OTHER_TOKEN]\nB=2\n";
+    let calls = vec![
+        ("write", json!({"path": ".env", "content": moved})),
+        ("write", json!({"path": "other", "content": format!("TOKEN={MARKER}\n")})),
+        ("write", json!({"path": "other", "content": unknown})),
+        ("write", json!({"path": ".env", "content": unknown})),
+    ];
+    let house = house(calls, &before).await;
+    house.turn("go").await;
+    assert_eq!(house.read(".env"), before);
+    assert!(!house.workspace().join("other").exists());
+    let results = results(&house);
+    assert_eq!(results.len(), 4);
+    for result in &results {
+        assert_refused(&house, result);
+    }
+}
+
+#[tokio::test]
+async fn an_edit_matches_the_hidden_value_and_keeps_it() {
+    let edit = |old: &str, new: &str| json!({"path": ".env", "edits": [{"old_string": old, "new_string": new}]});
+    let calls = vec![
+        ("edit", edit(&format!("TOKEN={MARKER}\nB=1"), &format!("TOKEN=\"{MARKER}\"\nB=2"))),
+        ("edit", edit("B=2", &format!("B={MARKER}"))),
+        ("edit", edit("A=1", "A=[redacted:OTHER]")),
+        ("edit", edit(&format!("TOKEN=\"{MARKER}\"\n"), "")),
+    ];
+    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
+    house.turn("go").await;
+    let results = results(&house);
+    assert!(results[0].contains("1 replaced (+2 -2)"), "{}", results[0]);
+    assert_refused(&house, &results[1]);
+    assert_refused(&house, &results[2]);
+    assert_eq!(house.read(".env"), "A=1\nB=2\n", "what was to go is gone: {results:?}");
+}
+
+#[tokio::test]
+async fn a_patch_matches_the_hidden_value_and_keeps_it() {
+    let calls = vec![
+        (
+            "apply_patch",
+            patch(&format!(
+                "*** Update File: .env\n A=1\n-TOKEN={MARKER}\n+TOKEN='{MARKER}'\n-B=1\n+B=2\n"
+            )),
+        ),
+        ("apply_patch", patch(&format!("*** Update File: .env\n TOKEN='{MARKER}'\n+C=3\n B=2\n"))),
+        ("apply_patch", patch(&format!("*** Update File: .env\n A=1\n+COPY={MARKER}\n"))),
+        ("apply_patch", patch(&format!("*** Add File: other\n+TOKEN={MARKER}\n"))),
+        ("apply_patch", patch("*** Update File: .env\n*** Move to: notes.md\n")),
+    ];
+    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
+    house.turn("go").await;
+    let results = results(&house);
+    assert_refused(&house, &results[2]);
+    assert_refused(&house, &results[3]);
+    assert!(!house.workspace().join("other").exists());
+    let moved = format!("A=1\nTOKEN='{SECRET}'\nC=3\nB=2\n");
+    assert_eq!(house.read("notes.md"), moved, "{results:?}");
+}
+
+#[tokio::test]
+async fn a_file_about_markers_stays_editable() {
+    let text = format!("# Notes\nA secret is shown as `{MARKER}` or `[redacted:NAME]`.\nEnd.\n");
+    let again = text.replace("End.", "The end.");
+    let calls = vec![
+        ("write", json!({"path": "notes.md", "content": again})),
+        (
+            "edit",
+            json!({"path": "notes.md", "edits": [{
+                "old_string": format!("`{MARKER}` or"), "new_string": format!("`{MARKER}`, or"),
+            }]}),
+        ),
+        (
+            "apply_patch",
+            patch(&format!(
+                "*** Update File: notes.md\n-A secret is shown as `{MARKER}`, or `[redacted:NAME]`.\n\
+                 +A value is shown as `{MARKER}`, or `[redacted:NAME]`.\n"
+            )),
+        ),
+    ];
+    let house = house(calls, "").await;
+    house.write("notes.md", &text);
+    house.turn("go").await;
+    let expected =
+        format!("# Notes\nA value is shown as `{MARKER}`, or `[redacted:NAME]`.\nThe end.\n");
+    assert_eq!(house.read("notes.md"), expected, "{:?}", results(&house));
+}
+
+#[tokio::test]
+async fn a_literal_marker_beside_the_secret_stays_literal() {
+    let text = |word: &str| format!("# shown as {MARKER}{word}\nTOKEN={SECRET}\n");
+    let calls = vec![
+        (
+            "write",
+            json!({"path": ".env", "content": format!("# shown as {MARKER}!\nTOKEN={MARKER}\n")}),
+        ),
+        ("edit", json!({"path": ".env", "edits": [{"old_string": MARKER, "new_string": "x"}]})),
+    ];
+    let house = house(calls, &text("")).await;
+    house.turn("go").await;
+    assert_eq!(house.read(".env"), text("!"));
+    assert!(results(&house)[1].contains("2 times"), "{}", results(&house)[1]);
+}
+
+fn asked(event: &Event) -> Option<&PermissionRequest> {
+    match event.kind() {
+        EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => Some(&**request),
+        _ => None,
+    }
+}
+
+/// Runs a Turn up to its first question, does something, and answers yes.
+async fn question(conversation: &Conversation, meanwhile: impl FnOnce()) -> PermissionRequest {
+    let mut listener = listen(conversation);
+    conversation.send(Input { text: "go".to_owned() }).await.unwrap();
+    let heard = listen_until(&mut listener, |event| asked(event).is_some()).await;
+    let request = heard.last().and_then(|event| asked(event)).unwrap().clone();
+    meanwhile();
+    let said: Said = Answer::Once.into();
+    conversation.answer(&request.call_id, said).await.unwrap();
+    crate::support::house::finish(conversation).await;
+    request
+}
+
+#[tokio::test]
+async fn a_line_whose_hidden_part_differs_is_shown_as_changed() {
+    let content = format!("TOKEN={SECRET}\nA=1\n");
+    let calls = vec![("write", json!({"path": ".env", "content": content}))];
+    let house = house(calls, &format!("TOKEN={MARKER}\nA=1\n")).await.ask_mode();
+    let conversation = house.start().await;
+    let request = question(&conversation, || {}).await;
+    let diff = request.diff.unwrap();
+    assert!(request.summary.contains("(+1 -1)"), "{}", request.summary);
+    assert!(diff.contains(&format!("-TOKEN={MARKER}\n")), "{diff}");
+    assert!(diff.contains(&format!("+TOKEN={MARKER} (hidden part differs)\n")), "{diff}");
+    assert_eq!(house.read(".env"), content);
+    assert_secret_stays_in_files(&house);
+}
+
+#[tokio::test]
+async fn an_answer_does_not_cover_a_hidden_part_that_changed_meanwhile() {
+    let content = format!("TOKEN={MARKER}\nA=2\n");
+    let calls = vec![("write", json!({"path": ".env", "content": content}))];
+    let house = house(calls, &format!("TOKEN={SECRET}\nA=1\n")).await.ask_mode();
+    let conversation = house.start().await;
+    let rotated = format!("TOKEN={MARKER}\nA=1\n");
+    let request = question(&conversation, || house.write(".env", &rotated)).await;
+    assert!(!request.diff.unwrap().contains("-TOKEN"), "the line is unchanged");
+    assert_eq!(house.read(".env"), rotated, "not what the user saw");
+    assert!(results(&house)[0].contains("changed while its permission"), "{:?}", results(&house));
+}
+
+#[tokio::test]
+async fn the_same_script_of_a_model_that_only_reads_and_searches_is_not_touched() {
+    let house = House::scripted(Script::new([
+        Reply::calls("grep", json!({"pattern": "TOKEN"})),
+        Reply::calls("read", json!({"path": "a"})),
+        Reply::says("done"),
+    ]))
+    .await;
+    let mut house = house;
+    house.may_hold = vec!["a"];
+    house.write("a", format!("TOKEN={SECRET} and [redacted:LITERAL]\n"));
+    house.turn("go").await;
+    for result in results(&house) {
+        assert!(result.contains(&format!("TOKEN={MARKER} and [redacted:LITERAL]")), "{result}");
+    }
+}
