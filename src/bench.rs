@@ -83,7 +83,7 @@ impl Followed {
         let session_folder = paths::session_folder(workspace.root(), &id);
         let limits = Limits::of(Undo::default());
         let tracker = Tracker::new(workspace.clone(), session_folder.clone(), limits);
-        Ok(Self { log, tracker, site: Site { workspace, session_folder, limits } })
+        Ok(Self { log, tracker, site: Site { workspace, session_folder, limits, is_alone: false } })
     }
 
     /// A Turn begins.
@@ -93,12 +93,12 @@ impl Followed {
         Ok(())
     }
 
-    /// The look before the Turn's first command.
+    /// The survey before a command.
     pub fn before_command(&self) -> io::Result<()> {
         self.tracker.before_command()
     }
 
-    /// The Turn ends, with the look after its commands.
+    /// The Turn ends, with the survey after its commands.
     pub fn end(&mut self) -> io::Result<()> {
         self.tracker.end()?;
         let phase = Some(Phase::Final);
@@ -109,7 +109,7 @@ impl Followed {
     /// Takes the last Turn back, and says how many files that changed.
     pub fn undo(&mut self) -> io::Result<usize> {
         let rewind = Rewind::back(self.log.history(), 1, &self.site).map_err(io::Error::other)?;
-        rewind.check(false, &self.site).map_err(io::Error::other)?;
+        rewind.check(true, &self.site).map_err(io::Error::other)?;
         let restored = rewind.restore(&self.site).map_err(io::Error::other)?;
         self.log.append(rewind.fact(&restored)).map_err(io::Error::other)?;
         Ok(restored.files)

@@ -15,8 +15,8 @@ use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
 use crate::snapshot::{
-    Direction, Here, Hold, Limits, Plan, Reason, Record, Restored, State, Store, Survey,
-    in_the_way, missing, restore,
+    Conflict, Direction, Here, Hold, Limits, OtherSessions, Plan, Reason, Record, Restored, State,
+    Store, Survey, in_the_way, missing, restore,
 };
 use crate::workspace::Workspace;
 
@@ -32,6 +32,9 @@ pub struct Site {
     pub workspace: Workspace,
     pub session_folder: PathBuf,
     pub limits: Limits,
+    /// Whether the Session is the only one that may change the files that are looked at, so that the
+    /// Records of others are not asked.
+    pub is_alone: bool,
 }
 
 /// What would happen, or has.
@@ -85,8 +88,14 @@ impl Rewind {
         let store = Store::beside(&site.session_folder);
         let hold = store.hold().ok();
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
-        let mut plan = Plan::of(&records, direction, &here)?;
+        let others = if site.is_alone {
+            OtherSessions::default()
+        } else {
+            OtherSessions::read(&site.session_folder, &records, &store)
+        };
+        let mut plan = Plan::of(&records, direction, &here, &others)?;
         plan.notes.extend(outside(history, turns, site.workspace.root()));
+        plan.notes.extend(left_alone(&plan));
         let words = |turn: &Seq| {
             let said = history.iter().find(|event| event.seq() == Some(*turn));
             let text = said.and_then(|event| match event.fact() {
@@ -100,10 +109,9 @@ impl Rewind {
 
     /// Refuses what is not ours to change, unless the user said so, and what is lost in any case.
     pub fn check(&self, force: bool, site: &Site) -> Result<(), RewindError> {
-        if !self.plan.conflicts.is_empty() && !force {
-            let conflicts = self.plan.conflicts.iter();
-            let named = conflicts.map(|conflict| (conflict.change.path.clone(), conflict.reason));
-            return Err(RewindError::Changed(named.collect()));
+        let needs_force = self.needs_force();
+        if !needs_force.is_empty() && !force {
+            return Err(RewindError::Changed(needs_force));
         }
         let all = if force { self.plan.clone().forced() } else { self.plan.clone() };
         let occupied = in_the_way(&all, &site.workspace);
@@ -112,6 +120,14 @@ impl Rewind {
         }
         let lost = missing(&all, &Store::beside(&site.session_folder));
         if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
+    }
+
+    /// The files and folders that are changed only when the user insists, and why.
+    fn needs_force(&self) -> Vec<(PathBuf, Reason)> {
+        let conflicts = self.plan.conflicts.iter();
+        let files = conflicts.map(|conflict| (conflict.change.path.clone(), conflict.reason));
+        let folders = self.plan.command_folders.iter();
+        files.chain(folders.map(|folder| (folder.clone(), Reason::WhileCommandRan))).collect()
     }
 
     /// Changes the files; what follows is the fact for the Log.
@@ -127,7 +143,9 @@ impl Rewind {
 
     /// The fact that makes the conversation follow.
     pub fn fact(&self, restored: &Restored) -> Canonical {
-        let overwritten = self.plan.conflicts.iter().filter_map(|conflict| {
+        // What the Turns themselves left comes back with a redo.
+        let is_lost = |conflict: &&Conflict| conflict.reason != Reason::WhileCommandRan;
+        let overwritten = self.plan.conflicts.iter().filter(is_lost).filter_map(|conflict| {
             let Some(State::File { sha256, .. }) = &conflict.change.from else { return None };
             Some(json!({ "path": conflict.change.path.to_string_lossy(), "sha256": sha256 }))
         });
@@ -187,7 +205,7 @@ fn note_writers(
         let records = records.collect::<Result<Vec<_>, _>>()?;
         let store = Store::beside(&site.session_folder);
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
-        let plan = Plan::of(&records, Direction::Back, &here)?;
+        let plan = Plan::of(&records, Direction::Back, &here, &OtherSessions::default())?;
         if !plan.changes.is_empty() || !plan.conflicts.is_empty() {
             writers.insert(child);
         }
@@ -256,7 +274,7 @@ pub enum RewindError {
     NothingToUndo { wanted: usize, turns: usize },
     #[error("nothing was taken back, or the conversation went on since")]
     NothingToRedo,
-    #[error("{} {}", blame(.0), told(.0.iter().map(|(path, _)| path.as_path())))]
+    #[error("{}", blame(.0))]
     Changed(Vec<(PathBuf, Reason)>),
     #[error("something stands in the way: {}", told(.0.iter().map(PathBuf::as_path)))]
     Occupied(Vec<PathBuf>),
@@ -279,13 +297,43 @@ fn shares_files(events: &[SharedEvent]) -> bool {
     started.extra.get("workspace_mode").is_none_or(|mode| mode == "shared")
 }
 
-fn blame(conflicts: &[(PathBuf, Reason)]) -> &'static str {
-    let is_unsure = |(_, reason): &(PathBuf, Reason)| *reason == Reason::Unsure;
-    if conflicts.iter().all(is_unsure) {
-        "a Turn was cut off, and it or somebody else changed"
-    } else {
-        "somebody else changed"
+fn is_of_command(reason: Reason) -> bool {
+    reason == Reason::WhileCommandRan
+}
+
+fn blame(conflicts: &[(PathBuf, Reason)]) -> String {
+    let of = |is_meant: fn(Reason) -> bool| -> Vec<&Path> {
+        let meant = conflicts.iter().filter(|(_, reason)| is_meant(*reason));
+        meant.map(|(path, _)| path.as_path()).collect()
+    };
+    let groups = [
+        (
+            "somebody else changed",
+            of(|reason| matches!(reason, Reason::ChangedSince | Reason::ChangedBetween)),
+        ),
+        ("a Turn was cut off, and it or somebody else changed", of(|r| r == Reason::Unsure)),
+        ("changed while a command ran, by it or by another program:", of(is_of_command)),
+    ];
+    let named = groups.into_iter().filter(|(_, paths)| !paths.is_empty());
+    let named = named.map(|(words, paths)| format!("{words} {}", told(paths.into_iter())));
+    named.collect::<Vec<_>>().join("; ")
+}
+
+/// What is said of files that something else than these Turns changed meanwhile.
+fn left_alone(plan: &Plan) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !plan.foreign.is_empty() {
+        let named = told(plan.foreign.iter().map(PathBuf::as_path));
+        notes.push(format!("left as it is, because it changed between commands: {named}"));
     }
+    let sessions: BTreeSet<&str> = plan.claimed.iter().map(|(_, id)| id.as_str()).collect();
+    for session in sessions {
+        let of_session = plan.claimed.iter().filter(|(_, id)| id == session);
+        let paths: Vec<&Path> = of_session.map(|(path, _)| path.as_path()).collect();
+        let named = told(paths.into_iter());
+        notes.push(format!("left as it is, because Session {session} changed it: {named}"));
+    }
+    notes
 }
 
 fn told<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
@@ -309,14 +357,7 @@ impl Explain for RewindError {
     fn details(&self) -> Value {
         match self {
             Self::Changed(paths) => {
-                let path = |(path, reason): &(PathBuf, Reason)| {
-                    let when = match reason {
-                        Reason::ChangedSince => "since",
-                        Reason::ChangedBetween => "between",
-                        Reason::Unsure => "unsure",
-                    };
-                    json!({ "path": path.to_string_lossy(), "changed": when })
-                };
+                let path = |(path, reason): &(PathBuf, Reason)| json!({ "path": path.to_string_lossy(), "changed": reason.name() });
                 json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
             }
             Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths::as_texts(paths) }),
@@ -334,6 +375,9 @@ impl Explain for RewindError {
             }
             Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
             Self::NothingToRedo => "take Turns back with `pixir undo`",
+            Self::Changed(paths) if paths.iter().all(|(_, reason)| is_of_command(*reason)) => {
+                "look with --dry-run, then take that back too with --force"
+            }
             Self::Changed(_) => "look with --dry-run, then overwrite their changes with --force",
             Self::Occupied(_) => "move it elsewhere, then run this again",
             Self::Lost(_) => "take back fewer Turns with --turns",

@@ -28,7 +28,7 @@ pub enum Order {
     /// Takes Turns back, the last one where nothing else is said.
     Undo { turns: String },
     /// Brings back what was taken back.
-    Redo,
+    Redo { rest: String },
     /// Makes another Session from here.
     Fork,
 }
@@ -55,14 +55,14 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "undo",
         words: "Take back the last Turn, conversation and files",
-        hint: "number of Turns",
+        hint: "number of Turns, --force",
         order: |rest| Order::Undo { turns: rest.to_owned() },
     },
     Command {
         name: "redo",
         words: "Bring back what /undo took back",
-        hint: "",
-        order: |_| Order::Redo,
+        hint: "--force",
+        order: |rest| Order::Redo { rest: rest.to_owned() },
     },
     Command {
         name: "fork",

@@ -226,7 +226,6 @@ impl Deed {
         let lock = journal.write(&place).map_err(|error| trouble(&place, &error))?;
         let Journal { deed, .. } = journal;
         if let Some(tracker) = tracker {
-            note(tracker.before_command(), session_folder);
             deed.files().for_each(|path| note(tracker.before_write(path, None), path));
         }
         let mut done = Self { steps: Vec::new(), ..deed.clone() };
@@ -248,6 +247,11 @@ impl Deed {
         }
         if let Some(tracker) = tracker {
             deed.files().for_each(|path| note(tracker.after_change(path), path));
+            for step in &done.steps {
+                if let Step::Folder { path: RawPath(path), from, to } = step {
+                    note(tracker.folder_changed(path, *from, *to), path);
+                }
+            }
         }
         Ok(Done { deed, record: fact.1, journal: place, _lock: lock })
     }

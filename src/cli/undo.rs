@@ -22,7 +22,7 @@ use crate::projection;
 use crate::render::{Envelope, Paper, Signalled, clean, one_line};
 use crate::rewind::{Rewind, Site};
 use crate::session::{Manners, Session};
-use crate::snapshot::{Change, Direction, Limits};
+use crate::snapshot::{Change, Conflict, Direction, Limits, Plan, Reason};
 use crate::workspace::Workspace;
 
 /// How many files a person is shown.
@@ -34,9 +34,10 @@ const SHOWN: usize = 50;
     long_about = "Take back the last Turn of a Session, conversation and files together.\n\n\
         Files become what they were before the Turn: what Tools wrote, and what commands changed, made or \
         removed, with modes and links. git's own state, ignored files that only commands touched, and files over \
-        10 MB are left alone, which is said. What somebody else changed since is named and nothing happens, unless \
-        --force is given. The Log keeps everything, and `pixir redo` brings it back.",
-    after_long_help = "Examples:\n  pixir undo --dry-run\n  pixir undo --turns 3\n  \
+        10 MB are left alone, which is said. What changed between commands, or by another Session, stays. What changed while a \
+        command ran may be the work of another program, and what somebody else changed since is theirs: both are \
+        named and nothing happens, unless --force is given. The Log keeps everything, and `pixir redo` brings it back.",
+    after_long_help = "Examples:\n  pixir undo --dry-run\n  pixir undo --force\n  pixir undo --turns 3\n  \
         pixir undo 20260721T101112-abcdef"
 )]
 pub struct UndoArgs {
@@ -46,7 +47,7 @@ pub struct UndoArgs {
     /// Take back this many Turns
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
-    /// Overwrite what somebody else changed since
+    /// Take back also what changed while a command ran, and overwrite what somebody else changed since
     #[arg(long)]
     force: bool,
 }
@@ -102,7 +103,7 @@ fn rewind(
     let files = annex.as_ref().map_or(folder.as_path(), Annex::folder);
     let workspace = Workspace::open(files).map_err(|error| Report::from(&error))?;
     let session_folder = paths::session_folder(&folder, &id);
-    let site = Site { workspace, session_folder, limits: Limits::of(config.undo) };
+    let site = Site { workspace, session_folder, limits: Limits::of(config.undo), is_alone: false };
     if context.flags.dry_run {
         let rewind = look(&read, &site).map_err(|error| Report::from(&error))?;
         return Ok(told(&rewind, None, &id, kind, context));
@@ -165,32 +166,48 @@ fn preview(rewind: &Rewind, id: &SessionId) -> String {
     for (seq, words) in &rewind.turns {
         writeln!(text, "  #{seq} {}", one_line(words, 70)).ok();
     }
-    let conflicts = rewind.plan.conflicts.iter().map(|conflict| (&conflict.change, "!"));
-    let changes = rewind.plan.changes.iter().map(|change| (change, " "));
-    let all: Vec<(&Change, &str)> = conflicts.chain(changes).collect();
-    for (change, mark) in all.iter().take(SHOWN) {
+    show_files(&mut text, &rewind.plan);
+    for note in &rewind.plan.notes {
+        writeln!(text, "  note: {note}").ok();
+    }
+    text
+}
+
+/// The files and folders that change, what needs --force first.
+fn show_files(text: &mut String, plan: &Plan) {
+    let is_of_command = |conflict: &&Conflict| conflict.reason == Reason::WhileCommandRan;
+    let (of_commands, others): (Vec<&Conflict>, Vec<&Conflict>) =
+        plan.conflicts.iter().partition(is_of_command);
+    let line = |change: &Change, mark: &str| {
         let verb = match (&change.from, &change.to) {
             (_, None) => "remove ",
             (None, Some(_)) => "make   ",
             (Some(_), Some(_)) => "restore",
         };
-        writeln!(text, " {mark}{verb} {}", change.path.display()).ok();
-    }
+        format!(" {mark}{verb} {}\n", change.path.display())
+    };
+    let of_others = others.iter().map(|conflict| line(&conflict.change, "!"));
+    let files = of_commands.iter().map(|conflict| line(&conflict.change, "*"));
+    let folders = plan.command_folders.iter().map(|path| format!(" *folder  {}\n", path.display()));
+    let certain = plan.changes.iter().map(|change| line(change, " "));
+    let all: Vec<String> = of_others.chain(files).chain(folders).chain(certain).collect();
+    text.extend(all.iter().take(SHOWN).map(String::as_str));
     if all.len() > SHOWN {
         writeln!(text, "  and {} more files", all.len() - SHOWN).ok();
     }
     if all.is_empty() {
         text.push_str("  no file changes\n");
     }
-    if !rewind.plan.conflicts.is_empty() {
+    if !others.is_empty() {
         text.push_str(
             "  ! was, or may have been, changed by somebody else; --force overwrites it\n",
         );
     }
-    for note in &rewind.plan.notes {
-        writeln!(text, "  note: {note}").ok();
+    if !of_commands.is_empty() || !plan.command_folders.is_empty() {
+        text.push_str(
+            "  * changed while a command ran, by it or by another program; --force takes it back\n",
+        );
     }
-    text
 }
 
 fn told(
@@ -202,12 +219,20 @@ fn told(
 ) -> Exit {
     if context.flags.json {
         let change = |change: &Change| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
+        let conflict = |conflict: &Conflict| {
+            let mut told = change(&conflict.change);
+            told["changed"] = conflict.reason.name().into();
+            told
+        };
         let output = json!({
             "direction": kind,
             "dry_run": done.is_none(),
             "turns": rewind.turns.iter().map(|(seq, text)| json!({ "seq": seq, "text": text })).collect::<Vec<Value>>(),
             "changes": rewind.plan.changes.iter().map(change).collect::<Vec<Value>>(),
-            "conflicts": rewind.plan.conflicts.iter().map(|conflict| change(&conflict.change)).collect::<Vec<Value>>(),
+            "conflicts": rewind.plan.conflicts.iter().map(conflict).collect::<Vec<Value>>(),
+            "command_folders": paths::as_texts(&rewind.plan.command_folders),
+            "foreign": paths::as_texts(&rewind.plan.foreign),
+            "claimed": rewind.plan.claimed.iter().map(|(path, session)| json!({ "path": path.to_string_lossy(), "session_id": session })).collect::<Vec<Value>>(),
             "notes": rewind.plan.notes,
             "files": done,
         });

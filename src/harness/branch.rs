@@ -46,9 +46,15 @@ pub enum Done {
 
 impl Harness {
     /// Takes Turns back or brings them back, files and conversation, as `pixir undo` does. What
-    /// somebody else changed is named, and then nothing happens. No Turn may run meanwhile, nor may
+    /// somebody else changed, or what changed while a command ran, is named, and then nothing happens unless
+    /// the user insists with `force`. No Turn may run meanwhile, nor may
     /// children, which could write what was just taken back.
-    pub async fn rewind(&self, conversation: &Conversation, way: Way) -> Result<Rewound, Report> {
+    pub async fn rewind(
+        &self,
+        conversation: &Conversation,
+        way: Way,
+        force: bool,
+    ) -> Result<Rewound, Report> {
         let session = conversation.session();
         let children = self.children(conversation).await;
         let at_work = children.iter().filter(|view| !view.record.status.is_over());
@@ -62,8 +68,9 @@ impl Harness {
             workspace: settings.workspace.clone(),
             session_folder: settings.session_folder.clone(),
             limits: Limits::of(self.config.undo),
+            is_alone: false,
         };
-        let done = disk::work(move || take(&history, way, &site)).await;
+        let done = disk::work(move || take(&history, way, force, &site)).await;
         let (rewind, fact) =
             done.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
         session.record(fact).await.map_err(|error| Report::from(&error))?;
@@ -75,9 +82,11 @@ impl Harness {
             };
             (done, change.path.clone())
         };
+        let conflicts = rewind.plan.conflicts.iter().map(|conflict| &conflict.change);
+        let all = rewind.plan.changes.iter().chain(conflicts);
         Ok(Rewound {
             turns: rewind.turns.iter().map(|(_, words)| words.clone()).collect(),
-            files: rewind.plan.changes.iter().map(done).collect(),
+            files: all.map(done).collect(),
             notes: rewind.plan.notes,
         })
     }
@@ -111,6 +120,7 @@ fn busy(ids: &[&str]) -> Report {
 fn take(
     history: &History,
     way: Way,
+    force: bool,
     site: &Site,
 ) -> Result<(Rewind, crate::event::Canonical), Report> {
     let explain = |error: RewindError| Report::from(&error);
@@ -119,7 +129,7 @@ fn take(
         Way::Forward => Rewind::forward(history, site),
     };
     let rewind = rewind.map_err(explain)?;
-    rewind.check(false, site).map_err(explain)?;
+    rewind.check(force, site).map_err(explain)?;
     let restored = rewind.restore(site).map_err(explain)?;
     if let Some((path, reason)) = restored.failed.first() {
         let (count, path) = (restored.failed.len(), path.display());

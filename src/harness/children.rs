@@ -219,11 +219,11 @@ mod tests {
         assert_eq!(conversation.finished().await.unwrap(), Status::Done);
         let child = harness.children(&conversation).await.pop().unwrap().record;
         let back = crate::harness::Way::Back(1);
-        let refused = harness.rewind(&conversation, back).await.unwrap_err();
+        let refused = harness.rewind(&conversation, back, false).await.unwrap_err();
         assert_eq!(refused.kind, "busy");
         assert!(refused.message.contains(&child.id), "{}", refused.message);
         harness.cancel_children(&conversation).await;
-        assert_eq!(harness.rewind(&conversation, back).await.unwrap().turns, ["go"]);
+        assert_eq!(harness.rewind(&conversation, back, false).await.unwrap().turns, ["go"]);
     }
 
     /// A Session that was told to go.

@@ -1,11 +1,15 @@
 //! Snapshots: what the files of a Workspace were, so that a Turn can be taken back.
 //!
 //! Contents lie by their hash in `.pixir/snapshots` of the Workspace, shared by all Sessions. What
-//! belongs to a Turn is a Record beside the Log: the state of each file before a Tool wrote it,
-//! and a Manifest of everything before the first command and after the last. None of it is
-//! needed to read a Log; without it, less can be taken back, and that is said.
+//! belongs to a Turn is a Record beside the Log: the state of each file before and after a Tool wrote
+//! it, a Manifest of everything before the first command, and what differed in the surveys around
+//! each command. None of it is needed to read a Log; without it, less can be taken back, and that is
+//! said.
 
+mod claims;
 mod crew;
+mod delta;
+mod line;
 mod manifest;
 mod plan;
 mod record;
@@ -14,6 +18,7 @@ mod store;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod touches;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -21,9 +26,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use claims::OtherSessions;
 pub use manifest::Manifest;
-pub use plan::{Change, Direction, Plan, Reason};
-pub use record::{Record, Tracker, last_manifest};
+pub use plan::{Change, Conflict, Direction, Plan, Reason};
+pub use record::{Record, RunningCommand, Tracker, last_manifest};
 pub use restore::{Here, Restored, in_the_way, missing, restore, staying};
 pub use store::{Hold, Store};
 pub use survey::{Limits, Refused, Survey, state_of};

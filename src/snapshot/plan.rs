@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::record::{Line, Record, When};
-use super::{Hash, Manifest, RawPath, State, survey};
+use super::claims::OtherSessions;
+use super::record::Record;
+use super::touches::{Folder, Source, TurnChanges};
+use super::{Hash, Manifest, State};
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,20 @@ pub enum Reason {
     ChangedBetween,
     /// The Turn was cut off, and nobody can tell whether it was that or somebody else.
     Unsure,
+    /// It changed while a command of the Turn ran: by the command, or by another program.
+    WhileCommandRan,
+}
+
+impl Reason {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ChangedSince => "since",
+            Self::ChangedBetween => "between",
+            Self::Unsure => "unsure",
+            Self::WhileCommandRan => "while_command_ran",
+        }
+    }
 }
 
 /// All that is to be done.
@@ -51,6 +67,12 @@ pub struct Plan {
     pub remove: Vec<PathBuf>,
     /// Folders that get another mode.
     pub modes: Vec<(PathBuf, u32)>,
+    /// Folders among those that changed while a command of the Turn ran.
+    pub command_folders: Vec<PathBuf>,
+    /// What changed between commands, and is left as it is.
+    pub foreign: Vec<PathBuf>,
+    /// What another Session changed while a command ran, with the name of that Session; left as it is.
+    pub claimed: Vec<(PathBuf, String)>,
     /// What cannot be covered, for the user.
     pub notes: Vec<String>,
     /// The Turns that have no last look.
@@ -59,35 +81,7 @@ pub struct Plan {
 
 type States = BTreeMap<PathBuf, Option<State>>;
 
-/// What a folder is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Folder {
-    Absent,
-    Mode(u32),
-    /// It is there, as whoever made it made it.
-    There,
-}
-
-impl Manifest {
-    fn folder(&self, path: &Path) -> Folder {
-        self.folders.get(path).map_or(Folder::Absent, |mode| Folder::Mode(*mode))
-    }
-}
-
 type Folders = BTreeMap<PathBuf, Folder>;
-
-/// What a Turn did to files, from its first look to its last.
-#[derive(Debug, Default)]
-struct Deeds {
-    before: States,
-    after: States,
-    folders_before: Folders,
-    folders_after: Folders,
-    notes: Vec<String>,
-    /// What may have been done by somebody else after the Turn was cut off.
-    unsure: BTreeSet<PathBuf>,
-    is_cut_off: bool,
-}
 
 /// What a plan asks the world.
 pub trait World {
@@ -97,62 +91,145 @@ pub trait World {
     fn state(&self, path: &Path) -> io::Result<Option<State>>;
     /// What stands at each of these places now.
     fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>>;
-    /// Everything as it is now, for a Turn that was cut before its last look.
-    fn survey(&self) -> Option<Manifest>;
+    /// Files beside this one that a Tool wrote and had no time to give its name.
+    fn drafts(&self, path: &Path) -> Vec<PathBuf>;
+    /// Everything as it is now, these files included, for a Turn that was cut before its last survey.
+    fn survey(&self, touched: &[PathBuf]) -> Option<Manifest>;
+}
+
+/// The changes of several Turns, put together.
+#[derive(Debug, Default)]
+struct Total {
+    before: States,
+    after: States,
+    folders_before: Folders,
+    folders_after: Folders,
+    /// What something else changed between two changes of the Turns.
+    between: BTreeSet<PathBuf>,
+    /// What may have been changed by something else after a Turn was cut off.
+    unsure: BTreeSet<PathBuf>,
+    while_command_ran: BTreeSet<PathBuf>,
+}
+
+impl Total {
+    fn add(&mut self, changes: TurnChanges) {
+        for touch in changes.touches {
+            if self.after.get(&touch.path).is_some_and(|left| *left != touch.found) {
+                self.between.insert(touch.path.clone());
+            }
+            self.note_source(&touch.path, touch.source);
+            self.before.entry(touch.path.clone()).or_insert(touch.found);
+            self.after.insert(touch.path, touch.left);
+        }
+        for touch in changes.folders {
+            self.note_source(&touch.path, touch.source);
+            self.folders_before.entry(touch.path.clone()).or_insert(touch.found);
+            self.folders_after.insert(touch.path, touch.left);
+        }
+    }
+
+    fn note_source(&mut self, path: &Path, source: Source) {
+        match source {
+            Source::Turn => {}
+            Source::Command => drop(self.while_command_ran.insert(path.to_owned())),
+            Source::CutOff => drop(self.unsure.insert(path.to_owned())),
+        }
+    }
+
+    /// Why a file that is what the Turns left needs more than a yes to be taken back. Bringing it back
+    /// overwrites only what taking it back has written.
+    fn doubt(&self, path: &Path, direction: Direction) -> Option<Reason> {
+        if direction == Direction::Forward {
+            None
+        } else if self.between.contains(path) {
+            Some(Reason::ChangedBetween)
+        } else if self.unsure.contains(path) {
+            Some(Reason::Unsure)
+        } else {
+            self.while_command_ran.contains(path).then_some(Reason::WhileCommandRan)
+        }
+    }
 }
 
 impl Plan {
-    /// Plans for these Turns, the oldest first.
-    pub fn of(records: &[Record], direction: Direction, world: &dyn World) -> io::Result<Self> {
+    /// Plans for these Turns, the oldest first. What `others` claim is left as it is.
+    pub fn of(
+        records: &[Record],
+        direction: Direction,
+        world: &dyn World,
+        others: &OtherSessions,
+    ) -> io::Result<Self> {
         let mut plan = Self::default();
-        let (mut before, mut after) = (States::new(), States::new());
-        let (mut between, mut unsure) = (BTreeSet::new(), BTreeSet::new());
-        let (mut folders_before, mut folders_after) = (Folders::new(), Folders::new());
+        let mut total = Total::default();
+        let mut foreign = BTreeSet::new();
+        let mut claimed = BTreeMap::new();
         for record in records {
-            let deeds = Deeds::of(record, world);
-            for (path, found) in &deeds.before {
-                if after.get(path).is_some_and(|left| left != found) {
-                    between.insert(path.clone());
-                }
-                before.entry(path.clone()).or_insert_with(|| found.clone());
-            }
-            after.extend(deeds.after);
-            plan.notes.extend(deeds.notes);
-            plan.cut_off.extend(deeds.is_cut_off.then_some(record.turn));
-            unsure.extend(deeds.unsure);
-            for (path, found) in deeds.folders_before {
-                folders_before.entry(path).or_insert(found);
-            }
-            folders_after.extend(deeds.folders_after);
+            let mut changes = TurnChanges::of(record, world, others);
+            plan.notes.append(&mut changes.notes);
+            plan.cut_off.extend(changes.is_cut_off.then_some(record.turn));
+            foreign.append(&mut changes.foreign);
+            claimed.append(&mut changes.claimed);
+            total.add(changes);
         }
-        let (from, to) = match direction {
-            Direction::Back => (&after, &before),
-            Direction::Forward => (&before, &after),
-        };
-        let paths: Vec<&Path> = to.keys().map(PathBuf::as_path).collect();
-        for ((path, wanted), now) in to.iter().zip(world.states(&paths)?) {
-            if now == *wanted {
-                continue;
-            }
-            let expected = from.get(path).cloned().unwrap_or_default();
-            let change = Change { path: path.clone(), from: now, to: wanted.clone() };
-            let reason = if change.from != expected {
-                Some(Reason::ChangedSince)
-            } else if between.contains(path) {
-                Some(Reason::ChangedBetween)
-            } else {
-                unsure.contains(path).then_some(Reason::Unsure)
-            };
-            match reason {
-                Some(reason) => plan.conflicts.push(Conflict { change, reason }),
-                None => plan.changes.push(change),
-            }
-        }
+        let is_untouched = |path: &PathBuf| !total.before.contains_key(path);
+        plan.foreign = foreign.into_iter().filter(is_untouched).collect();
+        plan.claimed = claimed.into_iter().filter(|(path, _)| is_untouched(path)).collect();
+        plan.plan_files(&total, direction, world)?;
         match direction {
-            Direction::Back => plan.plan_folders(&folders_after, &folders_before),
-            Direction::Forward => plan.plan_folders(&folders_before, &folders_after),
+            Direction::Back => {
+                plan.plan_folders(&total.folders_after, &total.folders_before);
+                plan.name_command_folders(&total);
+            }
+            Direction::Forward => plan.plan_folders(&total.folders_before, &total.folders_after),
         }
         Ok(plan)
+    }
+
+    fn plan_files(
+        &mut self,
+        total: &Total,
+        direction: Direction,
+        world: &dyn World,
+    ) -> io::Result<()> {
+        let (from, to) = match direction {
+            Direction::Back => (&total.after, &total.before),
+            Direction::Forward => (&total.before, &total.after),
+        };
+        // What the Turns have brought back themselves needs nothing.
+        let is_other = |path: &&PathBuf| from.get(*path) != to.get(*path);
+        let paths: Vec<&Path> = to.keys().filter(is_other).map(PathBuf::as_path).collect();
+        for (path, now) in paths.iter().zip(world.states(&paths)?) {
+            let wanted = to.get(*path).cloned().unwrap_or_default();
+            if now == wanted {
+                continue;
+            }
+            let expected = from.get(*path).cloned().unwrap_or_default();
+            let change = Change { path: (*path).to_owned(), from: now, to: wanted };
+            let reason = if change.from == expected {
+                total.doubt(path, direction)
+            } else {
+                Some(Reason::ChangedSince)
+            };
+            match reason {
+                Some(reason) => self.conflicts.push(Conflict { change, reason }),
+                None => self.changes.push(change),
+            }
+        }
+        Ok(())
+    }
+
+    /// Names the folders that changed while a command ran, unless a file in them is named already.
+    fn name_command_folders(&mut self, total: &Total) {
+        let made = self.make.iter().map(|(path, _)| path);
+        let changed = self.modes.iter().map(|(path, _)| path);
+        let all: BTreeSet<&PathBuf> = made.chain(changed).chain(&self.remove).collect();
+        let is_named = |folder: &PathBuf| {
+            self.conflicts.iter().any(|conflict| conflict.change.path.starts_with(folder))
+        };
+        let named = all
+            .into_iter()
+            .filter(|folder| total.doubt(folder, Direction::Back).is_some() && !is_named(folder));
+        self.command_folders = named.cloned().collect();
     }
 
     /// Takes what is in conflict into the changes, because the user said so.
@@ -178,101 +255,5 @@ impl Plan {
             }
         }
         self.remove.reverse();
-    }
-}
-
-impl Deeds {
-    fn of(record: &Record, world: &dyn World) -> Self {
-        let mut deeds = Self::default();
-        let (mut base, mut end): (Option<Manifest>, Option<Manifest>) = (None, None);
-        let mut has_ended = false;
-        for line in &record.lines {
-            match line {
-                Line::Found { path, state, made } => {
-                    for RawPath(folder) in made {
-                        let found =
-                            base.as_ref().map_or(Folder::Absent, |base| base.folder(folder));
-                        deeds.folders_before.entry(folder.clone()).or_insert(found);
-                        deeds.folders_after.insert(folder.clone(), Folder::There);
-                    }
-                    let known = base.as_ref().and_then(|base| base.state(path.as_ref()));
-                    let state = known.or(state.as_ref()).cloned();
-                    deeds.before.entry(path.0.clone()).or_insert(state);
-                }
-                Line::Left { path, state } => {
-                    deeds.after.insert(path.0.clone(), state.clone());
-                }
-                Line::Surveyed { when, manifest } => match world.manifest(manifest) {
-                    Ok(manifest) if *when == When::Before => base = Some(manifest),
-                    Ok(manifest) => end = Some(manifest),
-                    Err(error) => deeds.notes.push(format!(
-                        "what commands changed is not known any more ({error}): only the changes \
-                         of file tools are covered"
-                    )),
-                },
-                Line::Ended => has_ended = true,
-                Line::NotSurveyed { reason, .. } => deeds.notes.push(format!(
-                    "what commands changed is not covered, only the changes of file tools: {reason}"
-                )),
-            }
-        }
-        deeds.is_cut_off = !has_ended && !record.lines.is_empty();
-        if deeds.is_cut_off {
-            deeds.notes.push(
-                "the Turn was cut off: what its commands changed and what was changed later by \
-                 somebody else cannot be told apart"
-                    .to_owned(),
-            );
-            end = end.or_else(|| base.as_ref().and_then(|_| world.survey()));
-        }
-        let Deeds { before, after, unsure, .. } = &mut deeds;
-        let unknown: Vec<PathBuf> =
-            before.keys().filter(|path| !after.contains_key(*path)).cloned().collect();
-        for path in unknown {
-            match world.state(&path) {
-                Ok(state) if !has_ended => {
-                    // It was about to be written; whether it was, nobody wrote down.
-                    unsure.insert(path.clone());
-                    after.insert(path, state);
-                }
-                // The Tool that looked at it did not change it.
-                _ => drop(before.remove(&path)),
-            }
-        }
-        let Some(base) = base else { return deeds };
-        let Some(end) = end else { return deeds };
-        deeds.compare(&base, &end);
-        deeds
-    }
-
-    fn compare(&mut self, base: &Manifest, end: &Manifest) {
-        let paths: BTreeSet<&PathBuf> = base.entries.keys().chain(end.entries.keys()).collect();
-        for path in paths {
-            let (found, left) = (base.state(path), end.state(path));
-            let is_kept = |manifest: &Manifest| !manifest.left_out.contains_key(path);
-            if found == left && !self.before.contains_key(path) || !is_kept(base) || !is_kept(end) {
-                continue;
-            }
-            // What a Tool left and what is there now may be two things.
-            let is_as_left = self.after.get(path).is_some_and(|known| known.as_ref() == left);
-            if self.is_cut_off && !is_as_left {
-                self.unsure.insert(path.clone());
-            }
-            self.before.entry(path.clone()).or_insert_with(|| found.cloned());
-            self.after.insert(path.clone(), left.cloned());
-        }
-        self.notes.extend(
-            survey::unkept(base, end).into_iter().map(|path| {
-                format!("{} changed, and is too large to be taken back", path.display())
-            }),
-        );
-        // What a Tool made may be gone again; in an ignored place it comes back with its file.
-        let made: Vec<PathBuf> = self.folders_before.keys().cloned().collect();
-        let surveyed = base.folders.keys().chain(end.folders.keys());
-        let changed = surveyed.filter(|path| base.folder(path) != end.folder(path)).cloned();
-        for path in changed.chain(made).collect::<BTreeSet<_>>() {
-            self.folders_after.insert(path.clone(), end.folder(&path));
-            self.folders_before.entry(path.clone()).or_insert(base.folder(&path));
-        }
     }
 }

@@ -6,41 +6,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
-
+use super::delta::ManifestDelta;
+use super::line::{Line, Seen, When};
 use super::survey::{self, Limits, Refused, Survey};
 use super::{Hash, Manifest, RawPath, State, Store};
 use crate::workspace::Workspace;
-
-/// Which end of a Turn's commands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum When {
-    Before,
-    After,
-}
-
-/// One line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Line {
-    /// What a Tool found before it wrote; `made` are folders that were not there.
-    Found {
-        path: RawPath,
-        state: Option<State>,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        made: Vec<RawPath>,
-    },
-    /// What it left.
-    Left { path: RawPath, state: Option<State> },
-    /// What a survey saw.
-    Surveyed { when: When, manifest: Hash },
-    /// Why there was none.
-    NotSurveyed { when: When, reason: String },
-    /// The Turn came to its end; without this line it was cut off.
-    Ended,
-}
 
 /// What is known of one Turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,51 +42,89 @@ impl Record {
         })
     }
 
-    /// A Turn goes on with work that belongs to it and comes behind its end: until it is closed again
-    /// it counts as cut off. What there is now is looked at, unless a command of it had that done.
+    /// The Workspace, Session and Turn that it was written in, unless it is old.
+    pub fn began(&self) -> Option<&Line> {
+        self.lines.first().filter(|line| matches!(line, Line::Began { .. }))
+    }
+
+    /// The files that Tools were about to write.
+    pub fn touched(&self) -> Vec<PathBuf> {
+        let touched = self.lines.iter().filter_map(|line| match line {
+            Line::Found { path, .. } => Some(path.0.clone()),
+            _ => None,
+        });
+        touched.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// What the last survey before this line saw; `read` finds Manifests that are kept.
+    pub fn manifest_before(
+        &self,
+        place: usize,
+        read: impl Fn(&Hash) -> io::Result<Manifest>,
+    ) -> io::Result<Option<Manifest>> {
+        let mut deltas = Vec::new();
+        for line in self.lines.get(..place).unwrap_or_default().iter().rev() {
+            let Line::CommandSurvey { seen, .. } = line else { continue };
+            match seen {
+                Seen::Changed(delta) => deltas.push(delta),
+                Seen::All(hash) => {
+                    let mut manifest = read(hash)?;
+                    deltas.iter().rev().for_each(|delta| delta.apply(&mut manifest));
+                    return Ok(Some(manifest));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a command may have run since the last survey.
+    fn is_running(&self) -> bool {
+        let last = self.lines.iter().rev().find_map(|line| match line {
+            Line::CommandSurvey { is_running, .. } => Some(*is_running),
+            Line::NotSurveyed { .. } => Some(false),
+            _ => None,
+        });
+        last.unwrap_or(false)
+    }
+
+    /// A Turn goes on with commands that belong to it and come behind its end: until it is closed again
+    /// it counts as cut off.
     pub fn reopen(session_folder: &Path, turn: u64, survey: &Survey<'_>) -> io::Result<Self> {
         let mut record = Self::read(session_folder, turn)?;
-        let is_last_look = |line: &Line| {
-            matches!(
-                line,
-                Line::Ended
-                    | Line::Surveyed { when: When::After, .. }
-                    | Line::NotSurveyed { when: When::After, .. }
-            )
-        };
-        record.lines.retain(|line| !is_last_look(line));
-        let is_base = |line: &Line| {
-            matches!(
-                line,
-                Line::Surveyed { when: When::Before, .. }
-                    | Line::NotSurveyed { when: When::Before, .. }
-            )
-        };
-        if !record.lines.iter().any(is_base) {
-            record.lines.push(looked(When::Before, survey)?);
+        record.lines.retain(|line| *line != Line::Ended);
+        if record.lines.is_empty() {
+            record.lines.push(began(survey.workspace, session_folder, turn));
         }
+        record.lines.push(surveyed(survey, &record.touched(), true)?);
         record.write(session_folder)?;
         Ok(record)
     }
 
-    /// Gives a Turn that was cut off the last look that it never had, so that what is taken back
+    /// Gives a Turn that was cut off the last survey that it never had, so that what is taken back
     /// now can be brought back.
     pub fn close(&mut self, session_folder: &Path, survey: &Survey<'_>) -> io::Result<()> {
-        let mut touched = BTreeSet::new();
+        if self.lines.contains(&Line::Ended) {
+            return Ok(());
+        }
+        let mut open = BTreeSet::new();
+        let mut is_old_survey_open = false;
         for line in &self.lines {
             match line {
-                Line::Found { path, .. } => drop(touched.insert(path.0.clone())),
-                Line::Ended => return Ok(()),
+                Line::Found { path, .. } => drop(open.insert(path.0.clone())),
+                Line::Left { path, .. } => drop(open.remove(&path.0)),
+                Line::Surveyed { when, .. } => is_old_survey_open = *when == When::Before,
                 _ => {}
             }
         }
-        for path in touched {
+        for path in open {
             let state = survey::state_of(survey.workspace, &path, Some(survey.store))?;
-            self.lines.push(Line::Left { path: RawPath(path), state });
+            self.lines.push(Line::Left { path: RawPath(path), state, at: now() });
         }
-        let has_base = |line: &Line| matches!(line, Line::Surveyed { when: When::Before, .. });
-        if self.lines.iter().any(has_base) {
-            self.lines.push(looked(When::After, survey)?);
+        if is_old_survey_open {
+            self.lines.push(looked(When::After, survey, &[])?);
+        }
+        if self.is_running() {
+            self.lines.push(surveyed(survey, &self.touched(), false)?);
         }
         self.lines.push(Line::Ended);
         self.write(session_folder)
@@ -152,31 +162,45 @@ struct Shared {
     store: Store,
     limits: Limits,
     session_folder: PathBuf,
+    /// Held during a survey: one after another, each differs from the one before.
+    surveying: Mutex<()>,
     state: Mutex<Following>,
 }
 
 #[derive(Debug, Default)]
 struct Following {
     turn: Option<u64>,
+    has_begun: bool,
     /// What Tools have written in this Turn.
     touched: BTreeSet<PathBuf>,
+    /// The same, since the last survey.
+    touched_since: BTreeSet<PathBuf>,
     is_surveyed: bool,
+    /// Why there are no further surveys in this Turn.
+    refused: Option<String>,
+    /// Whether a command may have run since the last survey.
+    is_running: bool,
+    /// How many commands run now, those in the background included.
+    commands: usize,
     /// The last Manifest, so that unchanged files are not read again.
     last: Option<Known>,
 }
 
-/// A Manifest that was kept, and how.
+/// A Manifest, and under which hash and length it is in the store, if it is.
 #[derive(Debug, Clone)]
 struct Known {
     manifest: Arc<Manifest>,
-    hash: Hash,
-    length: u64,
+    kept: Option<(Hash, u64)>,
 }
 
-impl Known {
-    /// A Manifest that equals this one is already kept, unless somebody cleared it away.
-    fn is(&self, manifest: &Manifest, store: &Store) -> bool {
-        *self.manifest == *manifest && store.renew(&self.hash, self.length)
+/// A command that runs, until this is dropped.
+#[derive(Debug)]
+pub struct RunningCommand(Tracker);
+
+impl Drop for RunningCommand {
+    fn drop(&mut self) {
+        let mut following = self.0.following();
+        following.commands = following.commands.saturating_sub(1);
     }
 }
 
@@ -184,15 +208,15 @@ impl Tracker {
     /// Follows a Session that has this folder.
     pub fn new(workspace: Workspace, session_folder: PathBuf, limits: Limits) -> Self {
         let store = Store::beside(&session_folder);
-        let state = Mutex::default();
-        Self(Arc::new(Shared { workspace, store, limits, session_folder, state }))
+        let (surveying, state) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { workspace, store, limits, session_folder, surveying, state }))
     }
 
     /// A Turn begins.
     pub fn begin(&self, turn: u64) {
         let mut following = self.following();
-        let last = following.last.take();
-        *following = Following { turn: Some(turn), last, ..Following::default() };
+        let (last, commands) = (following.last.take(), following.commands);
+        *following = Following { turn: Some(turn), last, commands, ..Following::default() };
     }
 
     /// A Tool is about to write here: `content` is what it found, with its mode.
@@ -200,7 +224,7 @@ impl Tracker {
         let Some(turn) = self.following().turn else { return Ok(()) };
         let _hold = self.0.store.hold()?;
         let state = match content {
-            _ if self.is_of_this_turn(path) => None,
+            _ if self.is_of_running_command(path) => None,
             Some(_) => self.kept(content)?,
             // What a Tool does not take for a file may stand there all the same.
             None => survey::state_of(&self.0.workspace, path, Some(&self.0.store))?,
@@ -209,17 +233,24 @@ impl Tracker {
             Some(_) => Vec::new(),
             None => self.missing_above(path),
         };
-        self.following().touched.insert(path.to_owned());
-        self.note(turn, &Line::Found { path: RawPath(path.to_owned()), state, made })
+        {
+            let mut following = self.following();
+            following.touched.insert(path.to_owned());
+            following.touched_since.insert(path.to_owned());
+        }
+        let path = RawPath(path.to_owned());
+        self.append(turn, &Line::Found { path, state, made, at: now() })
     }
 
-    /// Whether a file was made by a command of this Turn: the survey would have seen it.
-    fn is_of_this_turn(&self, path: &Path) -> bool {
+    /// Whether a file was made by a command that still runs: the survey before it would have seen it.
+    fn is_of_running_command(&self, path: &Path) -> bool {
         let following = self.following();
         let is_known = |Known { manifest, .. }: &Known| {
             manifest.state(path).is_some() || manifest.left_out.contains_key(path)
         };
-        let is_new = following.is_surveyed && !following.last.as_ref().is_some_and(is_known);
+        let is_new = following.is_running
+            && !following.touched.contains(path)
+            && !following.last.as_ref().is_some_and(is_known);
         drop(following);
         is_new && survey::sees(&self.0.workspace, path)
     }
@@ -229,7 +260,7 @@ impl Tracker {
         let Some(turn) = self.following().turn else { return Ok(()) };
         let _hold = self.0.store.hold()?;
         let state = self.kept(content)?;
-        self.note(turn, &Line::Left { path: RawPath(path.to_owned()), state })
+        self.append(turn, &Line::Left { path: RawPath(path.to_owned()), state, at: now() })
     }
 
     /// Something may have changed here; what it is now is looked at.
@@ -237,83 +268,132 @@ impl Tracker {
         let Some(turn) = self.following().turn else { return Ok(()) };
         let _hold = self.0.store.hold()?;
         let state = survey::state_of(&self.0.workspace, path, Some(&self.0.store))?;
-        self.note(turn, &Line::Left { path: RawPath(path.to_owned()), state })
+        self.append(turn, &Line::Left { path: RawPath(path.to_owned()), state, at: now() })
     }
 
-    /// Whether a command that runs now would be the first one of its Turn.
-    pub fn wants_survey(&self) -> bool {
-        let following = self.following();
-        following.turn.is_some() && !following.is_surveyed
+    /// Pixir itself made or removed a folder, or gave it another mode; `None` means that it does not exist.
+    pub fn folder_changed(
+        &self,
+        path: &Path,
+        from: Option<u32>,
+        to: Option<u32>,
+    ) -> io::Result<()> {
+        let Some(turn) = self.following().turn else { return Ok(()) };
+        self.append(turn, &Line::Folder { path: RawPath(path.to_owned()), from, to })
     }
 
-    /// A command is about to run; the first one of a Turn is worth a survey.
+    /// A command starts; it runs until the answer is dropped.
+    pub fn command_started(&self) -> RunningCommand {
+        self.following().commands += 1;
+        RunningCommand(self.clone())
+    }
+
+    /// Surveys the Workspace before a command. What has changed since the survey before was changed by
+    /// something else, unless another command still ran.
     pub fn before_command(&self) -> io::Result<()> {
-        let turn = {
-            let mut following = self.following();
-            let Some(turn) = following.turn.filter(|_| !following.is_surveyed) else {
-                return Ok(());
-            };
-            following.is_surveyed = true;
-            turn
-        };
-        self.survey(turn, When::Before).map(drop)
+        let _alone = self.surveying();
+        let Some(turn) = self.turn_to_survey() else { return Ok(()) };
+        self.survey(turn, true)
     }
 
-    /// The Turn ends: what its commands left is noted. Says why, when it cannot be.
-    pub fn end(&self) -> io::Result<Option<String>> {
-        let (turn, touched, is_surveyed) = {
-            let mut following = self.following();
-            let Some(turn) = following.turn.take() else { return Ok(None) };
-            (turn, std::mem::take(&mut following.touched), following.is_surveyed)
+    /// Surveys the Workspace after a command, unless none has run since the survey before.
+    pub fn after_command(&self) -> io::Result<()> {
+        let _alone = self.surveying();
+        let Some(turn) = self.turn_to_survey() else { return Ok(()) };
+        let (is_needed, still_runs) = {
+            let following = self.following();
+            (following.is_running, following.commands > 0)
         };
-        if touched.is_empty() && !is_surveyed {
-            return Ok(None);
+        if is_needed { self.survey(turn, still_runs) } else { Ok(()) }
+    }
+
+    /// The Turn ends: what commands that still run have done so far is noted. Says why, when what
+    /// commands changed is not known.
+    pub fn end(&self) -> io::Result<Option<String>> {
+        let _alone = self.surveying();
+        let (turn, is_running, has_begun) = {
+            let following = self.following();
+            let Some(turn) = following.turn else { return Ok(None) };
+            (turn, following.is_running, following.has_begun)
+        };
+        let surveyed = if is_running { self.survey(turn, false) } else { Ok(()) };
+        let refused = {
+            let mut following = self.following();
+            following.turn = None;
+            following.refused.take()
+        };
+        surveyed?;
+        if has_begun {
+            self.note(turn, &Line::Ended)?;
         }
-        let mut refused = None;
-        if is_surveyed {
-            refused = self.survey(turn, When::After)?;
-            let last = self.following().last.clone();
-            let is_there = |path: &&PathBuf| {
-                last.as_ref().is_some_and(|last| last.manifest.state(path).is_some())
-            };
-            for path in touched.iter().filter(|path| !is_there(path)) {
-                // It is ignored, or a command has removed it.
-                let state = survey::state_of(&self.0.workspace, path, Some(&self.0.store))?;
-                self.note(turn, &Line::Left { path: RawPath(path.clone()), state })?;
-            }
-        }
-        self.note(turn, &Line::Ended)?;
         Ok(refused)
     }
 
-    fn survey(&self, turn: u64, when: When) -> io::Result<Option<String>> {
+    /// The Turn that runs, unless surveys are refused in it.
+    fn turn_to_survey(&self) -> Option<u64> {
+        let following = self.following();
+        following.turn.filter(|_| following.refused.is_none())
+    }
+
+    fn survey(&self, turn: u64, is_running: bool) -> io::Result<()> {
+        let surveyed = self.try_survey(turn, is_running);
+        let reason = match &surveyed {
+            Ok(None) => return Ok(()),
+            Ok(Some(refused)) => refused.clone(),
+            Err(error) => error.to_string(),
+        };
+        let when = {
+            let mut following = self.following();
+            following.is_running = false;
+            following.refused = Some(reason.clone());
+            if following.is_surveyed { When::After } else { When::Before }
+        };
+        let noted = self.append(turn, &Line::NotSurveyed { when, reason });
+        surveyed.and(noted)
+    }
+
+    /// Takes a survey and notes what it saw; the answer is why it was refused.
+    fn try_survey(&self, turn: u64, is_running: bool) -> io::Result<Option<String>> {
         let Shared { workspace, store, limits, .. } = &*self.0;
+        let started = now();
         let _hold = store.hold()?;
-        let known = self.following().last.clone();
+        let (known, is_first, touched, named) = {
+            let mut following = self.following();
+            let named = std::mem::take(&mut following.touched_since);
+            let touched: Vec<PathBuf> = following.touched.iter().cloned().collect();
+            (following.last.clone(), !following.is_surveyed, touched, named)
+        };
         // Without one of our own there may be one of another Session.
         let read = if known.is_none() { last_manifest(store) } else { None };
         let before = known.as_ref().map(|known| &*known.manifest).or(read.as_ref());
-        match (Survey { workspace, store, limits: *limits }).take(before) {
-            Ok(manifest) => {
-                let same = known.filter(|known| known.is(&manifest, store));
-                let known = if let Some(known) = same {
-                    known
-                } else {
-                    let (hash, length) = keep_as_last(&manifest, store)?;
-                    Known { manifest: Arc::new(manifest), hash, length }
-                };
-                let hash = known.hash;
-                self.following().last = Some(known);
-                self.note(turn, &Line::Surveyed { when, manifest: hash })?;
-                Ok(None)
+        let survey = Survey { workspace, store, limits: *limits };
+        let manifest = match survey.take_with(before, &touched) {
+            Ok(manifest) => manifest,
+            Err(Refused::Keep { source, .. }) => return Err(source),
+            Err(refused) => return Ok(Some(refused.to_string())),
+        };
+        let (seen, known) = match known.filter(|_| !is_first) {
+            Some(known) => {
+                let delta = ManifestDelta::between(&known.manifest, &manifest, &named);
+                (Seen::Changed(delta), known.followed_by(manifest))
             }
-            Err(Refused::Keep { source, .. }) => Err(source),
-            Err(refused) => {
-                let reason = refused.to_string();
-                self.note(turn, &Line::NotSurveyed { when, reason: reason.clone() })?;
-                Ok(Some(reason))
+            None => {
+                let same = self.following().last.clone();
+                let same = same.and_then(|same| same.kept_as(&manifest, store));
+                let known = same.map_or_else(|| Known::keep(manifest, store), Ok)?;
+                let (hash, _) = known.kept.unwrap_or((Hash([0; 32]), 0));
+                (Seen::All(hash), known)
             }
+        };
+        {
+            let mut following = self.following();
+            following.last = Some(known);
+            following.is_surveyed = true;
+            following.is_running = is_running;
         }
+        let ended = now();
+        self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
+        Ok(None)
     }
 
     fn kept(&self, content: Option<(&[u8], u32)>) -> io::Result<Option<State>> {
@@ -341,14 +421,72 @@ impl Tracker {
         OpenOptions::new().append(true).create(true).mode(0o600).open(place)?.write_all(&text)
     }
 
+    /// Notes a line, behind the one that every Record begins with.
+    fn append(&self, turn: u64, line: &Line) -> io::Result<()> {
+        let has_begun = std::mem::replace(&mut self.following().has_begun, true);
+        if !has_begun {
+            self.note(turn, &began(&self.0.workspace, &self.0.session_folder, turn))?;
+        }
+        self.note(turn, line)
+    }
+
+    fn surveying(&self) -> MutexGuard<'_, ()> {
+        self.0.surveying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn following(&self) -> MutexGuard<'_, Following> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Known {
+    fn keep(manifest: Manifest, store: &Store) -> io::Result<Self> {
+        let kept = keep_as_last(&manifest, store)?;
+        Ok(Self { manifest: Arc::new(manifest), kept: Some(kept) })
+    }
+
+    /// This one, when an equal Manifest is in the store already and was not cleared away.
+    fn kept_as(self, manifest: &Manifest, store: &Store) -> Option<Self> {
+        let (hash, length) = self.kept?;
+        (*self.manifest == *manifest && store.renew(&hash, length)).then_some(self)
+    }
+
+    /// A later Manifest, which is not kept unless it is equal.
+    fn followed_by(self, manifest: Manifest) -> Self {
+        if *self.manifest == manifest {
+            self
+        } else {
+            Self { manifest: Arc::new(manifest), kept: None }
+        }
+    }
+}
+
+fn began(workspace: &Workspace, session_folder: &Path, turn: u64) -> Line {
+    let session = session_folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Line::Began { workspace: RawPath(workspace.root().to_owned()), session, turn }
+}
+
+/// Nanoseconds since the epoch.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A survey outside of a running Turn, as a line.
+fn surveyed(survey: &Survey<'_>, touched: &[PathBuf], is_running: bool) -> io::Result<Line> {
+    let started = now();
+    let when = if is_running { When::Before } else { When::After };
+    Ok(match looked(when, survey, touched)? {
+        Line::Surveyed { manifest, .. } => {
+            Line::CommandSurvey { seen: Seen::All(manifest), is_running, started, ended: now() }
+        }
+        other => other,
+    })
+}
+
 /// What a look at the Workspace came to. What nobody could look at must not be taken for nothing.
-fn looked(when: When, survey: &Survey<'_>) -> io::Result<Line> {
-    match survey.take(last_manifest(survey.store).as_ref()) {
+fn looked(when: When, survey: &Survey<'_>, touched: &[PathBuf]) -> io::Result<Line> {
+    match survey.take_with(last_manifest(survey.store).as_ref(), touched) {
         Ok(manifest) => {
             let (manifest, _) = keep_as_last(&manifest, survey.store)?;
             Ok(Line::Surveyed { when, manifest })

@@ -321,8 +321,23 @@ impl super::plan::World for Here<'_> {
         let seen: Vec<io::Result<Vec<_>>> = spread(&pieces, look);
         Ok(seen.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
-    fn survey(&self) -> Option<super::Manifest> {
+    fn drafts(&self, path: &Path) -> Vec<PathBuf> {
+        let Some(name) = path.file_name() else { return Vec::new() };
+        // `.<beginning of the name>.<16 hex>.pixir-new`
+        let is_draft = |other: &std::ffi::OsString| {
+            let middle = other.to_str().and_then(|other| other.strip_prefix('.'));
+            let middle = middle.and_then(|rest| rest.strip_suffix(".pixir-new"));
+            middle.and_then(|middle| middle.rsplit_once('.')).is_some_and(|(shown, random)| {
+                name.as_bytes().starts_with(shown.as_bytes())
+                    && random.len() == 16
+                    && random.bytes().all(|byte| byte.is_ascii_hexdigit())
+            })
+        };
+        let names = self.workspace.names_beside(path).into_iter().filter(is_draft);
+        names.map(|name| path.with_file_name(name)).collect()
+    }
+    fn survey(&self, touched: &[PathBuf]) -> Option<super::Manifest> {
         let (workspace, store, limits) = (self.workspace, self.store, self.limits);
-        survey::Survey { workspace, store, limits }.take(None).ok()
+        survey::Survey { workspace, store, limits }.take_with(None, touched).ok()
     }
 }

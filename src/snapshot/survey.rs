@@ -171,6 +171,19 @@ impl Survey<'_> {
         Ok(Manifest { entries, folders, left_out, unread: not_read.into_iter().collect() })
     }
 
+    /// The same, with these files even when they are ignored.
+    pub fn take_with(
+        &self,
+        known: Option<&Manifest>,
+        files: &[PathBuf],
+    ) -> Result<Manifest, Refused> {
+        let mut manifest = self.take(known)?;
+        let is_unseen = |path: &&PathBuf| !manifest.entries.contains_key(*path);
+        let ignored: Vec<PathBuf> = files.iter().filter(is_unseen).cloned().collect();
+        self.add(&mut manifest, &ignored)?;
+        Ok(manifest)
+    }
+
     fn names(&self) -> Result<(Vec<Found>, Unread), Refused> {
         let stop = Stop::after(self.limits.time);
         let everything = Walk {

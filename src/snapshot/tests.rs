@@ -129,6 +129,15 @@ impl Yard {
         self.tracker.after_write(&name, Some((&new, mode(&path)))).unwrap();
     }
 
+    /// A command that runs as long as this takes.
+    fn run(&mut self, command: impl FnOnce(&mut Self)) {
+        let running = self.tracker.command_started();
+        self.tracker.before_command().unwrap();
+        command(self);
+        drop(running);
+        self.tracker.after_command().unwrap();
+    }
+
     /// A Turn of tools and commands.
     fn turn(&mut self, seq: u64) {
         self.tracker.begin(seq);
@@ -136,10 +145,11 @@ impl Yard {
             if self.random.bool() {
                 self.tool();
             } else {
-                self.tracker.before_command().unwrap();
-                for _ in 0..self.random.usize(1..4) {
-                    self.command();
-                }
+                self.run(|yard| {
+                    for _ in 0..yard.random.usize(1..4) {
+                        yard.command();
+                    }
+                });
             }
         }
         self.tracker.end().unwrap();
@@ -151,18 +161,26 @@ impl Yard {
             turns.iter().map(|turn| Record::read(&folder, *turn).unwrap()).collect();
         let store = self.store();
         let here = Here { workspace: &self.workspace, store: &store, limits: limits() };
-        Plan::of(&records, direction, &here).unwrap()
+        Plan::of(&records, direction, &here, &OtherSessions::default()).unwrap()
     }
 
     fn store(&self) -> Store {
         Store::new(crate::paths::snapshots(self.workspace.root()))
     }
 
-    fn carry_out(&self, plan: &Plan) {
-        assert_eq!(plan.conflicts, [], "nobody else was here");
-        let restored = restore(plan, &self.workspace, &self.store());
+    fn carry_out(&self, plan: Plan) {
+        let is_of_command = |conflict: &Conflict| conflict.reason == Reason::WhileCommandRan;
+        assert!(plan.conflicts.iter().all(is_of_command), "nobody else was here: {plan:?}");
+        let restored = restore(&plan.forced(), &self.workspace, &self.store());
         assert_eq!(restored.failed, []);
     }
+}
+
+/// The files of a plan that need force, and why.
+fn reasons(plan: &Plan) -> Vec<(&str, Reason)> {
+    let named = |conflict: &Conflict| conflict.reason;
+    let conflicts = plan.conflicts.iter();
+    conflicts.map(|one| (one.change.path.to_str().unwrap(), named(one))).collect()
 }
 
 fn limits() -> Limits {
@@ -184,28 +202,33 @@ fn random_workspaces_come_back_exactly_and_go_forward_again() {
         }
         let undone = yard.random.usize(1..=turns.len());
         let back = &turns[turns.len() - undone..];
-        yard.carry_out(&yard.plan(back, Direction::Back));
+        yard.carry_out(yard.plan(back, Direction::Back));
         assert_eq!(yard.picture(), pictures[turns.len() - undone], "seed {seed}, back {back:?}");
-        yard.carry_out(&yard.plan(back, Direction::Forward));
+        let forward = yard.plan(back, Direction::Forward);
+        assert_eq!(forward.conflicts, [], "what was taken back comes back without force");
+        yard.carry_out(forward);
         assert_eq!(yard.picture(), pictures[turns.len()], "seed {seed}, forward {back:?}");
     }
 }
 
 #[test]
 fn what_somebody_else_changed_is_named_and_kept() {
-    let yard = Yard::new(1);
+    let mut yard = Yard::new(1);
     fs::write(yard.path("mine"), "one\n").unwrap();
     fs::write(yard.path("theirs"), "one\n").unwrap();
     yard.tracker.begin(1);
-    yard.tracker.before_command().unwrap();
-    fs::write(yard.path("mine"), "two\n").unwrap();
-    fs::write(yard.path("theirs"), "two\n").unwrap();
+    yard.run(|yard| {
+        fs::write(yard.path("mine"), "two\n").unwrap();
+        fs::write(yard.path("theirs"), "two\n").unwrap();
+    });
     yard.tracker.end().unwrap();
     fs::write(yard.path("theirs"), "three\n").unwrap();
     let plan = yard.plan(&[1], Direction::Back);
-    let named: Vec<_> = plan.conflicts.iter().map(|conflict| &conflict.change.path).collect();
-    assert_eq!(named, [Path::new("theirs")]);
-    assert_eq!(plan.changes.len(), 1);
+    assert_eq!(
+        reasons(&plan),
+        [("mine", Reason::WhileCommandRan), ("theirs", Reason::ChangedSince)]
+    );
+    assert_eq!(plan.changes, []);
     let restored = restore(&plan.forced(), &yard.workspace, &yard.store());
     assert_eq!(restored, Restored { files: 2, failed: Vec::new() });
     assert_eq!(fs::read_to_string(yard.path("theirs")).unwrap(), "one\n");
@@ -225,4 +248,145 @@ fn what_is_too_much_is_said() {
     let plan = yard.plan(&[1], Direction::Back);
     assert_eq!(plan.changes, []);
     assert!(plan.notes.iter().any(|note| note.contains("not covered")), "{:?}", plan.notes);
+}
+
+#[test]
+fn what_changes_between_two_commands_is_not_the_turns() {
+    let mut yard = Yard::new(1);
+    for name in ["mine", "saved", "both"] {
+        fs::write(yard.path(name), "one\n").unwrap();
+    }
+    yard.tracker.begin(1);
+    yard.run(|yard| {
+        fs::write(yard.path("mine"), "two\n").unwrap();
+        fs::write(yard.path("both"), "two\n").unwrap();
+    });
+    fs::write(yard.path("saved"), "by a person\n").unwrap();
+    fs::write(yard.path("both"), "by a person\n").unwrap();
+    fs::create_dir(yard.path("folder")).unwrap();
+    yard.run(|yard| fs::write(yard.path("both"), "three\n").unwrap());
+    fs::write(yard.path("later"), "by a person\n").unwrap();
+    yard.tracker.end().unwrap();
+    let plan = yard.plan(&[1], Direction::Back);
+    assert_eq!(
+        reasons(&plan),
+        [("both", Reason::ChangedBetween), ("mine", Reason::WhileCommandRan)]
+    );
+    assert_eq!(plan.foreign, [Path::new("saved")]);
+    assert_eq!((&plan.changes[..], &plan.remove[..]), (&[][..], &[][..]));
+}
+
+#[test]
+fn what_changes_while_a_background_command_runs_needs_force_until_it_ends() {
+    let mut yard = Yard::new(1);
+    fs::write(yard.path("tool"), "one\n").unwrap();
+    yard.tracker.begin(1);
+    let background = yard.tracker.command_started();
+    yard.run(|_| {});
+    fs::write(yard.path("by_background"), "1\n").unwrap();
+    let mode = fs::metadata(yard.path("tool")).unwrap().mode();
+    yard.tracker.before_write(Path::new("tool"), Some((b"one\n", mode))).unwrap();
+    fs::write(yard.path("tool"), "two\n").unwrap();
+    yard.tracker.after_write(Path::new("tool"), Some((b"two\n", mode))).unwrap();
+    // A file tool writes what the command in the background made.
+    let its_mode = fs::metadata(yard.path("by_background")).unwrap().mode();
+    yard.tracker.before_write(Path::new("by_background"), Some((b"1\n", its_mode))).unwrap();
+    fs::write(yard.path("by_background"), "2\n").unwrap();
+    yard.tracker.after_write(Path::new("by_background"), Some((b"2\n", its_mode))).unwrap();
+    fs::write(yard.path("late"), "1\n").unwrap();
+    drop(background);
+    yard.tracker.after_command().unwrap();
+    fs::write(yard.path("saved"), "by a person\n").unwrap();
+    yard.run(|_| {});
+    yard.tracker.end().unwrap();
+    let plan = yard.plan(&[1], Direction::Back);
+    assert_eq!(reasons(&plan), [("late", Reason::WhileCommandRan)]);
+    let certain: Vec<&Path> = plan.changes.iter().map(|change| change.path.as_path()).collect();
+    assert_eq!(certain, [Path::new("by_background"), Path::new("tool")]);
+    assert_eq!(plan.changes[0].to, None, "it was not there before the Turn");
+    assert_eq!(plan.foreign, [Path::new("saved")]);
+}
+
+#[test]
+fn what_another_session_changed_meanwhile_is_its_own() {
+    let mut yard = Yard::new(1);
+    for name in ["mine", "by_tool", "by_command", "earlier"] {
+        fs::write(yard.path(name), "one\n").unwrap();
+    }
+    let folder = yard.path(".pixir/sessions/other");
+    let other = Tracker::new(yard.workspace.clone(), folder, limits());
+    let write = |yard: &Yard, name: &str| {
+        let mode = fs::metadata(yard.path(name)).unwrap().mode();
+        other.before_write(Path::new(name), Some((b"one\n", mode))).unwrap();
+        fs::write(yard.path(name), "theirs\n").unwrap();
+        other.after_write(Path::new(name), Some((b"theirs\n", mode))).unwrap();
+    };
+    other.begin(7);
+    write(&yard, "earlier");
+    yard.tracker.begin(1);
+    yard.run(|yard| {
+        fs::write(yard.path("mine"), "two\n").unwrap();
+        // Written earlier by the other Session, and now by this one.
+        fs::write(yard.path("earlier"), "two\n").unwrap();
+        write(yard, "by_tool");
+        let running = other.command_started();
+        other.before_command().unwrap();
+        fs::write(yard.path("by_command"), "theirs\n").unwrap();
+        fs::create_dir(yard.path("their_folder")).unwrap();
+        drop(running);
+        other.after_command().unwrap();
+    });
+    yard.tracker.end().unwrap();
+    other.end().unwrap();
+    let own = yard.path(".pixir/sessions/s");
+    let record = [Record::read(&own, 1).unwrap()];
+    let store = yard.store();
+    let others = OtherSessions::read(&own, &record, &store);
+    let here = Here { workspace: &yard.workspace, store: &store, limits: limits() };
+    let plan = Plan::of(&record, Direction::Back, &here, &others).unwrap();
+    assert_eq!(
+        reasons(&plan),
+        [("earlier", Reason::WhileCommandRan), ("mine", Reason::WhileCommandRan)]
+    );
+    let claimed: Vec<_> = plan.claimed.iter().map(|(path, id)| (path.as_path(), &**id)).collect();
+    assert_eq!(claimed, [(Path::new("by_command"), "other"), (Path::new("by_tool"), "other")]);
+    assert_eq!(plan.remove, [] as [PathBuf; 0]);
+    // The copy of the Record in a fork claims nothing.
+    let fork = yard.path(".pixir/sessions/fork/snapshots");
+    fs::create_dir_all(&fork).unwrap();
+    fs::copy(own.join("snapshots/1.ndjson"), fork.join("5.ndjson")).unwrap();
+    let again = OtherSessions::read(&own, &record, &store);
+    assert_eq!(Plan::of(&record, Direction::Back, &here, &again).unwrap(), plan);
+}
+
+#[test]
+fn an_old_record_means_what_it_meant() {
+    let yard = Yard::new(1);
+    let (mine, store) = (yard.path("mine"), yard.store());
+    fs::write(&mine, "one\n").unwrap();
+    let manifest = |yard: &Yard| {
+        let survey = Survey { workspace: &yard.workspace, store: &store, limits: limits() };
+        survey.take(None).unwrap().keep(&store).unwrap().0
+    };
+    let before = manifest(&yard);
+    fs::write(&mine, "two\n").unwrap();
+    fs::write(yard.path("made"), "made\n").unwrap();
+    let after = manifest(&yard);
+    let text = format!(
+        "{{\"surveyed\":{{\"when\":\"before\",\"manifest\":\"{before}\"}}}}\n\
+         {{\"surveyed\":{{\"when\":\"after\",\"manifest\":\"{after}\"}}}}\n\"ended\"\n"
+    );
+    let folder = yard.path(".pixir/sessions/s/snapshots");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("1.ndjson"), text).unwrap();
+    let plan = yard.plan(&[1], Direction::Back);
+    assert_eq!((plan.changes.len(), &plan.conflicts[..]), (2, &[][..]));
+    // Checks that belong to the Turn come behind its end.
+    let survey = Survey { workspace: &yard.workspace, store: &store, limits: limits() };
+    let mut record = Record::reopen(&yard.path(".pixir/sessions/s"), 1, &survey).unwrap();
+    fs::write(yard.path("checked"), "1\n").unwrap();
+    record.close(&yard.path(".pixir/sessions/s"), &survey).unwrap();
+    let plan = yard.plan(&[1], Direction::Back);
+    assert_eq!(reasons(&plan), [("checked", Reason::WhileCommandRan)]);
+    assert_eq!(plan.changes.len(), 2);
 }

@@ -18,9 +18,12 @@ use super::handle::Handle;
 use super::lifeline::Stdin;
 use super::output::Output;
 use super::{Signals, ToolContext, ToolError, ToolOutput};
+use crate::disk;
 use crate::error::Kind;
 use crate::event::Canonical;
 use crate::history::History;
+use crate::sandbox::Profile;
+use crate::snapshot::{RunningCommand, Tracker};
 
 /// How many commands that have ended are remembered with their output.
 const REMEMBERED: usize = 16;
@@ -109,7 +112,10 @@ impl Background {
         known.last += 1;
         let (number, id) = (known.last, format!("b{}", known.last));
         let handle = Arc::new(Handle::new(id, &errand, context.cancel.child_token(), sender));
-        let task = tokio::spawn(attend(errand, context, stdin, Arc::clone(&handle)));
+        let tracker = context.tracker.as_ref();
+        let tracker = tracker.filter(|_| context.confinement != Profile::ReadOnly);
+        let running = tracker.map(Tracker::command_started);
+        let task = tokio::spawn(attend(errand, context, stdin, Arc::clone(&handle), running));
         let attended =
             Attended { handle: Arc::clone(&handle), _task: AbortOnDropHandle::new(task) };
         known.commands.insert(number, attended);
@@ -187,7 +193,13 @@ impl Known {
 }
 
 /// Runs a command to its end, whoever looks.
-async fn attend(errand: Errand, context: ToolContext, stdin: Stdin, handle: Arc<Handle>) {
+async fn attend(
+    errand: Errand,
+    context: ToolContext,
+    stdin: Stdin,
+    handle: Arc<Handle>,
+    running: Option<RunningCommand>,
+) {
     let farewell = Farewell(handle);
     let handle = &farewell.0;
     // Its call is over soon; a task that held the bus would keep listeners waiting for more.
@@ -217,6 +229,15 @@ async fn attend(errand: Errand, context: ToolContext, stdin: Stdin, handle: Arc<
     };
     let collected = output.finish().await;
     handle.close_stdin().await;
+    if let (Some(tracker), Some(running)) = (context.tracker.clone(), running)
+        && let Ok(Err(error)) = disk::work(move || {
+            drop(running);
+            tracker.after_command()
+        })
+        .await
+    {
+        tracing::warn!(%error, "what a background command left is not kept");
+    }
     handle.ring.end(match ran {
         Ok(ran) => {
             let telling = Telling {

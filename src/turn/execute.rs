@@ -21,7 +21,7 @@ use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
 use crate::session::SessionError;
-use crate::snapshot::Tracker;
+use crate::snapshot::RunningCommand;
 use crate::tool::{
     AnyTool, Desk, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
 };
@@ -193,9 +193,9 @@ impl Turn {
             summary: self.settings.secrets.clean(&plan.summary).into_owned(),
             waiting: None,
         }));
-        if plan.effect == Effect::Execute && context.confinement != Profile::ReadOnly {
-            self.look_around().await;
-        }
+        let may_change_files =
+            plan.effect == Effect::Execute && context.confinement != Profile::ReadOnly;
+        let surveyed = if may_change_files { self.survey_before().await } else { None };
         let started = std::time::Instant::now();
         let running = tool.run(args, context);
         let patience = async {
@@ -204,21 +204,36 @@ impl Turn {
         };
         let outcome = tokio::select! {
             biased;
-            outcome = running => outcome,
-            () = patience => return Ok((fact, None)),
+            outcome = running => Some(outcome),
+            () = patience => None,
         };
         tracing::info!(tool = %fact.name, ms = started.elapsed().as_millis(), "ran");
-        Ok((fact, Some(outcome)))
+        self.survey_after(surveyed).await;
+        Ok((fact, outcome))
     }
 
-    /// Keeps what all files are before the first command of the Turn.
-    async fn look_around(&self) {
-        let tracker = self.settings.tracker.clone();
-        let Some(tracker) = tracker.filter(Tracker::wants_survey) else { return };
+    /// Surveys all files before a command.
+    async fn survey_before(&self) -> Option<RunningCommand> {
+        let tracker = self.settings.tracker.clone()?;
+        let running = tracker.command_started();
         match disk::work(move || tracker.before_command()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "what files were is not kept"),
             Err(error) => tracing::warn!(%error, "what files were is not kept"),
+        }
+        Some(running)
+    }
+
+    /// Surveys them again after it: what changes before the next command is not the Turn's.
+    async fn survey_after(&self, running: Option<RunningCommand>) {
+        let (Some(tracker), Some(running)) = (self.settings.tracker.clone(), running) else {
+            return;
+        };
+        drop(running);
+        match disk::work(move || tracker.after_command()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "what a command left is not kept"),
+            Err(error) => tracing::warn!(%error, "what a command left is not kept"),
         }
     }
 

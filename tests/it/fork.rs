@@ -75,7 +75,7 @@ async fn a_fork_of_a_fork_has_the_same_root_and_can_be_taken_back() {
     let log = house.workspace().join(format!(".pixir/sessions/{grandchild}.ndjson"));
     let first = fs::read_to_string(log).unwrap().lines().next().unwrap().to_owned();
     assert!(first.contains(r#""deny_write":["secret/**"]"#), "bounds are inherited: {first}");
-    house.pixir(&["undo", grandchild]).exits(0);
+    house.pixir(&["undo", grandchild, "--force"]).exits(0);
     assert_eq!(house.read("a.txt"), "old\n");
 
     // The family, drawn.

@@ -124,6 +124,7 @@ mod trust;
 mod turn;
 /// Turns taken back and brought back.
 mod undo;
+mod undo_others;
 /// Graphs of steps.
 mod workflows;
 /// Commands of every shape, ended in every way.

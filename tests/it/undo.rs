@@ -79,7 +79,9 @@ async fn a_turn_is_taken_back_with_its_files_and_brought_back() {
     }
     assert_eq!(picture(&house.workspace()), after, "a preview changes nothing");
 
-    house.pixir(&["undo"]).exits(0);
+    house.pixir(&["undo"]).exits(1);
+    assert_eq!(picture(&house.workspace()), after, "what commands changed needs --force");
+    house.pixir(&["undo", "--force"]).exits(0);
     assert_eq!(picture(&house.workspace()), before);
     let again = house.pixir(&["redo", "--json"]).exits(0);
     let again: Value = serde_json::from_str(&again.out).unwrap();
@@ -87,7 +89,7 @@ async fn a_turn_is_taken_back_with_its_files_and_brought_back() {
     assert_eq!(picture(&house.workspace()), after);
     house.pixir(&["redo"]).exits(1);
 
-    house.pixir(&["undo"]).exits(0);
+    house.pixir(&["undo", "--force"]).exits(0);
     house.pixir(&["resume", "--last", "what did I say?"]).exits(0);
     let requests = house.requests();
     let last = requests.last().unwrap();
@@ -177,8 +179,11 @@ async fn a_turn_that_was_killed_is_taken_back_only_when_the_user_insists() {
     // It was a mistake; nothing is lost.
     house.pixir(&["redo"]).exits(0);
     assert_eq!(picture(&house.workspace()), before);
-    // Now everything is known, so nobody has to insist again.
-    house.pixir(&["undo"]).exits(0);
+    // Now everything is known; what changed while a command ran is still not certain.
+    let refused = house.pixir(&["undo"]).exits(1);
+    assert!(refused.err.contains("changed while a command ran"), "{}", refused.err);
+    assert!(!refused.err.contains("cut off"), "{}", refused.err);
+    house.pixir(&["undo", "--force"]).exits(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,18 +205,19 @@ async fn what_stands_in_the_way_is_named_before_anything_changes() {
     house.write("gone/mine", "mine\n");
     house.write("deep", "now a file\n");
     let before = picture(&house.workspace());
-    for args in [&["undo"][..], &["undo", "--force"]] {
+    let words = ["changed while a command ran", "something stands in the way: deep, gone"];
+    for (args, words) in [&["undo"][..], &["undo", "--force"]].into_iter().zip(words) {
         let refused = house.pixir(args).exits(1);
-        assert!(refused.err.contains("something stands in the way: deep, gone"), "{}", refused.err);
+        assert!(refused.err.contains(words), "{}", refused.err);
         assert_eq!(picture(&house.workspace()), before, "nothing was touched");
     }
     fs::remove_file(house.workspace().join("deep")).unwrap();
     fs::remove_dir_all(house.workspace().join("gone")).unwrap();
-    house.pixir(&["undo"]).exits(0);
+    house.pixir(&["undo", "--force"]).exits(0);
     assert_eq!((house.read("gone"), house.read("deep/one")), ("here\n".into(), "1\n".into()));
     // A folder that the Turn itself made is not in the way.
     house.pixir(&["resume", "--last", "go on"]).exits(0);
-    house.pixir(&["undo"]).exits(0);
+    house.pixir(&["undo", "--force"]).exits(0);
     assert_eq!(house.read("file"), "a file\n");
 }
 
@@ -227,7 +233,7 @@ async fn more_files_than_are_synced_one_by_one_come_back_too() {
     let before = picture(&house.workspace());
     house.pixir(&["change it"]).exits(0);
     let after = picture(&house.workspace());
-    let told = house.pixir(&["undo"]).exits(0);
+    let told = house.pixir(&["undo", "--force"]).exits(0);
     assert!(told.out.contains("100 files changed"), "{}", told.out);
     assert_eq!(picture(&house.workspace()), before);
     house.pixir(&["redo"]).exits(0);
@@ -302,7 +308,7 @@ async fn random_workspaces_come_back_and_go_forward_again() {
             pictures.push(picture(&house.workspace()));
         }
         let undone = random.usize(1..=turns);
-        let told = house.pixir(&["undo", "--turns", &undone.to_string()]).exits(0);
+        let told = house.pixir(&["undo", "--force", "--turns", &undone.to_string()]).exits(0);
         let place = format!("seed {seed}, number {number}, {undone} of {turns}: {}", told.out);
         assert_eq!(picture(&house.workspace()), pictures[turns - undone], "undo, {place}");
         house.pixir(&["redo"]).exits(0);

@@ -12,26 +12,41 @@ const NAMED: usize = 50;
 
 impl Actor {
     /// Takes Turns back; in words for the user, as everything here.
-    pub(super) async fn undo(&mut self, turns: &str) -> String {
+    pub(super) async fn undo(&mut self, rest: &str) -> String {
+        let (turns, force) = without_force(rest);
         let count = if turns.is_empty() { Some(1) } else { turns.parse().ok() };
         match count.filter(|count| *count > 0) {
-            Some(count) => self.rewind(Way::Back(count)).await,
-            None => {
-                "\u{26a0} `/undo` takes a number of Turns, or nothing for the last one.".to_owned()
-            }
+            Some(count) => self.rewind(Way::Back(count), force).await,
+            None => "\u{26a0} `/undo` takes a number of Turns, or nothing for the last one, and `--force`."
+                .to_owned(),
         }
     }
 
-    pub(super) async fn rewind(&mut self, way: Way) -> String {
-        match self.harness.rewind(&self.conversation, way).await {
+    pub(super) async fn redo(&mut self, rest: &str) -> String {
+        match without_force(rest) {
+            ("", force) => self.rewind(Way::Forward, force).await,
+            _ => "\u{26a0} `/redo` takes nothing but `--force`.".to_owned(),
+        }
+    }
+
+    async fn rewind(&mut self, way: Way, force: bool) -> String {
+        match self.harness.rewind(&self.conversation, way, force).await {
             Ok(rewound) => told(&rewound, way),
             Err(report) => {
-                // The flags of the terminal are not to be had here.
+                let command = match way {
+                    Way::Back(_) => "undo",
+                    Way::Forward => "redo",
+                };
                 let files = report.details.get("files").and_then(|files| files.as_array());
                 let mut words = format!("\u{26a0} Nothing was changed: {}.", report.message);
                 if files.is_some_and(|files| !files.is_empty()) {
                     let id = &self.id;
-                    write!(words, " In a terminal, `pixir undo {id} --dry-run` shows more.").ok();
+                    write!(words, " In a terminal, `pixir {command} {id} --dry-run` shows more.")
+                        .ok();
+                    let may_be_forced = |file: &serde_json::Value| file.get("changed").is_some();
+                    if files.is_some_and(|files| files.iter().any(may_be_forced)) {
+                        write!(words, " `/{command}` with `--force` changes these too.").ok();
+                    }
                 }
                 words
             }
@@ -51,6 +66,13 @@ impl Actor {
              or with `pixir resume {id}`; this one goes on as it is."
         )
     }
+}
+
+/// What is said besides `--force`, and whether that is.
+fn without_force(rest: &str) -> (&str, bool) {
+    let rest = rest.trim();
+    let others = rest.strip_suffix("--force").or_else(|| rest.strip_prefix("--force"));
+    others.map_or((rest, false), |others| (others.trim(), true))
 }
 
 fn told(rewound: &Rewound, way: Way) -> String {

@@ -20,7 +20,7 @@ use crate::acp::ticket::Ticket;
 use crate::acp::to_acp::{self, Attached, Renderer};
 use crate::error::Report;
 use crate::event::Canonical;
-use crate::harness::{Change, Way};
+use crate::harness::Change;
 use crate::rpc::Fault;
 
 /// Clients need a moment after the answer before they know the Session that it names.
@@ -218,7 +218,7 @@ impl Actor {
             }
             Order::Model { name } => (Wish::Model(name), None),
             Order::Undo { turns } => return Obeyed::Answer(self.undo(&turns).await),
-            Order::Redo => return Obeyed::Answer(self.rewind(Way::Forward).await),
+            Order::Redo { rest } => return Obeyed::Answer(self.redo(&rest).await),
             Order::Fork => return Obeyed::Answer(self.fork().await),
         };
         let changed = match wish.change(&self.conversation, models) {

@@ -154,13 +154,21 @@ impl Stage {
         bundle: &mut Bundle,
         halt: &CancellationToken,
     ) -> Result<Vec<PathBuf>, Report> {
+        let running = self.tracker.as_ref().map(Tracker::command_started);
         if let Some(tracker) = self.tracker.clone()
             && let Ok(Err(error)) = disk::work(move || tracker.before_command()).await
         {
             tracing::warn!(%error, "what files were before the checks is not kept");
         }
         let before = self.survey().await;
-        self.verify(step, None, None, bundle, halt).await?;
+        let verified = self.verify(step, None, None, bundle, halt).await;
+        drop(running);
+        if let Some(tracker) = self.tracker.clone()
+            && let Ok(Err(error)) = disk::work(move || tracker.after_command()).await
+        {
+            tracing::warn!(%error, "what files were after the checks is not kept");
+        }
+        verified?;
         let looked = match before {
             Ok(before) => self.survey().await.map(|now| before.changed_in(&now)),
             Err(reason) => Err(reason),

@@ -161,11 +161,13 @@ impl Stage {
                 .plan
                 .conflicts
                 .iter()
-                // A Turn that was cut off did not say how it left them; they are in its set, and
-                // nobody touched them since.
+                // What a Turn left when it was cut off, or while a command ran, is not certain; but these
+                // are in the step's set, and nobody touched them since.
                 .filter(|conflict| {
                     let path = site.workspace.root().join(&conflict.change.path);
-                    conflict.reason != Reason::Unsure || pulse::is_younger(&path, until)
+                    let may_be_own =
+                        matches!(conflict.reason, Reason::Unsure | Reason::WhileCommandRan);
+                    !may_be_own || pulse::is_younger(&path, until)
                 })
                 .map(|conflict| conflict.change.path.to_string_lossy().into_owned())
                 .collect();
@@ -237,6 +239,8 @@ impl Stage {
             workspace: self.workspace.clone(),
             session_folder: crate::paths::session_folder(self.logs(), child),
             limits: Limits::of(self.family.config().undo),
+            // Steps that run at the same time have sets that do not overlap.
+            is_alone: true,
         }
     }
 }

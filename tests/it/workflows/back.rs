@@ -144,7 +144,7 @@ async fn checks_of_a_merge_that_change_other_files_make_it_partial() {
     assert_eq!(status_of(&output, "after"), "held");
     assert!(output.to_string().contains("keep.txt, new.txt"), "{output}");
     let session = output["session_id"].as_str().unwrap();
-    house.pixir(&["undo", session]).exits(0);
+    house.pixir(&["undo", session, "--force"]).exits(0);
     assert_eq!(house.read("keep.txt"), "kept\n");
 }
 

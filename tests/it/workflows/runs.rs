@@ -367,15 +367,28 @@ async fn a_step_writes_within_its_set_or_not_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial() {
     let house = house(|told| match (told.step(), told.turn) {
-        ("one", 0) => Reply::calls("bash", json!({"command": "true"})),
+        ("one", 0) => {
+            // Another program, while the command runs.
+            let (ready, stray) =
+                (told.workspace.join("docs/ready"), told.workspace.join("stray.txt"));
+            std::thread::spawn(move || {
+                while !ready.exists() {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                std::fs::write(stray, "who?").unwrap();
+            });
+            let wait = "touch docs/ready; until [ -e stray.txt ]; do sleep 0.02; done";
+            Reply::calls("bash", json!({ "command": wait }))
+        }
         ("one", _) => {
-            // Somebody else, as far as anybody knows.
-            std::fs::write(told.workspace.join("stray.txt"), "who?").unwrap();
+            // After the command it is not the step's.
+            std::fs::write(told.workspace.join("later.txt"), "who?").unwrap();
             Reply::says(READY)
         }
         _ => Reply::says(READY),
     })
     .await;
+    std::fs::create_dir(house.workspace().join("docs")).unwrap();
     let output = run(
         &house,
         &workflow(json!([
@@ -390,7 +403,7 @@ async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial
     );
     assert_eq!(status_of(&output, "two"), "held");
     let summary = decided(&root_log(&house.workspace()), "one")["summary"].to_string();
-    assert!(summary.contains("stray.txt"), "{summary}");
+    assert!(summary.contains("stray.txt") && !summary.contains("later.txt"), "{summary}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -113,6 +113,23 @@ const CASES: &[Case] = &[
             assert!(told.stop() == "end_turn" && told.text().contains('\u{26a0}'), "{told:?}");
         }
     }),
+    case("/undo takes back what changed while a command ran only with --force", |scene| {
+        let mut probe = scene.other(&["--auto"], json!({}));
+        let session = probe.session(&scene.workspace());
+        let file = scene.workspace().join("by_command.txt");
+        let command = r#"call bash {"command": "echo made > by_command.txt"}"#;
+        turn(&mut probe, &session, &play("make it", &[command]));
+        assert!(file.is_file());
+        let told = turn(&mut probe, &session, "/undo").text();
+        assert!(told.contains("changed while a command ran") && file.is_file(), "{told}");
+        assert!(told.contains("`/undo` with `--force`"), "{told}");
+        let told = turn(&mut probe, &session, "/undo 1 --force").text();
+        assert!(told.contains("removed `by_command.txt`") && !file.exists(), "{told}");
+        turn(&mut probe, &session, "/redo");
+        assert!(file.is_file());
+        let odd = turn(&mut probe, &session, "/redo 3").text();
+        assert!(odd.contains("takes nothing but"), "{odd}");
+    }),
     case("/fork names another Session that knows what this one knew", |scene| {
         let session = scene.session();
         scene.turn(&session, "the word is tulip » say noted");

@@ -1,0 +1,116 @@
+//! The difference between two Manifests, small enough to stand in a Record.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::manifest::{Entry, Look};
+use super::{Manifest, RawPath, State, survey};
+
+/// What is different in a later Manifest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestDelta {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileDelta>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<FolderDelta>,
+    /// Files that changed and are too large to be kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_kept: Vec<RawPath>,
+}
+
+/// A file or link; a state of `None` means that it does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileDelta {
+    pub path: RawPath,
+    pub from: Option<State>,
+    pub to: Option<State>,
+}
+
+/// A folder by its mode; `None` means that it does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderDelta {
+    pub path: RawPath,
+    pub from: Option<u32>,
+    pub to: Option<u32>,
+}
+
+impl ManifestDelta {
+    /// What changed from one Manifest to a later one. The files in `named` are listed even when they
+    /// are the same in both, as long as one of the Manifests has them.
+    pub fn between(before: &Manifest, after: &Manifest, named: &BTreeSet<PathBuf>) -> Self {
+        let files = differing(&before.entries, &after.entries, |path, found, left| {
+            let is_other = found.map(|entry| &entry.state) != left.map(|entry| &entry.state);
+            is_other || named.contains(path)
+        });
+        let is_kept = |path: &&PathBuf| {
+            !before.left_out.contains_key(*path) && !after.left_out.contains_key(*path)
+        };
+        let file = |path: &PathBuf| FileDelta {
+            path: RawPath(path.clone()),
+            from: before.state(path).cloned(),
+            to: after.state(path).cloned(),
+        };
+        let folders = differing(&before.folders, &after.folders, |_, found, left| found != left);
+        let folder = |path: &PathBuf| FolderDelta {
+            path: RawPath(path.clone()),
+            from: before.folders.get(path).copied(),
+            to: after.folders.get(path).copied(),
+        };
+        Self {
+            files: files.into_iter().filter(is_kept).map(file).collect(),
+            folders: folders.into_iter().map(folder).collect(),
+            not_kept: survey::unkept(before, after).into_iter().map(RawPath).collect(),
+        }
+    }
+
+    /// The later Manifest, as far as states and modes go: how its files looked is not known.
+    pub fn apply(&self, manifest: &mut Manifest) {
+        let look = Look { size: 0, mode: 0, inode: 0, modified: i128::MIN, changed: i128::MIN };
+        for FileDelta { path, to, .. } in &self.files {
+            manifest.left_out.remove(&path.0);
+            match to {
+                Some(state) => {
+                    let entry = Entry { state: state.clone(), look };
+                    manifest.entries.insert(path.0.clone(), entry);
+                }
+                None => drop(manifest.entries.remove(&path.0)),
+            }
+        }
+        for FolderDelta { path, to, .. } in &self.folders {
+            match to {
+                Some(mode) => drop(manifest.folders.insert(path.0.clone(), *mode)),
+                None => drop(manifest.folders.remove(&path.0)),
+            }
+        }
+        for RawPath(path) in &self.not_kept {
+            // Its entry would be compared with what nothing is known of.
+            manifest.entries.remove(path);
+            manifest.left_out.insert(path.clone(), look);
+        }
+    }
+}
+
+/// The keys of both maps, in order, whose values are different.
+fn differing<'m, V>(
+    before: &'m BTreeMap<PathBuf, V>,
+    after: &'m BTreeMap<PathBuf, V>,
+    is_other: impl Fn(&Path, Option<&V>, Option<&V>) -> bool,
+) -> Vec<&'m PathBuf> {
+    let mut found = before.iter().peekable();
+    let mut left = after.iter().peekable();
+    let mut paths = Vec::new();
+    loop {
+        let next = match (found.peek(), left.peek()) {
+            (Some((one, _)), Some((other, _))) => (*one).min(*other),
+            (Some((path, _)), None) | (None, Some((path, _))) => *path,
+            (None, None) => return paths,
+        };
+        let old = found.next_if(|(path, _)| *path == next).map(|(_, value)| value);
+        let new = left.next_if(|(path, _)| *path == next).map(|(_, value)| value);
+        if is_other(next, old, new) {
+            paths.push(next);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What one Turn changed, read from its Record, and who made each change.
+//!
+//! The lines between two surveys are one interval. While a command ran in it, what differs and was not
+//! written by a file tool changed "while a command ran"; in any other interval something else than the
+//! Turn changed it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::claims::OtherSessions;
+use super::delta::{FileDelta, FolderDelta, ManifestDelta};
+use super::line::{Line, Seen, When};
+use super::plan::World;
+use super::record::Record;
+use super::{Hash, Manifest, RawPath, State};
+
+/// Who made a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The Turn: a file tool, a merge, or anything in an old Record.
+    Turn,
+    /// A command, or something else while one ran.
+    Command,
+    /// The Turn or anything else, because the Turn was cut off.
+    CutOff,
+}
+
+/// One change of a file or link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touch {
+    pub path: PathBuf,
+    pub found: Option<State>,
+    pub left: Option<State>,
+    pub source: Source,
+}
+
+/// What a folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Folder {
+    Absent,
+    Mode(u32),
+    /// It exists, with the mode that whoever made it gave it.
+    There,
+}
+
+impl Folder {
+    fn of(mode: Option<u32>) -> Self {
+        mode.map_or(Self::Absent, Self::Mode)
+    }
+}
+
+/// One change of a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderTouch {
+    pub path: PathBuf,
+    pub found: Folder,
+    pub left: Folder,
+    pub source: Source,
+}
+
+/// All changes of a Turn; those of one path are in their order.
+#[derive(Debug, Default)]
+pub struct TurnChanges {
+    pub touches: Vec<Touch>,
+    pub folders: Vec<FolderTouch>,
+    /// What changed between two commands, and by no file tool of the Turn.
+    pub foreign: BTreeSet<PathBuf>,
+    /// What another Session changed while a command ran, and that Session.
+    pub claimed: BTreeMap<PathBuf, String>,
+    pub notes: Vec<String>,
+    pub is_cut_off: bool,
+}
+
+/// What may have changed files since the last survey.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interval {
+    /// No command.
+    Idle,
+    /// A command, since this moment.
+    Running { started: u64 },
+    /// All of the Turn, in an old Record.
+    Old(Hash),
+}
+
+/// A write of a file tool since the last survey; nothing is known of how an open one ended.
+#[derive(Debug, Default)]
+struct ToolWrite {
+    found: Option<State>,
+    left: Option<Option<State>>,
+}
+
+/// Reads a Record line by line.
+struct Reader<'a> {
+    record: &'a Record,
+    world: &'a dyn World,
+    others: &'a OtherSessions,
+    changes: TurnChanges,
+    interval: Interval,
+    writes: BTreeMap<PathBuf, Vec<ToolWrite>>,
+}
+
+impl TurnChanges {
+    /// Reads what a Record tells.
+    pub fn of(record: &Record, world: &dyn World, others: &OtherSessions) -> Self {
+        let mut reader = Reader {
+            record,
+            world,
+            others,
+            changes: Self::default(),
+            interval: Interval::Idle,
+            writes: BTreeMap::new(),
+        };
+        for (place, line) in record.lines.iter().enumerate() {
+            reader.read(place, line);
+        }
+        reader.finish()
+    }
+
+    fn add(&mut self, path: &Path, found: Option<State>, left: Option<State>, source: Source) {
+        if found != left {
+            self.touches.push(Touch { path: path.to_owned(), found, left, source });
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}
+
+impl Reader<'_> {
+    fn read(&mut self, place: usize, line: &Line) {
+        match line {
+            Line::Found { path, state, made, .. } => {
+                for RawPath(folder) in made {
+                    self.changes.folders.push(FolderTouch {
+                        path: folder.clone(),
+                        found: Folder::Absent,
+                        left: Folder::There,
+                        source: Source::Turn,
+                    });
+                }
+                let writes = self.writes.entry(path.0.clone()).or_default();
+                // One that was never finished changed nothing.
+                writes.retain(|write| write.left.is_some());
+                writes.push(ToolWrite { found: state.clone(), left: None });
+            }
+            Line::Left { path, state, .. } => self.left(path.as_ref(), state.as_ref()),
+            Line::Folder { path, from, to } => self.changes.folders.push(FolderTouch {
+                path: path.0.clone(),
+                found: Folder::of(*from),
+                left: Folder::of(*to),
+                source: Source::Turn,
+            }),
+            Line::CommandSurvey { seen, is_running, started, ended } => {
+                self.surveyed(place, seen, *ended);
+                self.interval = if *is_running {
+                    Interval::Running { started: *started }
+                } else {
+                    Interval::Idle
+                };
+            }
+            Line::Surveyed { when: When::Before, manifest } => {
+                self.interval = Interval::Old(*manifest);
+            }
+            Line::Surveyed { when: When::After, manifest } => {
+                match self.world.manifest(manifest) {
+                    Ok(end) => self.end_old(&end, Source::Turn),
+                    Err(error) => self.lost(&error),
+                }
+                self.interval = Interval::Idle;
+            }
+            Line::NotSurveyed { reason, .. } => {
+                self.changes.note(format!(
+                    "what commands changed is not covered, only the changes of file tools: {reason}"
+                ));
+                self.interval = Interval::Idle;
+            }
+            Line::Began { .. } | Line::Ended => {}
+        }
+    }
+
+    fn left(&mut self, path: &Path, state: Option<&State>) {
+        let left = Some(state.cloned());
+        let writes = self.writes.entry(path.to_owned()).or_default();
+        if let Some(write) = writes.last_mut() {
+            write.left = left;
+            return;
+        }
+        let of_path = |touch: &&Touch| touch.path == path;
+        let last = self.changes.touches.iter().rev().find(of_path);
+        let found = last.map_or_else(|| state.cloned(), |touch| touch.left.clone());
+        writes.push(ToolWrite { found, left });
+    }
+
+    /// Ends an interval with a survey.
+    fn surveyed(&mut self, place: usize, seen: &Seen, ended: u64) {
+        let delta = match (seen, self.interval) {
+            (Seen::Changed(delta), _) => delta.clone(),
+            (Seen::All(hash), Interval::Running { .. }) => {
+                let read = |hash: &Hash| self.world.manifest(hash);
+                let manifests =
+                    (self.record.manifest_before(place, read), self.world.manifest(hash));
+                match manifests {
+                    (Ok(Some(before)), Ok(after)) => self.delta(&before, &after),
+                    (Err(error), _) | (_, Err(error)) => return self.lost(&error),
+                    (Ok(None), Ok(_)) => ManifestDelta::default(),
+                }
+            }
+            (Seen::All(_), Interval::Idle | Interval::Old(_)) => ManifestDelta::default(),
+        };
+        match self.interval {
+            Interval::Running { started } => {
+                self.while_running(&delta, Source::Command, Some((started, ended)));
+            }
+            Interval::Idle | Interval::Old(_) => {
+                let is_own = |path: &RawPath| self.writes.contains_key(&path.0);
+                let foreign = delta.files.iter().filter(|file| !is_own(&file.path));
+                let foreign = foreign.map(|file| file.path.0.clone()).collect::<Vec<_>>();
+                self.changes.foreign.extend(foreign);
+                self.take_writes();
+            }
+        }
+    }
+
+    fn end_old(&mut self, end: &Manifest, source: Source) {
+        let Interval::Old(hash) = self.interval else { return };
+        match self.world.manifest(&hash) {
+            Ok(base) => {
+                let delta = self.delta(&base, end);
+                self.while_running(&delta, source, None);
+            }
+            Err(error) => self.lost(&error),
+        }
+    }
+
+    fn delta(&self, before: &Manifest, after: &Manifest) -> ManifestDelta {
+        ManifestDelta::between(before, after, &self.writes.keys().cloned().collect())
+    }
+
+    /// Everything in an interval in which commands ran: what no file tool wrote has this source.
+    fn while_running(&mut self, delta: &ManifestDelta, source: Source, window: Option<(u64, u64)>) {
+        for FileDelta { path: RawPath(path), from, to } in &delta.files {
+            let writes = self.writes.remove(path).unwrap_or_default();
+            let claim = window.and_then(|window| self.others.claim(path, window));
+            if let Some(session) = claim {
+                self.changes.claimed.insert(path.clone(), session.to_owned());
+            }
+            let is_ours = claim.is_none();
+            // The survey before does not know an ignored file that no Tool had written yet.
+            let first = writes.first().map(|write| write.found.clone());
+            let mut state = if from.is_some() { from.clone() } else { first.unwrap_or_default() };
+            let mut open = Vec::new();
+            for write in writes {
+                let Some(left) = write.left else {
+                    open.push(write);
+                    continue;
+                };
+                if is_ours {
+                    self.changes.add(path, state, write.found.clone(), source);
+                }
+                self.changes.add(path, write.found, left.clone(), Source::Turn);
+                state = left;
+            }
+            if is_ours {
+                self.changes.add(path, state, to.clone(), source);
+            }
+            if !open.is_empty() {
+                self.writes.insert(path.clone(), open);
+            }
+        }
+        self.take_writes();
+        for FolderDelta { path: RawPath(path), from, to } in &delta.folders {
+            if window.is_some_and(|window| self.others.claim(path, window).is_some()) {
+                continue;
+            }
+            let (found, left) = (Folder::of(*from), Folder::of(*to));
+            self.changes.folders.push(FolderTouch { path: path.clone(), found, left, source });
+        }
+        for RawPath(path) in &delta.not_kept {
+            let path = path.display();
+            self.changes.note(format!("{path} changed, and is too large to be taken back"));
+        }
+    }
+
+    /// What file tools wrote is the Turn's; a write that is still open stays.
+    fn take_writes(&mut self) {
+        for (path, writes) in std::mem::take(&mut self.writes) {
+            let mut open = Vec::new();
+            for write in writes {
+                match write.left {
+                    Some(left) => self.changes.add(&path, write.found, left, Source::Turn),
+                    None => open.push(write),
+                }
+            }
+            if !open.is_empty() {
+                self.writes.insert(path, open);
+            }
+        }
+    }
+
+    fn finish(mut self) -> TurnChanges {
+        let lines = &self.record.lines;
+        self.changes.is_cut_off = !lines.is_empty() && !lines.contains(&Line::Ended);
+        if self.changes.is_cut_off {
+            self.changes.note(
+                "the Turn was cut off: what its commands changed and what was changed later by \
+                 somebody else cannot be told apart"
+                    .to_owned(),
+            );
+            self.cut_off();
+        }
+        self.take_writes();
+        if self.changes.is_cut_off {
+            // It was about to be written; whether it was, is not known.
+            for (path, writes) in std::mem::take(&mut self.writes) {
+                for draft in self.world.drafts(&path) {
+                    let left = self.world.state(&draft).unwrap_or_default();
+                    self.changes.add(&draft, None, left, Source::CutOff);
+                }
+                let Ok(now) = self.world.state(&path) else { continue };
+                for write in writes {
+                    self.changes.add(&path, write.found, now.clone(), Source::CutOff);
+                }
+            }
+        }
+        self.changes
+    }
+
+    /// Ends the interval in which the Turn was cut off with what is there now.
+    fn cut_off(&mut self) {
+        match self.interval {
+            Interval::Idle => {}
+            Interval::Old(_) => {
+                if let Some(now) = self.world.survey(&self.record.touched()) {
+                    self.end_old(&now, Source::CutOff);
+                }
+            }
+            Interval::Running { .. } => {
+                let read = |hash: &Hash| self.world.manifest(hash);
+                match self.record.manifest_before(self.record.lines.len(), read) {
+                    Ok(Some(before)) => {
+                        if let Some(now) = self.world.survey(&self.record.touched()) {
+                            let delta = self.delta(&before, &now);
+                            self.while_running(&delta, Source::CutOff, None);
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(error) => self.lost(&error),
+                }
+            }
+        }
+    }
+
+    fn lost(&mut self, error: &std::io::Error) {
+        self.changes.note(format!(
+            "what commands changed is not known any more ({error}): only the changes of file tools \
+             are covered"
+        ));
+    }
+}

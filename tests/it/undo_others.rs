@@ -1,0 +1,555 @@
+//! Undo while a person and another Session work in the same files.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pixir::scripted::{Reply, Script, Server};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::desk::ran;
+use crate::support::house::{DEADLINE, logs, newest_log};
+use crate::support::leaks;
+use crate::support::terminal::Terminal;
+use crate::support::torture::{self, Size};
+
+/// Something that happens outside the Session whose Turn is taken back.
+#[derive(Debug, Clone)]
+enum Outside {
+    Save(&'static str, String),
+    Remove(&'static str),
+    /// Another Session has a Turn with these calls.
+    Session(Vec<(&'static str, Value)>),
+}
+
+/// One reply of the model, and what happens before it and while its command runs.
+#[derive(Debug, Default)]
+struct Step {
+    before: Vec<Outside>,
+    call: Option<(&'static str, Value)>,
+    during: Vec<Outside>,
+}
+
+fn bash(command: &str) -> Step {
+    Step { call: Some(("bash", json!({ "command": command }))), ..Step::default() }
+}
+
+fn write(path: &str, content: &str) -> Step {
+    let call = Some(("write", json!({ "path": path, "content": content })));
+    Step { call, ..Step::default() }
+}
+
+impl Step {
+    fn after(self, before: Outside) -> Self {
+        Self { before: vec![before], ..self }
+    }
+
+    fn beside(self, during: Outside) -> Self {
+        Self { during: vec![during], ..self }
+    }
+}
+
+fn save(path: &'static str, content: &str) -> Outside {
+    Outside::Save(path, content.to_owned())
+}
+
+/// What others made of each file that they changed; `None` is one that they removed.
+type Contents = Arc<Mutex<BTreeMap<PathBuf, Option<String>>>>;
+
+type Threads = Arc<Mutex<Vec<JoinHandle<()>>>>;
+
+/// A Workspace in which a Session, another one and a person work.
+struct Stage {
+    house: Arc<House>,
+    /// The model of the other Session, and its replies.
+    _other: Arc<Server>,
+    threads: Threads,
+    of_others: Contents,
+}
+
+/// What the model of the first Session needs to let others act.
+struct Actors {
+    house: Weak<House>,
+    url: String,
+    replies: Arc<Mutex<VecDeque<Reply>>>,
+    of_others: Contents,
+}
+
+impl Actors {
+    fn act(&self, what: &Outside) {
+        let house = self.house.upgrade().unwrap();
+        let before = files_in(&house);
+        self.carry_out(what, &house);
+        let after = files_in(&house);
+        let mut of_others = self.of_others.lock().unwrap();
+        for path in before.keys().chain(after.keys()) {
+            if before.get(path) != after.get(path) {
+                of_others.insert(path.clone(), after.get(path).cloned());
+            }
+        }
+    }
+
+    fn carry_out(&self, what: &Outside, house: &House) {
+        let place = |path: &str| house.workspace().join(path);
+        match what {
+            Outside::Save(path, content) => {
+                fs::create_dir_all(place(path).parent().unwrap()).unwrap();
+                fs::write(place(path), content).unwrap();
+            }
+            Outside::Remove(path) => drop(fs::remove_file(place(path))),
+            Outside::Session(calls) => {
+                let calls = calls.iter().map(|(name, args)| Reply::calls(name, args.clone()));
+                self.replies.lock().unwrap().extend(calls.chain([Reply::says("done")]));
+                let mut command = house.command(&["second work"]);
+                let run = ran(command.env("OPENAI_BASE_URL", &self.url)).exits(0);
+                leaks::check_stream(&format!("{}{}", run.out, run.err));
+            }
+        }
+    }
+}
+
+impl Stage {
+    async fn new(steps: Vec<Step>) -> Self {
+        let replies = Arc::new(Mutex::new(VecDeque::new()));
+        let queue = Arc::clone(&replies);
+        let other = Server::start(Script::answering(move |_| {
+            queue.lock().unwrap().pop_front().unwrap_or_else(|| Reply::says("nothing left"))
+        }));
+        let other = Arc::new(other.await.unwrap());
+        let actors: Arc<OnceLock<Actors>> = Arc::default();
+        let threads: Threads = Arc::default();
+        let steps = Mutex::new(steps.into_iter().enumerate());
+        let script = {
+            let (actors, threads) = (Arc::clone(&actors), Arc::clone(&threads));
+            Script::answering(move |_| {
+                let next = steps.lock().unwrap().next();
+                let Some((number, step)) = next else { return Reply::says("done") };
+                // The model of the other Session answers meanwhile.
+                let act = || step.before.iter().for_each(|what| actors.get().unwrap().act(what));
+                tokio::task::block_in_place(act);
+                let Some((name, mut args)) = step.call else { return Reply::says("done") };
+                if !step.during.is_empty() {
+                    let command = args["command"].as_str().unwrap();
+                    args["command"] = json!(format!(
+                        "touch ignored.ready{number}; until [ -e ignored.go{number} ]; do sleep 0.02; done; {command}"
+                    ));
+                    let (actors, during) = (Arc::clone(&actors), step.during);
+                    let act = move || meanwhile(actors.get().unwrap(), number, &during);
+                    threads.lock().unwrap().push(std::thread::spawn(act));
+                }
+                Reply::calls(name, args)
+            })
+        };
+        let house = Arc::new(House::scripted(script).await);
+        house.write(".gitignore", "ignored*\n");
+        let url = other.base_url().to_owned();
+        let house_of_actors = Arc::downgrade(&house);
+        let of_others: Contents = Arc::default();
+        let kept = Arc::clone(&of_others);
+        let all = Actors { house: house_of_actors, url, replies, of_others: kept };
+        actors.set(all).ok().unwrap();
+        Self { house, _other: other, threads, of_others }
+    }
+
+    /// Runs the Turn of the first Session, and gives its id.
+    fn turn(&self) -> String {
+        self.house.pixir(&["first work"]).exits(0);
+        for thread in self.threads.lock().unwrap().drain(..) {
+            thread.join().unwrap();
+        }
+        self.session("first work")
+    }
+
+    /// The Session in which this was said.
+    fn session(&self, words: &str) -> String {
+        let is_meant = |log: &PathBuf| fs::read_to_string(log).unwrap().contains(words);
+        let log = logs(&self.house.workspace()).into_iter().find(is_meant).unwrap();
+        log.file_stem().unwrap().to_str().unwrap().to_owned()
+    }
+
+    fn files(&self) -> Files {
+        files_in(&self.house)
+    }
+
+    fn refused(&self, id: &str) -> String {
+        let before = self.files();
+        let refused = self.house.pixir(&["undo", id]).exits(1);
+        assert_eq!(self.files(), before, "nothing was touched");
+        refused.err
+    }
+}
+
+type Files = BTreeMap<PathBuf, String>;
+
+/// Every file that is not ignored.
+fn files_in(house: &House) -> Files {
+    let root = house.workspace();
+    let mut files = Files::new();
+    let mut waiting = vec![root.clone()];
+    while let Some(folder) = waiting.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                waiting.extend((name != ".pixir").then(|| entry.path()));
+            } else if !name.starts_with("ignored") {
+                let path = entry.path().strip_prefix(&root).unwrap().to_owned();
+                files.insert(path, fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// Waits until the command of this number runs, lets others act, and lets it go on.
+fn meanwhile(actors: &Actors, number: usize, during: &[Outside]) {
+    let workspace = actors.house.upgrade().unwrap().workspace();
+    let started = Instant::now();
+    while !workspace.join(format!("ignored.ready{number}")).exists() {
+        assert!(started.elapsed() < DEADLINE, "the command never ran");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    during.iter().for_each(|what| actors.act(what));
+    fs::write(workspace.join(format!("ignored.go{number}")), "").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_person_saves_between_two_commands_stays() {
+    let stage = Stage::new(vec![
+        bash("echo two > a.txt; mkdir new; echo new > new/made.txt"),
+        bash("echo two > b.txt").after(save("mine.txt", "saved\n")),
+        bash("rm c.txt").after(Outside::Remove("old.txt")),
+        write("tool.txt", "written\n").after(save("late.txt", "saved\n")),
+    ])
+    .await;
+    for name in ["a.txt", "b.txt", "c.txt", "mine.txt", "old.txt"] {
+        stage.house.write(name, "one\n");
+    }
+    let before = stage.files();
+    let id = stage.turn();
+    let after = stage.files();
+
+    let told = stage.refused(&id);
+    assert!(told.contains("changed while a command ran"), "{told}");
+    assert!(told.contains("a.txt, b.txt, c.txt, new/made.txt"), "{told}");
+    assert!(!told.contains("mine.txt") && told.contains("--force"), "{told}");
+    let looked = stage.house.pixir(&["undo", &id, "--dry-run"]).exits(0).out;
+    assert!(looked.contains("because it changed between commands: mine.txt, old.txt"), "{looked}");
+    assert!(
+        looked.contains(" *restore a.txt") && looked.contains("  remove  tool.txt"),
+        "{looked}"
+    );
+
+    stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    let mut expected = before;
+    expected.insert("mine.txt".into(), "saved\n".into());
+    expected.insert("late.txt".into(), "saved\n".into());
+    expected.remove(Path::new("old.txt"));
+    assert_eq!(stage.files(), expected);
+    assert!(!stage.house.workspace().join("new").exists());
+    stage.house.pixir(&["redo", &id]).exits(0);
+    assert_eq!(stage.files(), after);
+    let log = fs::read_to_string(newest_log(&stage.house.workspace())).unwrap();
+    assert!(log.contains(r#""overwritten":[]"#), "nothing of somebody else was overwritten");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_another_session_writes_stays() {
+    let theirs = |number: usize| {
+        let made = format!("echo theirs > command{number}.txt; mkdir -p by{number}/other");
+        Outside::Session(vec![
+            ("write", json!({"path": format!("tool{number}.txt"), "content": "theirs\n"})),
+            ("bash", json!({ "command": made })),
+        ])
+    };
+    let stage = Stage::new(vec![
+        bash("echo two > a.txt"),
+        bash("echo three >> a.txt").after(theirs(1)),
+        bash("echo two > b.txt").beside(theirs(2)),
+    ])
+    .await;
+    stage.house.write("a.txt", "one\n");
+    let before = stage.files();
+    let id = stage.turn();
+    let after = stage.files();
+
+    let told = stage.refused(&id);
+    assert!(told.contains("a.txt, b.txt") && !told.contains("tool"), "{told}");
+    let looked = stage.house.pixir(&["undo", &id, "--dry-run", "--json"]).exits(0).envelope();
+    let claimed: BTreeSet<&str> = looked["output"]["claimed"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|claimed| claimed["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(claimed, BTreeSet::from(["command2.txt", "tool2.txt"]));
+    assert_eq!(looked["output"]["foreign"], json!(["command1.txt", "tool1.txt"]));
+
+    stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    let mut expected = before;
+    for name in ["tool1.txt", "tool2.txt", "command1.txt", "command2.txt"] {
+        expected.insert(name.into(), "theirs\n".into());
+    }
+    assert_eq!(stage.files(), expected);
+    assert!(stage.house.workspace().join("by2/other").is_dir());
+    stage.house.pixir(&["redo", &id]).exits(0);
+    assert_eq!(stage.files(), after);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_person_saves_while_a_command_runs_is_not_lost_by_a_yes() {
+    let stage = Stage::new(vec![
+        write("tool.txt", "written\n"),
+        bash("echo two > a.txt").beside(save("mine.txt", "saved\n")),
+    ])
+    .await;
+    stage.house.write("mine.txt", "one\n");
+    let id = stage.turn();
+    let told = stage.refused(&id);
+    assert!(
+        told.contains("changed while a command ran, by it or by another program: a.txt, mine.txt"),
+        "{told}"
+    );
+    let mut terminal = Terminal::run(&stage.house, &["undo", &id], &[]);
+    terminal.shows("mine.txt");
+    assert_eq!(terminal.ends(), Some(1), "a yes is not even asked for");
+    assert_eq!(stage.house.read("mine.txt"), "saved\n");
+    // Who insists is shown it again, and it comes back with a redo.
+    let mut terminal = Terminal::run(&stage.house, &["undo", &id, "--force"], &[]);
+    terminal.shows(" *restore mine.txt");
+    terminal.shows("Take this back?");
+    terminal.types("y\n");
+    assert_eq!(terminal.ends(), Some(0));
+    assert_eq!(stage.house.read("mine.txt"), "one\n");
+    stage.house.pixir(&["redo", &id]).exits(0);
+    assert_eq!(stage.house.read("mine.txt"), "saved\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_that_a_person_saves_between_two_writes_of_a_turn_is_in_conflict() {
+    let edit = |old: &str, new: &str| Step {
+        call: Some((
+            "edit",
+            json!({"path": "a.txt", "edits": [{"old_string": old, "new_string": new}]}),
+        )),
+        ..Step::default()
+    };
+    let read = Step { call: Some(("read", json!({"path": "a.txt"}))), ..Step::default() };
+    let stage = Stage::new(vec![
+        edit("one", "two"),
+        read.after(save("a.txt", "two, and what a person added\n")),
+        edit("two", "three"),
+        write("b.txt", "new\n"),
+    ])
+    .await;
+    stage.house.write("a.txt", "one\n");
+    let id = stage.turn();
+    assert_eq!(stage.house.read("a.txt"), "three, and what a person added\n");
+    let told = stage.refused(&id);
+    assert!(told.contains("somebody else changed a.txt"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_saved_after_a_background_command_ended_stays() {
+    let start = json!({
+        "command": "until [ -e ignored.go ]; do sleep 0.02; done; echo made > background.txt",
+        "background": true,
+    });
+    let wait = json!({"id": "b1", "wait_ms": 60_000});
+    let stage = Stage::new(vec![
+        Step { call: Some(("bash", start)), ..Step::default() },
+        write("tool.txt", "written\n"),
+        Step { call: Some(("bash_output", wait)), ..Step::default() }.after(save("ignored.go", "")),
+        bash("true").after(save("mine.txt", "saved\n")),
+    ])
+    .await;
+    let id = stage.turn();
+    let told = stage.refused(&id);
+    assert!(told.contains("background.txt") && !told.contains("mine.txt"), "{told}");
+    assert!(!told.contains("tool.txt"), "{told}");
+    stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    let left: Vec<PathBuf> = stage.files().into_keys().collect();
+    assert_eq!(left, [Path::new(".gitignore"), Path::new("mine.txt")]);
+}
+
+/// Who changed a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Author {
+    Turn,
+    /// A person, or the other Session, between two commands.
+    Between,
+    /// A person while a command ran.
+    PersonMeanwhile,
+    SessionMeanwhile,
+}
+
+/// A random Turn and what others do meanwhile; who changes what is known.
+struct Random {
+    random: fastrand::Rng,
+    authors: BTreeMap<&'static str, BTreeSet<Author>>,
+    sessions: usize,
+}
+
+impl Random {
+    fn pick(&mut self, own: &[&'static str], author: Author) -> &'static str {
+        let shared = ["both.txt", "d/both.txt"];
+        let path = match self.random.u8(..4) {
+            0 => shared[self.random.usize(..shared.len())],
+            _ => own[self.random.usize(..own.len())],
+        };
+        self.authors.entry(path).or_default().insert(author);
+        path
+    }
+
+    fn outside(&mut self, is_meanwhile: bool) -> Outside {
+        let number = self.random.u32(..);
+        if self.sessions < 2 && self.random.u8(..3) == 0 {
+            self.sessions += 1;
+            let author = if is_meanwhile { Author::SessionMeanwhile } else { Author::Between };
+            let own = ["s1.txt", "s2.txt", "d/s3.txt"];
+            let (tool, command) = (self.pick(&own, author), self.pick(&own, author));
+            let command = format!("mkdir -p d; echo session {number} >> {command}");
+            let content = format!("session {number}\n");
+            let tool = ("write", json!({"path": tool, "content": content}));
+            return Outside::Session(vec![tool, ("bash", json!({ "command": command }))]);
+        }
+        let author = if is_meanwhile { Author::PersonMeanwhile } else { Author::Between };
+        let path = self.pick(&["u1.txt", "u2.txt", "d/u3.txt"], author);
+        match self.random.u8(..4) {
+            0 => Outside::Remove(path),
+            _ => Outside::Save(path, format!("person {number}\n")),
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let path = self.pick(&["one.txt", "two.txt", "d/three.txt"], Author::Turn);
+        let number = self.random.u32(..);
+        let mut step = match self.random.u8(..6) {
+            0 | 1 => write(path, &format!("tool {number}\n")),
+            2 => bash(&format!("rm -f {path}")),
+            3 => bash(&format!("mkdir -p d; echo command {number} > {path}")),
+            _ => bash(&format!("mkdir -p d; echo command {number} >> {path}")),
+        };
+        if self.random.bool() {
+            step.before.push(self.outside(false));
+        }
+        let is_command = step.call.as_ref().is_some_and(|(name, _)| *name == "bash");
+        if is_command && self.random.u8(..3) == 0 {
+            step.during.push(self.outside(true));
+        }
+        step
+    }
+
+    fn is_by(&self, path: &str, wanted: &[Author]) -> bool {
+        let authors = self.authors.get(path);
+        authors.is_none_or(|authors| authors.iter().all(|author| wanted.contains(author)))
+    }
+}
+
+/// The paths in a list of changes of the preview.
+fn paths_in(preview: &Value, list: &str) -> BTreeSet<String> {
+    let changes = preview["output"][list].as_array().unwrap();
+    changes.iter().map(|change| change["path"].as_str().unwrap().to_owned()).collect()
+}
+
+/// One sequence: says whether the Turn could be taken back by a plain undo.
+async fn sequence(seed: u64) -> bool {
+    let random = fastrand::Rng::with_seed(seed);
+    let mut random = Random { random, authors: BTreeMap::new(), sessions: 0 };
+    let steps = (0..random.random.usize(2..6)).map(|_| random.step()).collect();
+    let stage = Stage::new(steps).await;
+    for name in ["one.txt", "two.txt", "both.txt", "u1.txt", "s1.txt"] {
+        if random.random.bool() {
+            stage.house.write(name, "at first\n");
+        }
+    }
+    let before = stage.files();
+    let id = stage.turn();
+    let after = stage.files();
+    let place = format!("seed {seed}, {:?}", random.authors);
+
+    let preview = stage.house.pixir(&["undo", &id, "--dry-run", "--json"]).exits(0).envelope();
+    let (plain, forced) = (paths_in(&preview, "changes"), paths_in(&preview, "conflicts"));
+    for path in plain.iter().chain(&forced) {
+        let is_safe = random.is_by(path, &[Author::Between, Author::SessionMeanwhile]);
+        assert!(!is_safe, "{path} is not the Turn's: {place}\n{preview}");
+    }
+
+    let undone = stage.house.pixir(&["undo", &id]);
+    let is_plain = undone.code == Some(0);
+    let differs = |path: &&PathBuf, files: &Files| files.get(*path) != after.get(*path);
+    let all: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
+    let now = stage.files();
+    for path in all.iter().filter(|path| differs(path, &now)) {
+        let name = path.to_str().unwrap();
+        assert!(is_plain && plain.contains(name), "{name} was lost: {place}\n{}", undone.err);
+    }
+
+    if !is_plain {
+        stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    }
+    let now = stage.files();
+    for path in &all {
+        let name = path.to_str().unwrap();
+        if random.is_by(name, &[Author::Turn]) && random.authors.contains_key(name) {
+            assert_eq!(now.get(*path), before.get(*path), "{name} is not back: {place}");
+        } else if !plain.contains(name) && !forced.contains(name) {
+            assert_eq!(now.get(*path), after.get(*path), "{name} was lost: {place}");
+        }
+    }
+    // What others wrote before the Turn did is what comes back.
+    for (path, content) in stage.of_others.lock().unwrap().iter() {
+        if plain.contains(path.to_str().unwrap()) {
+            assert_eq!(now.get(path), content.as_ref(), "{}: {place}", path.display());
+        }
+    }
+    check_kept(&stage, &id, &preview, &place);
+    stage.house.pixir(&["redo", &id]).exits(0);
+    let since = since(&preview);
+    let now = stage.files();
+    for path in all.iter().filter(|path| differs(path, &now)) {
+        assert!(since.contains(path.to_str().unwrap()), "redo, {}: {place}", path.display());
+    }
+    is_plain
+}
+
+/// The files that something else changed after the Turn had.
+fn since(preview: &Value) -> BTreeSet<String> {
+    let conflicts = preview["output"]["conflicts"].as_array().unwrap().iter();
+    let since = conflicts.filter(|conflict| conflict["changed"] == "since");
+    since.map(|conflict| conflict["path"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What --force overwrote and no redo brings back is named in the Log, and its content is kept.
+fn check_kept(stage: &Stage, id: &str, preview: &Value, place: &str) {
+    let workspace = stage.house.workspace();
+    let log = workspace.join(".pixir/sessions").join(format!("{id}.ndjson"));
+    let log = fs::read_to_string(log).unwrap();
+    for conflict in preview["output"]["conflicts"].as_array().unwrap() {
+        let Some(hash) = conflict["from"]["file"]["sha256"].as_str() else { continue };
+        if conflict["changed"] == "since" {
+            assert!(log.contains(hash), "{conflict} is not named: {place}");
+        }
+        let kept = workspace.join(".pixir/snapshots").join(&hash[..2]).join(hash);
+        assert!(kept.is_file(), "{conflict} is not kept: {place}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_of_a_person_or_another_session_is_lost_by_undo() {
+    let started = Instant::now();
+    let (seed, count) = (torture::seed(), Size::asked().of(8, 500));
+    let mut plain = 0;
+    for number in 0..count as u64 {
+        plain += usize::from(sequence(seed.wrapping_mul(1000).wrapping_add(number)).await);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    torture::say(&format!(
+        "undo beside others: {count} of 500 sequences, {plain} taken back without force, nothing of others lost, \
+         seed={seed}, {seconds:.1} s"
+    ));
+}
