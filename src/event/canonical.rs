@@ -188,6 +188,9 @@ pub struct UserMessage {
 /// What is in the metadata of a message that no model said: which run it reports.
 pub const REPORT_OF: &str = "workflow_id";
 
+/// What is in the metadata of a message, or beside a failure: what the user must know of the Turn.
+pub const NOTICE: &str = "notice";
+
 /// What the model said.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct AssistantMessage {
@@ -213,6 +216,11 @@ impl AssistantMessage {
     /// Pixir's own words about a run that somebody started by hand.
     pub fn is_report(&self) -> bool {
         self.metadata.as_ref().is_some_and(|metadata| metadata.contains_key(REPORT_OF))
+    }
+
+    /// What the user must know of the Turn that it ends.
+    pub fn notice(&self) -> Option<&str> {
+        self.metadata.as_ref()?.get(NOTICE)?.as_str()
     }
 
     /// Ends its Turn.
@@ -325,6 +333,13 @@ pub struct TurnFailed {
     pub details: Value,
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+impl TurnFailed {
+    /// What the user must know of the Turn.
+    pub fn notice(&self) -> Option<&str> {
+        self.extra.get(NOTICE)?.as_str()
+    }
 }
 
 /// One line of a plan.

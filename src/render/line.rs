@@ -220,6 +220,7 @@ impl Line {
         for footnote in footnotes(message) {
             self.activity(&footnote, sheet);
         }
+        self.told_at_end(message.notice(), sheet);
     }
 
     fn message_on_terminal(&mut self, text: &str, sheet: &mut Sheet) {
@@ -303,9 +304,17 @@ impl Line {
         self.behind_activity = true;
     }
 
+    /// What the user must know of a Turn that has ended.
+    fn told_at_end(&mut self, notice: Option<&str>, sheet: &mut Sheet) {
+        if let Some(notice) = notice {
+            self.activity(&one_line(notice, END_WIDTH), sheet);
+        }
+    }
+
     fn failure(&mut self, failed: &TurnFailed, sheet: &mut Sheet) {
         self.close_line(sheet);
         self.shown.clear();
+        self.told_at_end(failed.notice(), sheet);
         if failed.terminal_status == TerminalStatus::Interrupted {
             self.activity("interrupted", sheet);
             return;
@@ -396,6 +405,8 @@ impl Line {
 
 /// How much of what a Tool wants a person to know is shown.
 const NOTICE_WIDTH: usize = 300;
+/// The same at the end of a Turn, where files are named.
+const END_WIDTH: usize = 1000;
 const GREEN: &str = "32";
 const RED: &str = "31";
 

@@ -3,8 +3,12 @@
 //! A `.git` file can point anywhere, and it comes with the repository. It is believed only when the
 //! folder it names points back: that, nobody can forge from inside the Workspace.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use super::git_config::included;
+use super::tame::plain;
 
 /// How deep submodules of submodules are looked at.
 const DEEPEST_MODULE: usize = 4;
@@ -12,6 +16,9 @@ const DEEPEST_MODULE: usize = 4;
 const MOST_FOLDERS: usize = 256;
 /// A pointer file is one line.
 const LONGEST_POINTER: u64 = 8 * 1024;
+
+/// Settings longer than this include nothing.
+const LONGEST_SETTINGS: u64 = 4 * 1024 * 1024;
 
 /// What of a repository concerns the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,8 +31,15 @@ pub struct Repository {
     pub absent: Vec<PathBuf>,
 }
 
-/// Looks at the repository whose top is the Workspace.
-pub fn repository(workspace: &Path) -> Repository {
+/// Looks at the repository whose top is the Workspace, and at the files of the work tree that its
+/// settings include.
+pub fn repository(workspace: &Path, home: Option<&Path>) -> Repository {
+    let mut repository = own_repository(workspace);
+    repository.keep_included(workspace, home);
+    repository
+}
+
+fn own_repository(workspace: &Path) -> Repository {
     let dot_git = workspace.join(".git");
     let mut repository = Repository::default();
     let Ok(found) = fs::symlink_metadata(&dot_git) else {
@@ -114,6 +128,42 @@ impl Repository {
         }
     }
 
+    /// Keeps the files of the work tree that settings include: they count like the settings.
+    fn keep_included(&mut self, workspace: &Path, home: Option<&Path>) {
+        let is_settings = |path: &&PathBuf| {
+            path.file_name().is_some_and(|name| name == "config" || name == "config.worktree")
+        };
+        let mut waiting: Vec<PathBuf> = self.kept.iter().filter(is_settings).cloned().collect();
+        let mut seen = BTreeSet::new();
+        while let Some(config) = waiting.pop() {
+            if !seen.insert(config.clone()) || seen.len() > MOST_FOLDERS {
+                continue;
+            }
+            let Some(folder) = config.parent() else { continue };
+            for path in included(&settings(&config).unwrap_or_default()) {
+                let path = match (path.strip_prefix("~/"), home) {
+                    (Some(rest), Some(home)) => home.join(rest),
+                    _ => plain(&folder.join(path)),
+                };
+                // What a link leads to is what git reads.
+                let path = path.canonicalize().unwrap_or(path);
+                let is_kept = self.kept.iter().any(|kept| path.starts_with(kept));
+                if path.starts_with(workspace) && !path.is_dir() && !is_kept {
+                    self.keep_file(workspace, &path);
+                }
+                waiting.push(path);
+            }
+        }
+    }
+
+    fn keep_file(&mut self, workspace: &Path, path: &Path) {
+        for between in on_the_way(workspace, path) {
+            self.pin(&between);
+        }
+        let is_there = fs::symlink_metadata(path).is_ok();
+        if is_there { &mut self.kept } else { &mut self.absent }.push(path.to_owned());
+    }
+
     fn keep_modules(&mut self, modules: &Path, depth: usize, budget: &mut usize) {
         if depth == 0 {
             return;
@@ -168,7 +218,8 @@ fn linked(workspace: &Path, dot_git: &Path) -> Option<(PathBuf, PathBuf)> {
     (back.canonicalize().ok()? == workspace.canonicalize().ok()?).then_some((own, shared))
 }
 
-fn pointer(path: &Path) -> Option<String> {
+/// The text of a small file that names a folder.
+pub fn pointer(path: &Path) -> Option<String> {
     let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     if found.len() > LONGEST_POINTER {
         return None;
@@ -176,9 +227,15 @@ fn pointer(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
+/// The text of a settings file.
+fn settings(path: &Path) -> Option<String> {
+    let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    (found.len() <= LONGEST_SETTINGS).then(|| fs::read_to_string(path).ok())?
+}
+
 /// `core.worktree`, by which a submodule points back.
 fn worktree_setting(config: &Path) -> Option<String> {
-    let text = fs::read_to_string(config).ok()?;
+    let text = settings(config)?;
     let value = |line: &str| {
         let (name, value) = line.split_once('=')?;
         name.trim().eq_ignore_ascii_case("worktree").then(|| value.trim().to_owned())

@@ -54,7 +54,7 @@ enum What {
 
 /// What tells one state of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+pub struct Stamp {
     inode: u64,
     size: i64,
     mode: u32,
@@ -63,7 +63,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(found: &Stat) -> Self {
+    pub fn of(found: &Stat) -> Self {
         // The size and times of a folder say only that something in it changed.
         let is_folder = kind(found) == FileType::Directory;
         let unless_folder = |pair: (i64, u64)| if is_folder { (0, 0) } else { pair };
@@ -75,9 +75,15 @@ impl Stamp {
             changed: unless_folder((found.st_ctime, found.st_ctime_nsec)),
         }
     }
+
+    /// Kind and permissions, as the kernel has them.
+    pub fn mode(&self) -> u32 {
+        self.mode
+    }
 }
 
-fn kind(found: &Stat) -> FileType {
+/// What kind of thing a `stat` shows.
+pub fn kind(found: &Stat) -> FileType {
     FileType::from_raw_mode(found.st_mode)
 }
 

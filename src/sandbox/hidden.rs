@@ -15,12 +15,12 @@ const OF_THE_USER: &[&str] = &[
     ".pypirc",
     ".vault-token",
     ".password-store",
-    ".docker/config.json",
+    ".docker",
     ".cargo/credentials",
     ".cargo/credentials.toml",
     ".config/git/credentials",
     ".config/gcloud",
-    ".config/gh/hosts.yml",
+    ".config/gh",
     ".config/hub",
     ".config/op",
     ".config/rclone",
@@ -41,7 +41,7 @@ const OF_THE_USER: &[&str] = &[
     "snap/chromium",
     ".var/app",
     // Other agents.
-    ".codex/auth.json",
+    ".codex",
     ".claude/.credentials.json",
 ];
 

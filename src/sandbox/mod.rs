@@ -9,25 +9,32 @@ mod bounded;
 mod capabilities;
 mod confine;
 mod filter;
+mod folders;
 mod git;
+mod git_config;
 mod guard;
 mod hidden;
 mod loopback;
+mod nested;
 mod newborn;
 mod pinned;
+mod programs;
 mod rules;
 mod scratch;
 mod sockets;
 mod spec;
+mod tame;
 #[cfg(test)]
 mod tests;
 mod world;
 
 pub use confine::{Confined, confine};
 pub use guard::{Guard, expel, is_expelled};
+pub use nested::{Findings, NestedRepositories};
 pub use newborn::Top;
 pub use scratch::Scratch;
 pub use spec::{NAMING, Network, Sandbox, Spec, Wish};
+pub use tame::ASIDE;
 pub use world::{build, name_spaces};
 
 use crate::config::SandboxLevel;

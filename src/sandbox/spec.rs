@@ -163,7 +163,7 @@ impl Sandbox {
                 writable.extend(wish.further.iter().cloned());
                 let further = wish.further.iter().map(PathBuf::as_path);
                 for root in [wish.workspace].into_iter().chain(further) {
-                    let repository = git::repository(&self.top_of(root));
+                    let repository = git::repository(&self.top_of(root), self.user_home.as_deref());
                     writable.extend(repository.writable);
                     let state = paths::state(root);
                     // Without a Session nobody has made it; a command must not.

@@ -69,7 +69,8 @@ pub fn build(spec: &Spec) -> io::Result<()> {
     freeze()?;
     pieces.extend(taken(&spec.shown)?);
     pieces.extend(taken(&spec.kept)?);
-    for path in &spec.hidden {
+    // What is gone since needs no cover.
+    for path in spec.hidden.iter().filter(|path| path.symlink_metadata().is_ok()) {
         let cover = if path.is_dir() {
             scratch::empty_folder(&spec.scratch)
         } else {

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::command::CommandError;
 use crate::disk;
-use crate::sandbox::{Guard, Spec, Top, expel, is_expelled};
+use crate::sandbox::{Findings, Guard, NestedRepositories, Spec, Top, expel, is_expelled};
 
 /// How long a thread waits for the end of a supervisor that was let go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,18 +74,39 @@ impl Drop for One {
 /// The guard of a Session; made with the first command that needs it.
 pub type SharedGuard = Arc<Mutex<Option<Guard>>>;
 
+/// The repositories below the roots of a Session.
+pub type SharedNested = Arc<Mutex<NestedRepositories>>;
+
+/// A look at so many folders takes less than handing it to a thread.
+const FEW_FOLDERS: usize = 128;
+
+/// What was found after a command.
+#[derive(Debug, Default)]
+pub struct Mended {
+    /// What the command had changed against the rules, and what was put back.
+    pub put_back: Vec<PathBuf>,
+    /// What it made git run, and which programs of others it wrote for.
+    pub nested: Findings,
+}
+
 /// What must be known before a command.
 pub struct Before {
     pub spec: Spec,
     pub workspace: PathBuf,
+    /// The Workspace and the directories beside it that belong to the work.
+    pub roots: Vec<PathBuf>,
+    pub nested: SharedNested,
     pub witness: Arc<Witness>,
     pub pending: Pending,
 }
 
 impl Before {
     /// Looks at how things are.
-    pub fn unguarded(self) -> Aftermath {
-        self.known(None)
+    pub async fn unguarded(self) -> Result<Aftermath, CommandError> {
+        if self.spec.writable.is_empty() || lock(&self.nested).is_small(FEW_FOLDERS) {
+            return Ok(self.known(None));
+        }
+        disk::work(move || self.known(None)).await.map_err(|_| CommandError::Lost)
     }
 
     /// The same, with a guard that learns all of it.
@@ -97,7 +118,7 @@ impl Before {
         let (shared, scratch) = (Arc::clone(shared), scratch.to_owned());
         // Whoever learned will also check, even when nobody waits for it any more.
         let work = move || -> io::Result<Aftermath> {
-            let mut guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut guard = lock(&shared);
             match &mut *guard {
                 Some(guard) => guard.look(&self.spec)?,
                 none => none.insert(Guard::new(&scratch)?).look(&self.spec)?,
@@ -110,10 +131,20 @@ impl Before {
     }
 
     fn known(self, guard: Option<SharedGuard>) -> Aftermath {
-        let Self { spec, workspace, witness, pending } = self;
+        let Self { spec, workspace, roots, nested, witness, pending } = self;
         let top = Top::look(&workspace);
-        Aftermath(Some(Looks { spec, top, guard, witness, _one: pending.one_more() }))
+        // What can write nothing makes nothing.
+        let nested = (!spec.writable.is_empty()).then_some(nested);
+        if let Some(nested) = &nested {
+            lock(nested).look(&roots, &spec);
+        }
+        let one = pending.one_more();
+        Aftermath(Some(Looks { spec, top, roots, nested, guard, witness, _one: one }))
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is to be looked at after one command.
@@ -124,6 +155,9 @@ pub struct Aftermath(Option<Looks>);
 struct Looks {
     spec: Spec,
     top: Top,
+    roots: Vec<PathBuf>,
+    /// Set when the command can write.
+    nested: Option<SharedNested>,
     /// Set when it has learned how things were.
     guard: Option<SharedGuard>,
     witness: Arc<Witness>,
@@ -131,15 +165,16 @@ struct Looks {
 }
 
 impl Aftermath {
-    /// Looks at what a command has left, and mends it.
-    pub async fn mend(mut self) -> Vec<PathBuf> {
-        let Some(looks) = self.0.take() else { return Vec::new() };
+    /// Looks at what a command has left, and mends it. `uncovered` says that something which the
+    /// sandbox had covered was replaced while the command ran.
+    pub async fn mend(mut self, uncovered: bool) -> Mended {
+        let Some(looks) = self.0.take() else { return Mended::default() };
         // A thread for nothing would cost more than most looks.
         if looks.is_calm() {
-            return Vec::new();
+            return looks.mend(uncovered);
         }
         // Nobody is dropped here any more: the thread ends what it began.
-        let work = move || looks.mend();
+        let work = move || looks.mend(uncovered);
         disk::work(work).await.unwrap_or_default()
     }
 }
@@ -149,8 +184,8 @@ impl Drop for Aftermath {
         let Some(looks) = self.0.take() else { return };
         std::thread::spawn(move || {
             looks.witness.wait();
-            let mended = looks.mend();
-            if !mended.is_empty() {
+            let mended = looks.mend(false);
+            if !mended.put_back.is_empty() || !mended.nested.neutralised.is_empty() {
                 tracing::warn!(
                     ?mended,
                     "a command that was abandoned had changed what it must not"
@@ -161,22 +196,25 @@ impl Drop for Aftermath {
 }
 
 impl Looks {
-    /// Whether a glance tells that there is nothing to mend.
+    /// Whether a glance tells that there is little to look at and nothing to mend.
     fn is_calm(&self) -> bool {
-        let can_write = !self.spec.writable.is_empty();
-        self.guard.is_none() && (!can_write || (self.top.is_calm() && is_expelled(&self.spec)))
+        let Some(nested) = &self.nested else { return self.guard.is_none() };
+        self.guard.is_none()
+            && self.top.is_calm()
+            && is_expelled(&self.spec)
+            && lock(nested).is_small(FEW_FOLDERS)
     }
 
-    fn mend(&self) -> Vec<PathBuf> {
-        let mut mended = Vec::new();
+    fn mend(&self, uncovered: bool) -> Mended {
+        let mut mended = Mended::default();
         if let Some(guard) = &self.guard {
-            let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
-            mended.extend(guard.as_mut().map(Guard::check).unwrap_or_default());
+            mended.put_back.extend(lock(guard).as_mut().map(Guard::check).unwrap_or_default());
         }
         // What can write nothing has made nothing; whatever is new there is the user's.
-        if !self.spec.writable.is_empty() {
-            mended.extend(expel(&self.spec));
-            mended.extend(self.top.mend());
+        if let Some(nested) = &self.nested {
+            mended.put_back.extend(expel(&self.spec));
+            mended.put_back.extend(self.top.mend());
+            mended.nested = lock(nested).check(&self.roots, &self.spec, uncovered);
         }
         mended
     }

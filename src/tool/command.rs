@@ -108,6 +108,8 @@ pub struct Outcome {
     pub leftovers: Vec<Leftover>,
     /// Processes that could not be killed.
     pub survivors: Vec<Leftover>,
+    /// What the sandbox had covered and somebody outside replaced while the command ran.
+    pub uncovered: Vec<PathBuf>,
     pub duration: Duration,
     /// `namespace` or `subreaper`.
     pub containment: String,
@@ -129,6 +131,8 @@ pub enum End {
 pub enum Stop {
     TimedOut,
     Interrupted,
+    /// Something that the sandbox had covered was replaced.
+    Uncovered,
 }
 
 /// A process that the command left behind.
@@ -208,7 +212,10 @@ impl Commands {
         let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
         let outcome = match self.attempt(&frame, job, output).await {
             // What it was confined by has changed under it; nothing has run yet.
-            Err(CommandError::Stale) => self.attempt(&frame, job, output).await,
+            Err(CommandError::Stale) => {
+                self.spares().retain(|(own, _)| own.as_ref() != job.spec);
+                self.attempt(&frame, job, output).await
+            }
             other => other,
         };
         if let Err(CommandError::Unsupported { .. }) = outcome {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::aftermath::{Before, SharedGuard, Witness};
+use super::aftermath::{Before, Mended, SharedGuard, SharedNested, Witness};
 use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
 use super::slot::Slots;
@@ -24,9 +24,17 @@ struct Shared {
     scratch: Mutex<Option<Arc<Scratch>>>,
     /// What all commands that run without namespaces are held to.
     guard: SharedGuard,
+    /// What repositories below the Workspace are before a command.
+    nested: SharedNested,
     /// The person has been told that the sandbox is not what it could be.
     is_told: AtomicBool,
+    /// The same, that repositories are not looked for.
+    is_told_of_size: AtomicBool,
 }
+
+/// What a person must know about a Workspace that is too large to be searched.
+const TOO_LARGE: &str = "this Workspace has too many folders to look for repositories that commands \
+    make in it: git may run programs that a command named; start Pixir in a smaller folder";
 
 /// What a person must know about a sandbox without namespaces.
 const PARTIAL: &str = "the sandbox is partial here: without namespaces, commands are held by \
@@ -43,8 +51,8 @@ pub struct Needs {
 #[derive(Debug)]
 pub struct Ran {
     pub outcome: Outcome,
-    /// What it had changed against the rules, and what was put back.
-    pub mended: Vec<PathBuf>,
+    /// What was found afterwards.
+    pub mended: Mended,
     /// What it could not see.
     pub hidden: Vec<PathBuf>,
 }
@@ -71,9 +79,17 @@ impl Confined {
     }
 
     /// What the person must be told about this command's sandbox, once per Session.
-    pub fn notice(&self, level: Level) -> Option<&'static str> {
-        let is_news = level == Level::Partial && !self.shared.is_told.swap(true, Ordering::Relaxed);
-        is_news.then_some(PARTIAL)
+    pub fn notices(&self, level: Level) -> Vec<&'static str> {
+        let is_large = {
+            let nested = self.shared.nested.lock().unwrap_or_else(PoisonError::into_inner);
+            nested.is_too_large()
+        };
+        let shared = &self.shared;
+        let once = |is_so: bool, told: &AtomicBool| is_so && !told.swap(true, Ordering::Relaxed);
+        let is_partial = once(level == Level::Partial, &shared.is_told);
+        let is_large = once(is_large, &shared.is_told_of_size);
+        let notices = [is_partial.then_some(PARTIAL), is_large.then_some(TOO_LARGE)];
+        notices.into_iter().flatten().collect()
     }
 
     /// Runs a command as its Spec says, and mends what it must not have changed.
@@ -114,22 +130,25 @@ impl Confined {
         let needs_guard = self.commands.is_without_namespaces();
         let (Some(spec), Some(scratch)) = (job.spec, scratch) else {
             let outcome = self.commands.run(job, output).await?;
-            return Ok(Ran { outcome, mended: Vec::new(), hidden: Vec::new() });
+            return Ok(Ran { outcome, mended: Mended::default(), hidden: Vec::new() });
         };
         let witness = Arc::new(Witness::default());
         let before = Before {
             spec: spec.clone(),
             workspace: job.directory.to_owned(),
+            roots: roots_of(job),
+            nested: Arc::clone(&self.shared.nested),
             witness: Arc::clone(&witness),
             pending: self.commands.pending().clone(),
         };
         let aftermath = if needs_guard {
             before.guarded(&self.shared.guard, scratch.folder()).await?
         } else {
-            before.unguarded()
+            before.unguarded().await?
         };
         let ran = self.commands.run(&Job { witness: Some(&witness), ..*job }, output).await;
-        let mended = aftermath.mend().await;
+        let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
+        let mended = aftermath.mend(uncovered).await;
         Ok(Ran { outcome: ran?, mended, hidden: spec.hidden.clone() })
     }
 
@@ -144,4 +163,10 @@ impl Confined {
         *scratch = Some(Arc::clone(&made));
         Ok(made)
     }
+}
+
+/// Where a command may make repositories that the user's git finds.
+fn roots_of(job: &Job<'_>) -> Vec<PathBuf> {
+    let further = if job.bounds.is_empty() { job.further } else { &[] };
+    [job.directory].into_iter().map(Into::into).chain(further.iter().cloned()).collect()
 }

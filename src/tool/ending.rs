@@ -1,18 +1,26 @@
 //! Endings: how a command went, in lines for the model and facts for everybody else.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::aftermath::Mended;
 use super::command::{End, Leftover, Outcome, Stop};
 use super::confined::{Confined, Needs, Ran};
 use super::denial;
 use super::output::Collected;
-use crate::sandbox::Level;
+use crate::sandbox::{ASIDE, Level};
 
 /// How many leftovers are named to the model.
 const NAMED_LEFTOVERS: usize = 5;
+
+/// How many paths of one kind are named.
+const NAMED_PATHS: usize = 20;
+
+/// The name under which a result lists the files that programs outside the sandbox run.
+pub const PROGRAMS: &str = "run_outside";
 
 /// How a command went.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,10 +53,9 @@ impl Ending {
     ) -> Self {
         let Ran { outcome, mended, hidden } = ran;
         let mut lines = closing(outcome, collected, telling);
-        if !mended.is_empty() {
-            let paths: Vec<_> = mended.iter().map(|path| path.display().to_string()).collect();
-            let paths = paths.join(", ");
-            write!(lines, "\n[it changed what it must not, which was put back: {paths}]").ok();
+        let warnings = warnings(outcome, mended);
+        for warning in &warnings {
+            write!(lines, "\n[{warning}]").ok();
         }
         let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
         if !ok && outcome.level != Level::Off {
@@ -59,14 +66,55 @@ impl Ending {
             }
         }
         let mut details = facts(outcome, collected);
-        if !mended.is_empty() {
-            details["mended"] = json!(mended);
+        let lists = [
+            ("mended", &mended.put_back),
+            ("neutralised", &mended.nested.neutralised),
+            ("uncovered", &outcome.uncovered),
+            (PROGRAMS, &mended.nested.programs),
+        ];
+        for (name, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+            details[name] =
+                json!(list.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>());
         }
-        if let Some(notice) = commands.notice(outcome.level) {
-            details["notice"] = json!(notice);
+        let notices = commands.notices(outcome.level).into_iter().map(str::to_owned);
+        let mut notices: Vec<String> = notices.collect();
+        notices.extend(warnings);
+        if !notices.is_empty() {
+            details["notice"] = json!(notices.join("; "));
         }
         Self { ok, lines, details }
     }
+}
+
+/// What model and user must know about what was found after a command.
+fn warnings(outcome: &Outcome, mended: &Mended) -> Vec<String> {
+    let named = |paths: &[PathBuf]| {
+        let shown = paths.iter().take(NAMED_PATHS).map(|path| path.display().to_string());
+        let more = paths.len().saturating_sub(NAMED_PATHS);
+        let more = (more > 0).then(|| format!("{more} more"));
+        shown.chain(more).collect::<Vec<_>>().join(", ")
+    };
+    let mut warnings = Vec::new();
+    if !outcome.uncovered.is_empty() {
+        let paths = named(&outcome.uncovered);
+        warnings.push(format!(
+            "the sandbox no longer covered {paths}, because it was replaced outside while the \
+             command ran; the command may have read or changed it, so check it, then run the \
+             command again"
+        ));
+    }
+    if !mended.put_back.is_empty() {
+        let paths = named(&mended.put_back);
+        warnings.push(format!("it changed what it must not, which was put back: {paths}"));
+    }
+    if !mended.nested.neutralised.is_empty() {
+        let paths = named(&mended.nested.neutralised);
+        warnings.push(format!(
+            "git would run programs outside the sandbox because of {paths}, so that was taken \
+             out; the original is beside it as *{ASIDE}, and only the user can restore it"
+        ));
+    }
+    warnings
 }
 
 fn closing(outcome: &Outcome, collected: &Collected, telling: &Telling<'_>) -> String {
@@ -99,6 +147,7 @@ fn closing(outcome: &Outcome, collected: &Collected, telling: &Telling<'_>) -> S
             write!(text, "[{prefix}timed out after {after} ms, {ended}]")
         }
         Some(Stop::Interrupted) => write!(text, "[{prefix}{stopped}, {ended}]"),
+        Some(Stop::Uncovered) => write!(text, "[{prefix}stopped by the sandbox, {ended}]"),
     }
     .ok();
     text

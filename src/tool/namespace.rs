@@ -1,5 +1,6 @@
 //! The namespace: a world of processes that ends with its first one.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 
@@ -67,20 +68,37 @@ pub fn show_own_processes() {
 }
 
 /// Notices whether anything was mounted or unmounted in this namespace.
-pub struct Mounts(Option<File>);
+pub struct Mounts {
+    list: Option<File>,
+    /// The kernel says it once.
+    has_changed: Cell<bool>,
+}
 
 impl Mounts {
     /// Looks from now on.
     pub fn watch() -> Self {
-        Self(File::open("/proc/self/mountinfo").ok())
+        let list = File::open("/proc/self/mountinfo").ok();
+        Self { has_changed: Cell::new(list.is_none()), list }
+    }
+
+    /// What to poll for; the kernel marks the list itself as ready when it has changed.
+    pub fn polled(&self) -> Option<PollFd<'_>> {
+        self.list.as_ref().map(|list| PollFd::new(list, PollFlags::PRI))
+    }
+
+    /// A poll has told that something changed.
+    pub fn note_change(&self) {
+        self.has_changed.set(true);
     }
 
     /// Whether anything has changed, or nobody can tell.
     pub fn have_changed(&self) -> bool {
-        let Some(list) = &self.0 else { return true };
-        // The kernel marks the list itself as ready when it has changed.
-        let mut polled = [PollFd::new(list, PollFlags::PRI)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
+        if let Some(polled) = self.polled() {
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if rustix::event::poll(&mut [polled], Some(&at_once)) != Ok(0) {
+                self.note_change();
+            }
+        }
+        self.has_changed.get()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
 use super::descendants::{self, Process};
 use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
-use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED};
+use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED, UNCOVERED};
 use crate::disk;
 use crate::sandbox::Level;
 
@@ -102,6 +103,7 @@ pub struct News {
     leftovers: Vec<Leftover>,
     failure: Option<CommandError>,
     stopped: Option<Stop>,
+    uncovered: Vec<PathBuf>,
     /// Nobody is left, and the supervisor waits for another order.
     is_free: bool,
 }
@@ -329,6 +331,13 @@ impl News {
             STALE => self.failure = Some(CommandError::Stale),
             BLIND => self.failure = Some(CommandError::Blind),
             FREE => self.is_free = true,
+            UNCOVERED => {
+                self.uncovered.push(rest.into());
+                // A command that has ended by then was not stopped.
+                if self.end.is_none() {
+                    self.stopped.get_or_insert(Stop::Uncovered);
+                }
+            }
             "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
             _ => {
                 // Anything else is a supervisor's last word about a bug of ours.
@@ -351,6 +360,7 @@ impl News {
             stopped: self.stopped,
             leftovers: self.leftovers,
             survivors: Vec::new(),
+            uncovered: self.uncovered,
             duration,
             containment: containment.to_owned(),
             level: Level::from_name(level).unwrap_or(Level::Off),

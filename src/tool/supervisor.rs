@@ -24,8 +24,9 @@ use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
+use super::covers::Covers;
 use super::lifeline::Given;
-use super::namespace::{Entry, Mounts};
+use super::namespace::Entry;
 use super::order::Order;
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, lifeline, namespace};
@@ -49,6 +50,9 @@ pub const KILL: u8 = b'K';
 
 /// The status line that says: nothing was run, because the world is no longer as it was built.
 pub const STALE: &str = "stale";
+
+/// The first word of the status line that says: this path lost its cover while the command ran.
+pub const UNCOVERED: &str = "uncovered";
 
 /// The status line that says: nobody is left, and another order is welcome.
 pub const FREE: &str = "free";
@@ -191,7 +195,7 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
     };
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
-    let mounts = Mounts::watch();
+    let covers = Covers::new(spec, level);
     loop {
         let (mut order, given) = match lifeline::receive() {
             Ok(Some(received)) => received,
@@ -201,22 +205,23 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        // Somebody outside replaced a file that something was laid over, and it lies there no more.
-        if level == Level::Full && mounts.have_changed() {
+        // Somebody outside replaced what something was laid over, and it lies there no more.
+        if covers.are_stale() {
             report(STALE);
             return ExitCode::SUCCESS;
         }
         if let Some(spec) = spec {
             order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
         }
-        let peace = match carry_out(&order, given, reach, level) {
+        let peace = match carry_out(&order, given, reach, level, &covers) {
             Ok(peace) => peace,
             Err(error) => {
                 report(format_args!("failed {error}"));
                 return ExitCode::FAILURE;
             }
         };
-        if peace == Peace::Broken || reach != Reach::Namespace || mounts.have_changed() {
+        let is_reusable = reach == Reach::Namespace && !covers.mounts().have_changed();
+        if peace == Peace::Broken || !is_reusable {
             return ExitCode::SUCCESS;
         }
         report(FREE);
@@ -239,7 +244,13 @@ fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Level, String> {
     sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))
 }
 
-fn carry_out(order: &Order, given: Given, reach: Reach, level: Level) -> io::Result<Peace> {
+fn carry_out(
+    order: &Order,
+    given: Given,
+    reach: Reach,
+    level: Level,
+    covers: &Covers,
+) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
     report(format_args!("starting {reach_name} {}", level.name()));
@@ -252,7 +263,7 @@ fn carry_out(order: &Order, given: Given, reach: Reach, level: Level) -> io::Res
         return Ok(Peace::Broken);
     }
     let descriptor = pidfd_open(command, PidfdFlags::empty())?;
-    Ok(watch.run(&descriptor, order.drain))
+    Ok(watch.run(&descriptor, order.drain, covers))
 }
 
 /// Starts the shell. Both outputs share one pipe, so their order is kept, unless Pixir sent another

@@ -11,8 +11,10 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open,
 };
 
+use super::covers::Covers;
 use super::descendants;
-use super::supervisor::{KILL, TERMINATE};
+use super::namespace::Mounts;
+use super::supervisor::{KILL, TERMINATE, UNCOVERED};
 
 /// How often orphans are reaped while the command runs.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
@@ -50,18 +52,21 @@ pub struct Watch {
     fate: Fate,
     /// The outer process, where it can be killed; then this one ends everything.
     outer: Option<OwnedFd>,
+    /// Something lost its cover, and that was said.
+    is_uncovered: bool,
 }
 
 impl Watch {
     pub fn new(reach: Reach, command: Pid) -> Self {
         let parent = rustix::process::getppid().filter(|_| reach == Reach::Descendants);
         let outer = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
-        Self { reach, command, status: None, fate: Fate::Open, outer }
+        Self { reach, command, status: None, fate: Fate::Open, outer, is_uncovered: false }
     }
 
-    pub fn run(mut self, command: &OwnedFd, drain: Duration) -> Peace {
+    pub fn run(mut self, command: &OwnedFd, drain: Duration, covers: &Covers) -> Peace {
         while self.status.is_none() {
-            self.listen(Some(command), REAP_INTERVAL);
+            self.listen(Some(command), covers.mounts(), REAP_INTERVAL);
+            self.check(covers);
             if self.fate == Fate::Kill {
                 self.sweep();
                 break;
@@ -74,22 +79,43 @@ impl Watch {
             if self.fate == Fate::Kill || Instant::now() >= deadline {
                 report_leftovers();
                 self.sweep();
+                self.check(covers);
                 return Peace::Broken;
             }
-            self.listen(None, DRAIN_INTERVAL);
+            self.listen(None, covers.mounts(), DRAIN_INTERVAL);
         }
+        self.check(covers);
         if self.fate == Fate::Open { Peace::Kept } else { Peace::Broken }
     }
 
-    /// Waits for a word from Pixir, the end of the command, or the time to look around.
-    fn listen(&mut self, command: Option<&OwnedFd>, patience: Duration) {
+    /// Ends everything when something is no longer covered, and says what that is.
+    fn check(&mut self, covers: &Covers) {
+        if self.is_uncovered {
+            return;
+        }
+        for path in covers.lost() {
+            let path = path.to_string_lossy().replace('\n', "?");
+            report(format_args!("{UNCOVERED} {path}"));
+            self.is_uncovered = true;
+            self.fate = Fate::Kill;
+        }
+    }
+
+    /// Waits for a word from Pixir, the end of the command, a change of the mounts, or the time to
+    /// look around.
+    fn listen(&mut self, command: Option<&OwnedFd>, mounts: &Mounts, patience: Duration) {
         let mut polled = vec![PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
         polled.extend(self.outer.as_ref().map(|outer| PollFd::new(outer, PollFlags::IN)));
         let outer_place = polled.len() - 1;
         polled.extend(command.map(|command| PollFd::new(command, PollFlags::IN)));
+        let mounts_place = polled.len();
+        polled.extend(mounts.polled());
         let timeout = Timespec::try_from(patience).ok();
         let polled_well = rustix::event::poll(&mut polled, timeout.as_ref()).is_ok();
         let has_news = |place: usize| polled_well && !polled[place].revents().is_empty();
+        if mounts_place < polled.len() && has_news(mounts_place) {
+            mounts.note_change();
+        }
         if outer_place > 0 && has_news(outer_place) {
             self.fate = Fate::Kill;
             return;

@@ -268,6 +268,7 @@ impl Turn {
                 (false, error_text(&report), Value::Null, Some(report))
             }
         };
+        self.outside.note(&details, self.settings.workspace.root());
         secrets.clean_value(&mut details);
         let cleaned = secrets.clean(&text);
         let output = bound(&cleaned, self.settings.output_limit).into_owned();

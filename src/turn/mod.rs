@@ -11,6 +11,7 @@ mod doom;
 mod evidence;
 mod execute;
 mod hydrate;
+mod outside;
 mod permit;
 mod pressure;
 mod purse;
@@ -39,8 +40,8 @@ use crate::config::{Compaction, Miss, Retry, Sight, Window};
 use crate::disk;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{
-    AssistantMessage, Descriptor, Ephemeral, Extra, PermissionMode, Phase, Reasoning, Status,
-    TerminalStatus, TurnFailed, UserMessage,
+    AssistantMessage, Descriptor, Ephemeral, Extra, NOTICE, PermissionMode, Phase, Reasoning,
+    Status, TerminalStatus, TurnFailed, UserMessage,
 };
 use crate::history;
 use crate::mcp::{Connections, Wanted};
@@ -140,7 +141,8 @@ pub struct Input {
 pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) -> Status {
     let (toolbox, is_late) = (OnceLock::new(), AtomicBool::new(false));
     let narrowed = Arc::default();
-    let turn = Turn { context, settings, toolbox, is_late, narrowed };
+    let outside = outside::ProgramFiles::default();
+    let turn = Turn { context, settings, toolbox, is_late, narrowed, outside };
     match turn.drive_in_time(input).await {
         Ok(()) => Status::Done,
         Err(end) => {
@@ -160,6 +162,8 @@ pub(super) struct Turn {
     is_late: AtomicBool,
     /// What active Skills leave of the tools.
     narrowed: Arc<activate::Narrowed>,
+    /// Files that programs outside the sandbox run, and that commands wrote.
+    outside: outside::ProgramFiles,
 }
 
 /// Why a Turn ends without an answer.
@@ -400,6 +404,9 @@ impl Turn {
             self.settings.secrets.clean_value(&mut citations);
             metadata.insert("citations".to_owned(), citations);
         }
+        if let Some(notice) = self.outside.notice().filter(|_| phase == Phase::Final) {
+            metadata.insert(NOTICE.to_owned(), json!(notice));
+        }
         let metadata = (!metadata.is_empty()).then_some(metadata);
         let phase = Some(phase);
         self.context
@@ -468,7 +475,12 @@ impl Turn {
             error_kind: error.kind.clone(),
             error_message: error.message.clone(),
             details: error.details.clone(),
-            extra: Extra::new(),
+            extra: self
+                .outside
+                .notice()
+                .map(|notice| (NOTICE.to_owned(), json!(notice)))
+                .into_iter()
+                .collect(),
         };
         if let Err(failure) = self.context.record(failed).await {
             tracing::warn!(kind = %failure.kind(), "the end of a Turn could not be recorded");

@@ -4,10 +4,18 @@
 mod arena;
 /// What is tried.
 mod attempts;
+/// What is replaced or moved aside outside.
+mod covers;
 /// More than 150 ways to get out, and what became of them.
 mod escape;
 /// Ordinary commands.
 mod everyday;
+/// What is tried with repositories below the Workspace.
+mod nested_attempts;
+/// Escapes through repositories below the Workspace.
+mod nested_git;
+/// Files that other programs run.
+mod programs;
 /// What git would run for the user.
 mod repositories;
 /// What a denial, a setting or a mode does, as the Log tells it.

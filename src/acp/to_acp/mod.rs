@@ -334,7 +334,13 @@ impl Renderer {
         untold
             .map(|(id, text)| SessionUpdate::AgentMessageChunk(chunk(&id, &text)))
             .into_iter()
+            .chain(self.at_end(message.notice()))
             .collect()
+    }
+
+    /// What the user must know of a Turn that has ended.
+    fn at_end(&self, notice: Option<&str>) -> Option<SessionUpdate> {
+        notice.map(|notice| note_update(self.client, NoticeSeverity::Warning, notice))
     }
 
     fn reasoning(&mut self, id: &EventId, reasoning: &Reasoning) -> Vec<SessionUpdate> {
@@ -375,10 +381,12 @@ impl Renderer {
         // What was under way is over, also what the Log does not mention any more.
         self.words.close();
         self.thoughts.close();
+        let notice = self.at_end(failed.notice());
         if failed.terminal_status == TerminalStatus::Interrupted {
-            return Vec::new();
+            return notice.into_iter().collect();
         }
-        vec![failure(&id.to_string(), &fault::told(&ending::report(failed)))]
+        let failure = failure(&id.to_string(), &fault::told(&ending::report(failed)));
+        [failure].into_iter().chain(notice).collect()
     }
 }
 

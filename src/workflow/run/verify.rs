@@ -194,6 +194,7 @@ impl Stage {
                 let reason = match (tried.stopped, tried.exit_code) {
                     (Some(Stop::TimedOut), _) => Some("timed_out"),
                     (Some(Stop::Interrupted), _) => Some("cancelled"),
+                    (Some(Stop::Uncovered), _) => Some("uncovered"),
                     (None, None) => Some("signal"),
                     (None, Some(_)) => None,
                 };

@@ -1,0 +1,74 @@
+//! Files of a Turn that programs outside the sandbox run, and that its commands made or changed: the
+//! end of the Turn names them to the user.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+use crate::tool::RUN_OUTSIDE;
+
+/// How many files are named.
+const NAMED: usize = 12;
+
+/// What results of commands have listed so far.
+#[derive(Debug, Default)]
+pub(super) struct ProgramFiles(Mutex<BTreeSet<String>>);
+
+impl ProgramFiles {
+    /// Takes what the result of a call lists.
+    pub(super) fn note(&self, details: &Value, root: &Path) {
+        let Some(listed) = details.get(RUN_OUTSIDE).and_then(Value::as_array) else { return };
+        let short = |path: &str| {
+            let path = Path::new(path);
+            path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned()
+        };
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.extend(listed.iter().filter_map(Value::as_str).map(short));
+    }
+
+    /// What the user is told, if there is anything.
+    pub(super) fn notice(&self) -> Option<String> {
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.is_empty() {
+            return None;
+        }
+        let named: Vec<&str> = files.iter().take(NAMED).map(String::as_str).collect();
+        let more = match files.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "commands made or changed files that programs outside the sandbox run when a folder is \
+             opened or git runs a hook; look at them first: {}{more}",
+            named.join(", ")
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_are_named_once_and_not_all_of_them() {
+        let files = ProgramFiles::default();
+        let root = Path::new("/w");
+        files.note(&json!({"exit_code": 0}), root);
+        assert_eq!(files.notice(), None);
+        files.note(&json!({RUN_OUTSIDE: ["/w/.envrc", "/x/.envrc"]}), root);
+        files.note(&json!({RUN_OUTSIDE: ["/w/.envrc"]}), root);
+        let notice = files.notice().unwrap();
+        assert!(notice.ends_with("first: .envrc, /x/.envrc"), "{notice}");
+        let many: Vec<String> = (0..20).map(|number| format!("/w/.vscode/{number:02}")).collect();
+        files.note(&json!({ RUN_OUTSIDE: many }), root);
+        assert!(
+            files.notice().unwrap().ends_with(".vscode/10 and 10 more"),
+            "{:?}",
+            files.notice()
+        );
+    }
+}

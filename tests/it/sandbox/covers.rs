@@ -1,0 +1,315 @@
+//! Covers that fall off: what the user replaces or moves aside, while a command runs or between two
+//! commands, does not become readable or writable for commands.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pixir::workbench::{Answer, Setup, Workbench};
+use serde_json::json;
+
+use super::escape::{skip, tell};
+use crate::support::house::DEADLINE;
+
+/// The variable that makes a test process a driver, and says how commands are held.
+const DRIVE: &str = "PIXIR_TEST_COVERS";
+/// A user that owns nothing.
+const NOBODY: u32 = 65534;
+/// What no command may read.
+const SECRET: &str = "s3cr3t-of-the-covers";
+/// What no command may write into settings.
+const EVIL: &str = "[core]\n\tfsmonitor = evil\n";
+
+/// A home, a Workspace with a repository, and its tools.
+struct Place {
+    _folder: tempfile::TempDir,
+    root: PathBuf,
+    bench: Workbench,
+}
+
+impl Place {
+    fn new(subreaper: bool) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for (name, text) in [
+            ("home/.netrc", SECRET),
+            ("home/.aws/credentials", SECRET),
+            ("work/.git/HEAD", "ref: refs/heads/main\n"),
+            ("work/.git/config", "[core]\n\trepositoryformatversion = 0\n"),
+            ("work/.git/hooks/x.sample", "true\n"),
+            ("work/.git/objects/x", ""),
+            ("work/.git/refs/x", ""),
+            ("temp/x", ""),
+        ] {
+            fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            fs::write(root.join(name), text).unwrap();
+        }
+        let setup = Setup {
+            own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+            folder: &root.join("work"),
+            environment: vec![
+                ("PATH".into(), std::env::var_os("PATH").unwrap()),
+                ("HOME".into(), root.join("home").into()),
+                ("TMPDIR".into(), root.join("temp").into()),
+            ],
+            subreaper,
+            drain: Duration::from_millis(20),
+            grace: Duration::from_millis(50),
+        };
+        let home = pixir::Home::new(root.join("home/.pixir"));
+        let bench = Workbench::adjusted(setup, |config| config.home = home).unwrap();
+        Self { _folder: folder, root, bench }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Replaces a file as git and most programs do: another one, and a rename.
+    fn replace(&self, name: &str, text: &str) {
+        let other = self.path(&format!("{name}.lock"));
+        fs::write(&other, text).unwrap();
+        fs::rename(other, self.path(name)).unwrap();
+    }
+
+    /// Moves a folder aside and makes another one with the same files in it.
+    fn make_again(&self, name: &str, file: &str, text: &str) {
+        fs::rename(self.path(name), self.path(&format!("{name}.old"))).unwrap();
+        fs::create_dir(self.path(name)).unwrap();
+        fs::write(self.path(name).join(file), text).unwrap();
+    }
+
+    async fn run(&self, command: &str) -> Answer {
+        self.bench.call("bash", json!({ "command": command })).await.unwrap()
+    }
+
+    /// Runs a command that says when it is ready, and then does something outside.
+    async fn run_meanwhile(&self, command: &str, act: impl FnOnce()) -> Answer {
+        let ready = async {
+            until("the command is ready", || self.path("work/ready").exists()).await;
+            act();
+        };
+        let command = format!("touch ready; {command}");
+        let args = json!({ "command": command, "timeout_ms": 60_000 });
+        let (answer, ()) = tokio::join!(self.bench.call("bash", args), ready);
+        fs::remove_file(self.path("work/ready")).unwrap();
+        answer.unwrap()
+    }
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < DEADLINE, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn is_full(answer: &Answer) -> bool {
+    answer.details["sandbox"] == "full"
+}
+
+#[track_caller]
+fn was_stopped(answer: &Answer, path: &Path) {
+    assert!(!answer.ok, "{}", answer.text);
+    assert_eq!(answer.details["timed_out"], false, "{}", answer.text);
+    assert_eq!(answer.details["uncovered"], json!([path]), "{}", answer.text);
+    assert!(answer.text.contains("stopped by the sandbox"), "{}", answer.text);
+    assert!(answer.text.contains("run the command again"), "{}", answer.text);
+    let notice = answer.details["notice"].as_str().unwrap();
+    assert!(notice.contains("no longer covered"), "{notice}");
+}
+
+/// The user's `git config`, in the middle of a command that waits for it.
+async fn settings_replaced_in_the_middle(place: &Place) {
+    let evil = "while [ ! -e go ]; do printf '[core]\\n\\tfsmonitor = evil\\n' >> .git/config; \
+        sleep 0.01; done 2> /dev/null";
+    let mine = "[core]\n\trepositoryformatversion = 0\n[user]\n\tname = Ada\n";
+    let answer = place
+        .run_meanwhile(evil, || {
+            place.replace("work/.git/config", mine);
+            if place.bench_is_partial() {
+                fs::write(place.path("work/go"), "").unwrap();
+            }
+        })
+        .await;
+    assert!(!place.read("work/.git/config").contains("evil"), "{}", answer.text);
+    if is_full(&answer) {
+        was_stopped(&answer, &place.path("work/.git/config"));
+        assert!(place.read("work/.git/config").contains("name = Ada"), "the user's stays");
+    }
+    fs::remove_file(place.path("work/go")).ok();
+}
+
+/// A credential that is rotated by rename, in the middle of a command that waits to read it.
+async fn credential_rotated_in_the_middle(place: &Place) {
+    let read = "while [ ! -e go ]; do sleep 0.01; done; cat $HOME/.netrc";
+    let answer = place
+        .run_meanwhile(read, || {
+            place.replace("home/.netrc", SECRET);
+            if place.bench_is_partial() {
+                fs::write(place.path("work/go"), "").unwrap();
+            }
+        })
+        .await;
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    if is_full(&answer) {
+        was_stopped(&answer, &place.path("home/.netrc"));
+    }
+    fs::remove_file(place.path("work/go")).ok();
+}
+
+/// A folder of credentials that is moved aside and made again, in the middle of a command.
+async fn folder_made_again_in_the_middle(place: &Place) {
+    let read = "while [ ! -e go ]; do sleep 0.01; done; cat $HOME/.aws/credentials";
+    let answer = place
+        .run_meanwhile(read, || {
+            place.make_again("home/.aws", "credentials", SECRET);
+            if place.bench_is_partial() {
+                fs::write(place.path("work/go"), "").unwrap();
+            }
+        })
+        .await;
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    if is_full(&answer) {
+        was_stopped(&answer, &place.path("home/.aws"));
+    }
+    fs::remove_file(place.path("work/go")).ok();
+    fs::remove_dir_all(place.path("home/.aws.old")).unwrap();
+}
+
+/// The same between two commands.
+async fn folders_made_again_between_commands(place: &Place) {
+    assert!(place.run("true").await.ok);
+    place.make_again("home/.aws", "credentials", SECRET);
+    let answer = place.run("cat $HOME/.aws/credentials").await;
+    assert!(!answer.text.contains(SECRET) && !answer.ok, "{}", answer.text);
+    place.make_again("work/.git/hooks", "y.sample", "true\n");
+    place.run("echo evil > .git/hooks/pre-commit").await;
+    assert!(!place.path("work/.git/hooks/pre-commit").exists());
+    assert_eq!(place.read("work/.git/hooks/y.sample"), "true\n");
+    fs::remove_dir_all(place.path("work/.git/hooks.old")).unwrap();
+    // And the whole repository.
+    fs::rename(place.path("work/.git"), place.path("git.old")).unwrap();
+    for name in ["hooks", "objects", "refs"] {
+        fs::create_dir_all(place.path("work/.git").join(name)).unwrap();
+    }
+    fs::write(place.path("work/.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(place.path("work/.git/config"), "[core]\n").unwrap();
+    place.run("printf '[core]\\n\\tfsmonitor = evil\\n' >> .git/config; echo evil > .git/hooks/pre-commit").await;
+    assert_eq!(place.read("work/.git/config"), "[core]\n");
+    assert!(!place.path("work/.git/hooks/pre-commit").exists());
+}
+
+/// A file that is replaced between two commands is covered for the next one, and nothing is stopped.
+async fn files_replaced_between_commands(place: &Place) {
+    place.replace("home/.netrc", SECRET);
+    place.replace("work/.git/config", EVIL);
+    let answer = place.run("cat $HOME/.netrc; echo '[x]' >> .git/config; echo went on").await;
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    assert!(answer.text.contains("went on"), "{}", answer.text);
+    assert_eq!(answer.details.get("uncovered"), None, "{}", answer.text);
+    assert_eq!(place.read("work/.git/config"), EVIL, "it is the user's");
+    place.replace("work/.git/config", "[core]\n");
+}
+
+impl Place {
+    fn bench_is_partial(&self) -> bool {
+        self.path("partial").exists()
+    }
+}
+
+async fn everything(subreaper: bool) {
+    let place = Place::new(subreaper);
+    if subreaper || !is_full(&place.run("true").await) {
+        fs::write(place.path("partial"), "").unwrap();
+    }
+    settings_replaced_in_the_middle(&place).await;
+    credential_rotated_in_the_middle(&place).await;
+    folder_made_again_in_the_middle(&place).await;
+    files_replaced_between_commands(&place).await;
+    folders_made_again_between_commands(&place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_replaced_outside_stays_covered_or_the_command_is_stopped() {
+    everything(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_replaced_outside_stays_covered_without_namespaces() {
+    everything(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_background_command_is_stopped_when_its_cover_falls_off() {
+    let place = Place::new(false);
+    let args = json!({"command": "touch ready; sleep 600", "background": true});
+    let answer = place.bench.call("bash", args).await.unwrap();
+    let id = answer.details["background"].clone();
+    until("it has begun", || place.path("work/ready").exists()).await;
+    place.replace("home/.netrc", SECRET);
+    let args = json!({"id": id, "wait_ms": 30_000});
+    let answer = place.bench.call("bash_output", args).await.unwrap();
+    if answer.details["sandbox"] == "partial" {
+        skip("namespaces are not allowed here");
+        return;
+    }
+    assert!(answer.text.contains("stopped by the sandbox"), "{}", answer.text);
+    assert!(answer.text.contains("no longer covered"), "{}", answer.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hidden_file_that_goes_away_stops_nothing() {
+    let place = Place::new(false);
+    let wait = "while [ ! -e go ]; do sleep 0.01; done; sleep 1; echo went on";
+    let gone = || {
+        fs::remove_file(place.path("home/.netrc")).unwrap();
+        fs::write(place.path("work/go"), "").unwrap();
+    };
+    let answer = place.run_meanwhile(wait, gone).await;
+    assert!(answer.ok && answer.text.contains("went on"), "{}", answer.text);
+    assert_eq!(answer.details.get("uncovered"), None, "{}", answer.text);
+}
+
+/// Not a test of its own: the process that the next test starts as another user.
+#[test]
+fn driver() {
+    let Some(drive) = std::env::var_os(DRIVE) else { return };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(everything(drive == "partial"));
+    tell("covers: an ordinary user");
+}
+
+#[test]
+fn what_is_replaced_outside_stays_covered_for_an_ordinary_user() {
+    if !rustix::process::geteuid().is_root() {
+        skip("these tests already run as an ordinary user");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let can_run = Command::new(env!("CARGO_BIN_EXE_pixir")).arg("--version").uid(NOBODY).output();
+    if !can_run.is_ok_and(|output| output.status.success()) {
+        skip("another user cannot run the program where it was built");
+        return;
+    }
+    for name in ["full", "partial"] {
+        let mut driver = Command::new(std::env::current_exe().unwrap());
+        driver.args(["--exact", "sandbox::covers::driver", "--nocapture"]).env(DRIVE, name);
+        driver.env("TMPDIR", folder.path()).env("HOME", folder.path());
+        let driver = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY);
+        let output = driver.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {said}");
+        assert!(said.contains("covers: an ordinary user"), "{name}: it did not run: {said}");
+    }
+}

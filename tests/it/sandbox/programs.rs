@@ -1,0 +1,108 @@
+//! Files that programs outside the sandbox run: commands may write them, and the end of the Turn names
+//! them to the user.
+
+use std::fs;
+
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use crate::support::editor::Editor;
+use crate::support::{House, Stage, house};
+
+/// What the model does: commands and a file tool, then an answer.
+fn replies() -> Vec<Reply> {
+    let bash = |command: &str| Reply::calls("bash", json!({ "command": command }));
+    vec![
+        bash("echo 'export A=1' > .envrc; mkdir -p .husky a/.vscode; echo x > .husky/pre-commit"),
+        bash(
+            "echo '{}' > a/.vscode/tasks.json; mkdir -p node_modules/m/.vscode; touch node_modules/m/.vscode/x",
+        ),
+        Reply::calls("write", json!({"path": ".nvim.lua", "content": "return {}\n"})),
+        bash("cat .nvim.lua; touch plain.txt"),
+        bash("echo changed >> .idea/workspace.xml"),
+        Reply::says("done"),
+    ]
+}
+
+async fn house() -> House {
+    let house = House::with(replies()).await;
+    fs::create_dir_all(house.workspace().join(".idea")).unwrap();
+    house.write(".idea/workspace.xml", "<xml/>\n");
+    house.write(".idea/other.xml", "<xml/>\n");
+    house
+}
+
+fn events(house: &House, kind: &str) -> Vec<Value> {
+    let text = fs::read_to_string(house::newest_log(&house.workspace())).unwrap();
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
+}
+
+const NAMED: &str =
+    "look at them first: .envrc, .husky/pre-commit, .idea/workspace.xml, a/.vscode/tasks.json";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_turn_names_what_commands_wrote_and_other_programs_run() {
+    let house = house().await;
+    let ran = house.pixir(&["serve it"]).exits(0);
+    assert_eq!(ran.out, "done\n");
+    assert!(ran.err.contains(NAMED), "{}", ran.err);
+    assert_eq!(ran.err.matches("programs outside the sandbox run").count(), 1, "{}", ran.err);
+    let said = events(&house, "assistant_message");
+    let notice = said.last().unwrap()["metadata"]["notice"].as_str().unwrap().to_owned();
+    assert!(notice.ends_with(NAMED), "{notice}");
+    // They are ordinary work: nothing was altered.
+    assert_eq!(house.read(".envrc"), "export A=1\n");
+    assert_eq!(house.read(".husky/pre-commit"), "x\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_without_such_files_says_nothing() {
+    let command = json!({"command": "echo x > src.rs; cat .envrc"});
+    let house = House::with([Reply::calls("bash", command), Reply::says("done")]).await;
+    house.write(".envrc", "export A=1\n");
+    let ran = house.pixir(&["serve it"]).exits(0);
+    assert!(!ran.err.contains("outside the sandbox"), "{}", ran.err);
+    let said = events(&house, "assistant_message");
+    assert_eq!(said.last().unwrap().get("metadata"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_fails_names_them_too() {
+    let command = json!({"command": "echo x > .envrc"});
+    let house = House::with([Reply::calls("bash", command)]).await;
+    let ran = house.pixir(&["--max-iterations", "1", "serve it"]);
+    assert_ne!(ran.code, Some(0));
+    assert!(ran.err.contains("look at them first: .envrc"), "{}", ran.err);
+    let failed = events(&house, "turn_failed");
+    assert!(failed[0]["notice"].as_str().unwrap().contains("first: .envrc"), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_editor_is_told_by_a_notice_or_by_words() {
+    for takes_notices in [true, false] {
+        let script = Script::new([
+            Reply::calls("bash", json!({"command": "echo x > .envrc"})),
+            Reply::says("done"),
+        ]);
+        let stage = Stage::new(Stage::mark(), script).await;
+        let mut editor = Editor::start(&stage, &["--auto"]);
+        editor.initialize(if takes_notices {
+            json!({"session": {"notices": {}}})
+        } else {
+            json!({})
+        });
+        let id = editor.session(&stage.workspace());
+        editor.turn(&id, "go").unwrap();
+        let kind = if takes_notices { "notice" } else { "agent_message_chunk" };
+        let updates = editor.updates();
+        let told: Vec<String> = updates
+            .iter()
+            .filter(|update| update["sessionUpdate"] == kind)
+            .map(Value::to_string)
+            .filter(|update| update.contains("look at them first: .envrc"))
+            .collect();
+        assert_eq!(told.len(), 1, "{updates:?}");
+        assert!(editor.end().0.success());
+    }
+}
