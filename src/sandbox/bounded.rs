@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::git::on_the_way;
 use super::spec::Spec;
-use super::world::is_replaced;
 use crate::bounds::{Bounds, Reach};
 
 impl Spec {
@@ -52,8 +51,8 @@ impl Spec {
             }
         }
         let is_there = |paths: &[std::path::PathBuf]| paths.iter().any(|path| path == workspace);
-        // What is closed can be read all the same, also where the command has a folder of its own.
-        if is_replaced(workspace) && !is_there(&self.writable) && !is_there(&self.shown) {
+        // What is closed can be read all the same.
+        if !is_there(&self.writable) && !is_there(&self.shown) {
             self.shown.push(workspace.to_owned());
         }
         self
@@ -71,7 +70,7 @@ mod tests {
 
     use super::*;
     use crate::bounds::WriteGlobs;
-    use crate::sandbox::spec::{Floor, Network};
+    use crate::sandbox::spec::{Floor, Network, Sockets};
 
     fn spec(workspace: &Path) -> Spec {
         Spec {
@@ -83,6 +82,8 @@ mod tests {
             absent: Vec::new(),
             hidden: Vec::new(),
             shown: Vec::new(),
+            viewed: Vec::new(),
+            sockets: Sockets::Covered,
             processes: 1,
             file_bytes: 1,
         }
@@ -109,8 +110,7 @@ mod tests {
         let bounded = spec().bounded(&root, &bounds(&["src/**", "*.md", "link/**"], &["src/gen"]));
         assert_eq!(bounded.writable, [cache.clone(), root.join("src")]);
         assert_eq!(bounded.kept, [root.join(".pixir"), root.join("src/gen")]);
-        let is_covered = is_replaced(&root);
-        assert_eq!(bounded.shown.contains(&root), is_covered, "what is closed can be read");
+        assert!(bounded.shown.contains(&root), "what is closed can be read");
         let whole = spec().bounded(&root, &bounds(&["**"], &[]));
         assert!(
             whole.writable.contains(&root) && !whole.shown.contains(&root),

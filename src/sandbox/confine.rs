@@ -1,10 +1,8 @@
 //! Confining: a supervisor takes from itself what its command must not have, and cannot undo it.
 
-use landlock::RulesetStatus;
-
 use super::filter::{self, Freedom};
-use super::rules::{self, Sight};
-use super::spec::{Floor, Spec};
+use super::rules::{self, Enforced, Sight};
+use super::spec::{Floor, Network, Sockets, Spec};
 use super::{Level, capabilities};
 
 /// Where a supervisor stands when it confines itself.
@@ -27,18 +25,15 @@ pub fn confine(spec: &Spec, place: Confined) -> Result<Level, String> {
     }
     capabilities::limit(spec).map_err(|error| told("limits", &error))?;
     let sight = if place == Confined::InOwnWorld { Sight::OwnWorld } else { Sight::Machine };
-    let status = rules::apply(spec, sight).map_err(|error| told("Landlock", &error))?;
-    if status == RulesetStatus::NotEnforced {
+    let enforced = rules::apply(spec, sight).map_err(|error| told("Landlock", &error))?;
+    if !enforced.any {
         return Err("this kernel has no Landlock, or it is switched off".to_owned());
     }
-    let mut freedom = match place {
-        Confined::InOwnWorld => Freedom::in_own_world(),
-        Confined::OnMachine => Freedom::without_world(spec),
+    let local = may_use_sockets(spec, place, enforced);
+    let freedom = match place {
+        Confined::InOwnWorld => Freedom::in_own_world(local),
+        Confined::OnMachine => Freedom::without_world(spec, local),
     };
-    // Only newer kernels keep a command from abstract sockets; on the machine's network there are
-    // others to reach.
-    freedom.local &=
-        status == RulesetStatus::FullyEnforced || spec.network == super::Network::Closed;
     capabilities::give_up().map_err(|error| told("capabilities", &error))?;
     let programs = filter::programs(freedom).map_err(|error| told("seccomp", &error))?;
     for program in &programs {
@@ -48,4 +43,12 @@ pub fn confine(spec: &Spec, place: Confined) -> Result<Level, String> {
         Confined::InOwnWorld => Level::Full,
         Confined::OnMachine => Level::Partial,
     })
+}
+
+/// Whether sockets with names may be made at all: only while no other program's can be reached.
+fn may_use_sockets(spec: &Spec, place: Confined, enforced: Enforced) -> bool {
+    let is_covered = place == Confined::InOwnWorld && spec.sockets == Sockets::Covered;
+    // A network namespace has abstract sockets of its own.
+    let has_own_network = place == Confined::InOwnWorld && spec.network == Network::Closed;
+    (is_covered || enforced.named_sockets) && (has_own_network || enforced.abstract_sockets)
 }

@@ -19,7 +19,7 @@ use super::spec::{Network, Spec};
 pub struct Freedom {
     /// Sockets of the internet.
     pub internet: bool,
-    /// Sockets with names.
+    /// Sockets with names, and pairs from which one can send to a name.
     pub local: bool,
     /// Memory, queues and semaphores of System V, and the queues of POSIX.
     pub system_v: bool,
@@ -29,14 +29,14 @@ pub struct Freedom {
 
 impl Freedom {
     /// In a world of its own all of it is harmless; what is not is covered there.
-    pub fn in_own_world() -> Self {
-        Self { internet: true, local: true, system_v: true, attributes: true }
+    pub fn in_own_world(local: bool) -> Self {
+        Self { internet: true, local, system_v: true, attributes: true }
     }
     /// Without one, a kind of call is the only thing that can be forbidden.
-    pub fn without_world(spec: &Spec) -> Self {
+    pub fn without_world(spec: &Spec, local: bool) -> Self {
         Self {
             internet: spec.network == Network::Open,
-            local: false,
+            local,
             system_v: false,
             attributes: !spec.writable.is_empty(),
         }
@@ -221,7 +221,9 @@ pub fn programs(freedom: Freedom) -> Outcome<Vec<BpfProgram>> {
     let requests = requests.map(|request| rule([is(1, SeccompCmpOp::Eq, *request)]));
     forbidden.insert(libc::SYS_ioctl, requests.collect::<Outcome<_>>()?);
     let missing: Rules = MISSING.iter().map(|call| (*call, Vec::new())).collect();
-    let sockets: Rules = [(libc::SYS_socket, socket_rules(freedom)?)].into();
+    let sockets: Rules =
+        [(libc::SYS_socket, socket_rules(freedom)?), (libc::SYS_socketpair, pair_rules(freedom)?)]
+            .into();
     Ok(vec![
         compile(forbidden, libc::EPERM)?,
         compile(missing, libc::ENOSYS)?,
@@ -246,6 +248,20 @@ fn socket_rules(freedom: Freedom) -> Outcome<Vec<SeccompRule>> {
     for family in [libc::AF_INET, libc::AF_INET6] {
         let raw = is(1, SeccompCmpOp::MaskedEq(0xf), number(libc::SOCK_RAW));
         rules.push(rule([is(0, SeccompCmpOp::Eq, number(family)), raw])?);
+    }
+    Ok(rules)
+}
+
+/// What is refused of pairs: other families, and where names are out of bounds datagrams, which can
+/// be sent from one end to any name. Streams and sequenced packets stay connected to the other end.
+fn pair_rules(freedom: Freedom) -> Outcome<Vec<SeccompRule>> {
+    let number = |value: i32| u64::from(value.unsigned_abs());
+    let mut rules = vec![rule([is(0, SeccompCmpOp::Ne, number(libc::AF_UNIX))])?];
+    if !freedom.local {
+        // The kind is in the lowest four bits: 1 is a stream, and 5 are sequenced packets.
+        for (bit, refused) in [(1, 0), (2, 2), (8, 8)] {
+            rules.push(rule([is(1, SeccompCmpOp::MaskedEq(bit), refused)])?);
+        }
     }
     Ok(rules)
 }

@@ -21,11 +21,11 @@ mod pinned;
 mod programs;
 mod rules;
 mod scratch;
-mod sockets;
 mod spec;
 mod tame;
 #[cfg(test)]
 mod tests;
+mod views;
 mod world;
 
 pub use confine::{Confined, confine};
@@ -33,8 +33,9 @@ pub use guard::{Guard, expel, is_expelled};
 pub use nested::{Findings, NestedRepositories};
 pub use newborn::Top;
 pub use scratch::Scratch;
-pub use spec::{NAMING, Network, Sandbox, Spec, Wish};
+pub use spec::{NAMING, Sandbox, Spec, Wish};
 pub use tame::ASIDE;
+pub use views::Views;
 pub use world::{build, name_spaces};
 
 use crate::config::SandboxLevel;

@@ -4,15 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus,
+    PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope,
 };
 
 use super::scratch;
 use super::spec::{Network, Spec};
 
 /// The newest rights that are asked for; an older kernel gives what it has.
-const NEWEST: ABI = ABI::V6;
+const NEWEST: ABI = ABI::V9;
+/// The first version that keeps a command from abstract sockets outside.
+const ABSTRACT_SOCKETS: ABI = ABI::V6;
+/// The first version that keeps a command from sockets with names outside what it may write.
+const NAMED_SOCKETS: ABI = ABI::V9;
 /// Devices that hold nothing.
 const DEVICES: &[&str] =
     &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
@@ -29,8 +34,19 @@ pub enum Sight {
     Machine,
 }
 
+/// What the kernel enforces of the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Enforced {
+    /// Anything at all.
+    pub any: bool,
+    /// Abstract sockets outside are out of reach.
+    pub abstract_sockets: bool,
+    /// Sockets with names outside what may be written are out of reach.
+    pub named_sockets: bool,
+}
+
 /// Applies the rules to this process and everything it will start; says how well they hold.
-pub fn apply(spec: &Spec, sight: Sight) -> Result<RulesetStatus, RulesetError> {
+pub fn apply(spec: &Spec, sight: Sight) -> Result<Enforced, RulesetError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?
@@ -50,7 +66,16 @@ pub fn apply(spec: &Spec, sight: Sight) -> Result<RulesetStatus, RulesetError> {
         }
         Sight::Machine => allow(ruleset, [scratch::temp(&spec.scratch)], writing())?,
     };
-    Ok(ruleset.restrict_self()?.ruleset)
+    let status = ruleset.restrict_self()?;
+    let has = |version: ABI| match status.landlock {
+        LandlockStatus::Available { effective_abi, .. } => effective_abi >= version,
+        LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => false,
+    };
+    Ok(Enforced {
+        any: status.ruleset != RulesetStatus::NotEnforced,
+        abstract_sockets: has(ABSTRACT_SOCKETS),
+        named_sockets: has(NAMED_SOCKETS),
+    })
 }
 
 fn writing() -> BitFlags<AccessFs> {

@@ -35,6 +35,7 @@ impl Scratch {
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let scratch = Self { folder: folder.canonicalize()?, _lock: lock };
         private(&temp(&folder))?;
+        private(&blank(&folder))?;
         DirBuilder::new().mode(0o0).create(empty_folder(&folder))?;
         fs::OpenOptions::new().write(true).create_new(true).mode(0o0).open(empty_file(&folder))?;
         Ok(scratch)
@@ -55,6 +56,10 @@ impl Drop for Scratch {
 /// What commands see as their temp folder.
 pub fn temp(scratch: &Path) -> PathBuf {
     scratch.join("tmp")
+}
+/// The place of an empty layer for overlays.
+pub fn blank(scratch: &Path) -> PathBuf {
+    scratch.join("blank")
 }
 /// A folder that nobody may look into, to cover others with.
 pub fn empty_folder(scratch: &Path) -> PathBuf {

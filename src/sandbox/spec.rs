@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{Profile, git, hidden, scratch, sockets, world};
+use super::{Profile, git, hidden, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel};
 use crate::paths::{self, Home};
 
@@ -25,6 +25,15 @@ pub enum Network {
     Closed,
 }
 
+/// Whether sockets of other programs are within reach of a command, by what it sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sockets {
+    /// Those outside the Workspace are out of reach.
+    Covered,
+    /// Some folder outside could not be covered.
+    Reachable,
+}
+
 /// Everything the supervisor needs to know to confine a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
@@ -38,10 +47,13 @@ pub struct Spec {
     pub kept: Vec<PathBuf>,
     /// Lies in something writable, and must not come to be.
     pub absent: Vec<PathBuf>,
-    /// Cannot be read, nor connected to.
+    /// Cannot be read.
     pub hidden: Vec<PathBuf>,
-    /// Lies where the command sees another folder, and must be seen all the same.
+    /// Is seen as it is, with the sockets in it.
     pub shown: Vec<PathBuf>,
+    /// Lies where the command sees another folder, and must be seen all the same.
+    pub viewed: Vec<PathBuf>,
+    pub sockets: Sockets,
     pub processes: u64,
     pub file_bytes: u64,
 }
@@ -177,8 +189,8 @@ impl Sandbox {
             }
         }
         kept.retain(|path| path.symlink_metadata().is_ok());
-        let shown = self.shown(wish, network);
-        let hidden = self.hidden(wish, &shown);
+        let (shown, viewed) = (self.shown(wish, network), self.viewed());
+        let hidden = self.hidden(wish);
         let is_hidden = |path: &PathBuf| hidden.iter().any(|hidden| path.starts_with(hidden));
         writable.retain(|path| !is_hidden(path));
         kept.retain(|path| !is_hidden(path));
@@ -194,6 +206,8 @@ impl Sandbox {
             absent,
             hidden,
             shown,
+            viewed,
+            sockets: Sockets::Covered,
             processes: self.settings.processes,
             file_bytes: self.settings.file_bytes,
         })
@@ -210,15 +224,10 @@ impl Sandbox {
         top.unwrap_or(root).to_owned()
     }
 
-    /// What lies in a folder that the command sees another one of, and must be seen all the same.
+    /// What is seen as it is, although it cannot be written.
     fn shown(&self, wish: &Wish<'_>, network: Network) -> Vec<PathBuf> {
-        let mut shown: Vec<PathBuf> = self
-            .named
-            .iter()
-            .filter_map(|path| path.canonicalize().ok())
-            .map(whole_environment)
-            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
-            .collect();
+        let mut shown: Vec<PathBuf> =
+            self.named().into_iter().filter(|path| path.is_file()).collect();
         if wish.profile == Profile::ReadOnly {
             shown.push(wish.workspace.to_owned());
         }
@@ -228,12 +237,30 @@ impl Sandbox {
         }
         if network == Network::Open {
             // Often a link into /run.
-            shown.extend(Path::new("/etc/resolv.conf").canonicalize().ok());
+            let names = Path::new("/etc/resolv.conf").canonicalize().ok();
+            shown.extend(names.filter(|path| world::is_replaced(path)));
         }
-        shown.retain(|path| world::is_replaced(path));
         shown.sort();
         shown.dedup();
         shown
+    }
+
+    /// Folders that programs need, where the command sees another folder.
+    fn viewed(&self) -> Vec<PathBuf> {
+        let mut viewed: Vec<PathBuf> =
+            self.named().into_iter().filter(|path| path.is_dir()).collect();
+        viewed.sort();
+        // What lies in such a folder is seen with it.
+        viewed.dedup_by(|later, earlier| later.starts_with(earlier));
+        viewed
+    }
+
+    fn named(&self) -> Vec<PathBuf> {
+        let named = self.named.iter().filter_map(|path| path.canonicalize().ok());
+        named
+            .map(whole_environment)
+            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
+            .collect()
     }
 
     /// What to hide of Pixir's folder when the Workspace is beneath it, or is around it: the tokens,
@@ -249,7 +276,7 @@ impl Sandbox {
         hidden
     }
 
-    fn hidden(&self, wish: &Wish<'_>, shown: &[PathBuf]) -> Vec<PathBuf> {
+    fn hidden(&self, wish: &Wish<'_>) -> Vec<PathBuf> {
         let home = self.user_home.as_deref();
         // The whole folder, where it is nothing but Pixir's: the tokens may come later.
         let is_shared = self.state == paths::state(wish.workspace)
@@ -265,14 +292,6 @@ impl Sandbox {
             // A Workspace inside such a folder was named by the user.
             .filter(|path| !wish.workspace.starts_with(path))
             .collect();
-        let is_covered = |path: &Path| {
-            let is_shown = shown.iter().any(|shown| path.starts_with(shown));
-            path.starts_with(wish.workspace)
-                || hidden.iter().any(|hidden| path.starts_with(hidden))
-                || (world::is_replaced(path) && !is_shown)
-        };
-        let sockets = sockets::foreign(is_covered);
-        hidden.extend(sockets);
         hidden.sort();
         // What lies in a hidden folder is hidden with it.
         hidden.dedup_by(|later, earlier| later.starts_with(earlier));
@@ -327,6 +346,7 @@ impl Spec {
             word("p", &self.processes.to_string()),
             word("b", &self.file_bytes.to_string()),
             path("s", &self.scratch),
+            word("u", if self.sockets == Sockets::Covered { "covered" } else { "reachable" }),
         ];
         let lists = [
             ("w", &self.writable),
@@ -334,11 +354,17 @@ impl Spec {
             ("a", &self.absent),
             ("h", &self.hidden),
             ("v", &self.shown),
+            ("o", &self.viewed),
         ];
         for (letter, list) in lists {
             arguments.extend(list.iter().map(|item| path(letter, item)));
         }
         arguments
+    }
+
+    /// The argument that says, after those of a Spec, that not all sockets are covered.
+    pub fn with_sockets_in_reach() -> OsString {
+        "ureachable".into()
     }
 
     /// Reads arguments back; none at all mean that nothing is confined.
@@ -356,6 +382,8 @@ impl Spec {
             absent: Vec::new(),
             hidden: Vec::new(),
             shown: Vec::new(),
+            viewed: Vec::new(),
+            sockets: Sockets::Covered,
             processes: 0,
             file_bytes: 0,
         };
@@ -378,6 +406,9 @@ impl Spec {
                 (b'a', _) => spec.absent.push(path()),
                 (b'h', _) => spec.hidden.push(path()),
                 (b'v', _) => spec.shown.push(path()),
+                (b'o', _) => spec.viewed.push(path()),
+                (b'u', b"covered") => spec.sockets = Sockets::Covered,
+                (b'u', b"reachable") => spec.sockets = Sockets::Reachable,
                 _ => return Err(odd()),
             }
         }

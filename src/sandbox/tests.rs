@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::git::{Repository, repository};
-use super::spec::Floor;
+use super::spec::{Floor, Network};
 use super::*;
 use crate::config::{Config, NetworkRule};
 use crate::paths::Home;
@@ -128,11 +128,11 @@ fn a_virtual_environment_of_the_path_is_seen_whole() {
     let sandbox = Sandbox::new(&Config::new(Home::new(place.path("home/.pixir"))), &environment);
     let spec = place.spec(&sandbox, Profile::Workspace, false).unwrap();
     let is_own = |path: &&PathBuf| path.starts_with(&place.root) && !path.ends_with("home");
-    let shown: Vec<&PathBuf> = spec.shown.iter().filter(is_own).collect();
+    let viewed: Vec<&PathBuf> = spec.viewed.iter().filter(is_own).collect();
     let expected = [place.path("tools/bin"), place.path("venv")];
     // Only where commands see another temp folder.
     let is_replaced = super::world::is_replaced(&place.root);
-    assert_eq!(shown, expected.iter().filter(|_| is_replaced).collect::<Vec<_>>());
+    assert_eq!(viewed, expected.iter().filter(|_| is_replaced).collect::<Vec<_>>());
 }
 
 #[test]

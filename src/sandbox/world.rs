@@ -1,8 +1,9 @@
 //! The world of a command: what it sees of the file system when namespaces are allowed.
 //!
 //! Everything is made read-only, and what may be written is laid over it again. That stops what
-//! Landlock does not look at: modes, owners and times of files outside. Temp folders, the sockets
-//! of `/run` and secrets are covered. Built by the supervisor while it still has the right to.
+//! Landlock does not look at: modes, owners and times of files outside. Temp folders, `/run` and
+//! secrets are covered, and other folders are seen without the sockets in them (`views`). Built by
+//! the supervisor while it still has the right to.
 
 use std::fs;
 use std::io;
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::spec::{Network, Spec};
+use super::views::{Surveyor, Views};
 use super::{loopback, scratch};
 
 /// The temp folder that a command sees in its own world.
@@ -50,23 +52,33 @@ pub fn is_replaced_itself(path: &Path) -> bool {
 }
 
 /// A piece of the old world, and where it is in the new one.
-struct Piece {
-    tree: OwnedFd,
-    place: PathBuf,
+pub struct Piece {
+    pub tree: OwnedFd,
+    pub place: PathBuf,
+}
+
+/// Something that is mounted.
+pub struct Mount {
+    pub place: PathBuf,
+    /// The name of the file system's kind.
+    pub kind: String,
+    flags: MsFlags,
 }
 
 /// Builds the world in the namespaces that this process has entered.
-pub fn build(spec: &Spec) -> io::Result<()> {
+pub fn build(spec: &Spec) -> io::Result<Views> {
     if spec.network == Network::Closed {
         loopback::bring_up()?;
     }
     let none: Option<&str> = None;
     // Nothing that is mounted here may spread outside.
     nix::mount::mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
+    let list = fs::read_to_string("/proc/self/mountinfo")?;
+    let mounts: Vec<Mount> = list.lines().filter_map(mounted).collect();
     // What is taken before everything freezes stays writable, what is taken after does not.
     let temp = take(&scratch::temp(&spec.scratch))?;
     let mut pieces = taken(&spec.writable)?;
-    freeze()?;
+    freeze(&mounts)?;
     pieces.extend(taken(&spec.shown)?);
     pieces.extend(taken(&spec.kept)?);
     // What is gone since needs no cover.
@@ -78,17 +90,26 @@ pub fn build(spec: &Spec) -> io::Result<()> {
         };
         pieces.push(Piece { tree: take(&cover)?, place: path.clone() });
     }
+    let mut surveyor = Surveyor::new(spec, &mounts)?;
+    surveyor.survey()?;
+    let machine = surveyor.pieces();
+    spec.viewed.iter().try_for_each(|folder| surveyor.view(folder))?;
+    let mut inner = surveyor.pieces();
+    inner.extend(pieces);
+    lay(machine)?;
     replace(&temp)?;
-    // Parents first; of two at one place the later one covers the earlier.
-    pieces.sort_by_key(|piece| piece.place.components().count());
-    pieces.iter().try_for_each(lay)
+    lay(inner)?;
+    // The old world can be seen from the working folder that this process came with.
+    rustix::process::chdir("/")?;
+    Ok(surveyor.finish())
 }
 
 fn taken(paths: &[PathBuf]) -> io::Result<Vec<Piece>> {
     paths.iter().map(|path| Ok(Piece { tree: take(path)?, place: path.clone() })).collect()
 }
 
-fn take(path: &Path) -> io::Result<OwnedFd> {
+/// A copy of what is mounted at a path and beneath.
+pub fn take(path: &Path) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
@@ -96,11 +117,14 @@ fn take(path: &Path) -> io::Result<OwnedFd> {
     open_tree(CWD, path, flags).map_err(|errno| named(errno, "cannot take", path))
 }
 
-fn lay(piece: &Piece) -> io::Result<()> {
-    put(&piece.tree, &piece.place)
+/// Parents first; of two at one place the later one covers the earlier.
+fn lay(mut pieces: Vec<Piece>) -> io::Result<()> {
+    pieces.sort_by_key(|piece| piece.place.components().count());
+    pieces.iter().try_for_each(|piece| put(&piece.tree, &piece.place))
 }
 
-fn put(tree: &OwnedFd, place: &Path) -> io::Result<()> {
+/// Mounts it at a place, which is made where it is missing.
+pub fn put(tree: &OwnedFd, place: &Path) -> io::Result<()> {
     let attempt = || move_mount(tree, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
     let outcome = match attempt() {
         Err(Errno::NOENT) => {
@@ -127,7 +151,7 @@ fn named(errno: Errno, what: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }
 
-/// Covers temp folders, the places of sockets, and terminals.
+/// Covers temp folders, `/run` and terminals.
 fn replace(temp: &OwnedFd) -> io::Result<()> {
     let none: Option<&str> = None;
     for folder in TEMP_FOLDERS.iter().map(Path::new).filter(|folder| is_own_folder(folder)) {
@@ -159,31 +183,32 @@ fn is_own_folder(folder: &Path) -> bool {
 }
 
 /// Makes everything that is mounted read-only.
-fn freeze() -> io::Result<()> {
-    let list = fs::read_to_string("/proc/self/mountinfo")?;
-    for (place, flags) in list.lines().filter_map(mounted) {
-        let none: Option<&str> = None;
-        let frozen = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags;
-        match nix::mount::mount(none, &place, none, frozen, none) {
+fn freeze(mounts: &[Mount]) -> io::Result<()> {
+    let none: Option<&str> = None;
+    for Mount { place, flags, .. } in mounts {
+        if flags.contains(MsFlags::MS_RDONLY) {
+            continue;
+        }
+        let frozen = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | *flags;
+        match nix::mount::mount(none, place, none, frozen, none) {
             // Another mount lies over it, so nobody can get there.
             Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT | nix::Error::EACCES) => {}
             Err(errno) => {
-                return Err(named(Errno::from_raw_os_error(errno as i32), "cannot freeze", &place));
+                return Err(named(Errno::from_raw_os_error(errno as i32), "cannot freeze", place));
             }
         }
     }
     Ok(())
 }
 
-/// Place and flags of one line of the kernel's list; those already frozen are left out.
-fn mounted(line: &str) -> Option<(PathBuf, MsFlags)> {
+/// One line of the kernel's list.
+fn mounted(line: &str) -> Option<Mount> {
     let mut words = line.split(' ').skip(4);
     let place = PathBuf::from(unescaped(words.next()?));
     let options: Vec<&str> = words.next()?.split(',').collect();
-    if options.contains(&"ro") {
-        return None;
-    }
+    let kind = words.skip_while(|word| *word != "-").nth(1)?.to_owned();
     let known = [
+        ("ro", MsFlags::MS_RDONLY),
         ("nosuid", MsFlags::MS_NOSUID),
         ("nodev", MsFlags::MS_NODEV),
         ("noexec", MsFlags::MS_NOEXEC),
@@ -192,7 +217,8 @@ fn mounted(line: &str) -> Option<(PathBuf, MsFlags)> {
         ("relatime", MsFlags::MS_RELATIME),
     ];
     let flags = known.iter().filter(|(name, _)| options.contains(name));
-    Some((place, flags.fold(MsFlags::empty(), |flags, (_, flag)| flags | *flag)))
+    let flags = flags.fold(MsFlags::empty(), |flags, (_, flag)| flags | *flag);
+    Some(Mount { place, kind, flags })
 }
 
 /// The kernel writes blanks and backslashes in octal.
@@ -220,8 +246,11 @@ mod tests {
     fn a_line_of_the_kernels_list_is_read_with_its_blanks() {
         let line =
             r"36 35 98:0 /mnt1 /mnt/my\040disk rw,nosuid,noatime master:1 - ext3 /dev/root rw";
-        let expected = (PathBuf::from("/mnt/my disk"), MsFlags::MS_NOSUID | MsFlags::MS_NOATIME);
-        assert_eq!(mounted(line), Some(expected));
-        assert_eq!(mounted(&line.replace("rw,nosuid", "ro,nosuid")), None);
+        let read = mounted(line).unwrap();
+        assert_eq!(read.place, PathBuf::from("/mnt/my disk"));
+        assert_eq!(read.flags, MsFlags::MS_NOSUID | MsFlags::MS_NOATIME);
+        assert_eq!(read.kind, "ext3");
+        let frozen = mounted(&line.replace("rw,nosuid", "ro,nosuid")).unwrap();
+        assert!(frozen.flags.contains(MsFlags::MS_RDONLY));
     }
 }

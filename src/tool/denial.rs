@@ -45,6 +45,27 @@ const NO_ACCESS: &[&str] = &[
     "cross-device link",
 ];
 
+/// How programs name the sockets of others.
+const SOCKET_NAMES: &[&str] = &[
+    ".sock",
+    "unix:/",
+    "unix socket",
+    "unix domain socket",
+    "ssh_auth_sock",
+    "gpg-agent",
+    "d-bus",
+    "dbus",
+    "docker daemon",
+    "open display",
+];
+
+/// What programs say when such a socket is not to be had.
+const NO_SOCKET: &[&str] =
+    &["connect", "refused", "no such file", "open display", "permission denied"];
+
+/// What programs say when a socket may not even be made.
+const NO_SOCKETS_AT_ALL: &[&str] = &["permission denied", "eacces", "permissionerror"];
+
 /// What programs say when there are too many of them, or too much in a file.
 const NO_MORE: &[&str] =
     &["fork: retry: resource temporarily unavailable", "file size limit exceeded"];
@@ -56,7 +77,11 @@ pub fn explain(output: &str, needs: Needs, may_declare: bool, hidden: &[PathBuf]
     let output = output.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| output.contains(word));
     let mut lines = Vec::new();
-    if !needs.network && says(NO_NETWORK) {
+    let wants_socket =
+        (says(SOCKET_NAMES) && says(NO_SOCKET)) || (says(&["socket"]) && says(NO_SOCKETS_AT_ALL));
+    if wants_socket {
+        lines.push("sandbox: sockets of programs outside the workspace cannot be reached (docker, agents, D-Bus, displays), and where the sandbox is partial none can be made; only the user can use them");
+    } else if !needs.network && says(NO_NETWORK) {
         lines.push(match (needs.profile, may_declare) {
             (Profile::ReadOnly, _) => {
                 "sandbox: there is no network, because this Session is read-only; only the user can change that"
@@ -71,7 +96,7 @@ pub fn explain(output: &str, needs: Needs, may_declare: bool, hidden: &[PathBuf]
     }
     if let Some(path) = covered {
         let line = format!(
-            "sandbox: {path} is hidden from commands, because it holds credentials or is a socket outside the workspace; only the user can use it"
+            "sandbox: {path} is hidden from commands, because it holds credentials; only the user can use it"
         );
         return lines.into_iter().map(str::to_owned).chain([line]).collect();
     }
@@ -114,6 +139,13 @@ mod tests {
         check("npm ERR! code EAI_AGAIN", Profile::ReadOnly, false, &["read-only"]);
         check("touch: /x: Read-only file system", own, false, &["sandbox.write"]);
         check("cat: /home/me/.ssh/id: No such file", own, false, &["is hidden from commands"]);
+        let docker =
+            "Cannot connect to the Docker daemon at unix:///home/me/.docker/run/docker.sock";
+        check(docker, own, false, &["sockets of programs outside"]);
+        check("curl: (7) Failed to connect to /srv/x.sock", own, true, &["sockets of programs"]);
+        let refused = "in socket.py\nPermissionError: [Errno 13] Permission denied";
+        check(refused, own, false, &["sockets of programs outside", "sandbox.write"]);
+        check("listening on tmp/x.sock\n2 tests failed", own, false, &[]);
         let both = "getaddrinfo EAI_AGAIN\nEROFS: read-only file system";
         check(both, own, false, &["network: true", "sandbox.write"]);
     }

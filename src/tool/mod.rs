@@ -37,6 +37,7 @@ mod picture;
 mod plain;
 mod read;
 mod redaction;
+mod refresh;
 mod replace;
 mod resource_view;
 mod rewrite;
@@ -75,6 +76,7 @@ pub use difference::{Difference, Versions};
 pub use editor::{Desk, Editor};
 pub use ending::PROGRAMS as RUN_OUTSIDE;
 pub use inquiry::Inquiry;
+pub use output::SpillFile;
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
 pub use schema::Schema;
@@ -92,6 +94,7 @@ use crate::id::CallId;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::snapshot::Tracker;
+use crate::state::SessionFolder;
 use crate::workspace::Workspace;
 
 /// One tool, as its author writes it.
@@ -132,7 +135,7 @@ pub struct ToolContext {
     pub signals: Signals,
     pub secrets: Arc<Secrets>,
     /// The Session's folder beside its Log, for spilled output; created on first use.
-    pub session_folder: PathBuf,
+    pub session_folder: SessionFolder,
     /// How much text reaches the model, in bytes.
     pub output_limit: usize,
     /// What a host command of this call is confined to.

@@ -28,9 +28,10 @@ use super::covers::Covers;
 use super::lifeline::Given;
 use super::namespace::Entry;
 use super::order::Order;
+use super::refresh::{Answerer, Asker};
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, lifeline, namespace};
-use crate::sandbox::{self, Confined, Level, Spec};
+use crate::sandbox::{self, Confined, Level, Spec, Views};
 
 /// The hidden first argument that makes `pixir` a supervisor.
 pub const SUPERVISE: &str = "__supervise";
@@ -71,6 +72,14 @@ const GUESSED_DESCRIPTORS: i32 = 256;
 /// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: a role, and the Spec.
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let role = arguments.next().unwrap_or_default();
+    let asker = (role == INIT).then(|| Asker::inherited(&arguments.next().unwrap_or_default()));
+    let asker = match asker.transpose() {
+        Ok(asker) => asker,
+        Err(error) => {
+            report(format_args!("unsupported {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
     let told: Vec<OsString> = arguments.collect();
     let spec = match Spec::read(told.iter().cloned()) {
         Ok(spec) => spec,
@@ -80,17 +89,17 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     if role == INIT {
-        return serve(Reach::Namespace, spec.as_ref());
+        return serve(Reach::Namespace, spec.as_ref(), asker);
     }
     if role == INNER {
-        return serve(Reach::Descendants, spec.as_ref());
+        return serve(Reach::Descendants, spec.as_ref(), None);
     }
     close_inherited();
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     if role != SUBREAPER {
         match enter_world(spec.as_ref()) {
-            Ok(()) => return start_init(&told),
+            Ok(views) => return start_init(told, views.as_ref()),
             // Pixir asks again for less, so that it knows beforehand what it gets.
             Err(Entry::Refused) if spec.is_some() => {
                 report("unsupported namespaces are not allowed");
@@ -111,10 +120,10 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// Enters namespaces, and builds in them what the command is to see.
-fn enter_world(spec: Option<&Spec>) -> Result<(), Entry> {
-    let Some(spec) = spec else { return namespace::enter(CloneFlags::empty()) };
+fn enter_world(spec: Option<&Spec>) -> Result<Option<Views>, Entry> {
+    let Some(spec) = spec else { return namespace::enter(CloneFlags::empty()).map(|()| None) };
     namespace::enter(sandbox::name_spaces(spec))?;
-    sandbox::build(spec).map_err(Entry::Stuck)
+    sandbox::build(spec).map(Some).map_err(Entry::Stuck)
 }
 
 /// Closes what Pixir was started with: a command has its three standard descriptors and no other.
@@ -133,9 +142,18 @@ fn close_inherited() {
 
 /// Starts the first process of the namespace and stays until it has ended.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start_init(told: &[OsString]) -> ExitCode {
-    let init = Command::new("/proc/self/exe").args([SUPERVISE, INIT]).args(told).spawn();
-    match init.and_then(|mut init| init.wait()) {
+fn start_init(mut told: Vec<OsString>, views: Option<&Views>) -> ExitCode {
+    if views.is_some_and(Views::are_incomplete) {
+        told.push(Spec::with_sockets_in_reach());
+    }
+    let outcome = Answerer::new().and_then(|answerer| {
+        let mut init = Command::new("/proc/self/exe");
+        init.args([SUPERVISE, INIT]).arg(answerer.argument()).args(told);
+        let mut init = init.spawn()?;
+        answerer.serve(views);
+        init.wait()
+    });
+    match outcome {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             report(format_args!("unsupported {error}"));
@@ -185,7 +203,7 @@ fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Waits for orders, runs them one by one, and leaves nothing behind.
-fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
+fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCode {
     let level = match settle(reach, spec) {
         Ok(level) => level,
         Err(refusal) => {
@@ -210,6 +228,10 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
             report(STALE);
             return ExitCode::SUCCESS;
         }
+        if let Some(Err(error)) = asker.as_mut().map(Asker::wait) {
+            report(format_args!("failed {error}"));
+            return ExitCode::FAILURE;
+        }
         if let Some(spec) = spec {
             order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
         }
@@ -223,6 +245,10 @@ fn serve(reach: Reach, spec: Option<&Spec>) -> ExitCode {
         let is_reusable = reach == Reach::Namespace && !covers.mounts().have_changed();
         if peace == Peace::Broken || !is_reusable {
             return ExitCode::SUCCESS;
+        }
+        if let Some(Err(error)) = asker.as_mut().map(Asker::ask) {
+            report(format_args!("failed {error}"));
+            return ExitCode::FAILURE;
         }
         report(FREE);
     }

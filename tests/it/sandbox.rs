@@ -6,6 +6,8 @@ mod arena;
 mod attempts;
 /// What is replaced or moved aside outside.
 mod covers;
+/// Programs outside that listen on sockets and pipes.
+mod endpoints;
 /// More than 150 ways to get out, and what became of them.
 mod escape;
 /// Ordinary commands.
@@ -16,6 +18,8 @@ mod nested_attempts;
 mod nested_git;
 /// Files that other programs run.
 mod programs;
+/// Sockets and pipes of other programs, in every spelling.
+mod reach;
 /// What git would run for the user.
 mod repositories;
 /// What a denial, a setting or a mode does, as the Log tells it.

@@ -1,0 +1,275 @@
+//! Views: folders outside the Workspace as a command sees them, without the sockets in them.
+//!
+//! Neither a read-only mount nor a name keeps a command from connecting to a socket. A read-only
+//! overlay mount does: the socket that is seen through it is another inode than the one that a
+//! program listens on, and so is a named pipe. That holds for every name that leads there, and for
+//! sockets that are made later.
+//!
+//! A folder with other mounts inside cannot be the lower layer of an overlay. It is replaced by an
+//! empty file system, into which its entries are put one by one.
+
+use std::fs::{self, FileType};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, fsconfig_create, fsconfig_reconfigure,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick,
+};
+
+use super::scratch;
+use super::spec::Spec;
+use super::world::{self, Mount, Piece};
+
+/// Folders of the kernel; Landlock and mounts of their own cover what is in them.
+const OF_THE_KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
+/// Folders of the system. They are seen as they are while only root can make anything in them.
+const OF_THE_SYSTEM: &[&str] =
+    &["/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/snap", "/usr"];
+/// Lies in a folder of the system and holds what users installed themselves.
+const INSTALLED: &str = "/usr/local";
+/// What containers consist of: many mounts, and none of a command's business.
+const OF_CONTAINERS: &[&str] =
+    &["/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet"];
+/// File systems that cannot hold sockets.
+const WITHOUT_SOCKETS: &[&str] =
+    &["erofs", "exfat", "fuseblk", "iso9660", "msdos", "ntfs", "ntfs3", "squashfs", "udf", "vfat"];
+/// File systems that are the interface of another program.
+const INTERFACES: &[&str] =
+    &["autofs", "fuse.gvfsd-fuse", "fuse.portal", "mqueue", "nsfs", "rpc_pipefs"];
+/// How a layer of an overlay is opened.
+const LAYER: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// How many entries of one folder are put into a new one.
+const MOST_ENTRIES: usize = 512;
+/// Permission bits of a group and of others to write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The views of one world.
+#[derive(Debug, Default)]
+pub struct Views {
+    /// The overlay mounts, to be refreshed.
+    overlays: Vec<OwnedFd>,
+    /// Folders that are seen as they are, although they may hold sockets.
+    uncovered: Vec<PathBuf>,
+}
+
+impl Views {
+    /// Whether a socket outside may be within reach.
+    pub fn are_incomplete(&self) -> bool {
+        !self.uncovered.is_empty()
+    }
+
+    /// Lets the next command see what changed outside: an overlay keeps what it found once.
+    pub fn refresh(&self) {
+        let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+        for overlay in &self.overlays {
+            // To configure it again, with nothing changed, makes the kernel forget names.
+            let outcome = fspick(overlay, "", flags).and_then(|context| {
+                fsconfig_set_flag(&context, "ro")?;
+                fsconfig_reconfigure(&context)
+            });
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "an overlay was not refreshed");
+            }
+        }
+    }
+}
+
+/// Collects the mounts that views need; nothing is mounted yet.
+pub struct Surveyor<'a> {
+    spec: &'a Spec,
+    mounts: &'a [Mount],
+    /// Without an upper layer an overlay needs a second one below; this one is empty.
+    blank: OwnedFd,
+    pieces: Vec<Piece>,
+    views: Views,
+}
+
+impl<'a> Surveyor<'a> {
+    /// With a list of everything that is mounted.
+    pub fn new(spec: &'a Spec, mounts: &'a [Mount]) -> io::Result<Self> {
+        // On a file system of its own it cannot lie in another layer.
+        let place = scratch::blank(&spec.scratch);
+        world::put(&empty()?, &place)?;
+        let blank = rustix::fs::openat(CWD, &place, LAYER, Mode::empty())?;
+        Ok(Self { spec, mounts, blank, pieces: Vec::new(), views: Views::default() })
+    }
+
+    /// Looks at every folder of the machine that may hold sockets.
+    pub fn survey(&mut self) -> io::Result<()> {
+        for entry in fs::read_dir("/")?.filter_map(Result::ok) {
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            if kind.is_dir() {
+                self.top(&path)?;
+            } else if is_endpoint(kind) {
+                let tree = world::take(&scratch::empty_file(&self.spec.scratch))?;
+                self.pieces.push(Piece { tree, place: path });
+            }
+        }
+        Ok(())
+    }
+
+    /// What was collected since the last time.
+    pub fn pieces(&mut self) -> Vec<Piece> {
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// The views, when everything has been collected.
+    pub fn finish(self) -> Views {
+        self.views
+    }
+
+    fn top(&mut self, path: &Path) -> io::Result<()> {
+        let is_one_of = |list: &[&str]| list.iter().any(|folder| path == Path::new(folder));
+        if is_one_of(OF_THE_KERNEL) {
+            return Ok(());
+        }
+        if is_one_of(OF_THE_SYSTEM) && is_of_root_alone(path) {
+            let installed = Path::new(INSTALLED);
+            let is_folder = || fs::symlink_metadata(installed).is_ok_and(|found| found.is_dir());
+            let is_around = installed.parent() == Some(path) && is_folder();
+            return if is_around { self.view(installed) } else { Ok(()) };
+        }
+        self.view(path)
+    }
+
+    /// Makes a folder visible without its sockets.
+    pub fn view(&mut self, folder: &Path) -> io::Result<()> {
+        let is_within = |list: &[PathBuf]| list.iter().any(|own| folder.starts_with(own));
+        let is_laid_later = is_within(&self.spec.writable) || is_within(&self.spec.shown);
+        if is_laid_later || world::is_replaced_itself(folder) {
+            return Ok(());
+        }
+        let is_inside = |mount: &Mount| mount.place != folder && mount.place.starts_with(folder);
+        if self.mounts.iter().any(is_inside) {
+            return self.put_together(folder);
+        }
+        match overlay(folder, &self.blank) {
+            Ok((tree, own)) => {
+                self.pieces.push(Piece { tree, place: folder.to_owned() });
+                self.views.overlays.push(own);
+                Ok(())
+            }
+            // Somebody removed it in the meantime.
+            Err(_) if folder.symlink_metadata().is_err() => Ok(()),
+            Err(error) => self.view_as_it_is(folder, &error),
+        }
+    }
+
+    /// What cannot be seen through an overlay.
+    fn view_as_it_is(&mut self, folder: &Path, error: &io::Error) -> io::Result<()> {
+        let kind = self.kind(folder).unwrap_or_default();
+        let is_one_of = |list: &[&str]| list.contains(&kind);
+        if is_one_of(INTERFACES) {
+            return self.hide(folder);
+        }
+        if !is_one_of(WITHOUT_SOCKETS) {
+            tracing::debug!(folder = %folder.display(), %error, "no overlay");
+            self.views.uncovered.push(folder.to_owned());
+        }
+        self.pieces.push(Piece { tree: world::take(folder)?, place: folder.to_owned() });
+        Ok(())
+    }
+
+    /// The kind of the file system that a folder is on.
+    fn kind(&self, folder: &Path) -> Option<&'a str> {
+        let around = self.mounts.iter().filter(|mount| folder.starts_with(&mount.place));
+        Some(&*around.max_by_key(|mount| mount.place.components().count())?.kind)
+    }
+
+    fn hide(&mut self, folder: &Path) -> io::Result<()> {
+        self.pieces.push(Piece { tree: empty()?, place: folder.to_owned() });
+        Ok(())
+    }
+
+    /// Puts the entries of a folder one by one into an empty one.
+    fn put_together(&mut self, folder: &Path) -> io::Result<()> {
+        let is_of_containers = OF_CONTAINERS.iter().any(|own| folder == Path::new(own));
+        let Some(entries) = fs::read_dir(folder).ok().filter(|_| !is_of_containers) else {
+            return self.hide(folder);
+        };
+        let entries: Vec<_> = entries.filter_map(Result::ok).take(MOST_ENTRIES + 1).collect();
+        if entries.len() > MOST_ENTRIES {
+            return self.view_as_it_is(folder, &io::ErrorKind::ArgumentListTooLong.into());
+        }
+        // To look into a folder that is mounted on demand would mount it.
+        let is_on_demand = self.kind(folder) == Some("autofs");
+        let is_there = |path: &Path| {
+            !is_on_demand || self.mounts.iter().any(|mount| mount.place.starts_with(path))
+        };
+        let tree = empty()?;
+        let mut inside = Vec::new();
+        for entry in entries {
+            let (path, name) = (entry.path(), entry.file_name());
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_symlink() {
+                let Ok(target) = fs::read_link(&path) else { continue };
+                rustix::fs::symlinkat(target, &tree, &name)?;
+            } else if kind.is_dir() && world::is_replaced_itself(&path) {
+                rustix::fs::mkdirat(&tree, &name, Mode::from_raw_mode(0o755))?;
+            } else if !is_endpoint(kind) && is_there(&path) {
+                inside.push((path, kind));
+            }
+        }
+        self.pieces.push(Piece { tree, place: folder.to_owned() });
+        for (path, kind) in inside {
+            if kind.is_dir() {
+                self.view(&path)?;
+            } else if kind.is_file()
+                && let Ok(tree) = world::take(&path)
+            {
+                self.pieces.push(Piece { tree, place: path });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether another program may listen there.
+fn is_endpoint(kind: FileType) -> bool {
+    kind.is_socket() || kind.is_fifo()
+}
+
+/// Whether only root can make anything in a folder of the system. In a user namespace root has no
+/// number, so there it counts that the folder is not the user's own.
+fn is_of_root_alone(path: &Path) -> bool {
+    let own = rustix::process::geteuid();
+    let found = fs::symlink_metadata(path);
+    found.is_ok_and(|found| {
+        let is_of_root = found.uid() == 0 || (!own.is_root() && found.uid() != own.as_raw());
+        is_of_root && found.mode() & WRITABLE_BY_OTHERS == 0
+    })
+}
+
+/// A read-only overlay mount of a folder, not yet in its place, and a second descriptor of it.
+fn overlay(folder: &Path, blank: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+    let lower = rustix::fs::openat(CWD, folder, LAYER, Mode::empty())?;
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // A descriptor needs no escapes, whatever the folder is called.
+    let [lower_name, blank_name] =
+        [&lower, blank].map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd()));
+    fsconfig_set_string(&context, "lowerdir", format!("{lower_name}:{blank_name}"))?;
+    fsconfig_create(&context)?;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV;
+    if rustix::fs::statvfs(folder)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    }
+    let tree = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let own = tree.try_clone()?;
+    Ok((tree, own))
+}
+
+/// An empty file system, not yet in its place.
+fn empty() -> io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "mode", "0755")?;
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}

@@ -1,0 +1,99 @@
+//! Refreshing: after each command its supervisor, which may not mount any more, asks the process
+//! outside the namespace to let the next one see what changed outside the Workspace. Nobody looks at
+//! anything in between, so that this need not be waited for at once.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::FdFlags;
+
+use crate::sandbox::Views;
+
+/// A question, and its answer.
+const WORD: [u8; 1] = [b'r'];
+
+/// The end of the supervisor that asks.
+pub struct Asker {
+    questions: File,
+    answers: File,
+    /// Whether an answer is on its way.
+    is_waiting: bool,
+}
+
+/// The end that answers.
+pub struct Answerer {
+    questions: io::PipeReader,
+    answers: io::PipeWriter,
+    /// Ends of the other process, open until it has them.
+    handed_over: (io::PipeWriter, io::PipeReader),
+}
+
+impl Answerer {
+    /// Makes both ends; the other one is inherited by the next process that is started.
+    pub fn new() -> io::Result<Self> {
+        let (questions, ask) = io::pipe()?;
+        let (hear, answers) = io::pipe()?;
+        for end in [ask.as_fd(), hear.as_fd()] {
+            rustix::io::fcntl_setfd(end, FdFlags::empty())?;
+        }
+        Ok(Self { questions, answers, handed_over: (ask, hear) })
+    }
+
+    /// How the other process finds its end: an argument for it.
+    pub fn argument(&self) -> OsString {
+        let (ask, hear) = &self.handed_over;
+        format!("{},{}", ask.as_raw_fd(), hear.as_raw_fd()).into()
+    }
+
+    /// Answers until the other process is gone.
+    pub fn serve(self, views: Option<&Views>) {
+        let Self { mut questions, mut answers, handed_over } = self;
+        drop(handed_over);
+        let mut word = WORD;
+        while questions.read_exact(&mut word).is_ok() {
+            if let Some(views) = views {
+                views.refresh();
+            }
+            if answers.write_all(&word).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Asker {
+    /// Takes what was inherited; a command does not inherit it in turn.
+    pub fn inherited(argument: &OsStr) -> io::Result<Self> {
+        let odd = || io::Error::from(io::ErrorKind::InvalidInput);
+        let (ask, hear) =
+            argument.to_str().and_then(|text| text.split_once(',')).ok_or_else(odd)?;
+        let place = |number: &str| format!("/proc/self/fd/{number}");
+        let asker = Self {
+            questions: File::options().write(true).open(place(ask))?,
+            answers: File::open(place(hear))?,
+            is_waiting: false,
+        };
+        for number in [ask, hear] {
+            let number: i32 = number.parse().map_err(|_| odd())?;
+            nix::unistd::close(number)?;
+        }
+        Ok(asker)
+    }
+
+    /// Asks that the next command see what there is then.
+    pub fn ask(&mut self) -> io::Result<()> {
+        self.is_waiting = true;
+        self.questions.write_all(&WORD)
+    }
+
+    /// Waits for the answer, if there was a question.
+    pub fn wait(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.is_waiting) {
+            return Ok(());
+        }
+        let mut word = WORD;
+        self.answers.read_exact(&mut word)
+    }
+}
