@@ -2,6 +2,7 @@
 //!
 //! Runs against the scripted model, so it needs no key and no network:
 //! `cargo run --example embed`.
+#![expect(clippy::disallowed_methods, reason = "the example makes a folder to work in")]
 
 use std::io::Write;
 use std::process::ExitCode;

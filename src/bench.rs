@@ -11,12 +11,12 @@ use crate::event::{AssistantMessage, Phase, UserMessage};
 use crate::history::History;
 use crate::id::SessionId;
 pub use crate::log::Log;
-use crate::paths;
 use crate::projection;
 use crate::provider::{ModelEvent, Reducer, Request, Splitter, Wishes, body};
 use crate::resource::Contents;
 use crate::rewind::{Rewind, Site};
 use crate::snapshot::{Limits, Tracker};
+use crate::state::StateRoot;
 use crate::workspace::Workspace;
 
 /// The body of the request that a Turn would make of a History.
@@ -64,7 +64,7 @@ pub fn reduce(stream: &[u8], piece: usize) -> usize {
 
 /// How many Sessions are on the first page of a list.
 pub fn first_page(workspace: &Path, limit: usize) -> usize {
-    projection::list(workspace, limit).len()
+    projection::list(&[StateRoot::in_workspace(workspace)], limit).len()
 }
 
 /// A Session whose Turns are followed, so that they can be taken back.
@@ -79,8 +79,9 @@ impl Followed {
     pub fn new(folder: &Path) -> io::Result<Self> {
         let workspace = Workspace::open(folder).map_err(io::Error::other)?;
         let id = SessionId::mint();
-        let log = Log::create(folder, &id).map_err(io::Error::other)?;
-        let session_folder = paths::session_folder(workspace.root(), &id);
+        let root = StateRoot::in_workspace(workspace.root());
+        let log = Log::create(&root, &id).map_err(io::Error::other)?;
+        let session_folder = root.session_folder(&id);
         let limits = Limits::of(Undo::default());
         let tracker = Tracker::new(workspace.clone(), session_folder.clone(), limits);
         Ok(Self { log, tracker, site: Site { workspace, session_folder, limits, is_alone: false } })

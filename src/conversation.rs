@@ -20,6 +20,7 @@ use crate::log::LogError;
 pub use crate::resource::Attachment;
 use crate::session::{Session, SessionError};
 pub use crate::skill::{Expanded, Named};
+use crate::state::StateRoot;
 use crate::tool::Editor;
 use crate::turn::{self, Settings};
 
@@ -55,6 +56,11 @@ impl Conversation {
     /// The directory it may touch.
     pub fn workspace(&self) -> &Path {
         self.settings.workspace.root()
+    }
+
+    /// The state that its Log is a part of.
+    pub fn state_root(&self) -> &StateRoot {
+        self.session.state_root()
     }
 
     /// Where its Log is.
@@ -208,7 +214,7 @@ impl Conversation {
         let stored = disk::work(move || resources.take(files, &secrets)).await;
         // What cannot be kept cannot be said: it is the same disk, and the same end.
         stored.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|source| {
-            LogError::Write { path: self.settings.session_folder.clone(), source }.into()
+            LogError::Write { path: self.settings.session_folder.path(), source }.into()
         })
     }
 

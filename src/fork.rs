@@ -5,9 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -17,13 +16,16 @@ use crate::error::{Explain, Kind};
 use crate::event::{
     BranchSummary, Canonical, Event, Extra, LOG_VERSION, Seq, SessionFork, SharedEvent,
 };
+use crate::files::{Durability, StateError, StateFolder};
 use crate::history::{self, History};
 use crate::id::SessionId;
 use crate::log::{Log, LogError};
-use crate::paths;
+use crate::state::{StateRoot, log_name};
 
 /// How much of a text a summary keeps.
 const EXCERPT: usize = 400;
+/// The largest file that is copied with a Session.
+const LARGEST: u64 = 1 << 30;
 /// How many prompts and files a summary names.
 const NAMED: usize = 30;
 
@@ -65,7 +67,7 @@ struct Draft<'h> {
 }
 
 /// Refuses a child that works in a Workspace of its own: a fork would have its memory and other files.
-pub fn check_place(annexes: &Annexes, logs: &Path, id: &SessionId) -> Result<(), ForkError> {
+pub fn check_place(annexes: &Annexes, logs: &StateRoot, id: &SessionId) -> Result<(), ForkError> {
     match annexes.find(logs, id)? {
         None => Ok(()),
         Some(annex) => {
@@ -76,13 +78,13 @@ pub fn check_place(annexes: &Annexes, logs: &Path, id: &SessionId) -> Result<(),
 
 /// Forks a Session, or says what a fork would be.
 pub fn fork(
-    workspace: &Path,
+    root: &StateRoot,
     parent: &SessionId,
     cut: Cut,
     summarize: bool,
     dry_run: bool,
 ) -> Result<Forked, ForkError> {
-    let history = History::from_events(Log::read(workspace, parent)?.events);
+    let history = History::from_events(Log::read(root, parent)?.events);
     let draft = Draft::of(&history, cut)?;
     let summary = summarize.then(|| draft.summary(parent)).flatten();
     let mut forked = Forked {
@@ -99,13 +101,15 @@ pub fn fork(
         return Ok(forked);
     }
     let child = SessionId::mint();
-    let aside = paths::sessions(workspace).join(format!(".fork-{child}"));
-    let made =
-        draft.write(workspace, parent, &child, &aside, &forked.fork_root_session_id, summary);
-    let placed = made.and_then(|()| place(workspace, &child, &aside));
-    fs::remove_dir_all(&aside).ok();
+    let name = format!(".fork-{child}");
+    let aside = StateRoot::at(root.workspace(), root.sessions().join(&name));
+    let made = draft.write(root, parent, &child, &aside, &forked.fork_root_session_id, summary);
+    let placed = made.and_then(|()| place(root, &child, &aside));
+    if let Ok(Some(sessions)) = root.sessions().open() {
+        sessions.remove_tree(&name).ok();
+    }
     placed?;
-    forked.path = Some(paths::log(workspace, &child));
+    forked.path = Some(root.log(&child));
     forked.session_id = Some(child);
     Ok(forked)
 }
@@ -146,18 +150,17 @@ impl<'h> Draft<'h> {
     /// Writes the child aside, with everything that belongs to it.
     fn write(
         &self,
-        workspace: &Path,
+        root: &StateRoot,
         parent: &SessionId,
         child: &SessionId,
-        aside: &Path,
-        root: &str,
+        aside: &StateRoot,
+        fork_root: &str,
         summary: Option<String>,
     ) -> Result<(), ForkError> {
-        fs::create_dir_all(aside)?;
         let mut log = Log::create(aside, child)?;
-        log.append(self.beginning(workspace, parent, root))?;
-        let (from, to) =
-            (paths::session_folder(workspace, parent), paths::session_folder(aside, child));
+        log.append(self.beginning(root, parent, fork_root))?;
+        let from = root.session_folder(parent);
+        let to = aside.session_folder(child);
         copy_files(&from.join("resources"), &to.join("resources"), |name| Some(name.to_owned()))?;
         let mut places: BTreeMap<Seq, Seq> = BTreeMap::new();
         for (seq, event) in &self.kept {
@@ -185,7 +188,7 @@ impl<'h> Draft<'h> {
         Ok(log.syncer().sync()?)
     }
 
-    fn beginning(&self, workspace: &Path, parent: &SessionId, root: &str) -> Canonical {
+    fn beginning(&self, root: &StateRoot, parent: &SessionId, fork_root: &str) -> Canonical {
         let mut fork = match self.first {
             Canonical::SessionFork(first) => first.clone(),
             Canonical::SessionStarted(first) => SessionFork {
@@ -201,11 +204,11 @@ impl<'h> Draft<'h> {
             _ => SessionFork::default(),
         };
         fork.parent_session_id = parent.to_string();
-        root.clone_into(&mut fork.fork_root_session_id);
+        fork_root.clone_into(&mut fork.fork_root_session_id);
         fork.forked_to_seq = self.forked_to_seq;
         env!("CARGO_PKG_VERSION").clone_into(&mut fork.pixir_version);
         fork.log_version = LOG_VERSION;
-        fork.workspace = workspace.to_string_lossy().into_owned();
+        fork.workspace = root.workspace().to_string_lossy().into_owned();
         fork.into()
     }
 
@@ -300,27 +303,30 @@ fn excerpt(text: &str) -> String {
 }
 
 /// Copies the files of a folder under the names that are given to them.
-fn copy_files(from: &Path, to: &Path, named: impl Fn(&str) -> Option<String>) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str().and_then(&named) else { continue };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(to)?;
-        fs::copy(entry.path(), to.join(name))?;
+fn copy_files(
+    from: &StateFolder,
+    to: &StateFolder,
+    named: impl Fn(&str) -> Option<String>,
+) -> Result<(), StateError> {
+    let Some(from) = from.open()? else { return Ok(()) };
+    for name in from.names()? {
+        let Some(new_name) = name.to_str().and_then(&named) else { continue };
+        if let Some(bytes) = from.read(&name, LARGEST)? {
+            to.create()?.replace(new_name, &bytes, Durability::Lazy)?;
+        }
     }
     Ok(())
 }
 
 /// Gives the child its name: what belongs to it first, the Log last.
-fn place(workspace: &Path, child: &SessionId, aside: &Path) -> Result<(), ForkError> {
-    let belongings = paths::session_folder(aside, child);
-    if belongings.exists() {
-        fs::rename(belongings, paths::session_folder(workspace, child))?;
+fn place(root: &StateRoot, child: &SessionId, aside: &StateRoot) -> Result<(), ForkError> {
+    let from = aside.sessions().create()?;
+    let to = root.sessions().create()?;
+    if from.stat(child.as_str())?.is_some() {
+        from.rename(child.as_str(), &to, child.as_str())?;
     }
-    fs::rename(paths::log(aside, child), paths::log(workspace, child))?;
-    fs::File::open(paths::sessions(workspace))?.sync_all().ok();
+    from.rename(log_name(child), &to, log_name(child))?;
+    to.sync().ok();
     Ok(())
 }
 
@@ -335,12 +341,23 @@ pub enum ForkError {
     NoSuchSeq { seq: Seq, last: Seq },
     #[error("the fork could not be written: {0}")]
     Write(#[from] io::Error),
+    #[error(transparent)]
+    State(StateError),
     #[error("{id} works in a Workspace of its own, {}: a fork would remember those files and work on others", folder.display())]
     Elsewhere { id: SessionId, folder: PathBuf },
     #[error(transparent)]
     Annex(#[from] AnnexError),
     #[error(transparent)]
     Log(#[from] LogError),
+}
+
+impl From<StateError> for ForkError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::Io { source, .. } => Self::Write(source),
+            StateError::Unsafe { .. } | StateError::TooLarge { .. } => Self::State(error),
+        }
+    }
 }
 
 impl Explain for ForkError {
@@ -351,6 +368,7 @@ impl Explain for ForkError {
                 Kind::InvalidArgs
             }
             Self::Write(_) => Kind::LogWriteFailed,
+            Self::State(error) => error.kind(),
             Self::Annex(error) => error.kind(),
             Self::Log(error) => error.kind(),
         }
@@ -362,6 +380,7 @@ impl Explain for ForkError {
             Self::Log(error) => error.details(),
             Self::Elsewhere { folder, .. } => json!({ "folder": folder.to_string_lossy() }),
             Self::Annex(error) => error.details(),
+            Self::State(error) => error.details(),
             Self::Empty | Self::Write(_) => Value::Null,
         }
     }
@@ -376,6 +395,7 @@ impl Explain for ForkError {
                 format!("bring its changes over with `pixir merge {id}`, and go on in its parent"),
             ],
             Self::Annex(error) => error.next_actions(),
+            Self::State(error) => error.next_actions(),
             Self::Empty | Self::Write(_) => {
                 vec!["list the Sessions with `pixir sessions`".to_owned()]
             }

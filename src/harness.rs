@@ -29,7 +29,7 @@ use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
 use crate::mcp::{Connections, Ground, WeakConnections};
 use crate::network::Network;
-use crate::paths::{self, Home};
+use crate::paths::Home;
 use crate::permission::Approvals;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
@@ -41,6 +41,7 @@ use crate::secret::Secrets;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::skill::{Places, Skills};
 use crate::snapshot::{Limits, Store, Tracker};
+use crate::state::{self, Resolved, SessionFolder, StateRoot};
 use crate::subagent::{Capacity, Family, Subagents};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Purse, Settings, Stance};
@@ -105,11 +106,11 @@ pub struct Harness {
     /// How many of them this process has room for.
     capacity: Capacity,
     /// The children of live Sessions, by their folder: who reattaches finds them.
-    families: Mutex<HashMap<PathBuf, Weak<Family>>>,
+    families: Mutex<HashMap<SessionFolder, Weak<Family>>>,
     /// What live Sessions run in the background, by their folder: who reattaches finds it.
-    backgrounds: Mutex<HashMap<PathBuf, WeakBackground>>,
+    backgrounds: Mutex<HashMap<SessionFolder, WeakBackground>>,
     /// The MCP servers of live Sessions, in the same way.
-    connections: Mutex<HashMap<PathBuf, WeakConnections>>,
+    connections: Mutex<HashMap<SessionFolder, WeakConnections>>,
     network: Network,
     /// Where programs run that have no other place.
     user_home: PathBuf,
@@ -212,10 +213,12 @@ impl Harness {
         let posture = Posture::new(&self.config);
         let workspace = workspace.bounded(posture.bounds()?);
         let first = posture.first_event(&workspace);
-        let session = self.sessions.create(workspace.root(), &id, first.into(), self.manners())?;
+        let place = self.state(workspace.root());
+        let session = self.sessions.create(&place.root, &id, first.into(), self.manners())?;
         self.remember_workspace(workspace.root());
         let history = History::default();
-        self.converse(session, workspace, posture, &history, caller, Vec::new()).await
+        let notices = place.notice().into_iter().collect();
+        self.converse(session, workspace, posture, &history, caller, notices).await
     }
 
     async fn resume(
@@ -224,20 +227,29 @@ impl Harness {
         id: &SessionId,
         caller: Caller,
     ) -> Result<Conversation, HarnessError> {
-        let (session, opened) = self.sessions.open(workspace.root(), id, self.manners()).await?;
+        let place = self.state(workspace.root());
+        let root = place.root_of(id);
+        let (session, opened) = self.sessions.open(root, id, self.manners()).await?;
         let history = session.history().await?;
         let granted = self.grants.find(id, workspace.root());
         let roster = Roster::new(&self.places(workspace.root()));
         let before = Posture::of(&history, &roster);
         let Resumed { posture, change } = before.resumed(&self.config, granted.as_ref());
         self.remember_workspace(workspace.root());
-        let workspace = self.own_workspace(workspace, id, &history)?.bounded(posture.bounds()?);
+        let workspace =
+            self.own_workspace(workspace, root, id, &history)?.bounded(posture.bounds()?);
         if let Some(change) = change {
             session.record(change.into()).await?;
         }
         let mut notices = notices(&opened);
+        notices.extend(place.notice());
         notices.extend(recovered(&session, &workspace).await);
         self.converse(session, workspace, posture, &history, caller, notices).await
+    }
+
+    /// Where the state of a Workspace lives.
+    fn state(&self, workspace: &Path) -> Resolved {
+        state::resolve(&self.config.home, workspace)
     }
 
     /// Where a Session works: in the Workspace of its Log, or in an annex if it is a child that has
@@ -245,10 +257,11 @@ impl Harness {
     fn own_workspace(
         &self,
         workspace: Workspace,
+        root: &StateRoot,
         id: &SessionId,
         history: &History,
     ) -> Result<Workspace, HarnessError> {
-        let annex = self.annexes.place(workspace.root(), id, history)?;
+        let annex = self.annexes.place(root, id, history)?;
         let Some(annex) = annex else { return Ok(workspace) };
         Ok(Workspace::open(annex.folder())?.hiding(self.config.home.folder()))
     }
@@ -262,7 +275,7 @@ impl Harness {
         caller: Caller,
         mut notices: Vec<String>,
     ) -> Result<Conversation, HarnessError> {
-        let seat = Seat { logs: paths::holding(session.log_path()), id: session.id() };
+        let seat = Seat { logs: session.state_root(), id: session.id() };
         let (folder, root) = (seat.folder(), workspace.root());
         let (connections, taken) = self.connections(&folder, root, caller.mcp_servers);
         notices.extend(taken);
@@ -285,17 +298,18 @@ impl Harness {
     ) -> (Settings, Vec<String>) {
         let Seat { logs, id } = seat;
         let project = Project::load(&Sources {
-            workspace: logs,
+            workspace: logs.workspace(),
             user_file: &self.config.home.agents_md(),
             limit: self.config.instructions_limit,
             secrets: &self.secrets,
         });
         let mut notices = self.notices.clone();
         notices.extend(project.notices);
-        let skills = Skills::new(self.places(logs));
+        let skills = Skills::new(self.places(logs.workspace()));
         let found = skills.all();
         let index = prompt::index(&found, &self.secrets);
-        let roles = prompt::roles(&Roster::new(&self.places(logs)).all(), &self.secrets);
+        let roles =
+            prompt::roles(&Roster::new(&self.places(logs.workspace())).all(), &self.secrets);
         let indexes = index.as_deref().into_iter().chain(roles.as_deref());
         let parts: Vec<&str> = project.text.as_deref().into_iter().chain(indexes).collect();
         let project = (!parts.is_empty()).then(|| Arc::from(parts.join("\n\n")));
@@ -304,7 +318,7 @@ impl Harness {
             notices.push("the sandbox is off: commands can do whatever you can do".to_owned());
         }
         let folder = seat.folder();
-        let resources = Shelf::new(folder.clone()).knowing(history);
+        let resources = Shelf::new(&folder.folder()).knowing(history);
         let mut tools = self.toolbox(&folder, history, resources.clone());
         if !found.skills.is_empty() {
             tools = tools.with_skills(&skills);
@@ -380,12 +394,12 @@ impl Harness {
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.
-    fn toolbox(&self, folder: &Path, history: &History, resources: Shelf) -> Toolbox {
+    fn toolbox(&self, folder: &SessionFolder, history: &History, resources: Shelf) -> Toolbox {
         let mut known = self.backgrounds.lock().unwrap_or_else(PoisonError::into_inner);
         let background = known.get(folder).and_then(WeakBackground::upgrade).unwrap_or_else(|| {
             known.retain(|_, weak| weak.upgrade().is_some());
             let background = Background::new(self.config.bash.max_background, history);
-            known.insert(folder.to_owned(), background.downgrade());
+            known.insert(folder.clone(), background.downgrade());
             background
         });
         Toolbox::sharing(&self.config, self.commands.clone(), history, resources, background)
@@ -395,7 +409,7 @@ impl Harness {
     /// its Conversations in this process share them, as long as they want the same ones.
     fn connections(
         &self,
-        folder: &Path,
+        folder: &SessionFolder,
         workspace: &Path,
         brought: Vec<McpServer>,
     ) -> (Connections, Vec<String>) {
@@ -415,7 +429,7 @@ impl Harness {
         }
         let connections = Connections::start(servers, self.ground(workspace));
         known.retain(|_, weak| weak.upgrade().is_some());
-        known.extend(connections.downgrade().map(|weak| (folder.to_owned(), weak)));
+        known.extend(connections.downgrade().map(|weak| (folder.clone(), weak)));
         (connections, notices)
     }
 
@@ -450,16 +464,16 @@ impl Harness {
     }
 }
 
-/// A Session, and the Workspace that holds its Log; a child may work elsewhere.
+/// A Session, and the state that holds its Log; a child may work elsewhere.
 #[derive(Debug, Clone, Copy)]
 struct Seat<'a> {
-    logs: &'a Path,
+    logs: &'a StateRoot,
     id: &'a SessionId,
 }
 
 impl Seat<'_> {
-    fn folder(&self) -> PathBuf {
-        paths::session_folder(self.logs, self.id)
+    fn folder(&self) -> SessionFolder {
+        self.logs.session_folder(self.id)
     }
 }
 
@@ -481,7 +495,7 @@ pub fn bounds_of(history: &History, roster: &Roster) -> Result<Bounds, HarnessEr
 
 /// Takes back a merge that a dead process left half done, and says so.
 async fn recovered(session: &Session, workspace: &Workspace) -> Option<String> {
-    let folder = paths::session_folder(paths::holding(session.log_path()), session.id());
+    let folder = session.folder().clone();
     if !annex::is_pending(&folder) {
         return None;
     }

@@ -3,10 +3,9 @@
 //! It is replaced whole, under a lock that the kernel gives back, for one pair of eyes. A Ledger
 //! that cannot be understood grants nothing and is never overwritten: somebody may want to look.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::ffi::OsStr;
+use std::io;
 use std::marker::PhantomData;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
+use crate::files::{Durability, StateDir, StateError};
 
 /// No sane Ledger is larger.
 const LARGEST: u64 = 4 * 1024 * 1024;
@@ -42,7 +42,37 @@ impl<T: Serialize + DeserializeOwned> Ledger<T> {
 
     /// Everything in it.
     pub fn read(&self) -> Result<Vec<T>, LedgerError> {
-        let Some(bytes) = self.bytes()? else { return Ok(Vec::new()) };
+        match StateDir::open_root(self.folder()) {
+            Ok(folder) => self.read_in(&folder),
+            Err(error) if error.io_kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(self.unreadable(error)),
+        }
+    }
+
+    /// Changes it while nobody else does; what `change` returns is handed through. Blocks.
+    pub fn change<R>(&self, change: impl FnOnce(&mut Vec<T>) -> R) -> Result<R, LedgerError> {
+        let unwritable = |error| self.unwritable(error);
+        let folder = StateDir::create_root(self.folder()).map_err(unwritable)?;
+        let lock_name = self.path.with_extension("lock");
+        let lock = folder.open_lock(name_of(&lock_name)).map_err(unwritable)?;
+        lock.lock().map_err(|source| self.not_written(source))?;
+        let mut entries = self.read_in(&folder)?;
+        let result = change(&mut entries);
+        let content = Content { version: VERSION, entries };
+        let mut text = serde_json::to_string_pretty(&content)
+            .map_err(|error| self.not_written(error.into()))?;
+        text.push('\n');
+        folder
+            .replace(name_of(&self.path), text.as_bytes(), Durability::Synced)
+            .map_err(unwritable)?;
+        Ok(result)
+    }
+
+    fn read_in(&self, folder: &StateDir) -> Result<Vec<T>, LedgerError> {
+        let read = folder.read(name_of(&self.path), LARGEST);
+        let Some(bytes) = read.map_err(|error| self.unreadable(error))? else {
+            return Ok(Vec::new());
+        };
         let content: Content<T> = serde_json::from_slice(&bytes)
             .map_err(|error| self.damaged(format!("line {}", error.line())))?;
         if content.version != VERSION {
@@ -51,68 +81,38 @@ impl<T: Serialize + DeserializeOwned> Ledger<T> {
         Ok(content.entries)
     }
 
-    /// Changes it while nobody else does; what `change` returns is handed through. Blocks.
-    pub fn change<R>(&self, change: impl FnOnce(&mut Vec<T>) -> R) -> Result<R, LedgerError> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        let unwritable = |source| LedgerError::Unwritable { path: self.path.clone(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unwritable)?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(self.path.with_extension("lock"))
-            .map_err(unwritable)?;
-        lock.lock().map_err(unwritable)?;
-        let mut entries = self.read()?;
-        let result = change(&mut entries);
-        self.replace(folder, entries).map_err(unwritable)?;
-        Ok(result)
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
     }
 
-    fn replace(&self, folder: &Path, entries: Vec<T>) -> io::Result<()> {
-        let mut text = serde_json::to_string_pretty(&Content { version: VERSION, entries })?;
-        text.push('\n');
-        let name = format!(".ledger.{:016x}", fastrand::u64(..));
-        let temporary = folder.join(name);
-        let write = || {
-            let mut options = OpenOptions::new();
-            let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &self.path)
-        };
-        write().inspect_err(|_| {
-            fs::remove_file(&temporary).ok();
-        })?;
-        // The file is in place; a folder that cannot be forced to the disk is no reason to fail.
-        File::open(folder).and_then(|folder| folder.sync_all()).ok();
-        Ok(())
+    fn unreadable(&self, error: StateError) -> LedgerError {
+        match error {
+            StateError::Io { source, .. } => {
+                LedgerError::Unreadable { path: self.path.clone(), source }
+            }
+            StateError::TooLarge { .. } => self.damaged("it is larger than 4 MiB".to_owned()),
+            StateError::Unsafe { .. } => LedgerError::Unsafe(error),
+        }
     }
 
-    fn bytes(&self) -> Result<Option<Vec<u8>>, LedgerError> {
-        let unreadable = |source| LedgerError::Unreadable { path: self.path.clone(), source };
-        // Without NONBLOCK, opening a pipe would wait for its writer.
-        let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unreadable(error)),
-        };
-        if !file.metadata().map_err(unreadable)?.is_file() {
-            return Err(unreadable(io::Error::other("it is not a regular file")));
+    fn unwritable(&self, error: StateError) -> LedgerError {
+        match error {
+            StateError::Unsafe { .. } => LedgerError::Unsafe(error),
+            other => self.not_written(other.into()),
         }
-        let mut bytes = Vec::new();
-        file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() as u64 > LARGEST {
-            return Err(self.damaged("it is larger than 4 MiB".to_owned()));
-        }
-        Ok(Some(bytes))
+    }
+
+    fn not_written(&self, source: io::Error) -> LedgerError {
+        LedgerError::Unwritable { path: self.path.clone(), source }
     }
 
     fn damaged(&self, reason: String) -> LedgerError {
         LedgerError::Damaged { path: self.path.clone(), reason }
     }
+}
+
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 /// Why a Ledger does not serve.
@@ -124,6 +124,9 @@ pub enum LedgerError {
     Unwritable { path: PathBuf, source: io::Error },
     #[error("{} cannot be understood: {reason}", path.display())]
     Damaged { path: PathBuf, reason: String },
+    /// The file or its lock is a link, a special file, or another user's.
+    #[error(transparent)]
+    Unsafe(StateError),
 }
 
 impl Explain for LedgerError {
@@ -132,12 +135,16 @@ impl Explain for LedgerError {
             LedgerError::Unreadable { .. } => Kind::ReadFailed,
             LedgerError::Unwritable { .. } => Kind::WriteFailed,
             LedgerError::Damaged { .. } => Kind::InvalidConfig,
+            LedgerError::Unsafe(error) => error.kind(),
         }
     }
     fn details(&self) -> Value {
-        let (LedgerError::Unreadable { path, .. }
-        | LedgerError::Unwritable { path, .. }
-        | LedgerError::Damaged { path, .. }) = self;
+        let path = match self {
+            LedgerError::Unreadable { path, .. }
+            | LedgerError::Unwritable { path, .. }
+            | LedgerError::Damaged { path, .. } => path,
+            LedgerError::Unsafe(error) => error.path(),
+        };
         json!({ "file": path.display().to_string() })
     }
     fn next_actions(&self) -> Vec<String> {
@@ -145,13 +152,17 @@ impl Explain for LedgerError {
             LedgerError::Damaged { path, .. } => {
                 vec![format!("correct {}, or move it away", path.display())]
             }
-            LedgerError::Unreadable { .. } | LedgerError::Unwritable { .. } => Vec::new(),
+            LedgerError::Unreadable { path, .. } | LedgerError::Unwritable { path, .. } => {
+                vec![format!("make {} and its folder readable and writable", path.display())]
+            }
+            LedgerError::Unsafe(error) => error.next_actions(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

@@ -11,10 +11,19 @@
 //! - Presenters: `acp`, `render`, `scripted`, and `cli` above them.
 //!
 //! The rooms are private; what an embedder needs is re-exported here. See `examples/embed.rs`.
+#![cfg_attr(
+    test,
+    expect(
+        clippy::disallowed_methods,
+        reason = "tests make files; the library itself is checked too"
+    )
+)]
 
 // Ground floor: words and settings.
 mod disk;
 mod error;
+mod files;
+mod git_index;
 mod id;
 mod network;
 mod paths;
@@ -29,6 +38,7 @@ mod ledger;
 mod role;
 mod roster;
 mod skill;
+mod state;
 mod trust;
 mod walk;
 mod workspace;

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
-use crate::id::SessionId;
-
 /// The name of Pixir's folder in a Workspace and in the user's home.
 pub const STATE_FOLDER: &str = ".pixir";
 
@@ -35,6 +33,17 @@ pub fn as_texts<P: AsRef<Path>>(paths: &[P]) -> Vec<Cow<'_, str>> {
 pub struct Home(PathBuf);
 
 impl Home {
+    /// The name of the token store.
+    pub const AUTH: &str = "auth.json";
+    /// The name of the token store's lock.
+    pub const AUTH_LOCK: &str = "auth.lock";
+    /// The name of the cache of models.
+    pub const MODELS: &str = "models.json";
+    /// The name of the cache of Workspaces.
+    pub const WORKSPACES: &str = "workspaces.json";
+    /// The name of the folder that holds the Workspaces of children.
+    pub const ANNEXES: &str = "workspaces";
+
     /// `PIXIR_HOME` when given, else `~/.pixir`.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self(folder.into())
@@ -49,11 +58,11 @@ impl Home {
     }
     /// The tokens of a signed-in user.
     pub fn auth(&self) -> PathBuf {
-        self.0.join("auth.json")
+        self.0.join(Self::AUTH)
     }
     /// Held by whoever renews or replaces the tokens.
     pub fn auth_lock(&self) -> PathBuf {
-        self.0.join("auth.lock")
+        self.0.join(Self::AUTH_LOCK)
     }
     /// The user's instructions for every project.
     pub fn agents_md(&self) -> PathBuf {
@@ -61,7 +70,7 @@ impl Home {
     }
     /// A cache of the models that Providers have listed.
     pub fn models(&self) -> PathBuf {
-        self.0.join("models.json")
+        self.0.join(Self::MODELS)
     }
     /// What the user allowed for good, by project.
     pub fn permissions(&self) -> PathBuf {
@@ -77,47 +86,17 @@ impl Home {
     }
     /// The Workspaces of children, and who has them.
     pub fn annexes(&self) -> PathBuf {
-        self.0.join("workspaces")
+        self.0.join(Self::ANNEXES)
     }
     /// A cache of Workspaces that were used.
     pub fn workspaces(&self) -> PathBuf {
-        self.0.join("workspaces.json")
+        self.0.join(Self::WORKSPACES)
     }
 }
 
 /// Pixir's folder in a Workspace.
 pub fn state(workspace: &Path) -> PathBuf {
     workspace.join(STATE_FOLDER)
-}
-
-/// The folder of Logs.
-pub fn sessions(workspace: &Path) -> PathBuf {
-    state(workspace).join("sessions")
-}
-
-/// The contents of files as they were, for all Sessions of a Workspace.
-pub fn snapshots(workspace: &Path) -> PathBuf {
-    snapshots_in(&state(workspace))
-}
-
-/// The same, in Pixir's folder of a Workspace.
-pub fn snapshots_in(state: &Path) -> PathBuf {
-    state.join("snapshots")
-}
-
-/// The Log of a Session.
-pub fn log(workspace: &Path, id: &SessionId) -> PathBuf {
-    sessions(workspace).join(format!("{id}.ndjson"))
-}
-
-/// The Workspace that holds a Log, or the folder beside it.
-pub fn holding(log: &Path) -> &Path {
-    log.ancestors().nth(3).unwrap_or(log)
-}
-
-/// The folder beside the Log: blobs, spilled output, resources.
-pub fn session_folder(workspace: &Path, id: &SessionId) -> PathBuf {
-    sessions(workspace).join(id.as_str())
 }
 
 /// The MCP servers that a Workspace may bring, in a file that many programs share.

@@ -18,6 +18,7 @@ use crate::snapshot::{
     Conflict, Direction, Here, Hold, Limits, OtherSessions, Plan, Reason, Record, Restored, State,
     Store, Survey, in_the_way, missing, restore,
 };
+use crate::state::SessionFolder;
 use crate::workspace::Workspace;
 
 /// How many paths an error names.
@@ -30,7 +31,7 @@ const DEEPEST: u32 = 8;
 #[derive(Debug, Clone)]
 pub struct Site {
     pub workspace: Workspace,
-    pub session_folder: PathBuf,
+    pub session_folder: SessionFolder,
     pub limits: Limits,
     /// Whether the Session is the only one that may change the files that are looked at, so that the
     /// Records of others are not asked.
@@ -60,9 +61,7 @@ impl Rewind {
         let turns = &live[first..];
         let to_seq = turns.first().map(|turn| history.beginning_of(*turn)).unwrap_or_default();
         let mut writers = BTreeSet::new();
-        let own = site.session_folder.file_name().and_then(|name| name.to_str());
-        let own = own.and_then(|name| SessionId::parse(name).ok());
-        let mut seen = own.into_iter().collect();
+        let mut seen = [site.session_folder.id().clone()].into();
         note_writers(&mut writers, &mut seen, history, to_seq, site, DEEPEST)?;
         if !writers.is_empty() {
             return Err(RewindError::Children(writers.into_iter().collect()));
@@ -185,10 +184,10 @@ fn note_writers(
         if !seen.insert(child.clone()) {
             continue;
         }
-        let root = paths::holding(&site.session_folder);
+        let root = site.session_folder.root();
         // A child without a Log has no Turn that could be taken back.
         let Ok(reading) = Log::read(root, &child) else { continue };
-        let folder = paths::session_folder(root, &child);
+        let folder = root.session_folder(&child);
         if !shares_files(&reading.events) {
             continue;
         }

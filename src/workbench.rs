@@ -14,6 +14,7 @@ use crate::annex::{AnnexError, Annexes, Closed, Mode, Wanted};
 use crate::config::{Config, Subagents};
 use crate::error::{Kind, Report};
 use crate::event::SessionStarted;
+use crate::files::StateFolder;
 use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::log::Log;
@@ -21,6 +22,7 @@ use crate::paths::Home;
 use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
+use crate::state::{SessionFolder, StateRoot};
 use crate::tool::{
     Commands, Containment, Desk, Host, Program, Said, Served, Signals, ToolContext, Toolbox,
 };
@@ -32,7 +34,7 @@ pub struct Workbench {
     toolbox: Toolbox,
     commands: Commands,
     workspace: Workspace,
-    session_folder: PathBuf,
+    session_folder: SessionFolder,
     secrets: Arc<Secrets>,
     cancel: CancellationToken,
     confinement: Profile,
@@ -82,9 +84,11 @@ impl Workbench {
         let Setup { own_binary, folder, environment, .. } = setup;
         let host = Host { own_binary, environment, containment };
         let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
-        let session_folder = workspace.root().join(".session");
+        let state = StateFolder::root(workspace.root()).join(".session");
+        let root = StateRoot::at(workspace.root(), state);
+        let session_folder = root.session_folder(&SessionId::mint());
         let history = History::default();
-        let shelf = Shelf::new(session_folder.clone());
+        let shelf = Shelf::new(&session_folder.folder());
         let commands = Commands::new(host, &config);
         let toolbox = Toolbox::built_in(&config, commands.clone(), &history, shelf);
         let cancel = CancellationToken::new();
@@ -172,7 +176,7 @@ impl Nursery {
             child: SessionId::mint(),
             parent: parent.clone(),
             subagent: Some(name.to_owned()),
-            logs: workspace.root().to_owned(),
+            logs: StateRoot::in_workspace(workspace.root()),
             mode: if mode == "worktree" { Mode::Worktree } else { Mode::Isolated },
             workspace: workspace.clone(),
         };
@@ -186,7 +190,7 @@ impl Nursery {
             "subagent_id": name,
         }))
         .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
-        let log = Log::create(workspace.root(), annex.child());
+        let log = Log::create(StateRoot::in_workspace(workspace.root()), annex.child());
         let appended = log.and_then(|mut log| log.append(first.into()));
         appended.map_err(|error| Report::from(&error))?;
         Ok((annex.child().to_string(), annex.folder().to_owned()))
@@ -196,7 +200,7 @@ impl Nursery {
     pub async fn close(&self, workspace: &Path, child: &str) -> Result<String, Report> {
         let child = SessionId::parse(child).map_err(|error| Report::from(&error))?;
         let workspace = Workspace::open(workspace).map_err(|error| Report::from(&error))?;
-        let found = self.0.find(workspace.root(), &child);
+        let found = self.0.find(&StateRoot::in_workspace(workspace.root()), &child);
         let annex = found.and_then(|it| it.ok_or(AnnexError::NoAnnex(child.to_string())));
         let annex = annex.map_err(|error| Report::from(&error))?;
         self.0.close(&annex).await.map(|closed| told(&closed)).map_err(|error| Report::from(&error))

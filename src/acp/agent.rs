@@ -329,8 +329,8 @@ impl Agent {
         self.tasks.spawn(async move {
             leaving.is_closed().await;
             let deleted = on_disk(move || {
-                let Some(workspace) = listing::find(&connection, &id) else { return Ok(()) };
-                match projection::delete(&workspace, &id) {
+                let Some(root) = listing::find(&connection, &id) else { return Ok(()) };
+                match projection::delete(&root, &id) {
                     Ok(_) => Ok(()),
                     Err(error) => match Report::from(&error) {
                         report if report.kind == Kind::NotFound.name() => Ok(()),

@@ -11,7 +11,7 @@ use super::connection::{Connection, wire_id};
 use super::setup::absolute;
 use super::to_acp::title;
 use crate::id::SessionId;
-use crate::projection::{self, Place, Summary};
+use crate::projection::{self, Place, StateRoot, Summary};
 use crate::rpc::Fault;
 
 /// How many Sessions a page has.
@@ -49,7 +49,8 @@ impl Wanted {
             None => workspaces(connection),
         };
         // One more than fits tells whether there is another page.
-        let mut found = projection::page(&workspaces, self.after.as_ref(), PAGE + 1);
+        let roots = projection::state_roots(&connection.doors.config.home, &workspaces);
+        let mut found = projection::page(&roots, self.after.as_ref(), PAGE + 1);
         let is_more = found.len() > PAGE;
         found.truncate(PAGE);
         let next = found.last().filter(|_| is_more).map(|(place, _)| write_cursor(place));
@@ -70,8 +71,9 @@ pub fn workspaces(connection: &Connection) -> Vec<PathBuf> {
 }
 
 /// Where a Session is.
-pub fn find(connection: &Connection, id: &SessionId) -> Option<PathBuf> {
-    workspaces(connection).into_iter().find(|workspace| projection::find(workspace, id))
+pub fn find(connection: &Connection, id: &SessionId) -> Option<StateRoot> {
+    let home = &connection.doors.config.home;
+    projection::state_roots(home, &workspaces(connection)).into_iter().find(|root| root.has_log(id))
 }
 
 fn info(summary: &Summary, connection: &Connection) -> SessionInfo {

@@ -4,10 +4,10 @@
 //! Contents are shared with the store where the file system can do that, and copied by the kernel
 //! where it cannot.
 
-use std::fs::{DirBuilder, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,16 +15,15 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::base::Base;
+use crate::files::StateDir;
 use crate::snapshot::{Hash, State};
 
 /// How much is copied at once.
 const CHUNK: usize = 16 << 20;
 
 /// Makes a copy in a folder that is not there yet, for its owner alone.
-pub fn copy(base: &Base, to: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(to)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::open(to, flags, Mode::empty())?;
+pub fn copy(base: &Base, annexes: &StateDir, name: &OsStr) -> io::Result<StateDir> {
+    let root = annexes.create_new_dir(name)?;
     let copier = Copier { base, root, can_share: AtomicBool::new(true) };
     for folder in base.manifest.folders.keys() {
         rustix::fs::mkdirat(&copier.root, folder, Mode::RWXU)?;
@@ -43,17 +42,17 @@ pub fn copy(base: &Base, to: &Path) -> io::Result<()> {
         let mode = Mode::from_raw_mode(*mode);
         rustix::fs::chmodat(&copier.root, folder, mode, AtFlags::empty())?;
     }
-    Ok(())
+    Ok(copier.root)
 }
 
 /// Forces everything of a file system to the disk, a copy included.
-pub fn sync(folder: &Path) -> io::Result<()> {
-    Ok(rustix::fs::syncfs(File::open(folder)?)?)
+pub fn sync(folder: &StateDir) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(folder)?)
 }
 
 struct Copier<'b> {
     base: &'b Base,
-    root: OwnedFd,
+    root: StateDir,
     /// Whether the file system can let two files share their content; known after one try.
     can_share: AtomicBool,
 }

@@ -3,9 +3,9 @@
 //! The journal is on disk before the first step, and goes when the Log knows of the deed. Whoever finds
 //! one that the Log does not know takes back what was done: its process died, or its call was ended.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -15,16 +15,24 @@ use tokio_util::sync::CancellationToken;
 use super::AnnexError;
 use super::changes::{FolderChange, shown};
 use super::merge::Merge;
-use super::merge_child::{MERGED, TAKEN_BACK, session_of};
+use super::merge_child::{MERGED, TAKEN_BACK};
 use crate::event::{Canonical, EventKind};
+use crate::files::{StateDir, StateFolder};
 use crate::id::SessionId;
 use crate::log::Log;
 use crate::snapshot::{Change, Hash, Plan, RawPath, State, Store, Tracker, restore, state_of};
+use crate::state::SessionFolder;
 use crate::workspace::Workspace;
 
 /// The journal among what a Session keeps of files: there it also keeps the contents that it names from
 /// being cleared away.
-const JOURNAL: &str = "snapshots/merge.json";
+const JOURNAL: &str = "merge.json";
+/// The folder of the journal beside a Log.
+const FOLDER: &str = "snapshots";
+/// No journal of a merge is larger.
+const LARGEST: u64 = 256 << 20;
+/// The journal before it has its name.
+const JOURNAL_DRAFT: &str = "merge.draft";
 
 /// How the drafts end that a restored file has for a moment.
 const DRAFT: &str = ".pixir-undo";
@@ -39,8 +47,9 @@ pub async fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Whether there is a merge of this Session that the Log may not know.
-pub fn is_pending(session_folder: &Path) -> bool {
-    session_folder.join(JOURNAL).exists()
+pub fn is_pending(session_folder: &SessionFolder) -> bool {
+    let folder = session_folder.join(FOLDER).open().ok().flatten();
+    folder.is_some_and(|folder| folder.stat(JOURNAL).is_ok_and(|found| found.is_some()))
 }
 
 /// Everything that one merge does.
@@ -72,7 +81,7 @@ pub struct Done {
     pub deed: Deed,
     /// Where the deed of the merge is kept.
     pub record: Hash,
-    journal: PathBuf,
+    journal: StateFolder,
     /// Locked as long as nobody may take it for a dead one's.
     _lock: File,
 }
@@ -80,7 +89,7 @@ pub struct Done {
 impl Done {
     /// The Log knows of it.
     pub fn recorded(self) {
-        fs::remove_file(&self.journal).ok();
+        remove_journal(&self.journal).ok();
     }
 }
 
@@ -188,13 +197,13 @@ impl Deed {
         self,
         workspace: &Workspace,
         store: &Store,
-        session_folder: &Path,
+        session_folder: &SessionFolder,
         tracker: Option<&Tracker>,
         stop: &CancellationToken,
     ) -> Result<Done, Broken> {
         let kept = serde_json::to_vec(&self).map_err(io::Error::from);
         let record = kept.and_then(|text| store.put(&text));
-        let record = record.map_err(|error| trouble(session_folder, &error))?;
+        let record = record.map_err(|error| trouble(&session_folder.path(), &error))?;
         self.perform((MERGED, record), (workspace, store), session_folder, tracker, stop)
     }
 
@@ -204,7 +213,7 @@ impl Deed {
         record: Hash,
         workspace: &Workspace,
         store: &Store,
-        session_folder: &Path,
+        session_folder: &SessionFolder,
         tracker: Option<&Tracker>,
     ) -> Result<Done, Broken> {
         let (back, fact) = (self.inverse(), (TAKEN_BACK, record));
@@ -217,13 +226,14 @@ impl Deed {
         self,
         fact: (&str, Hash),
         (workspace, store): (&Workspace, &Store),
-        session_folder: &Path,
+        session_folder: &SessionFolder,
         tracker: Option<&Tracker>,
         stop: &CancellationToken,
     ) -> Result<Done, Broken> {
-        let place = session_folder.join(JOURNAL);
+        let place = session_folder.join(FOLDER);
         let journal = Journal { deed: self, fact: Some((fact.0.to_owned(), fact.1)) };
-        let lock = journal.write(&place).map_err(|error| trouble(&place, &error))?;
+        let lock =
+            journal.write(&place).map_err(|error| trouble(&place.path().join(JOURNAL), &error))?;
         let Journal { deed, .. } = journal;
         if let Some(tracker) = tracker {
             deed.files().for_each(|path| note(tracker.before_write(path, None), path));
@@ -240,7 +250,7 @@ impl Deed {
                 Ok(false) => {}
                 Err(error) => {
                     let left = done.inverse().force(workspace, store);
-                    fs::remove_file(&place).ok();
+                    remove_journal(&place).ok();
                     return Err(Broken { left, ..trouble(step.path(), &error) });
                 }
             }
@@ -289,26 +299,24 @@ impl Deed {
 
 impl Journal {
     /// Writes it; it is locked before it has its name, and as long as the answer is held.
-    fn write(&self, place: &Path) -> io::Result<File> {
-        let folder = place.parent().unwrap_or(Path::new("/"));
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let draft = place.with_extension("draft");
+    fn write(&self, place: &StateFolder) -> io::Result<File> {
+        let folder = place.create()?;
         let text = serde_json::to_vec(self)?;
-        let mut file = locked(&draft)?;
+        let mut file = locked(&folder)?;
         let written = file.write_all(&text).and_then(|()| file.sync_data());
         // A name that is taken stays another's.
-        let written = written.and_then(|()| fs::hard_link(&draft, place));
-        fs::remove_file(&draft).ok();
+        let written = written.and_then(|()| Ok(folder.link(JOURNAL_DRAFT, JOURNAL)?));
+        folder.remove_file(JOURNAL_DRAFT).ok();
         written?;
-        File::open(folder)?.sync_data().ok();
+        folder.sync().ok();
         Ok(file)
     }
 
     /// Whether the Log of its Session knows that it was done.
-    fn is_recorded(&self, session_folder: &Path) -> io::Result<bool> {
+    fn is_recorded(&self, session_folder: &SessionFolder) -> io::Result<bool> {
         let Some((name, record)) = &self.fact else { return Ok(false) };
-        let Some((logs, id)) = session_of(session_folder) else { return Ok(false) };
-        let reading = Log::read(&logs, &id).map_err(io::Error::other)?;
+        let reading = Log::read(session_folder.root(), session_folder.id());
+        let reading = reading.map_err(io::Error::other)?;
         Ok(reading.events.iter().any(|event| match event.kind() {
             EventKind::Canonical(Canonical::SubagentEvent(life)) if life.event == *name => {
                 life.extra.get("record").and_then(|it| it.as_str()) == Some(&*record.to_string())
@@ -318,21 +326,26 @@ impl Journal {
     }
 }
 
-/// An empty file of that name that nobody else writes; one that a dead process left is taken over.
-fn locked(place: &Path) -> io::Result<File> {
+/// An empty draft of a journal that nobody else writes; one that a dead process left is taken over.
+fn locked(folder: &StateDir) -> io::Result<File> {
     loop {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(place)?;
+        let file = folder.open_lock(JOURNAL_DRAFT)?;
         file.lock()?;
         // Whoever had it meanwhile may have given it its other name.
-        let is_still = fs::metadata(place).is_ok_and(|now| {
-            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino()))
-        });
-        if is_still {
+        let own = file.metadata()?;
+        let now = folder.stat(JOURNAL_DRAFT)?;
+        if now.is_some_and(|now| (own.dev(), own.ino()) == (now.device, now.inode)) {
             file.set_len(0)?;
             return Ok(file);
         }
     }
+}
+
+fn remove_journal(place: &StateFolder) -> io::Result<()> {
+    if let Some(folder) = place.open()? {
+        folder.remove_file(JOURNAL)?;
+    }
+    Ok(())
 }
 
 fn fresh_name() -> String {
@@ -371,14 +384,17 @@ impl std::fmt::Display for Recovered {
 pub fn recover(
     workspace: &Workspace,
     store: &Store,
-    session_folder: &Path,
+    session_folder: &SessionFolder,
 ) -> io::Result<Option<Recovered>> {
-    let place = session_folder.join(JOURNAL);
-    let mut file = match File::open(&place) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other?,
-    };
+    let place = session_folder.join(FOLDER);
+    let file = place.open()?.map(|folder| folder.open_file(JOURNAL)).transpose()?;
+    let Some(mut file) = file.flatten() else { return Ok(None) };
     file.lock()?;
+    if file.metadata()?.len() > LARGEST {
+        return Err(io::Error::other(
+            "the journal of a merge is larger than any that Pixir writes",
+        ));
+    }
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
     if file.metadata()?.nlink() == 0 {
@@ -386,17 +402,17 @@ pub fn recover(
     }
     // One that is not whole was never begun.
     let Ok(journal) = serde_json::from_slice::<Journal>(&text) else {
-        fs::remove_file(&place)?;
+        remove_journal(&place)?;
         return Ok(None);
     };
     if journal.is_recorded(session_folder)? {
-        fs::remove_file(&place)?;
+        remove_journal(&place)?;
         return Ok(None);
     }
     let Journal { deed, .. } = journal;
     deed.clear_drafts(workspace);
     let left = deed.inverse().force(workspace, store);
-    fs::remove_file(&place)?;
+    remove_journal(&place)?;
     Ok(Some(Recovered { child: deed.child, left }))
 }
 

@@ -1,16 +1,21 @@
 //! How annexes end: what is nowhere else stays, everything else is cleared away.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::deed::{alone, is_pending};
 use super::lease::Lease;
 use super::{Annex, AnnexError, Annexes, Closed, Shared};
 use crate::disk;
+use crate::files::StateDir;
 use crate::id::SessionId;
-use crate::paths;
 use crate::snapshot::Store;
 
 /// A child that has no Log yet may be on its way; after this long it is not.
@@ -121,7 +126,7 @@ impl Annexes {
             // A store that does not know the base is not the one where the Log was: the Workspace was
             // moved, and another stands there now.
             Some(base) => {
-                let store = Store::new(paths::snapshots(lease.logs.as_ref()));
+                let store = Store::new(lease.state_root().snapshots());
                 lease.has_log() == Some(false) && lease.age(home) > NEWBORN && store.has(&base)
             }
         };
@@ -144,7 +149,7 @@ impl Annexes {
                 branch = git.remove(own, is_saved).await?;
             }
         }
-        match remove_tree(&site) {
+        match lease.remove_site(home) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(AnnexError::Keep(error));
             }
@@ -157,19 +162,36 @@ impl Annexes {
 
 /// Removes a folder with everything in it, also where a folder may only be read.
 pub fn remove_tree(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let Err(error) = std::fs::remove_dir_all(folder) else { return Ok(()) };
-    if error.kind() != io::ErrorKind::PermissionDenied {
-        return Err(error);
-    }
-    let mut waiting = vec![folder.to_owned()];
-    while let Some(folder) = waiting.pop() {
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
-        for entry in std::fs::read_dir(&folder)?.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                waiting.push(entry.path());
-            }
+    let parent = StateDir::open_root(folder.parent().unwrap_or(Path::new("/")))?;
+    remove_below(&parent, folder.file_name().unwrap_or_default())
+}
+
+/// The same, for a folder in an open one. No link is followed.
+pub fn remove_below(parent: &StateDir, name: &OsStr) -> io::Result<()> {
+    let removed = match parent.remove_tree(name) {
+        Err(error) if error.io_kind() == io::ErrorKind::PermissionDenied => {
+            make_writable(parent, name)?;
+            parent.remove_tree(name)?
         }
+        removed => removed?,
+    };
+    if removed { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// Lets the owner write in a folder and in all folders below it.
+fn make_writable(parent: &StateDir, name: &OsStr) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Ok(held) => held,
+        Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    };
+    // A folder that its owner may not read cannot be opened for `fchmod`, and `chmod` by name would
+    // follow a link that took its place meanwhile.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::RWXU)?;
+    let Some(folder) = parent.open_dir(name)? else { return Ok(()) };
+    for inner in folder.names()? {
+        make_writable(&folder, &inner)?;
     }
-    std::fs::remove_dir_all(folder)
+    Ok(())
 }

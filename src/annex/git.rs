@@ -4,15 +4,18 @@
 //! without hooks, and is told by its exit code and first words.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::AnnexError;
 use super::ending::remove_tree;
 use super::lease::Branch;
+use crate::files::read_regular;
 use crate::id::SessionId;
 use crate::sandbox::Profile;
 use crate::snapshot::RawPath;
+use crate::tool::SpillFile;
 use crate::tool::{Commands, Inquiry, quoted};
 use crate::workspace::project_folders;
 
@@ -30,6 +33,9 @@ const ASKED: &str =
 
 /// The folder in an annex that is the worktree: git makes it, so it is not the annex itself.
 const TREE: &str = "tree";
+
+/// No file that names a worktree is larger.
+const LARGEST_POINTER: u64 = 64 << 10;
 
 /// git, for one annex.
 pub struct Git<'a> {
@@ -191,7 +197,7 @@ impl Git<'_> {
             further,
             profile,
             timeout: PATIENCE,
-            spill: self.site.with_extension("git.txt"),
+            spill: SpillFile::beside(self.site, "git.txt"),
         });
         let reply = reply.await.map_err(AnnexError::Command)?;
         if reply.is_ok { Ok(reply.text) } else { Err(AnnexError::git(sentence, &reply.text)) }
@@ -202,8 +208,10 @@ impl Git<'_> {
 fn folders_of(common: &Path, tree: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(common.join("worktrees")).into_iter().flatten().flatten();
     let points_here = |folder: &PathBuf| {
-        let pointer = std::fs::read_to_string(folder.join("gitdir"));
-        pointer.is_ok_and(|pointer| Path::new(pointer.trim()) == tree.join(".git"))
+        let pointer = read_regular(&folder.join("gitdir"), LARGEST_POINTER);
+        let is_this =
+            |pointer: Vec<u8>| pointer.trim_ascii() == tree.join(".git").as_os_str().as_bytes();
+        pointer.is_ok_and(is_this)
     };
     let is_folder = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
     entries.filter(is_folder).map(|entry| entry.path()).filter(points_here).collect()

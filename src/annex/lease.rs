@@ -3,18 +3,27 @@
 //! It is a file of the Home, so no repository can plant one. It is there before the annex is, and
 //! whole when the annex is whole; until then its maker holds the kernel's lock on it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
+use super::ending::remove_below;
+use crate::files::{Durability, StateDir, StateError, StateFolder};
 use crate::id::SessionId;
-use crate::paths::{self, Home};
+use crate::paths::Home;
 use crate::snapshot::{Change, Hash, RawPath, State};
+use crate::state::StateRoot;
+
+/// No lease is larger: it names the texts that merges made.
+const LARGEST: u64 = 64 * 1024 * 1024;
+
+/// The name of the file that keeps the base among what the child's Session keeps.
+const MENTION: &str = "annex.json";
 
 /// What is known of one annex.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +36,9 @@ pub struct Lease {
     pub mode: Mode,
     /// The Workspace that holds both Logs.
     pub logs: RawPath,
+    /// The folder of its state, when that is not in the Workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<RawPath>,
     /// The parent's Workspace: what was copied, and where changes go.
     pub workspace: RawPath,
     /// Where the child works.
@@ -83,112 +95,126 @@ impl Lease {
         home.annexes().join(self.child.as_str())
     }
 
+    /// Removes what belongs to the annex on disk.
+    pub fn remove_site(&self, home: &Home) -> io::Result<()> {
+        let Some(folder) = open_folder(home)? else { return Err(io::ErrorKind::NotFound.into()) };
+        remove_below(&folder, self.child.as_str().as_ref())
+    }
+
     /// Writes a lease that is not whole yet. While the answer is held, nobody clears it away.
     pub fn begin(&self, home: &Home) -> io::Result<Making> {
-        DirBuilder::new().recursive(true).mode(0o700).create(home.annexes())?;
+        let folder = create_folder(home)?;
         // It is locked before it has its name: nobody ever sees one that is neither.
-        let (mut file, draft) = self.draft(home)?;
-        file.lock()?;
-        file.write_all(&self.text()?)?;
+        let draft = OsString::from(format!(".{}.{:08x}.draft", self.child, fastrand::u32(..)));
+        let mut file = folder.create_new(&draft)?;
+        let written = file.lock().and_then(|()| file.write_all(&self.text()?));
         // A name that is taken stays another's.
-        let linked = fs::hard_link(&draft, place(home, &self.child));
-        fs::remove_file(draft)?;
+        let linked = written
+            .and_then(|()| folder.link(&draft, name_of(&self.child)).map_err(io::Error::from));
+        folder.remove_file(draft)?;
         linked.map(|()| Making(file))
     }
 
     /// Replaces it.
     pub fn write(&self, home: &Home) -> io::Result<()> {
-        let (mut file, draft) = self.draft(home)?;
-        file.write_all(&self.text()?)?;
-        fs::rename(draft, place(home, &self.child))
-    }
-
-    fn draft(&self, home: &Home) -> io::Result<(File, PathBuf)> {
-        let place = home.annexes().join(format!(".{}.{:08x}.draft", self.child, fastrand::u32(..)));
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create_new(true).mode(0o600);
-        Ok((options.open(&place)?, place))
+        let folder = create_folder(home)?;
+        Ok(folder.replace(name_of(&self.child), &self.text()?, Durability::Lazy)?)
     }
 
     /// Reads the lease of a child; `None` when it has none.
     pub fn read(home: &Home, child: &SessionId) -> io::Result<Option<Self>> {
-        match fs::read(place(home, child)) {
-            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let Some(folder) = open_folder(home)? else { return Ok(None) };
+        Self::read_in(&folder, child)
+    }
+
+    fn read_in(folder: &StateDir, child: &SessionId) -> io::Result<Option<Self>> {
+        let read = folder.read(name_of(child), LARGEST)?;
+        read.map(|text| serde_json::from_slice(&text).map_err(io::Error::from)).transpose()
     }
 
     /// Every lease there is; one that cannot be read is passed over.
     pub fn all(home: &Home) -> Vec<Self> {
-        let Ok(entries) = fs::read_dir(home.annexes()) else { return Vec::new() };
-        let lease = |entry: fs::DirEntry| {
-            let name = entry.file_name();
+        let Ok(Some(folder)) = open_folder(home) else { return Vec::new() };
+        let lease = |name: OsString| {
             let child = SessionId::parse(name.to_str()?.strip_suffix(".json")?).ok()?;
-            Self::read(home, &child).ok().flatten()
+            Self::read_in(&folder, &child).ok().flatten()
         };
-        let mut all: Vec<Self> = entries.flatten().filter_map(lease).collect();
+        let names = folder.names().unwrap_or_default().into_iter();
+        let mut all: Vec<Self> = names.filter_map(lease).collect();
         all.sort_by(|one, other| one.child.cmp(&other.child));
         all
     }
 
     /// Ends it.
     pub fn remove(&self, home: &Home) -> io::Result<()> {
-        fs::remove_file(self.mention()).ok();
-        fs::remove_file(place(home, &self.child))
+        if let Ok(Some(folder)) = self.mention_folder().open() {
+            folder.remove_file(MENTION).ok();
+        }
+        let folder = open_folder(home)?;
+        let is_removed =
+            folder.map(|folder| folder.remove_file(name_of(&self.child))).transpose()?;
+        is_removed.filter(|removed| *removed).map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
 
     /// Names the base among what the child's Session keeps: whoever clears away contents that nobody
     /// mentions finds it there.
     pub fn keep_base(&self) -> io::Result<()> {
-        let place = self.mention();
-        if let Some(folder) = place.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(place)?;
-        file.write_all(&self.text()?)
+        let folder = self.mention_folder().create()?;
+        Ok(folder.replace(MENTION, &self.text()?, Durability::Lazy)?)
     }
 
-    fn mention(&self) -> PathBuf {
-        let folder = paths::session_folder(self.logs.as_ref(), &self.child);
-        folder.join("snapshots").join("annex.json")
+    fn mention_folder(&self) -> StateFolder {
+        self.state_root().session_folder(&self.child).join("snapshots")
+    }
+
+    /// The state that holds both Logs.
+    pub fn state_root(&self) -> StateRoot {
+        let workspace: &Path = self.logs.as_ref();
+        match &self.state {
+            None => StateRoot::in_workspace(workspace),
+            Some(folder) => StateRoot::in_folder(workspace, &folder.0),
+        }
     }
 
     /// Whether somebody makes it at this moment.
     pub fn is_being_made(&self, home: &Home) -> bool {
-        let file = File::open(place(home, &self.child));
-        self.base.is_none() && file.is_ok_and(|file| file.try_lock().is_err())
+        let file = self.open(home);
+        self.base.is_none() && file.is_some_and(|file| file.try_lock().is_err())
     }
 
     /// The same for a Workspace that has the child's Log: it may have been moved since. `None` when it
     /// is about another's Session.
-    pub fn brought_to(mut self, logs: &Path, home: &Home) -> io::Result<Option<Self>> {
-        if self.logs.0 == logs {
+    pub fn brought_to(mut self, logs: &StateRoot, home: &Home) -> io::Result<Option<Self>> {
+        if self.state_root().folder().path() == logs.folder().path() {
             return Ok(Some(self));
         }
-        if self.has_log() == Some(true) || !paths::log(logs, &self.child).exists() {
+        if self.has_log() == Some(true) || !logs.has_log(&self.child) {
             return Ok(None);
         }
         if self.workspace == self.logs {
-            self.workspace = RawPath(logs.to_owned());
+            self.workspace = RawPath(logs.workspace().to_owned());
         }
-        self.logs = RawPath(logs.to_owned());
+        self.logs = RawPath(logs.workspace().to_owned());
+        self.state = elsewhere(logs);
         self.write(home)?;
         Ok(Some(self))
     }
 
     /// How long ago it was written.
     pub fn age(&self, home: &Home) -> Duration {
-        let written = fs::metadata(place(home, &self.child)).and_then(|found| found.modified());
-        written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
+        let written = self.open(home).and_then(|file| file.metadata().ok()?.modified().ok());
+        written.and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
+    }
+
+    fn open(&self, home: &Home) -> Option<File> {
+        open_folder(home).ok()??.open_file(name_of(&self.child)).ok()?
     }
 
     /// Whether its child's Log is where it should be; `None` when nobody can tell, because the
     /// Workspace is not there.
     pub fn has_log(&self) -> Option<bool> {
         let logs: &Path = self.logs.as_ref();
-        logs.is_dir().then(|| paths::log(logs, &self.child).exists())
+        logs.is_dir().then(|| self.state_root().has_log(&self.child))
     }
 
     fn text(&self) -> io::Result<Vec<u8>> {
@@ -198,6 +224,21 @@ impl Lease {
     }
 }
 
-fn place(home: &Home, child: &SessionId) -> PathBuf {
-    home.annexes().join(format!("{child}.json"))
+/// The folder of a state that is not in its Workspace.
+pub fn elsewhere(logs: &StateRoot) -> Option<RawPath> {
+    (!logs.is_in_workspace()).then(|| RawPath(logs.folder().path()))
+}
+
+fn name_of(child: &SessionId) -> OsString {
+    OsString::from(format!("{child}.json"))
+}
+
+/// The folder of all leases; `None` when there is none.
+fn open_folder(home: &Home) -> Result<Option<StateDir>, StateError> {
+    StateFolder::root(home.folder()).join(Home::ANNEXES).open()
+}
+
+/// The folder of all leases, made where it is missing.
+pub fn create_folder(home: &Home) -> Result<StateDir, StateError> {
+    StateDir::create_root(home.folder())?.create_dir(Home::ANNEXES)
 }

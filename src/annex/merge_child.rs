@@ -1,7 +1,7 @@
 //! `merge_child`: brings the changes of a child to the Workspace of its parent.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -47,22 +47,16 @@ impl MergeChild {
     /// The annex of a child of this Session.
     fn annex(&self, id: &str, context: &ToolContext) -> Result<Annex, AnnexError> {
         let unknown = || AnnexError::NoAnnex(id.to_owned());
-        let (logs, parent) = session_of(&context.session_folder).ok_or_else(unknown)?;
-        let mut own = self.0.of_parent(&logs, &parent).into_iter();
+        let logs = context.session_folder.root();
+        let parent = context.session_folder.id();
+        let mut own = self.0.of_parent(logs, parent).into_iter();
         if let Some(annex) = own.rfind(|annex| annex.subagent() == Some(id)) {
             return Ok(annex);
         }
         let child = SessionId::parse(id).map_err(|_| unknown())?;
-        let found = self.0.find(&logs, &child)?;
-        found.filter(|annex| *annex.parent() == parent).ok_or_else(unknown)
+        let found = self.0.find(logs, &child)?;
+        found.filter(|annex| annex.parent() == parent).ok_or_else(unknown)
     }
-}
-
-/// The Workspace of a Session's Log, and its id.
-pub fn session_of(folder: &Path) -> Option<(PathBuf, SessionId)> {
-    let id = SessionId::parse(folder.file_name()?.to_str()?).ok()?;
-    // Beneath `.pixir/sessions`.
-    Some((folder.ancestors().nth(3)?.to_owned(), id))
 }
 
 impl Tool for MergeChild {

@@ -40,17 +40,18 @@ pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};
 use crate::config::{Config, Durability};
 use crate::disk;
 use crate::event::{Canonical, PermissionMode};
+use crate::files::StateDir;
 use crate::history::History;
 use crate::id::SessionId;
-use crate::log::{Folder, holder};
-use crate::paths::{self, Home};
+use crate::log::{self, holder};
+use crate::paths::Home;
 use crate::sandbox::Profile;
 use crate::snapshot::{Limits, Manifest, RawPath, Store, Tracker};
+use crate::state::{SessionFolder, StateRoot};
 use crate::tool::Commands;
 use crate::workspace::Workspace;
 use base::{Base, Bases};
 use changes::Scene;
-use ending::remove_tree;
 use git::Git;
 use lease::{Lease, Woven};
 use merge::Ground;
@@ -105,8 +106,8 @@ pub struct Wanted {
     pub parent: SessionId,
     /// The name under which the parent knows the child.
     pub subagent: Option<String>,
-    /// The Workspace that holds the Logs of both.
-    pub logs: PathBuf,
+    /// The state that holds the Logs of both.
+    pub logs: StateRoot,
     /// The parent's Workspace.
     pub workspace: Workspace,
     pub mode: Mode,
@@ -159,14 +160,17 @@ impl Annexes {
 
     fn copy(&self, wanted: &Wanted, wished: Instant) -> Result<Lease, AnnexError> {
         let Shared { home, limits, bases, .. } = &*self.0;
-        let store = Store::new(paths::snapshots(&wanted.logs));
+        let store = Store::new(wanted.logs.snapshots());
         let base = bases.take(&wanted.workspace, &store, *limits, wished)?;
         let site = home.annexes().join(wanted.child.as_str());
         let mut lease = lease_of(wanted, site.clone());
         let making = lease.begin(home).map_err(AnnexError::Keep)?;
         let is_synced = self.0.is_synced;
-        let synced = || if is_synced { copy::sync(&site) } else { Ok(()) };
-        let copied = copy::copy(&base, &site).and_then(|()| synced());
+        let synced = |made: StateDir| if is_synced { copy::sync(&made) } else { Ok(()) };
+        let copied = lease::create_folder(home)
+            .map_err(io::Error::from)
+            .and_then(|annexes| copy::copy(&base, &annexes, wanted.child.as_str().as_ref()))
+            .and_then(synced);
         let whole = copied.and_then(|()| {
             lease.base = Some(base.hash);
             lease.keep_base()?;
@@ -174,7 +178,7 @@ impl Annexes {
         });
         drop(making);
         if let Err(error) = whole {
-            remove_tree(&site).ok();
+            lease.remove_site(home).ok();
             lease.remove(home).ok();
             return Err(AnnexError::Copy(error));
         }
@@ -191,11 +195,13 @@ impl Annexes {
         lease.branch = Some(branch.clone());
         let making = lease.begin(home).map_err(AnnexError::Keep)?;
         let made = async {
-            std::fs::create_dir(&site).map_err(AnnexError::Keep)?;
+            let annexes = lease::create_folder(home);
+            let made = annexes.and_then(|annexes| annexes.create_new_dir(wanted.child.as_str()));
+            made.map_err(|error| AnnexError::Keep(error.into()))?;
             git.add(&branch, &wanted.child).await?;
             let workspace = Workspace::open(&folder)
                 .map_err(|_| AnnexError::NotInRepository { workspace: folder.clone() })?;
-            let store = Store::new(paths::snapshots(&wanted.logs));
+            let store = Store::new(wanted.logs.snapshots());
             let limits = *limits;
             let survey = move || Base::of(&workspace, store, limits, None);
             let base = disk::work(survey).await;
@@ -211,7 +217,7 @@ impl Annexes {
             if !is_others {
                 git.remove(&branch, true).await.ok();
             }
-            remove_tree(&site).ok();
+            lease.remove_site(home).ok();
             lease.remove(home).ok();
             return Err(error);
         }
@@ -219,7 +225,7 @@ impl Annexes {
     }
 
     /// The annex of a child whose Log is in this Workspace; `None` when it works there itself.
-    pub fn find(&self, logs: &Path, child: &SessionId) -> Result<Option<Annex>, AnnexError> {
+    pub fn find(&self, logs: &StateRoot, child: &SessionId) -> Result<Option<Annex>, AnnexError> {
         let Shared { home, .. } = &*self.0;
         let lease = Lease::read(home, child).map_err(AnnexError::Keep)?;
         let own = lease.map(|lease| lease.brought_to(logs, home));
@@ -238,7 +244,7 @@ impl Annexes {
     /// The annex of a Session with this History. One that had its own never works anywhere else.
     pub fn place(
         &self,
-        logs: &Path,
+        logs: &StateRoot,
         child: &SessionId,
         history: &History,
     ) -> Result<Option<Annex>, AnnexError> {
@@ -256,7 +262,7 @@ impl Annexes {
     }
 
     /// The annexes of all children whose Logs are in this Workspace, by the child's id.
-    pub fn of_workspace(&self, logs: &Path) -> Vec<Annex> {
+    pub fn of_workspace(&self, logs: &StateRoot) -> Vec<Annex> {
         let home = &self.0.home;
         let leases = Lease::all(home).into_iter().filter(|lease| lease.base.is_some());
         let own = leases.filter_map(|lease| lease.brought_to(logs, home).ok().flatten());
@@ -264,7 +270,7 @@ impl Annexes {
     }
 
     /// The annexes whose parent is this Session.
-    pub fn of_parent(&self, logs: &Path, parent: &SessionId) -> Vec<Annex> {
+    pub fn of_parent(&self, logs: &StateRoot, parent: &SessionId) -> Vec<Annex> {
         let mut annexes = self.of_workspace(logs);
         annexes.retain(|annex| annex.parent() == parent);
         annexes
@@ -285,7 +291,8 @@ fn lease_of(wanted: &Wanted, folder: PathBuf) -> Lease {
         parent: wanted.parent.clone(),
         subagent: wanted.subagent.clone(),
         mode: wanted.mode,
-        logs: RawPath(wanted.logs.clone()),
+        logs: RawPath(wanted.logs.workspace().to_owned()),
+        state: lease::elsewhere(&wanted.logs),
         workspace: RawPath(wanted.workspace.root().to_owned()),
         folder: RawPath(folder),
         base: None,
@@ -337,12 +344,12 @@ impl Annex {
 
     /// Where contents are kept.
     pub fn store(&self) -> Store {
-        Store::new(paths::snapshots(self.lease.logs.as_ref()))
+        Store::new(self.lease.state_root().snapshots())
     }
 
     /// The folder of the parent's Session.
-    pub fn parent_folder(&self) -> PathBuf {
-        paths::session_folder(self.lease.logs.as_ref(), &self.lease.parent)
+    pub fn parent_folder(&self) -> SessionFolder {
+        self.lease.state_root().session_folder(&self.lease.parent)
     }
 
     /// Refuses while the child is at work: what it leaves is not known yet.
@@ -359,8 +366,7 @@ impl Annex {
     }
 
     fn writer_of(&self, id: &SessionId) -> Option<u32> {
-        let folder = Folder::open(self.lease.logs.as_ref()).ok().flatten()?;
-        holder(&folder.read_log(id).ok()?)
+        holder(&log::open_file(&self.lease.state_root(), id).ok()?)
     }
 
     /// What the child made of what it found; `parent` says what is ignored.

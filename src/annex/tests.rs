@@ -82,7 +82,7 @@ impl Yard {
             child: SessionId::mint(),
             parent: self.parent.clone(),
             subagent: None,
-            logs: self.work(),
+            logs: StateRoot::in_workspace(self.work()),
             workspace: self.workspace.clone(),
             mode: Mode::Isolated,
         }
@@ -151,7 +151,7 @@ fn a_copy_has_what_is_not_ignored_with_modes_links_and_folders() {
     let closed = runtime.block_on(yard.annexes.close(&annex)).unwrap();
     assert_eq!(closed, Closed::Removed { branch: None });
     assert!(!annex.folder().exists());
-    assert!(yard.annexes.find(&work, annex.child()).unwrap().is_none());
+    assert!(yard.annexes.find(&StateRoot::in_workspace(&work), annex.child()).unwrap().is_none());
     set_mode(&work.join("locked"), 0o755);
 }
 
@@ -184,12 +184,12 @@ fn what_was_never_finished_is_known_and_cleared_away() {
     fs::write(site.join("half"), "of it").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert!(matches!(
-        yard.annexes.find(&yard.work(), &wanted.child),
+        yard.annexes.find(&StateRoot::in_workspace(yard.work()), &wanted.child),
         Err(AnnexError::Unfinished { is_being_made: true })
     ));
     assert_eq!(runtime.block_on(yard.annexes.collect()).len(), 0, "somebody makes it");
     drop(making);
-    assert!(yard.annexes.find(&yard.work(), &wanted.child).is_err());
+    assert!(yard.annexes.find(&StateRoot::in_workspace(yard.work()), &wanted.child).is_err());
     let whole = yard.annex();
     let collected = runtime.block_on(yard.annexes.collect());
     assert!(matches!(&collected[..], [(id, Ok(Closed::Removed { .. }))] if *id == wanted.child));
@@ -399,7 +399,11 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
             };
             assert_eq!(Some(&found), wanted.as_ref(), "{seed} {round} {name}: {states:?}");
         }
-        let annex = yard.annexes.find(&yard.work(), annex.child()).unwrap().unwrap();
+        let annex = yard
+            .annexes
+            .find(&StateRoot::in_workspace(yard.work()), annex.child())
+            .unwrap()
+            .unwrap();
         assert!(yard.planned(&annex).is_done(), "{seed} {round}: it is all there");
         let (store, folder) = (annex.store(), annex.parent_folder());
         deed.inverse()

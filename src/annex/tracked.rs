@@ -4,31 +4,26 @@
 //! git for every survey would cost more than the survey, and a repository can make git start programs.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Read;
+use std::io::BufRead;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::git_index::{self, IndexEntry};
 use crate::workspace::project_folders;
 
-/// The largest index that is read.
-const LARGEST: u64 = 256 << 20;
-/// The times, numbers, mode and hash of a file, before its flags.
-const FIXED: usize = 60;
-/// Where in them the mode is.
-const MODE: usize = 24;
 /// The mode of another repository within this one.
 const GITLINK: u32 = 0o160_000;
-/// The flag that says that there are two bytes more of them.
-const EXTENDED: u16 = 0x4000;
+/// The length of the hashes of most repositories.
+const SHA1_LENGTH: usize = 20;
 
 /// The files beneath a Workspace that its repository tracks, relative to it. An index that is not
 /// there, or not understood, has none.
 pub fn tracked(workspace: &Path) -> Vec<PathBuf> {
     let top = project_folders(workspace).first().copied().unwrap_or(workspace);
     let Ok(prefix) = workspace.strip_prefix(top) else { return Vec::new() };
-    let Some(bytes) = index(&top.join(".git")) else { return Vec::new() };
-    let Some(names) = names(&bytes) else { return Vec::new() };
+    let Some(index) = git_index::index_file(&top.join(".git")) else { return Vec::new() };
+    let Some(names) = git_index::open_index(&index).and_then(names) else { return Vec::new() };
     let paths = names.into_iter().map(|name| PathBuf::from(OsStr::from_bytes(&name)));
     let beneath = paths.filter_map(|path| path.strip_prefix(prefix).ok().map(Path::to_owned));
     beneath.filter(|path| is_plain(path)).collect()
@@ -41,75 +36,17 @@ fn is_plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(name) if !is_own(name)))
 }
 
-/// The bytes of the index of a repository; `.git` is a folder, or the file of a worktree that names one.
-fn index(git: &Path) -> Option<Vec<u8>> {
-    let folder = if git.is_dir() {
-        git.to_owned()
-    } else {
-        let mut pointer = String::new();
-        File::open(git).ok()?.take(64 * 1024).read_to_string(&mut pointer).ok()?;
-        git.parent()?.join(pointer.strip_prefix("gitdir:")?.trim())
+/// The names in an index, without those of other repositories.
+fn names(index: impl BufRead) -> Option<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    let note = |entry: IndexEntry<'_>| {
+        if entry.mode & 0o170_000 != GITLINK {
+            names.push(entry.path.to_vec());
+        }
+        ControlFlow::<()>::Continue(())
     };
-    let file = File::open(folder.join("index")).ok()?;
-    let size = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
-    if size > LARGEST {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(size).ok()?);
-    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
-}
-
-/// The names in an index of version 2, 3 or 4, without those of other repositories.
-fn names(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let word = |at: usize| {
-        let word = bytes.get(at..at + 4)?;
-        Some(u32::from_be_bytes(word.try_into().ok()?))
-    };
-    let (version, count) = (word(4)?, word(8)?);
-    if !bytes.starts_with(b"DIRC") || !(2..=4).contains(&version) {
-        return None;
-    }
-    let (mut at, mut names, mut last) = (12, Vec::new(), Vec::new());
-    for _ in 0..count {
-        let start = at;
-        let mode = word(at + MODE)?;
-        let flags = bytes.get(at + FIXED..at + FIXED + 2)?;
-        let is_long = u16::from_be_bytes(flags.try_into().ok()?) & EXTENDED != 0 && version > 2;
-        at += FIXED + 2 + if is_long { 2 } else { 0 };
-        if version == 4 {
-            // Only what is different from the name before it stands there.
-            let (less, used) = number(bytes.get(at..)?)?;
-            at += used;
-            last.truncate(last.len().checked_sub(less)?);
-        } else {
-            last.clear();
-        }
-        let rest = bytes.get(at..)?;
-        let length = memchr::memchr(0, rest)?;
-        last.extend_from_slice(&rest[..length]);
-        at += length + 1;
-        if version < 4 {
-            // Entries fill up eights, with one zero at least.
-            at = start + (at - start).next_multiple_of(8);
-        }
-        if mode & 0o170_000 != GITLINK {
-            names.push(last.clone());
-        }
-    }
+    git_index::visit(index, SHA1_LENGTH, note).ok()?;
     Some(names)
-}
-
-/// A number as git packs it into bytes, and how many of them.
-fn number(bytes: &[u8]) -> Option<(usize, usize)> {
-    let mut value = usize::from(bytes.first()? & 0x7f);
-    let mut used = 1;
-    while bytes.get(used - 1)? & 0x80 != 0 {
-        let next = *bytes.get(used)?;
-        value = value.checked_add(1)?.checked_mul(128)?.checked_add(usize::from(next & 0x7f))?;
-        used += 1;
-    }
-    Some((value, used))
 }
 
 #[cfg(test)]
@@ -182,8 +119,8 @@ mod tests {
         #[test]
         fn bytes_of_any_kind_are_no_reason_to_fall(version in 2u32..5, count in 0u32..9, rest: Vec<u8>) {
             let head = [&b"DIRC"[..], &version.to_be_bytes(), &count.to_be_bytes(), &rest].concat();
-            names(&head);
-            names(&rest);
+            names(head.as_slice());
+            names(rest.as_slice());
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `pixir changes`: what a child made of its own Workspace.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -16,6 +15,7 @@ use crate::id::SessionId;
 use crate::log::Log;
 use crate::render::{Envelope, clean};
 use crate::secret::Secrets;
+use crate::state::StateRoot;
 use crate::tool::{Commands, Containment, Host};
 use crate::workspace::Workspace;
 
@@ -42,8 +42,8 @@ pub struct ChangesArgs {
 pub struct Named {
     pub annex: Annex,
     pub config: Config,
-    /// The Workspace that holds its Log.
-    pub logs: PathBuf,
+    /// The state that holds its Log.
+    pub logs: StateRoot,
 }
 
 /// Finds the child of that name, and refuses one that is still at work.
@@ -51,13 +51,18 @@ pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
     let report = |error: AnnexError| Report::from(&error);
     let here = context.folder()?;
     let config = context.settings(Some(&here))?.config;
-    let mut of_name = annexes(context, &config).of_workspace(&here).into_iter().rev();
-    let (annex, config, logs) = if let Some(annex) = of_name.find(|it| it.subagent() == Some(id)) {
-        (annex, config, here)
+    let roots = context.state_roots(false)?;
+    let own = annexes(context, &config);
+    let of_name = roots.iter().find_map(|root| {
+        let mut annexes = own.of_workspace(root).into_iter();
+        Some((annexes.rfind(|it| it.subagent() == Some(id))?, root.clone()))
+    });
+    let (annex, config, logs) = if let Some((annex, root)) = of_name {
+        (annex, config, root)
     } else {
         let child = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        let logs = context.workspace_of(&child)?;
-        let config = context.settings(Some(&logs))?.config;
+        let logs = context.state_of(&child)?;
+        let config = context.settings(Some(logs.workspace()))?.config;
         let annexes = annexes(context, &config);
         let found = annexes.find(&logs, &child).map_err(report)?;
         // Its Log tells whether it had one.
@@ -117,9 +122,10 @@ pub fn changes(args: &ChangesArgs, context: &Context) -> Result<Exit, Report> {
 
 /// Every child of this Workspace that has an annex.
 fn list(context: &Context) -> Result<Exit, Report> {
-    let logs = context.folder()?;
-    let config = context.settings(Some(&logs))?.config;
-    let annexes = annexes(context, &config).of_workspace(&logs);
+    let config = context.settings(Some(&context.folder()?))?.config;
+    let own = annexes(context, &config);
+    let roots = context.state_roots(false)?;
+    let annexes: Vec<Annex> = roots.iter().flat_map(|root| own.of_workspace(root)).collect();
     if context.flags.json {
         let output: Vec<Value> = annexes.iter().map(about).collect();
         say(&Envelope::success("changes", json!(output), context.started.elapsed()).line());

@@ -1,7 +1,5 @@
 //! `pixir agents status`: the Subagents of a Session.
 
-use std::path::Path;
-
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -12,6 +10,7 @@ use crate::error::Report;
 use crate::id::SessionId;
 use crate::projection::{self, Standing};
 use crate::render::{Envelope, clean, one_line};
+use crate::state::StateRoot;
 use crate::subagent::{self, View};
 
 /// How much of a summary is shown.
@@ -31,12 +30,12 @@ pub struct StatusArgs {
 
 pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
     let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
-    let workspace = context.workspace_of(&id)?;
-    if !projection::find(&workspace, &id) {
+    let root = context.state_of(&id)?;
+    if !root.has_log(&id) {
         return Err(unknown(&id));
     }
-    let holder = holder(&workspace, &id);
-    let views = subagent::children(&workspace, &id, holder.is_some());
+    let holder = holder(&root, &id);
+    let views = subagent::children(&root, &id, holder.is_some());
     let views = views.map_err(|error| Report::from(&error))?;
     if context.flags.json {
         let subagents: Vec<Value> = views.iter().map(node).collect();
@@ -52,8 +51,8 @@ pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 /// The process that has the Session open.
-fn holder(workspace: &Path, id: &SessionId) -> Option<u32> {
-    let found = projection::list(workspace, usize::MAX).into_iter();
+fn holder(root: &StateRoot, id: &SessionId) -> Option<u32> {
+    let found = projection::list(std::slice::from_ref(root), usize::MAX).into_iter();
     let mut own = found.filter(|summary| summary.session_id == *id);
     own.find_map(|summary| match summary.standing {
         Standing::Running { pid } => Some(pid),

@@ -1,13 +1,12 @@
 //! Which Session a command is about: one by its id, or the last one.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::resume::last;
 use super::{Context, bad_argument};
 use crate::error::Report;
 use crate::id::SessionId;
+use crate::state::StateRoot;
 
 /// The Session of a command.
 #[derive(Debug, Args)]
@@ -21,8 +20,8 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// The Session, and the Workspace where it is.
-    pub fn find(&self, context: &Context) -> Result<(SessionId, PathBuf), Report> {
+    /// The Session, and the state that it is a part of.
+    pub fn find(&self, context: &Context) -> Result<(SessionId, StateRoot), Report> {
         match &self.id {
             Some(id) => context.session_named(id),
             None if self.last => context.session_named(last(context)?.as_str()),

@@ -1,7 +1,6 @@
 //! `pixir compact`: older Turns of a Session told in short to the model, with a preview.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -22,6 +21,7 @@ use crate::log::Log;
 use crate::projection;
 use crate::render::{Envelope, clean};
 use crate::session::Session;
+use crate::state::StateRoot;
 
 /// How many lines of the checkpoint a person is shown.
 const LINES: usize = 60;
@@ -59,18 +59,18 @@ impl CompactArgs {
 }
 
 pub fn compact(args: &CompactArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, workspace) = args.session.find(context)?;
+    let (id, root) = args.session.find(context)?;
     if context.flags.dry_run {
-        let reading = Log::read(&workspace, &id).map_err(|error| Report::from(&error))?;
+        let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;
         let history = History::from_events(reading.events);
-        let config = context.settings(Some(&workspace))?.config;
-        let made = plan(&history, args, &config, &workspace, &id, context);
+        let config = context.settings(Some(root.workspace()))?.config;
+        let made = plan(&history, args, &config, &root, &id, context);
         return Ok(told(made.as_ref().ok(), None, &id, context));
     }
     let recorded = if args.model_assisted {
-        with_model(args, &workspace, &id, context)?
+        with_model(args, &root, &id, context)?
     } else {
-        alone(args, None, &workspace, &id, context)?
+        alone(args, None, &root, &id, context)?
     };
     let (fact, seq) = recorded.unzip();
     Ok(told(fact.as_ref(), seq, &id, context))
@@ -83,35 +83,35 @@ fn plan(
     history: &History,
     args: &CompactArgs,
     config: &Config,
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     context: &Context,
 ) -> Result<HistoryCompaction, Nothing> {
-    let model = projection::posture_model(workspace, id);
+    let model = projection::posture_model(root, id);
     let model = model.unwrap_or_else(|| DEFAULT_MODEL.to_owned());
     let endpoint = context.chosen(config).ok();
     let endpoint = endpoint.as_ref().map_or("", |chosen| chosen.credential.base_url());
     let window = Window::new(config.context_window, (config.home.clone(), endpoint), &model);
     // Instructions and tools are not at hand without a Turn; what is said is the conversation.
-    let room = Room { window: window.tokens(), fixed: 0 };
+    let space = Room { window: window.tokens(), fixed: 0 };
     let trigger = Trigger::Manual { keep: args.keep() };
-    compaction::plan(history, room, trigger).map(|plan| plan.fact)
+    compaction::plan(history, space, trigger).map(|plan| plan.fact)
 }
 
 /// Does it without a model, and says why if one was asked for.
 fn alone(
     args: &CompactArgs,
     reason: Option<String>,
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     context: &Context,
 ) -> Result<Recorded, Report> {
-    let config = context.settings(Some(workspace))?.config;
+    let config = context.settings(Some(root.workspace()))?.config;
     in_runtime(async {
         let (session, _) =
-            Session::open(workspace, id, manners(&config)).map_err(|error| Report::from(&error))?;
+            Session::open(root, id, manners(&config)).map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
-        let Ok(mut fact) = plan(&history, args, &config, workspace, id, context) else {
+        let Ok(mut fact) = plan(&history, args, &config, root, id, context) else {
             return Ok(None);
         };
         fact.fallback_reason = reason;
@@ -124,15 +124,15 @@ fn alone(
 /// Does it with the Session's own model, or without it when nobody is signed in.
 fn with_model(
     args: &CompactArgs,
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     context: &Context,
 ) -> Result<Recorded, Report> {
-    let model = projection::posture_model(workspace, id);
-    let opened = match context.open(workspace, model.as_deref()) {
+    let model = projection::posture_model(root, id);
+    let opened = match context.open(root.workspace(), model.as_deref()) {
         Ok(opened) => opened,
         Err(report) if is_unpaid(&report) => {
-            return alone(args, Some(report.message), workspace, id, context);
+            return alone(args, Some(report.message), root, id, context);
         }
         Err(report) => return Err(report),
     };
@@ -145,7 +145,7 @@ fn with_model(
         let config = opened.loaded.config;
         let harness = Harness::open(Door { config, credential, environment, own_binary });
         let start = Start {
-            workspace: PathBuf::from(workspace),
+            workspace: root.workspace().to_owned(),
             session: Which::Resume(id.clone()),
             can_ask: false,
             mcp_servers: Vec::new(),

@@ -230,10 +230,11 @@ fn show(
     context: &Context,
 ) -> Result<(), Gone> {
     let workspace = driver.conversation.workspace().to_owned();
+    let root = driver.conversation.state_root().clone();
     let session = |word: &str, id: &str| context.command_here(&format!("{word} {id}"), &workspace);
     let run = |id: &str| context.command_here(&format!("workflow resume {id}"), &workspace);
     let commands = DelegateCommands { session: &session, run: &run };
-    let shown = delegate_shown(delegation, finished, &workspace, exit as u8, &commands);
+    let shown = delegate_shown(delegation, finished, &root, exit as u8, &commands);
     let text = if context.flags.json {
         let command = match finished.outcome {
             Outcome::Completed => driver.resume_command(),

@@ -2,6 +2,7 @@
 //!
 //! Only the model is a stand-in: it is scripted and lives in this process. The wire, the Turn, the
 //! tools and the Log are the real ones.
+#![expect(clippy::disallowed_methods, reason = "the example is a folder that the user works in")]
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -122,7 +123,7 @@ async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
     }
     let log = conversation.log_path().display();
     told.push(format!("Everything that happened is in the Log:\n  {log}"));
-    let verdict = verify::verdict(conversation.workspace(), conversation.id())?;
+    let verdict = verify::verdict(conversation.state_root(), conversation.id())?;
     told.push(format!("Does the Log prove it?\n{}", indented(&verdict)));
     let (resume, question) = (driver.resume_command(), quoted("what did you change?"));
     told.push(format!("Go on with this Session:\n  {resume} {question}\n"));

@@ -41,13 +41,14 @@ pub struct DiagnoseArgs {
 }
 
 pub fn diagnose(args: &DiagnoseArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, folder) = args.session.find(context)?;
+    let (id, root) = args.session.find(context)?;
+    let folder = root.workspace();
     // Settings that cannot be read are the doctor's business; a look needs only prices.
-    let settings = context.settings(Some(&folder)).map(|loaded| loaded.config);
+    let settings = context.settings(Some(folder)).map(|loaded| loaded.config);
     let prices = settings.as_ref().map(|config| config.prices.clone()).unwrap_or_default();
-    let model = projection::posture_model(&folder, &id).unwrap_or_default();
+    let model = projection::posture_model(&root, &id).unwrap_or_default();
     let replay = |history: History| replayed(&id, &model, history);
-    let found = projection::diagnose(&folder, &id, &prices, replay);
+    let found = projection::diagnose(&root, &id, &prices, replay);
     let mut found = found.map_err(|error| Report::from(&error))?;
     if args.since_success {
         found = found.since_success();
@@ -57,7 +58,7 @@ pub fn diagnose(args: &DiagnoseArgs, context: &Context) -> Result<Exit, Report> 
         let output = serde_json::to_value(&found)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
         let mut envelope = Envelope::success("diagnose", output, context.started.elapsed())
-            .of_session(&id, context.resume_command(&id, &folder));
+            .of_session(&id, context.resume_command(&id, folder));
         if !is_sound {
             let failed = found.checks.iter().filter(|check| check.status == Health::Failed);
             let failed: Vec<&str> = failed.map(|check| check.id).collect();

@@ -21,6 +21,7 @@ use crate::role::Role;
 use crate::roster::Roster;
 use crate::scripted::{DEMO_MODEL, Server, demo_model};
 use crate::skill::{Places, Skills};
+use crate::state::{self, Resolved, StateRoot};
 use crate::turn;
 use crate::workspace::{Choice, Workspace, WorkspaceError};
 
@@ -152,20 +153,32 @@ impl Context {
         Ok(workspaces)
     }
 
+    /// Where the state of this directory lives.
+    pub fn state_here(&self) -> Result<Resolved, Report> {
+        Ok(state::resolve(&self.home()?, &self.folder()?))
+    }
+
+    /// The state of this directory, behind that of every other Workspace that was used if `all` are
+    /// wanted, as far as it holds Sessions.
+    pub fn state_roots(&self, all: bool) -> Result<Vec<StateRoot>, Report> {
+        Ok(projection::state_roots(&self.home()?, &self.workspaces(all)?))
+    }
+
     /// Where a Session is: here, or in a Workspace that was used before.
-    pub fn workspace_of(&self, id: &SessionId) -> Result<PathBuf, Report> {
-        let here = self.folder()?;
-        if projection::find(&here, id) || self.flags.cwd.is_some() {
-            return Ok(here);
+    pub fn state_of(&self, id: &SessionId) -> Result<StateRoot, Report> {
+        let here = self.state_here()?;
+        let root = here.root_of(id);
+        if root.has_log(id) || self.flags.cwd.is_some() {
+            return Ok(root.clone());
         }
-        let known = projection::known(&self.home()?);
-        let Some(elsewhere) = known.into_iter().find(|workspace| projection::find(workspace, id))
-        else {
+        let home = self.home()?;
+        let known = projection::state_roots(&home, &projection::known(&home));
+        let Some(elsewhere) = known.into_iter().find(|root| root.has_log(id)) else {
             return Err(Report::new(Kind::NotFound, format!("there is no Session {id}"))
                 .with_details(serde_json::json!({ "session_id": id }))
                 .with_next_actions(vec!["list the Sessions with `pixir sessions --all`".into()]));
         };
-        self.notice(&format!("Session {id} is in {}", elsewhere.display()));
+        self.notice(&format!("Session {id} is in {}", elsewhere.workspace().display()));
         Ok(elsewhere)
     }
 

@@ -1,4 +1,5 @@
 //! `pixir export`: a Session as a document for others.
+#![expect(clippy::disallowed_methods, reason = "the user names the file")]
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -46,9 +47,10 @@ enum Format {
 }
 
 pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, folder) = args.session.find(context)?;
-    let told = transcript(&folder, &id).map_err(|error| Report::from(&error))?;
-    let secrets = context.secrets(&folder);
+    let (id, root) = args.session.find(context)?;
+    let folder = root.workspace();
+    let told = transcript(&root, &id).map_err(|error| Report::from(&error))?;
+    let secrets = context.secrets(folder);
     let mut value = serde_json::to_value(&told)
         .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
     // The Log has none that were known when it was written; one that is known only now goes too.
@@ -87,7 +89,7 @@ pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
         };
     }
     let envelope = Envelope::success("export", output, context.started.elapsed());
-    say(&envelope.of_session(&id, context.resume_command(&id, &folder)).line());
+    say(&envelope.of_session(&id, context.resume_command(&id, folder)).line());
     Ok(Exit::Answered)
 }
 

@@ -37,17 +37,17 @@ pub struct ForkArgs {
 }
 
 pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, workspace) = args.session.find(context)?;
+    let (id, root) = args.session.find(context)?;
     let cut = match (args.at, args.to_seq) {
         (Some(turn), _) => Cut::AfterTurn(turn),
         (None, Some(seq)) => Cut::At(seq),
         (None, None) => Cut::End,
     };
     let annexes = annexes(context, &context.user_settings()?);
-    check_place(&annexes, &workspace, &id).map_err(|error| Report::from(&error))?;
-    let forked = fork(&workspace, &id, cut, args.summarize, context.flags.dry_run)
+    check_place(&annexes, &root, &id).map_err(|error| Report::from(&error))?;
+    let forked = fork(&root, &id, cut, args.summarize, context.flags.dry_run)
         .map_err(|error| Report::from(&error))?;
-    let resume = forked.session_id.as_ref().map(|id| context.resume_command(id, &workspace));
+    let resume = forked.session_id.as_ref().map(|id| context.resume_command(id, root.workspace()));
     if context.flags.json {
         let output = serde_json::to_value(&forked).unwrap_or_else(|_| json!(null));
         let mut envelope = Envelope::success("fork", output, context.started.elapsed());

@@ -16,6 +16,7 @@ use crate::error::{Kind, Report};
 use crate::paths::as_texts;
 use crate::projection::{self, Cleared, Plan, Waste, Wish};
 use crate::render::{Envelope, clean};
+use crate::state;
 
 /// How many things a person is shown for each Workspace.
 const SHOWN: usize = 30;
@@ -58,14 +59,22 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
     let mut plans: Vec<Plan> = Vec::new();
     let mut refused: Vec<(PathBuf, String)> = Vec::new();
     for workspace in context.workspaces(args.all)? {
-        match projection::plan(&workspace, wish) {
-            Ok(mut plan) => {
-                plan.waste.extend(projection::drafts(&workspace));
-                plans.push(plan);
+        let mut own = Vec::new();
+        for root in state::readable(&home, &workspace) {
+            match projection::plan(&root, wish) {
+                Ok(plan) => own.push(plan),
+                // One that cannot be looked at does not keep the others from being cleared.
+                Err(error) => refused.push((workspace.clone(), Report::from(&error).message)),
             }
-            // One that cannot be looked at does not keep the others from being cleared.
-            Err(error) => refused.push((workspace, Report::from(&error).message)),
         }
+        let drafts = projection::drafts(&workspace);
+        if own.is_empty() {
+            own.push(Plan { workspace, ..Plan::default() });
+        }
+        if let Some(first) = own.first_mut() {
+            first.waste.extend(drafts);
+        }
+        plans.extend(own);
     }
     let at_home = Plan {
         workspace: home.folder().to_owned(),
@@ -83,7 +92,7 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
     if args.apply {
         add(&mut done, collect(&annexes, &nobodys)?);
         for plan in plans.iter().chain([&at_home]) {
-            add(&mut done, projection::clear(&plan.workspace, &plan.waste));
+            add(&mut done, projection::clear(plan));
         }
         if !gone.is_empty()
             && let Err(error) = projection::forget_gone(&home)

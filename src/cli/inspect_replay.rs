@@ -1,7 +1,6 @@
 //! `pixir inspect-replay`: the request that would leave next, and how much of the window it takes.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -21,6 +20,7 @@ use crate::log::{Log, Reading};
 use crate::projection::{self, Anatomy, METHOD, anatomy};
 use crate::render::{Envelope, clean, one_line};
 use crate::scripted::DEMO_MODEL;
+use crate::state::StateRoot;
 use crate::workspace::Workspace;
 
 /// Where nobody is: stands in for an endpoint, because nothing is sent.
@@ -52,9 +52,10 @@ pub struct InspectReplayArgs {
 }
 
 pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, folder) = args.session.find(context)?;
-    let reading = Log::read(&folder, &id).map_err(|error| Report::from(&error))?;
-    let holder = projection::holder_of(&folder, &id);
+    let (id, root) = args.session.find(context)?;
+    let folder = root.workspace();
+    let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;
+    let holder = projection::holder_of(&root, &id);
     let mut events = reading.events.clone();
     if let Some(last) = args.after_seq {
         events.retain(|event| event.seq().is_none_or(|seq| seq <= last));
@@ -65,7 +66,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
         prompt: args.prompt.as_deref(),
         is_running: holder.is_some() && args.after_seq.is_none(),
     };
-    let (preview, mut notes) = preview(&folder, &id, history, supposed, context)?;
+    let (preview, mut notes) = preview(&root, &id, history, supposed, context)?;
     let body: Value = preview
         .body
         .as_deref()
@@ -104,7 +105,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
         }
         output["replay"] = taken_apart;
         let envelope = Envelope::success("inspect-replay", output, context.started.elapsed());
-        say(&envelope.of_session(&id, context.resume_command(&id, &folder)).line());
+        say(&envelope.of_session(&id, context.resume_command(&id, folder)).line());
     } else {
         say(&clean(&told(&id, &preview, &anatomy, window, args.items)));
         for note in notes {
@@ -116,14 +117,15 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
 
 /// Builds the request with the settings that a resume would have.
 fn preview(
-    folder: &Path,
+    root: &StateRoot,
     id: &SessionId,
     history: History,
     supposed: Supposed<'_>,
     context: &Context,
 ) -> Result<(Preview, Vec<String>), Report> {
     let mut notes = Vec::new();
-    let stored_model = projection::posture_model(folder, id);
+    let stored_model = projection::posture_model(root, id);
+    let folder = root.workspace();
     let loaded = context.settings(Some(folder))?;
     let mut config = loaded.config;
     notes.extend(loaded.notices);

@@ -66,7 +66,7 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
     let issuer = context.issuer().map_err(report)?;
     let store = Store::new(&context.home()?);
     // Found out now, and not when somebody has typed their password for nothing.
-    drop(store.draft().map_err(report)?);
+    store.check_writable().map_err(report)?;
     let counter = Counter { context, issuer: &issuer };
     let obtained = tokio::select! {
         obtained = counter.obtain(by_code) => obtained.map_err(report)?,
@@ -98,7 +98,7 @@ pub async fn in_browser(context: &Context) -> Result<(), Report> {
     let report = |error: CredentialError| Report::from(&error);
     let issuer = context.issuer().map_err(report)?;
     let store = Store::new(&context.home()?);
-    drop(store.draft().map_err(report)?);
+    store.check_writable().map_err(report)?;
     let counter = Counter { context, issuer: &issuer };
     let obtained = counter.unattended().await.map_err(report)?;
     store_all(&obtained, &store, context).await

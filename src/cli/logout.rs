@@ -55,12 +55,17 @@ type Forgotten = (bool, Option<crate::credential::Tokens>);
 fn forget(store: &Store) -> Result<Forgotten, CredentialError> {
     // No folder: there is nothing to lock, and nothing to make for it.
     let folder = store.path().parent();
-    let lock = folder.filter(|folder| folder.exists()).and_then(|_| store.lock().ok());
+    let lock = folder.filter(|folder| folder.exists()).map(|_| store.lock());
     // A file that cannot be understood is deleted too, because that was asked for.
     let tokens = store.read().ok().flatten().map(|stored| stored.tokens);
     // So is what a killed renewal left.
-    if let Some(lock) = &lock {
+    if let Some(Ok(lock)) = &lock {
         store.discard_drafts(lock);
     }
-    Ok((store.clear()?, tokens))
+    let was_signed_in = store.clear()?;
+    match lock {
+        // What a killed renewal left may still be there.
+        Some(Err(error @ CredentialError::Unsafe(_))) => Err(error),
+        _ => Ok((was_signed_in, tokens)),
+    }
 }

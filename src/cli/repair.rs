@@ -19,9 +19,9 @@ pub struct RepairArgs {
 }
 
 pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
-    let (id, workspace) = args.session.find(context)?;
-    let repaired = log::repair(&workspace, &id).map_err(|error| Report::from(&error))?;
-    let resume = context.resume_command(&repaired.session_id, &workspace);
+    let (id, root) = args.session.find(context)?;
+    let repaired = log::repair(&root, &id).map_err(|error| Report::from(&error))?;
+    let resume = context.resume_command(&repaired.session_id, root.workspace());
     if context.flags.json {
         let output = serde_json::to_value(&repaired)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;

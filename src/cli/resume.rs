@@ -1,7 +1,5 @@
 //! `pixir resume`: another Turn in a Session that exists.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::drive::{Errand, drive};
@@ -12,6 +10,7 @@ use crate::error::{Kind, Report};
 use crate::harness::Which;
 use crate::id::SessionId;
 use crate::projection::{self, Summary};
+use crate::state::StateRoot;
 
 /// Go on with a Session
 #[derive(Debug, Args)]
@@ -37,16 +36,17 @@ pub struct ResumeArgs {
 
 pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
     let id = if args.last { last(context)? } else { named(&mut args.words)? };
-    let workspace = context.workspace_of(&id)?;
-    if !projection::find(&workspace, &id) {
+    let root = context.state_of(&id)?;
+    if !root.has_log(&id) {
         return Err(unknown(&id));
     }
+    let workspace = root.workspace().to_owned();
     let gathered = stdin::gather(&args.words, &args.literal)?;
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;
     }
     let attachments = context.attachments()?;
-    let model = projection::posture_model(&workspace, &id);
+    let model = projection::posture_model(&root, &id);
     let opened = context.open(&workspace, model.as_deref())?;
     drive(Errand { workspace, session: Which::Resume(id), gathered, opened, attachments }, context)
 }
@@ -64,13 +64,14 @@ fn named(words: &mut Vec<String>) -> Result<SessionId, Report> {
 
 /// The Session of this Workspace that was used last.
 pub fn last(context: &Context) -> Result<SessionId, Report> {
-    let here = context.folder()?;
+    let roots = context.state_roots(false)?;
     // A child is somebody else's; few Sessions are looked at before the first that is not.
     let is_own =
         |summary: &Summary| summary.origin.as_ref().is_none_or(|origin| origin.kind != "child");
     let newest = [8, usize::MAX]
         .into_iter()
-        .find_map(|limit| projection::list(&here, limit).into_iter().find(is_own));
+        .find_map(|limit| projection::list(&roots, limit).into_iter().find(is_own));
+    let here = context.folder()?;
     newest.map(|summary| summary.session_id).ok_or_else(|| {
         Report::new(Kind::NotFound, format!("there are no Sessions in {}", here.display()))
             .with_next_actions(vec!["list all Sessions with `pixir sessions --all`".into()])
@@ -78,11 +79,11 @@ pub fn last(context: &Context) -> Result<SessionId, Report> {
 }
 
 impl Context {
-    /// The Session that an argument names, and the Workspace where it is.
-    pub fn session_named(&self, id: &str) -> Result<(SessionId, PathBuf), Report> {
+    /// The Session that an argument names, and the state that it is a part of.
+    pub fn session_named(&self, id: &str) -> Result<(SessionId, StateRoot), Report> {
         let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        let workspace = self.workspace_of(&id)?;
-        if projection::find(&workspace, &id) { Ok((id, workspace)) } else { Err(unknown(&id)) }
+        let root = self.state_of(&id)?;
+        if root.has_log(&id) { Ok((id, root)) } else { Err(unknown(&id)) }
     }
 }
 

@@ -59,13 +59,10 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
         None if context.flags.json => usize::MAX,
         None => FIRST_SCREEN,
     };
-    let workspaces = context.workspaces(args.all)?;
-    let mut found: Vec<Summary> =
-        workspaces.iter().flat_map(|workspace| projection::list(workspace, limit)).collect();
-    found.sort_by(|one, other| {
-        (other.updated, &other.session_id).cmp(&(one.updated, &one.session_id))
-    });
-    found.truncate(limit);
+    let found = projection::list(&context.state_roots(args.all)?, limit);
+    if let Some(notice) = context.state_here()?.notice() {
+        context.notice(&notice);
+    }
     if context.flags.json {
         let output = serde_json::to_value(&found)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
@@ -87,8 +84,9 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
 fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
     // Never looks elsewhere: what is deleted is what stands here, or where `--cwd` says.
-    let workspace = context.folder()?;
-    let deleted = projection::delete(&workspace, &id).map_err(|error| Report::from(&error))?;
+    let here = context.state_here()?;
+    let deleted =
+        projection::delete(here.root_of(&id), &id).map_err(|error| Report::from(&error))?;
     if context.flags.json {
         let paths: Vec<String> = deleted.iter().map(|path| path.display().to_string()).collect();
         let output = serde_json::json!({ "session_id": id, "deleted": paths });

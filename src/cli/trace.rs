@@ -1,4 +1,5 @@
 //! Tracing for developers: off unless asked for, and never on stdout.
+#![expect(clippy::disallowed_methods, reason = "the user names the file")]
 
 use std::fs::OpenOptions;
 use std::io;

@@ -132,15 +132,15 @@ pub fn tree(args: &TreeArgs, context: &Context) -> Result<Exit, Report> {
         None if args.last => Some(last(context)?),
         None => None,
     };
-    let workspace = match &id {
-        Some(id) => context.workspace_of(id)?,
-        None if args.all => context.folder()?,
+    let roots = match &id {
+        Some(id) => vec![context.state_of(id)?],
+        None if args.all => context.state_roots(false)?,
         None => return Err(bad_argument("which Session? give its id, --last or --all")),
     };
-    if let Some(id) = id.as_ref().filter(|id| !projection::find(&workspace, id)) {
+    if let Some(id) = id.as_ref().filter(|id| !roots.iter().any(|root| root.has_log(id))) {
         return Err(unknown(id));
     }
-    let forest = Forest::of(projection::list(&workspace, usize::MAX));
+    let forest = Forest::of(projection::list(&roots, usize::MAX));
     let roots = match &id {
         Some(id) => vec![forest.root(id)],
         None => forest.roots(),

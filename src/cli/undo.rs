@@ -18,7 +18,6 @@ use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
-use crate::projection;
 use crate::render::{Envelope, Paper, Signalled, clean, one_line};
 use crate::rewind::{Rewind, Site};
 use crate::session::{Manners, Session};
@@ -91,18 +90,18 @@ fn rewind(
         Some(id) => SessionId::parse(id).map_err(|error| Report::from(&error))?,
         None => last(context)?,
     };
-    let folder = context.workspace_of(&id)?;
-    if !projection::find(&folder, &id) {
+    let root = context.state_of(&id)?;
+    if !root.has_log(&id) {
         return Err(unknown(&id));
     }
-    let config = context.settings(Some(&folder))?.config;
-    let reading = Log::read(&folder, &id).map_err(|error| Report::from(&error))?;
+    let config = context.settings(Some(root.workspace()))?.config;
+    let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;
     let read = History::from_events(reading.events);
-    let annex = annexes(context, &config).place(&folder, &id, &read);
+    let annex = annexes(context, &config).place(&root, &id, &read);
     let annex = annex.map_err(|error| Report::from(&error))?;
-    let files = annex.as_ref().map_or(folder.as_path(), Annex::folder);
+    let files = annex.as_ref().map_or(root.workspace(), Annex::folder);
     let workspace = Workspace::open(files).map_err(|error| Report::from(&error))?;
-    let session_folder = paths::session_folder(&folder, &id);
+    let session_folder = root.session_folder(&id);
     let site = Site { workspace, session_folder, limits: Limits::of(config.undo), is_alone: false };
     if context.flags.dry_run {
         let rewind = look(&read, &site).map_err(|error| Report::from(&error))?;
@@ -110,7 +109,7 @@ fn rewind(
     }
     in_runtime(async {
         let (session, _) =
-            Session::open(&folder, &id, manners(&config)).map_err(|error| Report::from(&error))?;
+            Session::open(&root, &id, manners(&config)).map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
         rewind.check(force, &site).map_err(|error| Report::from(&error))?;

@@ -46,11 +46,11 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
     let prices = context.user_settings()?.prices;
     let spending = if let Some(id) = &args.id {
         let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        let workspace = context.workspace_of(&id)?;
-        projection::spending_of(&workspace, &id, window, &prices)
+        let root = context.state_of(&id)?;
+        projection::spending_of(&root, &id, window, &prices)
             .map_err(|error| Report::from(&error))?
     } else {
-        projection::spending(&context.workspaces(args.all)?, window, &prices)
+        projection::spending(&context.state_roots(args.all)?, window, &prices)
     };
     if context.flags.json {
         let output = serde_json::to_value(&spending).unwrap_or_else(|_| json!(null));

@@ -1,7 +1,5 @@
 //! `pixir verify`: does a Log prove what it says?
 
-use std::path::Path;
-
 use clap::Args;
 
 use super::exit::Exit;
@@ -13,6 +11,7 @@ use crate::id::SessionId;
 use crate::log::{self, Break, Verification};
 use crate::projection;
 use crate::render::Envelope;
+use crate::state::StateRoot;
 
 /// Check the proof chain, order, call pairs, blobs and Resources of a Log
 #[derive(Debug, Args)]
@@ -37,19 +36,23 @@ pub struct VerifyArgs {
 }
 
 pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
-    let (workspace, ids) = if let Some(id) = &args.id {
+    let found: Vec<(SessionId, StateRoot)> = if let Some(id) = &args.id {
         let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        (context.workspace_of(&id)?, vec![id])
+        let root = context.state_of(&id)?;
+        vec![(id, root)]
     } else if args.last {
-        (context.folder()?, vec![last(context)?])
+        let id = last(context)?;
+        let root = context.state_of(&id)?;
+        vec![(id, root)]
     } else {
-        let workspace = context.folder()?;
-        let listed = projection::list(&workspace, usize::MAX);
-        (workspace, listed.into_iter().map(|summary| summary.session_id).collect())
+        let here = context.state_here()?;
+        let listed = projection::list(&context.state_roots(false)?, usize::MAX).into_iter();
+        let placed = |id: SessionId| (id.clone(), here.root_of(&id).clone());
+        listed.map(|summary| placed(summary.session_id)).collect()
     };
-    let checked = ids
+    let checked = found
         .iter()
-        .map(|id| log::verify(&workspace, id).map_err(|error| Report::from(&error)))
+        .map(|(id, root)| log::verify(root, id).map_err(|error| Report::from(&error)))
         .collect::<Result<Vec<_>, _>>()?;
     let all_hold = checked.iter().all(|verification| verification.ok);
     if context.flags.json {
@@ -112,6 +115,6 @@ pub fn text(verification: &Verification) -> String {
 }
 
 /// Whether a Log holds, in a few words.
-pub fn verdict(workspace: &Path, id: &SessionId) -> Result<String, Report> {
-    log::verify(workspace, id).map(|checked| text(&checked)).map_err(|error| Report::from(&error))
+pub fn verdict(root: &StateRoot, id: &SessionId) -> Result<String, Report> {
+    log::verify(root, id).map(|checked| text(&checked)).map_err(|error| Report::from(&error))
 }

@@ -3,9 +3,7 @@
 //! What else stands in the file stays, in its order. A file that cannot be understood is never
 //! overwritten: somebody may want to look.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -17,6 +15,7 @@ use super::origin::Origins;
 use super::tree::leaves;
 use super::{Config, read};
 use crate::error::{Explain, Kind};
+use crate::files::{Durability, StateDir};
 use crate::paths::Home;
 
 /// As many links as the kernel follows.
@@ -43,10 +42,12 @@ pub struct Edited {
 pub fn change(home: &Home, name: &str, edit: &Edit) -> Result<Edited, EditError> {
     let path = home.config();
     let unwritable = |source| EditError::Unwritable { path: path.clone(), source };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder()).map_err(unwritable)?;
+    let refused =
+        |error| EditError::Unwritable { path: path.clone(), source: io::Error::from(error) };
+    let folder = StateDir::create_root(home.folder()).map_err(refused)?;
     // Two at once would lose what one of them said; the kernel's lock goes with its holder.
-    let folder = File::open(home.folder()).map_err(unwritable)?;
-    folder.lock().map_err(unwritable)?;
+    let handle = folder.lock_handle().map_err(refused)?;
+    handle.lock().map_err(unwritable)?;
     let of_file = |reason| EditError::Refused(ConfigError::of_file(&path, reason));
     let old = read::user_file(&path).map_err(of_file)?.unwrap_or_default();
     let (new, is_changed) = edited(&old, name, edit).map_err(of_file)?;
@@ -152,27 +153,15 @@ fn remove(object: &mut Map<String, Value>, name: &str) {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let target = destination(path)?;
     let folder = target.parent().unwrap_or(Path::new("."));
-    let temporary = folder.join(format!(".config.{:016x}", fastrand::u64(..)));
-    let write = || {
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, &target)
-    };
-    write().inspect_err(|_| {
-        fs::remove_file(&temporary).ok();
-    })?;
-    // The file is in place; a folder that cannot be forced to the disk is no reason to fail.
-    File::open(folder).and_then(|folder| folder.sync_all()).ok();
-    Ok(())
+    let name = target.file_name().unwrap_or_default();
+    Ok(StateDir::open_root(folder)?.replace(name, text.as_bytes(), Durability::Synced)?)
 }
 
 /// Where a link leads in the end, also when nothing is there yet.
 fn destination(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..MOST_LINKS {
-        match fs::read_link(&place) {
+        match std::fs::read_link(&place) {
             Ok(target) => place = place.parent().unwrap_or(Path::new("")).join(target),
             // It is no link, or not there.
             Err(error)

@@ -3,14 +3,12 @@
 //! A small built-in table, and on top of it what a Provider has listed when it was asked. The list
 //! is a cache in the user's folder: it can be deleted at any time.
 
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::files::{Durability, StateDir};
 use crate::paths::Home;
 
 /// The window assumed for a model nobody has told us about; small on purpose.
@@ -141,16 +139,8 @@ pub fn remember(home: &Home, base_url: &str, listing: &Listing) -> std::io::Resu
     let mut endpoints = cache(home);
     endpoints[base_url] = serde_json::to_value(listing)?;
     let text = json!({ "version": 1, "endpoints": endpoints }).to_string();
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder())?;
-    let temporary = home.folder().join(format!(".models.{:08x}", fastrand::u32(..)));
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let written =
-        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, home.models()));
-    if written.is_err() {
-        fs::remove_file(&temporary).ok();
-    }
-    written
+    let folder = StateDir::create_root(home.folder())?;
+    Ok(folder.replace(Home::MODELS, text.as_bytes(), Durability::Lazy)?)
 }
 
 /// Whether a model can be shown images. The list of its endpoint is looked at when there is an
@@ -214,9 +204,8 @@ impl Window {
 
 /// The endpoints of the cache, as an object.
 fn cache(home: &Home) -> Value {
-    let path = home.models();
-    let is_sane = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
-    let text = if is_sane { fs::read(path).unwrap_or_default() } else { Vec::new() };
+    let read = StateDir::open_root(home.folder()).and_then(|it| it.read(Home::MODELS, LARGEST));
+    let text = read.ok().flatten().unwrap_or_default();
     let mut cache: Value = serde_json::from_slice(&text).unwrap_or_default();
     let endpoints = cache.get_mut("endpoints").map(Value::take).unwrap_or_default();
     if endpoints.is_object() { endpoints } else { json!({}) }
@@ -307,7 +296,7 @@ mod tests {
         remember(&home, "u", &listing).unwrap();
         remember(&home, "v", &Listing { fetched_at: 6, models: Vec::new() }).unwrap();
         assert_eq!(remembered(&home, "u"), Some(listing.clone()));
-        fs::write(home.models(), "{oops").unwrap();
+        std::fs::write(home.models(), "{oops").unwrap();
         assert_eq!(remembered(&home, "u"), None);
         remember(&home, "u", &listing).unwrap();
         assert_eq!(remembered(&home, "u"), Some(listing));

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
+use crate::files::open_regular;
 use crate::paths;
 
 /// Larger than any config file a person writes.
@@ -14,9 +15,13 @@ const LARGEST: u64 = 1024 * 1024;
 
 /// The user's file; it may be a link, because people keep their settings in other places.
 pub fn user_file(path: &Path) -> Result<Option<String>, String> {
-    // Without NONBLOCK, opening a pipe would wait for its writer.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    absent_is_fine(openat(CWD, path, flags, Mode::empty()))?.map_or(Ok(None), text)
+    match open_regular(path) {
+        Ok(file) => text(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // The error of a file that is not regular, and not the system's.
+        Err(error) if error.raw_os_error().is_none() => Err(error.to_string()),
+        Err(error) => Err(format!("it cannot be opened: {error}")),
+    }
 }
 
 /// The Workspace's file; no link on the way, because it must be the Workspace's own.

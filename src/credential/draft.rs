@@ -3,16 +3,17 @@
 //! A process may be killed at any moment of it. Whoever takes the lock next looks for the draft that
 //! it left, which is either whole and then newer than the store, or tells that a renewal was cut off.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
 
 use serde_json::Value;
 
 use super::CredentialError;
-use super::store::{Lock, Store, Stored, fields};
+use super::store::{Lock, Store, Stored, fields, unwritable};
 use super::token::Tokens;
+use crate::files::{StateDir, StateError};
+use crate::paths::Home;
 
 /// Room that is taken before a renewal, so that a full disk is found before a token is spent.
 const ROOM: usize = 64 * 1024;
@@ -23,7 +24,9 @@ const DRAFT: &str = ".auth.";
 /// A file beside the store that will replace it; gone when it is not committed.
 pub struct Draft<'a> {
     store: &'a Store,
-    path: PathBuf,
+    folder: StateDir,
+    name: OsString,
+    file: File,
     is_kept: bool,
 }
 
@@ -38,19 +41,19 @@ impl Draft<'_> {
         let unwritable = |source| CredentialError::Unwritable { path: path.clone(), source };
         let mut text = Value::Object(fields(tokens, before)).to_string();
         text.push('\n');
-        let opened = OpenOptions::new().write(true).truncate(true).open(&self.path);
-        let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+        let emptied = self.file.set_len(0);
+        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
         written.map_err(unwritable)?;
         // From here on the draft is what there is, whatever happens to this process or to the store.
         self.is_kept = true;
-        self.store.put_in_place(&self.path)
+        self.store.put_in_place(&self.folder, &self.name)
     }
 }
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            fs::remove_file(&self.path).ok();
+            self.folder.remove_file(&self.name).ok();
         }
     }
 }
@@ -58,32 +61,31 @@ impl Drop for Draft<'_> {
 impl Store {
     /// Prepares to write: after this, the disk has room and the folder takes files.
     pub fn draft(&self) -> Result<Draft<'_>, CredentialError> {
-        self.make_folder()?;
-        let path = self.folder.join(format!("{DRAFT}{:016x}", fastrand::u64(..)));
-        let unwritable = |source| CredentialError::Unwritable { path: path.clone(), source };
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(unwritable)?;
-        let draft = Draft { store: self, path: path.clone(), is_kept: false };
-        file.write_all(&vec![b' '; ROOM]).map_err(unwritable)?;
+        let folder = self.make_folder()?;
+        let name = OsString::from(format!("{DRAFT}{:016x}", fastrand::u64(..)));
+        let path = folder.path().join(&name);
+        let created = folder.create_new(&name);
+        let file = created.map_err(|error| unwritable(path.clone(), error))?;
+        let mut draft = Draft { store: self, folder, name, file, is_kept: false };
+        let filled = draft.file.write_all(&vec![b' '; ROOM]);
+        filled.map_err(|source| CredentialError::Unwritable { path, source })?;
         Ok(draft)
     }
 
     /// Takes what a renewal that was killed had already got, and says whether one was killed before
     /// that. With the lock held, a draft is nobody's work any more.
     pub fn salvage(&self, _lock: &Lock) -> Result<bool, CredentialError> {
-        let drafts = self.drafts();
+        let Some(folder) = self.open_folder()? else { return Ok(false) };
+        let drafts = drafts(&folder);
         if drafts.is_empty() {
             return Ok(false);
         }
-        let mut best: Option<(&PathBuf, Tokens)> = self.read()?.map(|now| (&self.path, now.tokens));
+        let mut best: Option<(Option<&OsString>, Tokens)> =
+            self.read()?.map(|now| (None, now.tokens));
         let mut whole = Vec::new();
         for draft in &drafts {
             // A draft that cannot be read is no reason to fail.
-            let bytes = Self::bytes(draft).ok().flatten();
+            let bytes = Self::bytes(&folder, draft).ok().flatten();
             let Some(found) = bytes.and_then(|bytes| self.understand(&bytes).ok()) else {
                 continue;
             };
@@ -93,46 +95,54 @@ impl Store {
                 best.account_id == found.tokens.account_id
                     && best.obtained_at <= found.tokens.obtained_at
             }) {
-                best = Some((draft, found.tokens));
+                best = Some((Some(draft), found.tokens));
             }
         }
-        if let Some((path, _)) = best.filter(|(path, _)| **path != self.path) {
-            self.put_in_place(path)?;
+        if let Some((Some(draft), _)) = best {
+            self.put_in_place(&folder, draft)?;
         }
         for draft in &whole {
-            fs::remove_file(draft).ok();
+            folder.remove_file(draft).ok();
         }
         Ok(whole.len() < drafts.len())
     }
 
     /// Removes every draft that a killed process left.
     pub fn discard_drafts(&self, _lock: &Lock) {
-        for draft in self.drafts() {
-            fs::remove_file(draft).ok();
+        let Ok(Some(folder)) = self.open_folder() else { return };
+        for draft in drafts(&folder) {
+            folder.remove_file(draft).ok();
         }
     }
 
-    fn drafts(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let is_draft = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(DRAFT);
-        entries.filter(|entry| is_draft(&entry.file_name())).map(|entry| entry.path()).collect()
-    }
-
     /// Puts a finished draft in the store's place, on the disk before it returns.
-    fn put_in_place(&self, draft: &Path) -> Result<(), CredentialError> {
-        let replaced = File::open(draft)
-            .and_then(|file| file.sync_all())
-            .and_then(|()| fs::rename(draft, &self.path));
-        let path = || self.path.clone();
-        replaced.map_err(|source| CredentialError::Unwritable { path: path(), source })?;
+    fn put_in_place(&self, folder: &StateDir, draft: &OsStr) -> Result<(), CredentialError> {
+        let replaced =
+            sync_file(folder, draft).and_then(|()| folder.rename(draft, folder, Home::AUTH));
+        replaced.map_err(|error| unwritable(self.path.clone(), error))?;
         // The file is in place; a folder that cannot be forced to the disk is no reason to fail.
-        File::open(&self.folder).and_then(|folder| folder.sync_all()).ok();
+        folder.sync().ok();
         Ok(())
     }
 }
 
+/// The names of all drafts, those of other processes too.
+fn drafts(folder: &StateDir) -> Vec<OsString> {
+    let names = folder.names().unwrap_or_default().into_iter();
+    names.filter(|name| name.to_string_lossy().starts_with(DRAFT)).collect()
+}
+
+/// Forces the content of a draft to the disk.
+fn sync_file(folder: &StateDir, name: &OsStr) -> Result<(), StateError> {
+    let failed = |source: io::Error| StateError::Io { path: folder.path().join(name), source };
+    let file = folder.open_file(name)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    file.sync_all().map_err(failed)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use secrecy::ExposeSecret;
     use serde_json::json;
 
@@ -143,6 +153,11 @@ mod tests {
     /// What a process that was killed at some moment left beside the store.
     fn leave(store: &Store, name: &str, text: &str) {
         fs::write(store.folder.join(format!("{DRAFT}{name}")), text).unwrap();
+    }
+
+    /// How many drafts there are.
+    fn left(store: &Store) -> usize {
+        drafts(&store.open_folder().unwrap().unwrap()).len()
     }
 
     fn held(store: &Store) -> String {
@@ -158,7 +173,7 @@ mod tests {
         leave(&store, "blank", &" ".repeat(ROOM));
         leave(&store, "half", "{\"access_token\":\"new\",\"acc");
         assert!(store.salvage(&lock).unwrap());
-        assert_eq!((held(&store).as_str(), store.drafts().len()), ("old", 2));
+        assert_eq!((held(&store).as_str(), left(&store)), ("old", 2));
         let whole = |access: &str, account: &str, obtained_ms: i64| {
             json!({"access_token": access, "account_id": account, "obtained_at": obtained_ms})
                 .to_string()
@@ -166,17 +181,33 @@ mod tests {
         leave(&store, "other", &whole("other", "somebody-else", 99_000));
         leave(&store, "older", &whole("older", "acct", 11_000));
         assert!(store.salvage(&lock).unwrap());
-        assert_eq!((held(&store).as_str(), store.drafts().len()), ("old", 2));
+        assert_eq!((held(&store).as_str(), left(&store)), ("old", 2));
         leave(&store, "new", &whole("new", "acct", 13_000));
         leave(&store, "newest", &whole("newest", "acct", 14_000));
         assert!(store.salvage(&lock).unwrap());
         assert_eq!(held(&store), "newest");
         store.discard_drafts(&lock);
-        assert!(store.drafts().is_empty() && !store.salvage(&lock).unwrap());
+        assert!(left(&store) == 0 && !store.salvage(&lock).unwrap());
         // After a sign-out nothing is brought back.
         store.clear().unwrap();
         leave(&store, "late", &whole("late", "acct", 15_000));
         assert!(!store.salvage(&lock).unwrap() && store.read().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_draft_that_is_a_link_is_neither_read_nor_put_in_place() {
+        let (folder, store) = house();
+        store.write(&tokens("old"), None).unwrap();
+        let outside = folder.path().join("outside.json");
+        let newer = json!({"access_token": "planted", "account_id": "acct", "obtained_at": 99_000});
+        fs::write(&outside, newer.to_string()).unwrap();
+        let draft = store.folder.join(format!("{DRAFT}link"));
+        std::os::unix::fs::symlink(&outside, &draft).unwrap();
+        let lock = store.lock().unwrap();
+        assert!(store.salvage(&lock).unwrap());
+        assert_eq!(held(&store), "old");
+        store.discard_drafts(&lock);
+        assert!(fs::symlink_metadata(&draft).is_err() && outside.exists());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::DEFAULT_BASE_URL;
 use crate::error::{Explain, Kind};
+use crate::files::StateError;
 
 /// Why there is no usable credential.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,9 @@ pub enum CredentialError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The store or its lock is a link, a special file, or another user's.
+    #[error("the stored sign-in is not used: {0}")]
+    Unsafe(StateError),
     /// The sign-in is over: only a person can renew it.
     #[error("the sign-in with ChatGPT has ended: {message}")]
     Ended {
@@ -138,6 +142,7 @@ impl Explain for CredentialError {
             CredentialError::Insecure { .. } => Kind::InsecureTransport,
             CredentialError::Unreadable { .. } => Kind::ReadFailed,
             CredentialError::Unwritable { .. } => Kind::WriteFailed,
+            CredentialError::Unsafe(error) => error.kind(),
             CredentialError::Unavailable { .. } => Kind::Network,
             CredentialError::TooLate { .. } => Kind::Timeout,
             CredentialError::NoPort | CredentialError::Internal(_) => Kind::Internal,
@@ -154,6 +159,7 @@ impl Explain for CredentialError {
             CredentialError::Damaged { path, .. }
             | CredentialError::Unreadable { path, .. }
             | CredentialError::Unwritable { path, .. } => json!({ "path": path.to_string_lossy() }),
+            CredentialError::Unsafe(error) => error.details(),
             _ => Value::Null,
         }
     }
@@ -201,6 +207,7 @@ impl Explain for CredentialError {
             CredentialError::Unwritable { path, .. } => {
                 vec![format!("make {} writable for you, and room on its disk", path.display())]
             }
+            CredentialError::Unsafe(error) => error.next_actions(),
             CredentialError::Unavailable { .. } => {
                 vec!["check the network and the proxy, and try again".into()]
             }

@@ -3,9 +3,10 @@
 //! A file that cannot be understood is an error and stays where it is; what it holds may be all
 //! that somebody has. Keys we do not know survive.
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
@@ -13,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::CredentialError;
 use super::token::Tokens;
+use crate::files::{StateDir, StateError};
 use crate::paths::Home;
 
 /// No sane sign-in is larger.
@@ -23,7 +25,6 @@ const LARGEST: u64 = 1024 * 1024;
 pub struct Store {
     pub(super) folder: PathBuf,
     pub(super) path: PathBuf,
-    lock: PathBuf,
 }
 
 /// What was found.
@@ -43,7 +44,7 @@ pub struct Lock {
 impl Store {
     /// The store of this user.
     pub fn new(home: &Home) -> Self {
-        Self { folder: home.folder().to_owned(), path: home.auth(), lock: home.auth_lock() }
+        Self { folder: home.folder().to_owned(), path: home.auth() }
     }
 
     /// The file.
@@ -53,7 +54,8 @@ impl Store {
 
     /// Reads the tokens; `None` when nobody is signed in.
     pub fn read(&self) -> Result<Option<Stored>, CredentialError> {
-        let Some(bytes) = Self::bytes(&self.path)? else { return Ok(None) };
+        let Some(folder) = self.open_folder()? else { return Ok(None) };
+        let Some(bytes) = Self::bytes(&folder, Home::AUTH.as_ref())? else { return Ok(None) };
         self.understand(&bytes).map(Some)
     }
 
@@ -81,39 +83,48 @@ impl Store {
         Ok(Stored { tokens, all })
     }
 
-    pub(super) fn bytes(path: &Path) -> Result<Option<Vec<u8>>, CredentialError> {
-        let unreadable = |source| CredentialError::Unreadable { path: path.to_owned(), source };
-        // Without NONBLOCK, opening a pipe would wait for its writer.
-        let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unreadable(error)),
-        };
-        if !file.metadata().map_err(unreadable)?.is_file() {
-            return Err(unreadable(io::Error::other("it is not a regular file")));
+    /// The content of the store or of a draft; `None` when there is no such file.
+    pub(super) fn bytes(
+        folder: &StateDir,
+        name: &OsStr,
+    ) -> Result<Option<Vec<u8>>, CredentialError> {
+        folder.read(name, LARGEST).map_err(|error| unreadable(folder.path().join(name), error))
+    }
+
+    /// The folder of the store; `None` when there is none.
+    pub(super) fn open_folder(&self) -> Result<Option<StateDir>, CredentialError> {
+        match StateDir::open_root(&self.folder) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(error) if error.io_kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(unreadable(self.folder.clone(), error)),
         }
-        let mut bytes = Vec::new();
-        file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() as u64 > LARGEST {
-            return Err(unreadable(io::Error::other("it is larger than 1 MiB")));
-        }
-        Ok(Some(bytes))
     }
 
     /// Waits until nobody else renews or replaces the tokens. Blocks; not for async code.
     pub fn lock(&self) -> Result<Lock, CredentialError> {
-        self.make_folder()?;
-        let unwritable = |source| CredentialError::Unwritable { path: self.lock.clone(), source };
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&self.lock)
-            .map_err(unwritable)?;
-        file.lock().map_err(unwritable)?;
+        let (file, path) = self.open_lock()?;
+        file.lock().map_err(|source| CredentialError::Unwritable { path, source })?;
         Ok(Lock { _file: file })
+    }
+
+    fn open_lock(&self) -> Result<(File, PathBuf), CredentialError> {
+        let folder = self.make_folder()?;
+        let path = folder.path().join(Home::AUTH_LOCK);
+        match folder.open_lock(Home::AUTH_LOCK) {
+            Ok(file) => Ok((file, path)),
+            Err(error) => Err(unwritable(path, error)),
+        }
+    }
+
+    /// Finds out before a sign-in whether its tokens can be stored: the folder takes files, and the
+    /// store and its lock may be replaced. A damaged store may; it is put aside.
+    pub fn check_writable(&self) -> Result<(), CredentialError> {
+        drop(self.draft()?);
+        self.open_lock()?;
+        match self.read() {
+            Ok(_) | Err(CredentialError::Damaged { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Stores tokens; what else `before` held is kept.
@@ -123,35 +134,55 @@ impl Store {
 
     /// Moves a damaged file out of the way, and says where to.
     pub fn put_aside(&self) -> Result<PathBuf, CredentialError> {
+        let folder = self.make_folder()?;
         let aside = self.path.with_extension("json.damaged");
-        let moved = fs::rename(&self.path, &aside)
-            .and_then(|()| fs::set_permissions(&aside, Permissions::from_mode(0o600)));
-        moved.map_err(|source| CredentialError::Unwritable { path: aside.clone(), source })?;
+        let moved = move_aside(&folder, aside.file_name().unwrap_or_default());
+        moved.map_err(|error| unwritable(aside.clone(), error))?;
         Ok(aside)
     }
 
     /// Forgets the tokens, whatever the file looks like. Says whether there was one.
     pub fn clear(&self) -> Result<bool, CredentialError> {
-        match fs::remove_file(&self.path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(CredentialError::Unwritable { path: self.path.clone(), source }),
-        }
+        let Some(folder) = self.open_folder()? else { return Ok(false) };
+        folder.remove_file(Home::AUTH).map_err(|error| unwritable(self.path.clone(), error))
     }
 
-    pub(super) fn make_folder(&self) -> Result<(), CredentialError> {
-        let unwritable = |source| CredentialError::Unwritable { path: self.folder.clone(), source };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.folder)
-            .map_err(unwritable)?;
-        let mode = fs::metadata(&self.folder).map_err(unwritable)?.permissions().mode();
-        if mode & 0o077 != 0 {
+    pub(super) fn make_folder(&self) -> Result<StateDir, CredentialError> {
+        let unwritable = |error| unwritable(self.folder.clone(), error);
+        let folder = StateDir::create_root(&self.folder).map_err(unwritable)?;
+        let handle = folder.lock_handle().map_err(unwritable)?;
+        let is_open = |found: std::fs::Metadata| found.permissions().mode() & 0o077 != 0;
+        if handle.metadata().is_ok_and(is_open) {
             // It now holds tokens. The file protects itself, so a refusal is no reason to stop.
-            fs::set_permissions(&self.folder, Permissions::from_mode(0o700)).ok();
+            handle.set_permissions(Permissions::from_mode(0o700)).ok();
         }
-        Ok(())
+        Ok(folder)
+    }
+}
+
+/// Gives a damaged store another name, closed to other users.
+fn move_aside(folder: &StateDir, aside: &OsStr) -> Result<(), StateError> {
+    if let Some(file) = folder.open_file(Home::AUTH)? {
+        file.set_permissions(Permissions::from_mode(0o600)).ok();
+    }
+    folder.rename(Home::AUTH, folder, aside)
+}
+
+fn unreadable(path: PathBuf, error: StateError) -> CredentialError {
+    match error {
+        StateError::Unsafe { .. } => CredentialError::Unsafe(error),
+        StateError::TooLarge { .. } => {
+            let source = io::Error::other("it is larger than 1 MiB");
+            CredentialError::Unreadable { path, source }
+        }
+        StateError::Io { source, .. } => CredentialError::Unreadable { path, source },
+    }
+}
+
+pub(super) fn unwritable(path: PathBuf, error: StateError) -> CredentialError {
+    match error {
+        StateError::Unsafe { .. } => CredentialError::Unsafe(error),
+        other => CredentialError::Unwritable { path, source: other.into() },
     }
 }
 
@@ -174,6 +205,8 @@ pub(super) fn fields(tokens: &Tokens, before: Option<&Stored>) -> Map<String, Va
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs;
+
     use super::*;
     use crate::error::Explain;
 

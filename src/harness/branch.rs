@@ -96,8 +96,9 @@ impl Harness {
     pub async fn branch(&self, workspace: &Path, parent: &SessionId) -> Result<SessionId, Report> {
         let workspace = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
         let parent = parent.clone();
-        check_place(&self.annexes, &workspace, &parent).map_err(|error| Report::from(&error))?;
-        let forking = move || fork(&workspace, &parent, Cut::End, false, false);
+        let root = self.state(&workspace).root_of(&parent).clone();
+        check_place(&self.annexes, &root, &parent).map_err(|error| Report::from(&error))?;
+        let forking = move || fork(&root, &parent, Cut::End, false, false);
         let forked = disk::work(forking).await;
         let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
         let forked = forked.map_err(|error| Report::from(&error))?;

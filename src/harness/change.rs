@@ -11,7 +11,6 @@ use crate::conversation::Conversation;
 use crate::credential::FieldPolicy;
 use crate::disk;
 use crate::event::PermissionMode;
-use crate::paths;
 use crate::prompt;
 use crate::role::strictest;
 use crate::roster::Roster;
@@ -42,7 +41,7 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
         let history = session.history().await?;
-        let roster = Roster::new(&self.places(paths::holding(conversation.log_path())));
+        let roster = Roster::new(&self.places(session.state_root().workspace()));
         let before = Posture::of(&history, &roster);
         let after = before.changed(&change, self.models());
         if let Some(fact) = after.news(&before) {

@@ -59,8 +59,9 @@ impl Harness {
         mut history: History,
         supposed: Supposed<'_>,
     ) -> Result<Preview, HarnessError> {
-        let logs = workspace.root();
-        let own = self.own_workspace(workspace.clone(), id, &history);
+        let root = self.state(workspace.root()).root_of(id).clone();
+        let logs = root.workspace();
+        let own = self.own_workspace(workspace.clone(), &root, id, &history);
         let (own, gone) = match own {
             // Nobody works for a look, so that of the Log stands in.
             Err(HarnessError::Annex(
@@ -83,7 +84,7 @@ impl Harness {
         let Resumed { posture, .. } = before.resumed(&self.config, granted.as_ref());
         let workspace = workspace.bounded(posture.bounds()?);
         let connections = Connections::default();
-        let seat = Seat { logs, id };
+        let seat = Seat { logs: &root, id };
         let (settings, mut notices) =
             self.settings(seat, workspace, posture, &history, connections, false);
         notices.extend(gone);

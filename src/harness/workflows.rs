@@ -11,7 +11,6 @@ use crate::conversation::Conversation;
 use crate::disk;
 use crate::error::{Kind, Report};
 use crate::event::{AssistantMessage, Extra, Phase, REPORT_OF, UserMessage};
-use crate::paths;
 use crate::subagent::Family;
 use crate::tool::{AnyTool, Rest};
 use crate::turn::Settings;
@@ -29,7 +28,7 @@ impl Harness {
         }
         let sources = Sources {
             skills: settings.skills.clone(),
-            places: self.places(paths::holding(&settings.session_folder)),
+            places: self.places(settings.session_folder.root().workspace()),
             limits: self.config.subagents,
         };
         let tool: Arc<dyn AnyTool> = Arc::new(RunWorkflow { family: Arc::clone(family), sources });

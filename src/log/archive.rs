@@ -13,13 +13,14 @@ use super::{LogError, read};
 use crate::event::Seq;
 use crate::history::History;
 use crate::id::SessionId;
+use crate::state::SessionFolder;
 
 /// Reads an open Log; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Archive {
     pub(super) id: SessionId,
     pub(super) path: PathBuf,
-    pub(super) folder: PathBuf,
+    pub(super) folder: SessionFolder,
     pub(super) file: Arc<File>,
 }
 

@@ -3,19 +3,21 @@
 //! The line keeps the payload's small fields and a reference, so that calls and results still pair
 //! when a blob is lost.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::read::digest;
+use crate::files::Durability;
+use crate::state::SessionFolder;
 
 /// A payload of more bytes than this goes to a blob.
 pub const LARGEST_INLINE: usize = 256 << 10;
+
+/// The folder of blobs beside a Log.
+const FOLDER: &str = "blobs";
 
 /// The key that says "the rest is elsewhere".
 const REFERENCE: &str = "$blob";
@@ -29,31 +31,21 @@ struct Reference {
     bytes: u64,
 }
 
+/// The largest payload that is read; no payload that was ever written comes close.
+const LARGEST: u64 = 1 << 30;
+
 /// Stores a payload durably and gives what the line says instead.
-pub fn store(folder: &Path, data: &[u8]) -> io::Result<Vec<u8>> {
+pub fn store(folder: &SessionFolder, data: &[u8]) -> io::Result<Vec<u8>> {
     let sha256 = digest(data);
-    let blobs = folder.join("blobs");
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&blobs)?;
-    let path = blobs.join(&sha256);
+    let blobs = folder.join(FOLDER).create()?;
     // A blob of that name may be there already, or be what is left of one.
-    if !fs::read(&path).is_ok_and(|found| found == data) {
-        let temporary = blobs.join(format!("{sha256}.{:08x}", fastrand::u32(..)));
-        let written = write_durably(&temporary, data).and_then(|()| fs::rename(&temporary, &path));
-        if let Err(error) = written {
-            fs::remove_file(&temporary).ok();
-            return Err(error);
-        }
-        File::open(&blobs)?.sync_all()?;
+    let is_stored = |found: Vec<u8>| found == data;
+    if !blobs.read(&sha256, data.len() as u64).ok().flatten().is_some_and(is_stored) {
+        blobs.replace(&sha256, data, Durability::Synced)?;
     }
     let mut inline = small_fields(data);
     inline.insert(REFERENCE.to_owned(), json!({ "sha256": sha256, "bytes": data.len() }));
     Ok(serde_json::to_vec(&inline)?)
-}
-
-fn write_durably(path: &Path, data: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(data)?;
-    file.sync_all()
 }
 
 fn small_fields(data: &[u8]) -> Map<String, Value> {
@@ -69,12 +61,13 @@ fn small_fields(data: &[u8]) -> Map<String, Value> {
 }
 
 /// Fetches the payload that a line refers to; `None` when the line has it all.
-pub fn fetch(data: &RawValue, folder: &Path) -> Result<Option<Box<RawValue>>, String> {
+pub fn fetch(data: &RawValue, folder: &SessionFolder) -> Result<Option<Box<RawValue>>, String> {
     let Some(reference) = reference(data) else { return Ok(None) };
-    let Some(path) = path(folder, &reference.sha256) else {
+    if !is_hash(&reference.sha256) {
         return Err("its blob has no proper name".to_owned());
-    };
-    let bytes = fs::read(&path).map_err(|error| format!("its blob cannot be read: {error}"))?;
+    }
+    let bytes = read(folder, &reference.sha256)
+        .map_err(|error| format!("its blob cannot be read: {error}"))?;
     if bytes.len() as u64 != reference.bytes || digest(&bytes) != reference.sha256 {
         return Err("its blob is not what was written".to_owned());
     }
@@ -100,7 +93,12 @@ fn reference(data: &RawValue) -> Option<Reference> {
     serde_json::from_str::<Carrier>(data.get()).ok().map(|carrier| carrier.reference)
 }
 
-fn path(folder: &Path, sha256: &str) -> Option<PathBuf> {
-    let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hash.then(|| folder.join("blobs").join(sha256))
+fn read(folder: &SessionFolder, name: &str) -> io::Result<Vec<u8>> {
+    let blobs = folder.join(FOLDER).open()?;
+    let bytes = blobs.map(|blobs| blobs.read(name, LARGEST)).transpose()?.flatten();
+    bytes.ok_or_else(|| io::Error::from(rustix::io::Errno::NOENT))
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -5,7 +5,6 @@
 
 mod archive;
 mod blob;
-mod folder;
 mod line;
 mod lock;
 mod read;
@@ -23,7 +22,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 pub use archive::Archive;
-pub use folder::Folder;
 pub use lock::{Locks, holder};
 pub use read::{Damage, Flaw, Place, Reading, Torn};
 pub use repair::{Repaired, repair};
@@ -31,9 +29,10 @@ pub use verify::{Break, Open, Verification, verify};
 
 use crate::error::{Explain, Kind};
 use crate::event::{Canonical, Event, Extra, LogRepaired, Seq, Sequenced, SharedEvent, Timestamp};
+use crate::files::{StateDir, StateError};
 use crate::history::History;
 use crate::id::{EventId, SessionId};
-use crate::paths;
+use crate::state::{SessionFolder, StateRoot, log_name};
 use line::{Draft, Proof};
 
 /// An open Log: this process is its one writer until the value is dropped.
@@ -42,7 +41,7 @@ pub struct Log {
     id: SessionId,
     path: PathBuf,
     /// Where blobs and spilled output go.
-    folder: PathBuf,
+    folder: SessionFolder,
     file: Arc<File>,
     history: History,
     next_seq: Seq,
@@ -50,7 +49,7 @@ pub struct Log {
     end: u64,
     state: State,
     /// Where the file's name still has to be made durable.
-    newborn: Option<Folder>,
+    newborn: Option<StateDir>,
     line: Vec<u8>,
     data: Vec<u8>,
 }
@@ -75,20 +74,22 @@ pub struct Opened {
 
 impl Log {
     /// Makes the Log of a new Session.
-    pub fn create(workspace: &Path, id: &SessionId) -> Result<Self, LogError> {
-        let folder = Folder::create(workspace)?;
-        let file = folder.create_log(id)?;
-        let mut log = Self::over(workspace, id, file)?;
-        log.newborn = Some(folder);
+    pub fn create(root: impl Into<StateRoot>, id: &SessionId) -> Result<Self, LogError> {
+        let root = &root.into();
+        let sessions = root.create_sessions().map_err(LogError::writing)?;
+        let file = sessions.create_new(log_name(id)).map_err(|error| match error.io_kind() {
+            std::io::ErrorKind::AlreadyExists => LogError::AlreadyExists { id: id.clone() },
+            _ => LogError::writing(error),
+        })?;
+        let mut log = Self::over(root, id, file)?;
+        log.newborn = Some(sessions);
         Ok(log)
     }
 
     /// Opens an existing Log for writing: takes the lock, reads everything, closes a torn tail.
-    pub fn open(workspace: &Path, id: &SessionId) -> Result<(Self, Opened), LogError> {
-        let Some(folder) = Folder::open(workspace)? else {
-            return Err(LogError::NotFound { id: id.clone() });
-        };
-        let mut log = Self::over(workspace, id, folder.append_log(id)?)?;
+    pub fn open(root: impl Into<StateRoot>, id: &SessionId) -> Result<(Self, Opened), LogError> {
+        let root = &root.into();
+        let mut log = Self::over(root, id, open_append(root, id)?)?;
         let reading = read::read(&*log.file, id, &log.folder)
             .map_err(|source| LogError::Io { path: log.path.clone(), source })?;
         log.history = History::from_events(reading.events);
@@ -106,22 +107,20 @@ impl Log {
     }
 
     /// Reads a Log without locking it; a writer may be at work.
-    pub fn read(workspace: &Path, id: &SessionId) -> Result<Reading, LogError> {
-        let Some(folder) = Folder::open(workspace)? else {
-            return Err(LogError::NotFound { id: id.clone() });
-        };
-        let file = folder.read_log(id)?;
-        read::read(&file, id, &paths::session_folder(workspace, id))
-            .map_err(|source| LogError::Io { path: paths::log(workspace, id), source })
+    pub fn read(root: impl Into<StateRoot>, id: &SessionId) -> Result<Reading, LogError> {
+        let root = &root.into();
+        let file = open_file(root, id)?;
+        read::read(&file, id, &root.session_folder(id))
+            .map_err(|source| LogError::Io { path: root.log(id), source })
     }
 
-    fn over(workspace: &Path, id: &SessionId, file: File) -> Result<Self, LogError> {
-        let path = paths::log(workspace, id);
+    fn over(root: &StateRoot, id: &SessionId, file: File) -> Result<Self, LogError> {
+        let path = root.log(id);
         lock::take(&file, id, &path)?;
         Ok(Self {
             id: id.clone(),
             path,
-            folder: paths::session_folder(workspace, id),
+            folder: root.session_folder(id),
             file: Arc::new(file),
             history: History::default(),
             next_seq: 0,
@@ -226,7 +225,7 @@ impl Log {
     }
 
     /// The folder of a new Log, for whoever makes its name durable before a Syncer has to.
-    pub fn take_newborn(&mut self) -> Option<Folder> {
+    pub fn take_newborn(&mut self) -> Option<StateDir> {
         self.newborn.take()
     }
 
@@ -249,6 +248,11 @@ impl Log {
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The folder beside it.
+    pub fn folder(&self) -> &SessionFolder {
+        &self.folder
     }
 
     /// What was recorded so far, as far as it is held; cheap.
@@ -304,7 +308,7 @@ impl Drop for Log {
 pub struct Syncer {
     file: Arc<File>,
     path: PathBuf,
-    newborn: Option<Folder>,
+    newborn: Option<StateDir>,
 }
 
 impl Syncer {
@@ -313,13 +317,36 @@ impl Syncer {
         let failed = |source| LogError::Write { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;
         if let Some(folder) = &self.newborn {
-            folder.sync()?;
+            folder.sync().map_err(LogError::writing)?;
         }
         if self.file.metadata().map_err(failed)?.nlink() == 0 {
             return Err(failed(std::io::Error::other("the file was deleted under us")));
         }
         Ok(())
     }
+}
+
+/// Opens a Log for reading.
+pub fn open_file(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
+    let missing = || LogError::NotFound { id: id.clone() };
+    let sessions = root.sessions().open().map_err(LogError::reading)?.ok_or_else(missing)?;
+    sessions.open_file(log_name(id)).map_err(LogError::reading)?.ok_or_else(missing)
+}
+
+/// The Sessions that have a Log, in no order.
+pub fn ids(root: &StateRoot) -> Vec<SessionId> {
+    let Ok(Some(sessions)) = root.sessions().open() else { return Vec::new() };
+    let names = sessions.names().unwrap_or_default();
+    let id =
+        |name: &std::ffi::OsString| SessionId::parse(name.to_str()?.strip_suffix(".ndjson")?).ok();
+    names.iter().filter_map(id).collect()
+}
+
+/// Opens a Log for appending.
+pub fn open_append(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
+    let missing = || LogError::NotFound { id: id.clone() };
+    let sessions = root.sessions().open().map_err(LogError::reading)?.ok_or_else(missing)?;
+    sessions.open_append(log_name(id)).map_err(LogError::writing)?.ok_or_else(missing)
 }
 
 /// What can go wrong with a Log.
@@ -345,12 +372,9 @@ pub enum LogError {
         /// The process that has it, where the kernel tells.
         holder: Option<u32>,
     },
-    /// Somebody put a link where Pixir keeps its state.
-    #[error("{} is a link or not what Pixir keeps there", path.display())]
-    UnsafePath {
-        /// The link.
-        path: PathBuf,
-    },
+    /// What stands where Pixir keeps its state is not what it should be.
+    #[error(transparent)]
+    UnsafePath(StateError),
     /// An Event could not be recorded.
     #[error("the Log {} cannot be written", path.display())]
     Write {
@@ -371,6 +395,24 @@ pub enum LogError {
     },
 }
 
+impl LogError {
+    /// The error of a look at state.
+    pub fn reading(error: StateError) -> Self {
+        match error {
+            StateError::Io { path, source } => Self::Io { path, source },
+            StateError::Unsafe { .. } | StateError::TooLarge { .. } => Self::UnsafePath(error),
+        }
+    }
+
+    /// The error of a change of state.
+    pub fn writing(error: StateError) -> Self {
+        match error {
+            StateError::Io { path, source } => Self::Write { path, source },
+            StateError::Unsafe { .. } | StateError::TooLarge { .. } => Self::UnsafePath(error),
+        }
+    }
+}
+
 fn holder_text(holder: Option<u32>) -> String {
     holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
@@ -381,7 +423,7 @@ impl Explain for LogError {
             LogError::NotFound { .. } => Kind::NotFound,
             LogError::AlreadyExists { .. } => Kind::AlreadyExists,
             LogError::Busy { .. } => Kind::SessionBusy,
-            LogError::UnsafePath { .. } => Kind::UnsafeStatePath,
+            LogError::UnsafePath(error) => error.kind(),
             LogError::Write { .. } => Kind::LogWriteFailed,
             LogError::Io { .. } => Kind::LogReadFailed,
         }
@@ -393,9 +435,10 @@ impl Explain for LogError {
                 json!({ "session_id": id })
             }
             LogError::Busy { id, holder } => json!({ "session_id": id, "pid": holder }),
-            LogError::UnsafePath { path }
-            | LogError::Write { path, .. }
-            | LogError::Io { path, .. } => json!({ "path": path.to_string_lossy() }),
+            LogError::UnsafePath(error) => error.details(),
+            LogError::Write { path, .. } | LogError::Io { path, .. } => {
+                json!({ "path": path.to_string_lossy() })
+            }
         }
     }
 
@@ -404,7 +447,7 @@ impl Explain for LogError {
             LogError::NotFound { .. } => "list the Sessions with `pixir sessions --all`",
             LogError::AlreadyExists { .. } => "try again: a new id is minted each time",
             LogError::Busy { .. } => "wait for that process to end, or stop it",
-            LogError::UnsafePath { .. } => "remove the link, then try again",
+            LogError::UnsafePath(error) => return error.next_actions(),
             LogError::Write { .. } => {
                 "free some space or permit writing there, then go on with `pixir resume`"
             }

@@ -4,7 +4,6 @@
 //! linear in its bytes and the memory is that of the Events.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -14,6 +13,7 @@ use super::blob;
 use super::line::{self, Proof, Standing, Unreadable};
 use crate::event::{Canonical, Event, Seq, SharedEvent};
 use crate::id::SessionId;
+use crate::state::SessionFolder;
 
 /// A longer line cannot be ours: it is damage, and is skipped without being held in memory.
 const LONGEST_LINE: usize = 64 << 20;
@@ -83,7 +83,11 @@ pub enum Flaw {
 }
 
 /// Reads an open Log to its end; `folder` is where its blobs are.
-pub fn read(file: impl Read, owner: &SessionId, folder: &Path) -> std::io::Result<Reading> {
+pub fn read(
+    file: impl Read,
+    owner: &SessionId,
+    folder: &SessionFolder,
+) -> std::io::Result<Reading> {
     let mut lines = Lines::over(file);
     let mut reading = Reading::default();
     while let Some(found) = lines.next()? {
@@ -94,7 +98,7 @@ pub fn read(file: impl Read, owner: &SessionId, folder: &Path) -> std::io::Resul
 }
 
 impl Reading {
-    fn take(&mut self, found: &Found, bytes: &[u8], owner: &SessionId, folder: &Path) {
+    fn take(&mut self, found: &Found, bytes: &[u8], owner: &SessionId, folder: &SessionFolder) {
         self.lines += 1;
         let place = found.place;
         if found.is_blank {

@@ -1,6 +1,6 @@
 //! Repair: a cleaned copy of a damaged Log, and a report; the original is never touched.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -8,10 +8,14 @@ use serde::Serialize;
 use super::verify::named;
 use super::{Break, Log, LogError, Reading, blob, verify};
 use crate::event::{Canonical, Event, Extra, LogRepaired, Sequenced, SharedEvent, ToolCall};
+use crate::files::Durability;
 use crate::history::{self, History};
 use crate::id::SessionId;
-use crate::paths;
 use crate::resource::Store;
+use crate::state::{SessionFolder, StateRoot};
+
+/// The report of a repair, beside the copy.
+const REPORT: &str = "repair.json";
 
 /// What a repair did.
 #[derive(Debug, Serialize)]
@@ -40,24 +44,25 @@ pub struct Repaired {
 }
 
 /// Writes a cleaned copy under a new id, and the report beside it.
-pub fn repair(workspace: &Path, id: &SessionId) -> Result<Repaired, LogError> {
-    let verification = verify(workspace, id)?;
-    let reading = Log::read(workspace, id)?;
+pub fn repair(root: impl Into<StateRoot>, id: &SessionId) -> Result<Repaired, LogError> {
+    let root = &root.into();
+    let verification = verify(root, id)?;
+    let reading = Log::read(root, id)?;
     let total = reading.events.len();
     let sound = sound(reading, &verification.breaks);
     let kept = paired(&History::from_events(sound));
-    let (mut copy, copy_id) = create_copy(workspace, id)?;
-    copy_resources(workspace, id, &copy, &kept)?;
+    let (mut copy, copy_id) = create_copy(root, id)?;
+    copy_resources(root, id, &copy, &kept)?;
     copy_events(&mut copy, &kept)?;
     close_open_ends(&mut copy, &verification.breaks)?;
     let added = copy.next_seq() - kept.len() as u64;
     copy.syncer().sync()?;
-    let folder = paths::session_folder(workspace, &copy_id);
+    let folder = root.session_folder(&copy_id);
     let repaired = Repaired {
         original: id.clone(),
-        original_path: paths::log(workspace, id),
+        original_path: root.log(id),
         path: copy.path().to_owned(),
-        report_path: folder.join("repair.json"),
+        report_path: folder.path().join(REPORT),
         session_id: copy_id,
         events_kept: kept.len(),
         events_dropped: total - kept.len(),
@@ -123,13 +128,13 @@ fn paired(history: &History) -> Vec<SharedEvent> {
     kept
 }
 
-fn create_copy(workspace: &Path, id: &SessionId) -> Result<(Log, SessionId), LogError> {
+fn create_copy(root: &StateRoot, id: &SessionId) -> Result<(Log, SessionId), LogError> {
     let mut number = 1;
     loop {
         let name = format!("{id}.repaired-{number}");
         let copy_id =
             SessionId::parse(&name).map_err(|_| LogError::AlreadyExists { id: id.clone() })?;
-        match Log::create(workspace, &copy_id) {
+        match Log::create(root, &copy_id) {
             Ok(log) => return Ok((log, copy_id)),
             Err(LogError::AlreadyExists { .. }) => number += 1,
             Err(error) => return Err(error),
@@ -139,13 +144,13 @@ fn create_copy(workspace: &Path, id: &SessionId) -> Result<(Log, SessionId), Log
 
 /// Copies what the Events name, before they name it; what is lost stays lost, and is reported.
 fn copy_resources(
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     copy: &Log,
     events: &[SharedEvent],
 ) -> Result<(), LogError> {
-    let from = Store::new(paths::session_folder(workspace, id));
-    let to = Store::new(paths::session_folder(workspace, copy.id()));
+    let from = Store::new(&root.session_folder(id).folder());
+    let to = Store::new(&copy.folder().folder());
     for own in events.iter().filter_map(|event| event.fact()).flat_map(named) {
         let Some(sha256) = own.sha256.as_deref() else { continue };
         to.copy_from(&from, sha256, own.bytes)
@@ -202,10 +207,9 @@ fn close_open_ends(copy: &mut Log, breaks: &[Break]) -> Result<(), LogError> {
     Ok(())
 }
 
-fn write_report(folder: &Path, repaired: &Repaired) -> Result<(), LogError> {
-    use std::os::unix::fs::DirBuilderExt;
+fn write_report(folder: &SessionFolder, repaired: &Repaired) -> Result<(), LogError> {
     let failed = |source| LogError::Write { path: repaired.report_path.clone(), source };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
     let text = serde_json::to_vec_pretty(repaired).map_err(|error| failed(error.into()))?;
-    std::fs::write(&repaired.report_path, text).map_err(failed)
+    let folder = folder.folder().create().map_err(LogError::writing)?;
+    folder.replace(REPORT, &text, Durability::Lazy).map_err(LogError::writing)
 }

@@ -68,7 +68,7 @@ impl Desk {
         self.folder.path()
     }
     fn path(&self) -> PathBuf {
-        paths::log(self.workspace(), &self.id)
+        StateRoot::in_workspace(self.workspace()).log(&self.id)
     }
     fn bytes(&self) -> Vec<u8> {
         fs::read(self.path()).unwrap()
@@ -130,8 +130,9 @@ fn files_are_private_and_git_is_told_to_look_away() {
     let place = Desk::new();
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(place.path()), 0o600);
-    assert_eq!(mode(paths::sessions(place.workspace())), 0o700);
-    let ignore = fs::read_to_string(paths::state(place.workspace()).join(".gitignore")).unwrap();
+    assert_eq!(mode(StateRoot::in_workspace(place.workspace()).sessions().path()), 0o700);
+    let ignore =
+        fs::read_to_string(crate::paths::state(place.workspace()).join(".gitignore")).unwrap();
     assert!(ignore.contains("/sessions/") && !ignore.contains("config"));
 }
 
@@ -290,7 +291,8 @@ fn a_large_payload_goes_to_a_blob_and_comes_back() {
     let Some(Canonical::ToolResult(result)) = reading.events[8].fact() else { panic!() };
     assert_eq!(result.output.as_deref(), Some(large.as_str()));
 
-    let blobs = paths::session_folder(place.workspace(), &place.id).join("blobs");
+    let blobs =
+        StateRoot::in_workspace(place.workspace()).session_folder(&place.id).path().join("blobs");
     let blob = fs::read_dir(blobs).unwrap().next().unwrap().unwrap().path();
     fs::OpenOptions::new().append(true).open(&blob).unwrap().write_all(b" ").unwrap();
     assert_eq!(place.breaks(), [("blob", 9)]);
@@ -319,9 +321,9 @@ fn repair_drops_a_payload_that_cannot_be_read() {
 fn a_log_of_the_first_pixir_opens_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let id = SessionId::parse("20260721T101112-abcdef").unwrap();
-    fs::create_dir_all(paths::sessions(folder.path())).unwrap();
+    fs::create_dir_all(StateRoot::in_workspace(folder.path()).sessions().path()).unwrap();
     let fixture = include_bytes!("../../tests/fixtures/first-pixir.ndjson");
-    fs::write(paths::log(folder.path(), &id), fixture).unwrap();
+    fs::write(StateRoot::in_workspace(folder.path()).log(&id), fixture).unwrap();
     let before = verify(folder.path(), &id).unwrap();
     assert!(before.ok, "{:?}", before.breaks);
     assert_eq!((before.proven_lines, before.unproven_lines), (0, before.events as u64));
@@ -454,7 +456,8 @@ fn a_damaged_blob_is_written_again() {
     let large = "x".repeat(blob::LARGEST_INLINE + 1);
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     log.append(says(&large)).unwrap();
-    let blobs = paths::session_folder(place.workspace(), &place.id).join("blobs");
+    let blobs =
+        StateRoot::in_workspace(place.workspace()).session_folder(&place.id).path().join("blobs");
     let blob = fs::read_dir(blobs).unwrap().next().unwrap().unwrap().path();
     fs::write(&blob, "torn").unwrap();
     log.append(answers("1")).unwrap();

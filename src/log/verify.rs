@@ -1,7 +1,7 @@
 //! Verification: what a Log proves, and where it does not hold.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -9,8 +9,8 @@ use super::{Flaw, Log, LogError, Place, Reading};
 use crate::event::{Canonical, Descriptor, LogRepaired, Seq};
 use crate::history::{History, OpenTurn};
 use crate::id::{CallId, SessionId};
-use crate::paths;
 use crate::resource::Store;
+use crate::state::StateRoot;
 
 /// The result of checking a Log; a promise to machines, so it serializes.
 #[derive(Debug, Serialize)]
@@ -70,14 +70,15 @@ pub struct Break {
 }
 
 /// Checks chain, seq, pairs of calls and results, blobs and Resources of a Log; never changes it.
-pub fn verify(workspace: &Path, id: &SessionId) -> Result<Verification, LogError> {
-    let reading = Log::read(workspace, id)?;
+pub fn verify(root: impl Into<StateRoot>, id: &SessionId) -> Result<Verification, LogError> {
+    let root = &root.into();
+    let reading = Log::read(root, id)?;
     let mut findings = Findings::default();
     findings.damage(&reading);
     findings.sequence(&reading);
     findings.pairs(&reading);
     findings.ends(&reading);
-    findings.resources(&reading, &Store::new(paths::session_folder(workspace, id)));
+    findings.resources(&reading, &Store::new(&root.session_folder(id).folder()));
     let history = History::from_events(reading.events.clone());
     let turns = history.turns();
     let open_turn = turns.open.map(|OpenTurn { number, seq }| Open {
@@ -94,7 +95,7 @@ pub fn verify(workspace: &Path, id: &SessionId) -> Result<Verification, LogError
     }
     Ok(Verification {
         session_id: id.clone(),
-        path: paths::log(workspace, id),
+        path: root.log(id),
         ok: findings.breaks.is_empty(),
         lines: reading.lines,
         events: reading.events.len(),

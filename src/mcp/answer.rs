@@ -183,7 +183,7 @@ mod tests {
 
     fn output_of(result: &Value) -> (ToolOutput, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::new(folder.path().join("session"));
+        let shelf = Shelf::new(&crate::files::StateFolder::root(folder.path()).join("session"));
         let result = serde_json::from_value(result.clone()).unwrap();
         (output(result, &shelf, 1000), folder)
     }

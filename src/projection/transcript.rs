@@ -3,7 +3,7 @@
 //! What cannot be read is counted and left out; bytes of attachments are never in it, and tool
 //! output only as far as a reader wants.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use crate::event::{Canonical, Descriptor, PlanEntry, Seq};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Log, LogError};
+use crate::state::StateRoot;
 
 /// The version of the shape.
 const VERSION: u32 = 1;
@@ -97,15 +98,15 @@ pub struct Call {
 }
 
 /// Retells a Session, damaged or not.
-pub fn transcript(workspace: &Path, id: &SessionId) -> Result<Transcript, LogError> {
-    let reading = Log::read(workspace, id)?;
+pub fn transcript(root: &StateRoot, id: &SessionId) -> Result<Transcript, LogError> {
+    let reading = Log::read(root, id)?;
     let damaged_lines = reading.damage.len();
     let history = History::from_events(reading.events);
     let mut told = Transcript {
         format: "pixir-transcript",
         version: VERSION,
         session_id: id.clone(),
-        workspace: workspace.to_owned(),
+        workspace: root.workspace().to_owned(),
         started: history.iter().next().map(|event| event.ts().to_string()),
         model: None,
         role: None,

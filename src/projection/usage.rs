@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::Prices;
 use crate::event::{ProviderUsage, RateLimits};
 use crate::id::SessionId;
-use crate::log::{Folder, LogError};
-use crate::paths;
+use crate::log::{self, LogError};
+use crate::state::StateRoot;
 
 /// How every bill looks in a Log, of this Pixir and of the first.
 const BILL: &[u8] = br#","type":"provider_usage","data":"#;
@@ -92,13 +92,12 @@ pub struct Seen {
 }
 
 /// What the Sessions of some Workspaces have spent; a Log that cannot be opened spends nothing.
-pub fn spending(workspaces: &[PathBuf], window: Window, prices: &Prices) -> Spending {
+pub fn spending(roots: &[StateRoot], window: Window, prices: &Prices) -> Spending {
     let mut counting = Counting::new(window, prices);
-    for workspace in workspaces {
-        let Ok(Some(folder)) = Folder::open(workspace) else { continue };
-        for id in ids(workspace) {
-            if let Ok(file) = folder.read_log(&id) {
-                counting.log(workspace, &id, &file);
+    for root in roots {
+        for id in ids(root) {
+            if let Ok(file) = log::open_file(root, &id) {
+                counting.log(root.workspace(), &id, &file);
             }
         }
     }
@@ -107,25 +106,18 @@ pub fn spending(workspaces: &[PathBuf], window: Window, prices: &Prices) -> Spen
 
 /// What one Session has spent.
 pub fn spending_of(
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     window: Window,
     prices: &Prices,
 ) -> Result<Spending, LogError> {
-    let Some(folder) = Folder::open(workspace)? else {
-        return Err(LogError::NotFound { id: id.clone() });
-    };
     let mut counting = Counting::new(window, prices);
-    counting.log(workspace, id, &folder.read_log(id)?);
+    counting.log(root.workspace(), id, &log::open_file(root, id)?);
     Ok(counting.finish())
 }
 
-fn ids(workspace: &Path) -> Vec<SessionId> {
-    let Ok(folder) = std::fs::read_dir(paths::sessions(workspace)) else { return Vec::new() };
-    let id = |entry: std::fs::DirEntry| {
-        SessionId::parse(entry.file_name().to_str()?.strip_suffix(".ndjson")?).ok()
-    };
-    let mut ids: Vec<SessionId> = folder.flatten().filter_map(id).collect();
+fn ids(root: &StateRoot) -> Vec<SessionId> {
+    let mut ids = log::ids(root);
     // Originals come before their repaired copies.
     ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
     ids

@@ -3,14 +3,13 @@
 //! Nothing depends on it but convenience: a missing, broken or stale file means fewer hits for
 //! `sessions --all` and for `resume` from elsewhere, never an error.
 
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::paths::{self, Home};
+use crate::files::{Durability, StateDir, StateError};
+use crate::paths::Home;
+use crate::state::{self, StateRoot};
 
 /// More Workspaces than anybody lists; the oldest fall out.
 const MOST: usize = 1000;
@@ -20,23 +19,29 @@ const LARGEST: u64 = 4 * 1024 * 1024;
 
 /// The Workspaces that still have Sessions, the one used last first.
 pub fn known(home: &Home) -> Vec<PathBuf> {
-    listed(home).into_iter().filter(|workspace| paths::sessions(workspace).is_dir()).collect()
+    let has_sessions = |workspace: &PathBuf| !state::readable(home, workspace).is_empty();
+    all(home).into_iter().filter(has_sessions).collect()
+}
+
+/// The state of these Workspaces, as far as it holds Sessions.
+pub fn state_roots(home: &Home, workspaces: &[PathBuf]) -> Vec<StateRoot> {
+    workspaces.iter().flat_map(|workspace| state::readable(home, workspace)).collect()
 }
 
 /// Puts a Workspace at the head of the cache; what cannot be written is not missed.
 pub fn remember(home: &Home, workspace: &Path) {
+    let Ok(folder) = StateDir::create_root(home.folder()) else { return };
     // One at a time, or the list of one of them would be lost; the kernel's lock goes with its holder.
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder()).ok();
-    let folder = fs::File::open(home.folder());
-    let _held = folder.and_then(|folder| folder.lock().map(|()| folder));
-    let mut list = listed(home);
+    let handle = folder.lock_handle().map_err(std::io::Error::from);
+    let _held = handle.and_then(|handle| handle.lock().map(|()| handle));
+    let mut list = listed(&folder);
     if list.first().is_some_and(|first| first == workspace) {
         return;
     }
     list.retain(|other| other != workspace);
     list.insert(0, workspace.to_owned());
     list.truncate(MOST);
-    store(home, &list).ok();
+    store(&folder, &list).ok();
 }
 
 /// Workspaces of the cache whose folder is no more.
@@ -44,29 +49,31 @@ pub fn gone(home: &Home) -> Vec<PathBuf> {
     let is_gone = |path: &PathBuf| {
         path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     };
-    listed(home).into_iter().filter(is_gone).collect()
+    all(home).into_iter().filter(is_gone).collect()
 }
 
 /// Takes them out of it; says how many there were.
 pub fn forget_gone(home: &Home) -> std::io::Result<usize> {
-    let folder = fs::File::open(home.folder())?;
-    folder.lock()?;
+    let folder = StateDir::open_root(home.folder())?;
+    let handle = folder.lock_handle()?;
+    handle.lock()?;
     let gone = gone(home);
     if !gone.is_empty() {
-        let mut list = listed(home);
+        let mut list = listed(&folder);
         list.retain(|path| !gone.contains(path));
-        store(home, &list)?;
+        store(&folder, &list)?;
     }
     Ok(gone.len())
 }
 
-fn listed(home: &Home) -> Vec<PathBuf> {
-    let path = home.workspaces();
-    let is_sane = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
-    if !is_sane {
-        return Vec::new();
-    }
-    fs::read(path).map_or_else(|_| Vec::new(), |bytes| parse(&bytes))
+/// Everything in the cache.
+fn all(home: &Home) -> Vec<PathBuf> {
+    StateDir::open_root(home.folder()).map_or_else(|_| Vec::new(), |folder| listed(&folder))
+}
+
+fn listed(folder: &StateDir) -> Vec<PathBuf> {
+    let read = folder.read(Home::WORKSPACES, LARGEST).ok().flatten();
+    read.map_or_else(Vec::new, |bytes| parse(&bytes))
 }
 
 fn parse(bytes: &[u8]) -> Vec<PathBuf> {
@@ -77,24 +84,17 @@ fn parse(bytes: &[u8]) -> Vec<PathBuf> {
 }
 
 /// Replaces the cache as a whole.
-fn store(home: &Home, list: &[PathBuf]) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(home.folder())?;
+fn store(folder: &StateDir, list: &[PathBuf]) -> Result<(), StateError> {
     // A path that is not UTF-8 cannot stand in JSON; its Sessions are found from inside it.
     let list: Vec<&str> = list.iter().filter_map(|path| path.to_str()).collect();
     let text = json!({ "version": 1, "workspaces": list }).to_string();
-    let temporary = home.folder().join(format!(".workspaces.{:08x}", fastrand::u32(..)));
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let stored =
-        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, home.workspaces()));
-    if stored.is_err() {
-        fs::remove_file(&temporary).ok();
-    }
-    stored
+    folder.replace(Home::WORKSPACES, text.as_bytes(), Durability::Lazy)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -102,8 +102,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::new(folder.path().join("home"));
         let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
-        fs::create_dir_all(paths::sessions(&one)).unwrap();
-        fs::create_dir_all(paths::sessions(&two)).unwrap();
+        fs::create_dir_all(state::StateRoot::in_workspace(&one).sessions().path()).unwrap();
+        fs::create_dir_all(state::StateRoot::in_workspace(&two).sessions().path()).unwrap();
         for workspace in [&one, &two, &one] {
             remember(&home, workspace);
         }

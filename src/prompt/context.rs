@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bounds::WriteGlobs;
 use crate::event::PermissionMode;
+use crate::files::read_regular;
 use crate::role::Role;
 use crate::workspace::Workspace;
 
@@ -125,9 +126,7 @@ pub fn git_branch(workspace: &Path) -> Option<String> {
 }
 
 fn small_text(path: &Path) -> Option<String> {
-    let is_small =
-        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= HEAD_LIMIT);
-    is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
+    String::from_utf8(read_regular(path, HEAD_LIMIT).ok()?).ok()
 }
 
 /// A branch is named by whoever made the repository: no line breaks, nothing invisible, no essay.

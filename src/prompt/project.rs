@@ -9,9 +9,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::files::open_regular;
 use crate::secret::Secrets;
 use crate::tool::is_hidden;
-use crate::workspace::project_folders;
+use crate::workspace::{Workspace, WorkspaceError, project_folders};
 
 /// The name of the files.
 const NAME: &str = "AGENTS.md";
@@ -107,30 +108,18 @@ fn read(
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return None;
     }
-    let real = match fs::canonicalize(path) {
-        Ok(real) => real,
-        Err(error) => {
-            notice(&error.to_string());
-            return None;
-        }
+    let file = match root {
+        Some(root) => open_within(path, root),
+        None => open_regular(path).map_err(|error| error.to_string()),
     };
-    let leads_out = root
-        .and_then(|root| fs::canonicalize(root).ok())
-        .is_some_and(|root| !real.starts_with(root));
-    if leads_out {
-        notice("it is a link that leads out of the project");
-        return None;
-    }
-    // A pipe or device would block or never end.
-    if !real.is_file() {
-        notice("it is not a regular file");
-        return None;
-    }
     let mut bytes = Vec::new();
     let enough = limit as u64 + MARGIN;
-    let taken = fs::File::open(&real).and_then(|file| file.take(enough).read_to_end(&mut bytes));
-    if let Err(error) = taken {
-        notice(&error.to_string());
+    let taken = file.and_then(|file| {
+        let taken = file.take(enough).read_to_end(&mut bytes);
+        taken.map_err(|error| error.to_string())
+    });
+    if let Err(reason) = taken {
+        notice(&reason);
         return None;
     }
     if bytes.contains(&0) {
@@ -138,6 +127,16 @@ fn read(
         return None;
     }
     Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Opens a file of the project; a link may lead to another file of it, and to nothing else.
+fn open_within(path: &Path, root: &Path) -> Result<fs::File, String> {
+    let opened = Workspace::open(root).and_then(|space| space.open_file(path));
+    opened.map(|open| open.file).map_err(|error| match error {
+        WorkspaceError::Outside { .. } => "it is a link that leads out of the project".to_owned(),
+        WorkspaceError::NotRegular { .. } => "it is not a regular file".to_owned(),
+        other => other.to_string(),
+    })
 }
 
 /// Removes what cannot be seen, and reports it with line and code point.

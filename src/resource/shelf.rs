@@ -17,6 +17,7 @@ use super::sniff::{Image, Nature};
 use super::store::{Lost, Store};
 use super::{IMAGES_SUM, INLINED, INLINED_SUM, MOST_IMAGES, plain_name};
 use crate::event::{Canonical, Descriptor, Extra};
+use crate::files::StateFolder;
 use crate::history::History;
 use crate::secret::Secrets;
 
@@ -54,7 +55,7 @@ pub enum Showing {
 
 impl Shelf {
     /// The shelf of the Session with this folder.
-    pub fn new(session_folder: PathBuf) -> Self {
+    pub fn new(session_folder: &StateFolder) -> Self {
         let (store, state) = (Store::new(session_folder), Mutex::default());
         Self(Arc::new(Inner { store, state }))
     }

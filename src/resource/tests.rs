@@ -135,7 +135,7 @@ impl Desk {
         path
     }
     fn shelf(&self) -> Shelf {
-        Shelf::new(self.folder.path().join("session"))
+        Shelf::new(&crate::files::StateFolder::root(self.folder.path()).join("session"))
     }
     fn stored(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.folder.path().join("session/resources")).unwrap();

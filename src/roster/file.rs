@@ -13,7 +13,6 @@
 //! tools = ["read", "grep", "glob", "list", "write"]
 //! ```
 
-use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -22,8 +21,7 @@ use toml::Spanned;
 use super::{Entry, Origin};
 use crate::event::PermissionMode;
 use crate::role::{Custom, strictest};
-use crate::skill::{Flaw, checked_name, sha256};
-use crate::workspace::Workspace;
+use crate::skill::{Flaw, checked_name, fenced, sha256};
 
 /// The largest file, in bytes.
 const LARGEST: u64 = 64 * 1024;
@@ -63,7 +61,8 @@ pub fn read(path: &Path, origin: Origin, fence: Option<&Path>) -> Result<Entry, 
     if path.file_name().is_some_and(|name| name.to_str().is_none()) {
         return Err(whole("its name is not UTF-8".to_owned()));
     }
-    let bytes = content(path, fence).map_err(whole)?;
+    let read = fenced(path, fence, LARGEST);
+    let (bytes, _) = read.map_err(|flaw| Flaw { path: path.to_owned(), ..flaw })?;
     let line_of =
         |place: usize| 1 + memchr::memchr_iter(b'\n', &bytes[..place.min(bytes.len())]).count();
     let at = |place: usize, message: String| Flaw {
@@ -150,27 +149,6 @@ pub fn read(path: &Path, origin: Origin, fence: Option<&Path>) -> Result<Entry, 
         written: Written { name, instructions, ceiling, custom },
         odd,
     })
-}
-
-fn content(path: &Path, fence: Option<&Path>) -> Result<Vec<u8>, String> {
-    // The user's own file may be a link to anywhere.
-    let real = match fence {
-        Some(_) => path.to_owned(),
-        None => path.canonicalize().map_err(|error| error.to_string())?,
-    };
-    let folder = real.parent().unwrap_or(Path::new("/"));
-    let space = Workspace::open(folder).map_err(|error| error.to_string())?;
-    if fence.is_some_and(|fence| !space.root().starts_with(fence)) {
-        return Err("its folder is a link that leads out of the project".to_owned());
-    }
-    let name = Path::new(real.file_name().unwrap_or_default());
-    let open = space.open_file(name).map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    open.file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(format!("it is larger than {LARGEST} bytes"));
-    }
-    Ok(bytes)
 }
 
 fn shown(text: &str) -> String {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
 use crate::role::Role;
-use crate::skill::{Flaw, Places, at_most};
+use crate::skill::{Flaw, Places, at_most, entries};
 use crate::trust::Trust;
 use crate::workspace::project_folders;
 pub use file::Written;
@@ -189,8 +189,8 @@ impl Roster {
         let mut words = None;
         let mut all: Vec<(usize, Entry)> = Vec::new();
         for (rank, (origin, root, needs_trust)) in self.roots.iter().enumerate() {
-            for path in files(root, &mut listed.broken) {
-                let fence = self.fence.as_deref().filter(|_| *origin == Origin::Repo);
+            let fence = self.fence.as_deref().filter(|_| *origin == Origin::Repo);
+            for path in files(root, fence, &mut listed.broken) {
                 match file::read(&path, *origin, fence) {
                     Err(flaw) => listed.broken.push(flaw),
                     Ok(mut entry) => {
@@ -237,7 +237,8 @@ impl Roster {
 /// Looks at one file, or at all files of a folder, wherever they are.
 pub fn examine(path: &Path) -> Listed {
     let mut listed = Listed::default();
-    let paths = if path.is_dir() { files(path, &mut listed.broken) } else { vec![path.to_owned()] };
+    let paths =
+        if path.is_dir() { files(path, None, &mut listed.broken) } else { vec![path.to_owned()] };
     for path in paths {
         match file::read(&path, Origin::Pixir, None) {
             Ok(entry) => listed.entries.push(entry),
@@ -248,15 +249,12 @@ pub fn examine(path: &Path) -> Listed {
     listed
 }
 
-fn files(root: &Path, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
-    let entries = match std::fs::read_dir(root) {
-        Ok(entries) => entries,
-        Err(error) => {
-            let absent = [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory];
-            if !absent.contains(&error.kind()) {
-                let message = error.to_string();
-                broken.push(Flaw { path: root.to_owned(), line: None, message });
-            }
+fn files(root: &Path, fence: Option<&Path>, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
+    let entries = match entries(root, fence) {
+        Ok(Some(entries)) => entries,
+        Ok(None) => return Vec::new(),
+        Err(flaw) => {
+            broken.push(flaw);
             return Vec::new();
         }
     };

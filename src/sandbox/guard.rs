@@ -5,6 +5,7 @@
 //! side by side are all held to that, so that none can pass its change off as the state that another
 //! one found. A file whose identity, size and times are the same has not changed: the kernel sets
 //! the change time itself. Only the others are read.
+#![expect(clippy::disallowed_methods, reason = "copies in the private folder of a command")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

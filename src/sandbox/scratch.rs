@@ -2,6 +2,7 @@
 //!
 //! Its owner holds a lock on it. The kernel drops the lock when the owner dies, so whoever comes
 //! next can tell what is left over and take it away.
+#![expect(clippy::disallowed_methods, reason = "the private folder of a command")]
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Permissions};

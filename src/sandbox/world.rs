@@ -4,6 +4,7 @@
 //! Landlock does not look at: modes, owners and times of files outside. Temp folders, `/run` and
 //! secrets are covered, and other folders are seen without the sockets in them (`views`). Built by
 //! the supervisor while it still has the right to.
+#![expect(clippy::disallowed_methods, reason = "the file system that a command sees")]
 
 use std::fs;
 use std::io;

@@ -92,7 +92,7 @@ impl Actor {
         if self.manners.durability != Durability::None
             && let Some(folder) = self.log.take_newborn()
         {
-            self.naming = Some(disk::work(move || folder.sync()));
+            self.naming = Some(disk::work(move || folder.sync().map_err(LogError::writing)));
         }
     }
 
@@ -280,6 +280,7 @@ impl Actor {
         let context = TurnContext {
             session: Session {
                 id: self.log.id().clone(),
+                folder: self.log.folder().clone(),
                 path: self.log.path().to_owned(),
                 inbox,
                 bus: self.bus.clone(),

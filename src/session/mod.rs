@@ -33,6 +33,7 @@ use crate::history::History;
 use crate::id::{CallId, SessionId};
 use crate::log::{Archive, Log, LogError, Opened};
 use crate::secret::Secrets;
+use crate::state::{SessionFolder, StateRoot};
 use actor::Actor;
 use inbox::{Inbox, Missed, Reply, TurnId};
 
@@ -56,6 +57,7 @@ pub struct Manners {
 #[derive(Debug, Clone)]
 pub struct Session {
     id: SessionId,
+    folder: SessionFolder,
     path: PathBuf,
     inbox: mpsc::Sender<Inbox>,
     bus: Bus,
@@ -64,23 +66,23 @@ pub struct Session {
 impl Session {
     /// Makes a new Session whose Log begins with `first`.
     pub fn create(
-        workspace: &Path,
+        root: impl Into<StateRoot>,
         id: &SessionId,
         first: Canonical,
         manners: Manners,
     ) -> Result<Self, SessionError> {
-        let mut log = Log::create(workspace, id)?;
+        let mut log = Log::create(root, id)?;
         log.append(first)?;
         Ok(Self::spawn(log, manners))
     }
 
     /// Opens an existing Session, closing what the death of its last process left open.
     pub fn open(
-        workspace: &Path,
+        root: impl Into<StateRoot>,
         id: &SessionId,
         manners: Manners,
     ) -> Result<(Self, Opened), SessionError> {
-        let (mut log, opened) = Log::open(workspace, id)?;
+        let (mut log, opened) = Log::open(root, id)?;
         actor::close_cut_turn(&mut log)?;
         Ok((Self::spawn(log, manners), opened))
     }
@@ -88,7 +90,8 @@ impl Session {
     fn spawn(log: Log, manners: Manners) -> Self {
         let (inbox, messages) = mpsc::channel(INBOX);
         let bus = Bus::new(log.id().clone(), log.next_seq());
-        let session = Self { id: log.id().clone(), path: log.path().to_owned(), inbox, bus };
+        let (id, folder) = (log.id().clone(), log.folder().clone());
+        let session = Self { id, folder, path: log.path().to_owned(), inbox, bus };
         let actor = Actor::new(log, session.bus.clone(), manners, session.inbox.downgrade());
         // The actor owns itself: it ends when the last handle is gone, and nobody needs its result.
         tokio::spawn(actor.run(messages));
@@ -98,6 +101,16 @@ impl Session {
     /// The Session's id.
     pub fn id(&self) -> &SessionId {
         &self.id
+    }
+
+    /// The state that its Log is a part of.
+    pub fn state_root(&self) -> &StateRoot {
+        self.folder.root()
+    }
+
+    /// The folder beside its Log.
+    pub fn folder(&self) -> &SessionFolder {
+        &self.folder
     }
 
     /// Where its Log is.

@@ -11,6 +11,7 @@ use super::{Manners, Session, SessionError};
 use crate::event::{Canonical, WeakBus};
 use crate::id::SessionId;
 use crate::log::{LogError, Opened};
+use crate::state::{SessionFolder, StateRoot};
 
 /// How long a Session of this process that is just closing may still hold its lock.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
@@ -24,6 +25,7 @@ pub struct Sessions {
 #[derive(Debug)]
 struct Weak {
     id: SessionId,
+    folder: SessionFolder,
     path: PathBuf,
     inbox: mpsc::WeakSender<Inbox>,
     bus: WeakBus,
@@ -33,7 +35,8 @@ impl Weak {
     fn upgrade(&self) -> Option<Session> {
         let inbox = self.inbox.upgrade()?;
         let bus = self.bus.upgrade()?;
-        Some(Session { id: self.id.clone(), path: self.path.clone(), inbox, bus })
+        let (id, folder) = (self.id.clone(), self.folder.clone());
+        Some(Session { id, folder, path: self.path.clone(), inbox, bus })
     }
 }
 
@@ -41,12 +44,12 @@ impl Sessions {
     /// Makes a new Session and remembers it.
     pub fn create(
         &self,
-        workspace: &Path,
+        root: impl Into<StateRoot>,
         id: &SessionId,
         first: Canonical,
         manners: Manners,
     ) -> Result<Session, SessionError> {
-        let session = Session::create(workspace, id, first, manners)?;
+        let session = Session::create(root, id, first, manners)?;
         self.remember(&session);
         Ok(session)
     }
@@ -54,17 +57,18 @@ impl Sessions {
     /// Attaches to a live Session of this process, or opens its Log.
     pub async fn open(
         &self,
-        workspace: &Path,
+        root: impl Into<StateRoot>,
         id: &SessionId,
         manners: Manners,
     ) -> Result<(Session, Opened), SessionError> {
-        let path = crate::paths::log(workspace, id);
+        let root = root.into();
+        let path = root.log(id);
         let deadline = tokio::time::Instant::now() + CLOSING;
         loop {
             if let Some(session) = self.find(&path) {
                 return Ok((session, Opened::default()));
             }
-            match Session::open(workspace, id, manners.clone()) {
+            match Session::open(&root, id, manners.clone()) {
                 Ok((session, opened)) => {
                     self.remember(&session);
                     return Ok((session, opened));
@@ -91,6 +95,7 @@ impl Sessions {
     pub fn remember(&self, session: &Session) {
         let weak = Weak {
             id: session.id.clone(),
+            folder: session.folder.clone(),
             path: session.path.clone(),
             inbox: session.inbox.downgrade(),
             bus: session.bus.downgrade(),

@@ -198,11 +198,11 @@ fn is_trusted(words: &[Word], skill: &Skill) -> bool {
 
 /// The folders in a root, sorted by name.
 fn folders(root: &Root, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
-    let entries = match fs::read_dir(&root.path) {
-        Ok(entries) => entries,
-        Err(error) if is_absent(&error) => return Vec::new(),
-        Err(error) => {
-            broken.push(Flaw::whole(error.to_string()).in_file(&root.path));
+    let entries = match entries(&root.path, root.fence.as_deref()) {
+        Ok(Some(entries)) => entries,
+        Ok(None) => return Vec::new(),
+        Err(flaw) => {
+            broken.push(flaw);
             return Vec::new();
         }
     };
@@ -227,7 +227,7 @@ pub fn at_most(
     paths
 }
 
-pub fn is_absent(error: &io::Error) -> bool {
+fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
@@ -248,7 +248,7 @@ fn print(stat: &Stat) -> Print {
 fn read(folder: &Path, path: &Path, root: &Root) -> Result<Skill, Flaw> {
     let space = Workspace::open(folder).map_err(|error| Flaw::whole(error.to_string()))?;
     let real = space.root().to_owned();
-    root.refuse_way_out(&real)?;
+    refuse_way_out(&real, root.fence.as_deref())?;
     let bytes = content(&space, Path::new(MAIN_FILE), LARGEST)?;
     let text = text_of(&bytes)?;
     let Some(name) = folder.file_name().unwrap_or_default().to_str() else {
@@ -268,6 +268,47 @@ fn read(folder: &Path, path: &Path, root: &Root) -> Result<Skill, Flaw> {
         is_trusted: false,
         odd,
     })
+}
+
+/// The bytes of a file that was written for a model, and its folder, links resolved. A project's own
+/// (`fence` is its root) never leads out of its folder, nor its folder out of the project; the
+/// user's own may be a link to anywhere.
+pub fn fenced(path: &Path, fence: Option<&Path>, largest: u64) -> Result<(Vec<u8>, PathBuf), Flaw> {
+    let real = match fence {
+        Some(_) => path.to_owned(),
+        None => path.canonicalize().map_err(|error| Flaw::whole(error.to_string()))?,
+    };
+    let folder = real.parent().unwrap_or(Path::new("/"));
+    let space = Workspace::open(folder).map_err(|error| Flaw::whole(error.to_string()))?;
+    refuse_way_out(space.root(), fence)?;
+    let bytes = content(&space, real.file_name().unwrap_or_default().as_ref(), largest)?;
+    Ok((bytes, space.root().to_owned()))
+}
+
+/// Refuses a folder to which a link led, if it should have stayed in the project.
+pub fn refuse_way_out(real: &Path, fence: Option<&Path>) -> Result<(), Flaw> {
+    let fence = fence.and_then(|fence| fence.canonicalize().ok());
+    if fence.is_some_and(|fence| !real.starts_with(fence)) {
+        return Err(Flaw::whole("its folder is a link that leads out of the project"));
+    }
+    Ok(())
+}
+
+/// The entries of a folder of files that were written for a model, if it is there; one of a project
+/// that is a link out of it is not listed.
+pub fn entries(folder: &Path, fence: Option<&Path>) -> Result<Option<fs::ReadDir>, Flaw> {
+    let failed = |error: io::Error| {
+        if is_absent(&error) {
+            Ok(None)
+        } else {
+            Err(Flaw::whole(error.to_string()).in_file(folder))
+        }
+    };
+    match folder.canonicalize() {
+        Ok(real) => refuse_way_out(&real, fence).map_err(|flaw| flaw.in_file(folder))?,
+        Err(error) => return failed(error),
+    }
+    fs::read_dir(folder).map(Some).or_else(failed)
 }
 
 /// The bytes of a regular file beneath a folder, if they are not too many.

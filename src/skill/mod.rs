@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 pub use allowed::AllowedTools;
 pub use expand::{Expanded, Named};
-pub use find::{Found, at_most, examine};
+pub use find::{Found, at_most, entries, examine, fenced};
 pub use front::{Front, checked_name};
 pub use mention::mentions;
 pub use package::View;
@@ -181,15 +181,6 @@ impl Root {
     fn is_strange(&self, real: &Path) -> bool {
         let in_reach = |workspace: &PathBuf| real.starts_with(workspace);
         self.needs_trust || self.workspace.as_ref().is_some_and(in_reach)
-    }
-
-    /// Refuses a folder to which a link led, if it should have stayed in the project.
-    fn refuse_way_out(&self, real: &Path) -> Result<(), Flaw> {
-        let fence = self.fence.as_deref().and_then(|fence| fence.canonicalize().ok());
-        if fence.is_some_and(|fence| !real.starts_with(fence)) {
-            return Err(Flaw::whole("its folder is a link that leads out of the project"));
-        }
-        Ok(())
     }
 }
 

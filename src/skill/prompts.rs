@@ -6,12 +6,11 @@
 
 use std::path::PathBuf;
 
-use super::find::{at_most, content, is_absent, text_of};
+use super::find::{at_most, entries, fenced, text_of};
 use super::front::{checked_name, split};
 use super::mention::name_length;
 use super::{Flaw, Root, Scope, sha256, yaml};
 use crate::trust::Trust;
-use crate::workspace::Workspace;
 
 /// The largest prompt, in bytes.
 const LARGEST: u64 = 64 * 1024;
@@ -125,11 +124,11 @@ pub(super) fn look(roots: &[Root], trust: &Trust) -> PromptsFound {
     let mut said = None;
     let mut all: Vec<(usize, Prompt)> = Vec::new();
     for (rank, root) in roots.iter().enumerate() {
-        let entries = match std::fs::read_dir(&root.path) {
-            Ok(entries) => entries,
-            Err(error) if is_absent(&error) => continue,
-            Err(error) => {
-                found.broken.push(Flaw::whole(error.to_string()).in_file(&root.path));
+        let entries = match entries(&root.path, root.fence.as_deref()) {
+            Ok(Some(entries)) => entries,
+            Ok(None) => continue,
+            Err(flaw) => {
+                found.broken.push(flaw);
                 continue;
             }
         };
@@ -161,16 +160,7 @@ pub(super) fn look(roots: &[Root], trust: &Trust) -> PromptsFound {
 fn read(path: &std::path::Path, root: &Root) -> Result<Prompt, Flaw> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = checked_name(&name, 1)?;
-    let whole = |error: String| Flaw::whole(error);
-    // The user's own may be a link to anywhere, a project's stays where it is.
-    let real = match &root.fence {
-        Some(_) => path.to_owned(),
-        None => path.canonicalize().map_err(|error| whole(error.to_string()))?,
-    };
-    let folder = real.parent().unwrap_or(&real);
-    let space = Workspace::open(folder).map_err(|error| whole(error.to_string()))?;
-    root.refuse_way_out(space.root())?;
-    let bytes = content(&space, real.file_name().unwrap_or_default().as_ref(), LARGEST)?;
+    let (bytes, folder) = fenced(path, root.fence.as_deref(), LARGEST)?;
     let text = text_of(&bytes)?;
     let (head, body) = split(text)?;
     let head = head.map(yaml::parse).transpose().map_err(Flaw::one_line_down)?;
@@ -187,7 +177,7 @@ fn read(path: &std::path::Path, root: &Root) -> Result<Prompt, Flaw> {
         scope: root.scope,
         path: path.to_owned(),
         digest: sha256(&bytes),
-        is_strange: root.is_strange(space.root()),
+        is_strange: root.is_strange(&folder),
         is_trusted: false,
         body: body.to_owned(),
     })

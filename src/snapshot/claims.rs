@@ -2,12 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
+
+use rustix::fs::FileType;
 
 use super::delta::ManifestDelta;
 use super::line::{Line, Seen};
-use super::record::Record;
+use super::record::{FOLDER, Record};
 use super::{Hash, Manifest, RawPath, Store};
+use crate::files::StateEntry;
+use crate::id::SessionId;
+use crate::state::SessionFolder;
 
 /// How much older than the clock the time of a file may be.
 const TICK: Duration = Duration::from_secs(1);
@@ -29,7 +34,7 @@ struct Claim {
 impl OtherSessions {
     /// Reads what the other Sessions beside this one did since the first survey of these Records, in
     /// the same Workspace. What cannot be read claims nothing.
-    pub fn read(session_folder: &Path, records: &[Record], store: &Store) -> Self {
+    pub fn read(session_folder: &SessionFolder, records: &[Record], store: &Store) -> Self {
         let mut others = Self::default();
         let own: Vec<&Line> = records.iter().filter_map(Record::began).collect();
         let surveys = records.iter().flat_map(|record| &record.lines);
@@ -130,23 +135,25 @@ fn is_same_place(own: &Line, other: &Line) -> bool {
 }
 
 /// The folders of the other Sessions whose Logs lie beside this one's.
-fn folders_beside(session_folder: &Path) -> Vec<PathBuf> {
-    let all = session_folder.parent().and_then(|all| std::fs::read_dir(all).ok());
-    let folders = all.into_iter().flatten().filter_map(Result::ok);
-    let folders = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.map(|entry| entry.path()).filter(|folder| folder != session_folder).collect()
+fn folders_beside(session_folder: &SessionFolder) -> Vec<SessionFolder> {
+    let all = session_folder.root().sessions().open().ok().flatten();
+    let entries = all.and_then(|all| all.entries().ok()).unwrap_or_default();
+    let id_of = |entry: StateEntry| SessionId::parse(entry.name.to_str()?).ok();
+    let ids = entries.into_iter().filter(|entry| entry.kind == FileType::Directory);
+    let others = ids.filter_map(id_of).filter(|id| id != session_folder.id());
+    others.map(|id| session_folder.root().session_folder(&id)).collect()
 }
 
 /// The Turns of a Session whose Records were written to since then.
-fn turns_since(folder: &Path, since: u64) -> Vec<u64> {
+fn turns_since(folder: &SessionFolder, since: u64) -> Vec<u64> {
     let since = Duration::from_nanos(since).saturating_sub(TICK);
-    let entries = std::fs::read_dir(folder.join("snapshots")).into_iter().flatten();
-    let turn_of = |entry: std::fs::DirEntry| {
-        let name = entry.file_name();
-        let turn = name.to_str()?.strip_suffix(".ndjson")?.parse().ok()?;
-        let stat = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        let written = stat.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-        (written >= since).then_some(turn)
+    let records = folder.join(FOLDER).open().ok().flatten();
+    let entries = records.and_then(|records| records.entries().ok()).unwrap_or_default();
+    let turn_of = |entry: StateEntry| {
+        let turn = entry.name.to_str()?.strip_suffix(".ndjson")?.parse().ok()?;
+        let (seconds, nanoseconds) = entry.modified;
+        let written = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
+        (entry.kind == FileType::RegularFile && written >= since).then_some(turn)
     };
-    entries.filter_map(Result::ok).filter_map(turn_of).collect()
+    entries.into_iter().filter_map(turn_of).collect()
 }

@@ -1,9 +1,7 @@
 //! The Record of a Turn: what it found and what it left, in lines beside the Log.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +10,14 @@ use super::delta::ManifestDelta;
 use super::line::{Line, Seen, When};
 use super::survey::{self, Limits, Refused, Survey};
 use super::{Hash, Manifest, RawPath, State, Store};
+use crate::files::Durability;
+use crate::state::SessionFolder;
 use crate::workspace::Workspace;
+
+/// The folder of Records beside a Log.
+pub(super) const FOLDER: &str = "snapshots";
+/// The largest Record that is read.
+const LARGEST: u64 = 256 << 20;
 
 /// What is known of one Turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,11 +29,10 @@ pub struct Record {
 
 impl Record {
     /// Reads the Record of a Turn; one without changes has none. A line cut by a crash ends it.
-    pub fn read(session_folder: &Path, turn: u64) -> io::Result<Self> {
-        let text = match std::fs::read(place(session_folder, turn)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            other => other?,
-        };
+    pub fn read(session_folder: &SessionFolder, turn: u64) -> io::Result<Self> {
+        let folder = session_folder.join(FOLDER).open()?;
+        let text = folder.map(|folder| folder.read(name(turn), LARGEST)).transpose()?;
+        let text = text.flatten().unwrap_or_default();
         let lines =
             text.split(|byte| *byte == b'\n').map_while(|line| serde_json::from_slice(line).ok());
         Ok(Self { turn, lines: lines.collect() })
@@ -89,7 +93,11 @@ impl Record {
 
     /// A Turn goes on with commands that belong to it and come behind its end: until it is closed again
     /// it counts as cut off.
-    pub fn reopen(session_folder: &Path, turn: u64, survey: &Survey<'_>) -> io::Result<Self> {
+    pub fn reopen(
+        session_folder: &SessionFolder,
+        turn: u64,
+        survey: &Survey<'_>,
+    ) -> io::Result<Self> {
         let mut record = Self::read(session_folder, turn)?;
         record.lines.retain(|line| *line != Line::Ended);
         if record.lines.is_empty() {
@@ -102,7 +110,7 @@ impl Record {
 
     /// Gives a Turn that was cut off the last survey that it never had, so that what is taken back
     /// now can be brought back.
-    pub fn close(&mut self, session_folder: &Path, survey: &Survey<'_>) -> io::Result<()> {
+    pub fn close(&mut self, session_folder: &SessionFolder, survey: &Survey<'_>) -> io::Result<()> {
         if self.lines.contains(&Line::Ended) {
             return Ok(());
         }
@@ -131,25 +139,20 @@ impl Record {
     }
 
     /// Writes it anew: the crash may have left half a line, and nothing counts behind one.
-    fn write(&self, session_folder: &Path) -> io::Result<()> {
+    fn write(&self, session_folder: &SessionFolder) -> io::Result<()> {
         let mut text = Vec::new();
         for line in &self.lines {
             serde_json::to_writer(&mut text, line)?;
             text.push(b'\n');
         }
-        let place = place(session_folder, self.turn);
-        let folder = place.parent().unwrap_or(session_folder);
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let draft = place.with_extension("new");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(&draft)?.write_all(&text)?;
-        std::fs::rename(draft, place)
+        let folder = session_folder.join(FOLDER).create()?;
+        Ok(folder.replace(name(self.turn), &text, Durability::Lazy)?)
     }
 }
 
-fn place(session_folder: &Path, turn: u64) -> PathBuf {
-    session_folder.join("snapshots").join(format!("{turn}.ndjson"))
+/// The file name of a Turn's Record.
+fn name(turn: u64) -> String {
+    format!("{turn}.ndjson")
 }
 
 /// Follows the Turns of one Session; cheap to clone.
@@ -161,7 +164,7 @@ struct Shared {
     workspace: Workspace,
     store: Store,
     limits: Limits,
-    session_folder: PathBuf,
+    session_folder: SessionFolder,
     /// Held during a survey: one after another, each differs from the one before.
     surveying: Mutex<()>,
     state: Mutex<Following>,
@@ -206,7 +209,7 @@ impl Drop for RunningCommand {
 
 impl Tracker {
     /// Follows a Session that has this folder.
-    pub fn new(workspace: Workspace, session_folder: PathBuf, limits: Limits) -> Self {
+    pub fn new(workspace: Workspace, session_folder: SessionFolder, limits: Limits) -> Self {
         let store = Store::beside(&session_folder);
         let (surveying, state) = (Mutex::default(), Mutex::default());
         Self(Arc::new(Shared { workspace, store, limits, session_folder, surveying, state }))
@@ -372,18 +375,15 @@ impl Tracker {
             Err(Refused::Keep { source, .. }) => return Err(source),
             Err(refused) => return Ok(Some(refused.to_string())),
         };
-        let (seen, known) = match known.filter(|_| !is_first) {
-            Some(known) => {
-                let delta = ManifestDelta::between(&known.manifest, &manifest, &named);
-                (Seen::Changed(delta), known.followed_by(manifest))
-            }
-            None => {
-                let same = self.following().last.clone();
-                let same = same.and_then(|same| same.kept_as(&manifest, store));
-                let known = same.map_or_else(|| Known::keep(manifest, store), Ok)?;
-                let (hash, _) = known.kept.unwrap_or((Hash([0; 32]), 0));
-                (Seen::All(hash), known)
-            }
+        let (seen, known) = if let Some(known) = known.filter(|_| !is_first) {
+            let delta = ManifestDelta::between(&known.manifest, &manifest, &named);
+            (Seen::Changed(delta), known.followed_by(manifest))
+        } else {
+            let same = self.following().last.clone();
+            let same = same.and_then(|same| same.kept_as(&manifest, store));
+            let known = same.map_or_else(|| Known::keep(manifest, store), Ok)?;
+            let (hash, _) = known.kept.unwrap_or((Hash([0; 32]), 0));
+            (Seen::All(hash), known)
         };
         {
             let mut following = self.following();
@@ -413,12 +413,14 @@ impl Tracker {
     }
 
     fn note(&self, turn: u64, line: &Line) -> io::Result<()> {
-        let place = place(&self.0.session_folder, turn);
-        let folder = place.parent().unwrap_or(&self.0.session_folder);
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        OpenOptions::new().append(true).create(true).mode(0o600).open(place)?.write_all(&text)
+        let folder = self.0.session_folder.join(FOLDER).create()?;
+        let mut file = match folder.open_append(name(turn))? {
+            Some(file) => file,
+            None => folder.create_new(name(turn))?,
+        };
+        file.write_all(&text)
     }
 
     /// Notes a line, behind the one that every Record begins with.
@@ -461,8 +463,8 @@ impl Known {
     }
 }
 
-fn began(workspace: &Workspace, session_folder: &Path, turn: u64) -> Line {
-    let session = session_folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+fn began(workspace: &Workspace, session_folder: &SessionFolder, turn: u64) -> Line {
+    let session = session_folder.id().to_string();
     Line::Began { workspace: RawPath(workspace.root().to_owned()), session, turn }
 }
 
@@ -499,13 +501,11 @@ fn looked(when: When, survey: &Survey<'_>, touched: &[PathBuf]) -> io::Result<Li
 /// Keeps a Manifest, also for whoever surveys next.
 fn keep_as_last(manifest: &Manifest, store: &Store) -> io::Result<(Hash, u64)> {
     let (hash, length) = manifest.keep(store)?;
-    std::fs::write(store.folder().join("last"), hash.to_string())?;
+    store.set_last(&hash)?;
     Ok((hash, length))
 }
 
 /// The Manifest of whoever surveyed this Workspace last; a cache like any other.
 pub fn last_manifest(store: &Store) -> Option<Manifest> {
-    let hash = std::fs::read_to_string(store.folder().join("last")).ok()?;
-    let hash: Hash = serde_json::from_value(hash.into()).ok()?;
-    Manifest::kept(&hash, store).ok()
+    Manifest::kept(&store.last()?, store).ok()
 }

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use super::record::Record;
 use super::restore::Here;
 use super::*;
+use crate::id::SessionId;
+use crate::state::{SessionFolder, StateRoot};
 use crate::workspace::Workspace;
 
 struct Yard {
@@ -23,13 +25,16 @@ struct Yard {
 /// Everything that must be as it was: kind, mode, bytes or target.
 type Picture = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
+fn session_folder(workspace: &Path) -> SessionFolder {
+    StateRoot::in_workspace(workspace).session_folder(&SessionId::parse("s").unwrap())
+}
+
 impl Yard {
     fn new(seed: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(".gitignore"), "ignored*\n").unwrap();
         let workspace = Workspace::open(folder.path()).unwrap();
-        let tracker =
-            Tracker::new(workspace.clone(), folder.path().join(".pixir/sessions/s"), limits());
+        let tracker = Tracker::new(workspace.clone(), session_folder(folder.path()), limits());
         Self { folder, workspace, tracker, random: fastrand::Rng::with_seed(seed) }
     }
 
@@ -156,7 +161,7 @@ impl Yard {
     }
 
     fn plan(&self, turns: &[u64], direction: Direction) -> Plan {
-        let folder = self.path(".pixir/sessions/s");
+        let folder = session_folder(self.folder.path());
         let records: Vec<Record> =
             turns.iter().map(|turn| Record::read(&folder, *turn).unwrap()).collect();
         let store = self.store();
@@ -165,7 +170,7 @@ impl Yard {
     }
 
     fn store(&self) -> Store {
-        Store::new(crate::paths::snapshots(self.workspace.root()))
+        Store::new(StateRoot::in_workspace(self.workspace.root()).snapshots())
     }
 
     fn carry_out(&self, plan: Plan) {
@@ -238,7 +243,7 @@ fn what_somebody_else_changed_is_named_and_kept() {
 fn what_is_too_much_is_said() {
     let yard = Yard::new(1);
     let small = Limits { total: 10, ..limits() };
-    let folder = yard.path(".pixir/sessions/s");
+    let folder = session_folder(yard.folder.path());
     let tracker = Tracker::new(yard.workspace.clone(), folder, small);
     fs::write(yard.path("large"), "more than ten bytes").unwrap();
     tracker.begin(1);
@@ -313,7 +318,8 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     for name in ["mine", "by_tool", "by_command", "earlier"] {
         fs::write(yard.path(name), "one\n").unwrap();
     }
-    let folder = yard.path(".pixir/sessions/other");
+    let root = StateRoot::in_workspace(yard.workspace.root());
+    let folder = root.session_folder(&SessionId::parse("other").unwrap());
     let other = Tracker::new(yard.workspace.clone(), folder, limits());
     let write = |yard: &Yard, name: &str| {
         let mode = fs::metadata(yard.path(name)).unwrap().mode();
@@ -338,7 +344,7 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     });
     yard.tracker.end().unwrap();
     other.end().unwrap();
-    let own = yard.path(".pixir/sessions/s");
+    let own = session_folder(yard.workspace.root());
     let record = [Record::read(&own, 1).unwrap()];
     let store = yard.store();
     let others = OtherSessions::read(&own, &record, &store);
@@ -354,7 +360,7 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     // The copy of the Record in a fork claims nothing.
     let fork = yard.path(".pixir/sessions/fork/snapshots");
     fs::create_dir_all(&fork).unwrap();
-    fs::copy(own.join("snapshots/1.ndjson"), fork.join("5.ndjson")).unwrap();
+    fs::copy(own.path().join("snapshots/1.ndjson"), fork.join("5.ndjson")).unwrap();
     let again = OtherSessions::read(&own, &record, &store);
     assert_eq!(Plan::of(&record, Direction::Back, &here, &again).unwrap(), plan);
 }
@@ -383,9 +389,10 @@ fn an_old_record_means_what_it_meant() {
     assert_eq!((plan.changes.len(), &plan.conflicts[..]), (2, &[][..]));
     // Checks that belong to the Turn come behind its end.
     let survey = Survey { workspace: &yard.workspace, store: &store, limits: limits() };
-    let mut record = Record::reopen(&yard.path(".pixir/sessions/s"), 1, &survey).unwrap();
+    let own = session_folder(yard.workspace.root());
+    let mut record = Record::reopen(&own, 1, &survey).unwrap();
     fs::write(yard.path("checked"), "1\n").unwrap();
-    record.close(&yard.path(".pixir/sessions/s"), &survey).unwrap();
+    record.close(&own, &survey).unwrap();
     let plan = yard.plan(&[1], Direction::Back);
     assert_eq!(reasons(&plan), [("checked", Reason::WhileCommandRan)]);
     assert_eq!(plan.changes.len(), 2);

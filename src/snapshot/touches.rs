@@ -86,6 +86,10 @@ enum Interval {
 #[derive(Debug, Default)]
 struct ToolWrite {
     found: Option<State>,
+    #[expect(
+        clippy::option_option,
+        reason = "`None` while it is open; what it left may be nothing"
+    )]
     left: Option<Option<State>>,
 }
 

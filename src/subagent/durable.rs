@@ -1,7 +1,6 @@
 //! Children as their Logs tell of them, for whoever is in another process, or later.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use super::progress::Progress;
@@ -10,6 +9,7 @@ use crate::event::{Canonical, EventKind, SubagentUsage, Timestamp, ToolCall};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Log, LogError};
+use crate::state::StateRoot;
 use crate::tool::first_chars;
 
 /// How deep trees are followed; a Log can be planted, and name itself.
@@ -18,24 +18,24 @@ const DEEPEST: u32 = 8;
 /// The children of a Session. One whose run has no end works if `is_open`, and is detached
 /// otherwise: the next resume of its parent records that.
 pub fn children(
-    workspace: &Path,
+    root: &StateRoot,
     parent: &SessionId,
     is_open: bool,
 ) -> Result<Vec<View>, LogError> {
-    let history = History::from_events(Log::read(workspace, parent)?.events);
+    let history = History::from_events(Log::read(root, parent)?.events);
     let views = Record::all(&history).into_iter().map(|mut record| {
         let mut doing = String::new();
         if record.status.is_over() {
             return View { record, doing, place: 0 };
         }
         if !is_open {
-            record.detach(workspace);
+            record.detach(root);
         }
-        if let Some(seen) = record.child.as_ref().and_then(|child| Seen::of(workspace, child)) {
+        if let Some(seen) = record.child.as_ref().and_then(|child| Seen::of(root, child)) {
             record.elapsed = seen.worked(is_open.then(Timestamp::now).as_ref());
             doing = seen.doing;
         }
-        record.usage = billed(workspace, &record);
+        record.usage = billed(root, &record);
         View { record, doing, place: 0 }
     });
     Ok(views.collect())
@@ -43,21 +43,21 @@ pub fn children(
 
 /// What a run that nobody drives any more used up, and how long it was at work, as far as the Logs of
 /// its child tell. Its record has what earlier runs used.
-pub fn spent(workspace: &Path, record: &Record) -> (SubagentUsage, Duration) {
-    let seen = record.child.as_ref().and_then(|child| Seen::of(workspace, child));
+pub fn spent(root: &StateRoot, record: &Record) -> (SubagentUsage, Duration) {
+    let seen = record.child.as_ref().and_then(|child| Seen::of(root, child));
     let worked = seen.unwrap_or_default().worked(None);
-    (billed(workspace, record).less(&record.usage), worked)
+    (billed(root, record).less(&record.usage), worked)
 }
 
 /// What all runs of a child used up: in the Logs of all its tries, and in those of its own children
 /// that have no end yet. The ends of others are in its Log.
-fn billed(workspace: &Path, record: &Record) -> SubagentUsage {
-    Bills { workspace, known: BTreeMap::new() }.of(record, DEEPEST)
+fn billed(root: &StateRoot, record: &Record) -> SubagentUsage {
+    Bills { root, known: BTreeMap::new() }.of(record, DEEPEST)
 }
 
 /// What Logs came to; each of them is read once, however often it is named.
 struct Bills<'w> {
-    workspace: &'w Path,
+    root: &'w StateRoot,
     known: BTreeMap<SessionId, SubagentUsage>,
 }
 
@@ -78,7 +78,7 @@ impl Bills<'_> {
         }
         // One that names itself has nothing to add.
         self.known.insert(child.clone(), SubagentUsage::default());
-        let seen = Seen::of(self.workspace, child).unwrap_or_default();
+        let seen = Seen::of(self.root, child).unwrap_or_default();
         let mut usage = seen.usage;
         let lost = seen.children.iter().filter(|child| !child.status.is_over());
         for child in lost.filter(|_| depth > 0) {
@@ -102,8 +102,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(workspace: &Path, child: &SessionId) -> Option<Self> {
-        let reading = Log::read(workspace, child).ok()?;
+    fn of(root: &StateRoot, child: &SessionId) -> Option<Self> {
+        let reading = Log::read(root, child).ok()?;
         let (progress, mut seen) = (Progress::default(), Self::default());
         for event in &reading.events {
             progress.hear(event);

@@ -41,7 +41,6 @@ use crate::error::Kind;
 use crate::event::PermissionMode;
 use crate::history::History;
 use crate::id::SessionId;
-use crate::paths;
 use crate::role::{Role, strictest};
 use crate::session::{Session, SessionError};
 use crate::tool::{Commands, Rest, ToolError, Toolbox};
@@ -234,13 +233,13 @@ impl Family {
     /// Opens the Session of a child that does not work.
     pub async fn open(&self, child: &SessionId) -> Result<Session, SessionError> {
         let nursery = &self.subagents.nursery;
-        let logs = crate::paths::holding(self.session.log_path());
+        let logs = self.session.state_root();
         nursery.sessions.open(logs, child, nursery.manners.clone()).await.map(|(own, _)| own)
     }
 
     fn wisher(&self) -> Wisher {
         let base = self.base();
-        let roster = self.subagents.nursery.roster(paths::holding(self.session.log_path()));
+        let roster = self.subagents.nursery.roster(self.session.state_root().workspace());
         Wisher { mode: base.stance.mode(), depth: self.depth, role: base.role, roster }
     }
 
@@ -284,7 +283,7 @@ impl Family {
 
     /// The Workspace of a closed child goes, unless something in it is nowhere else; says that.
     async fn clear(&self, child: &SessionId) -> Option<String> {
-        let logs = paths::holding(self.session.log_path());
+        let logs = self.session.state_root();
         let annexes = &self.subagents.nursery.annexes;
         let annex = annexes.find(logs, child).ok().flatten()?;
         match annexes.close(&annex).await {
@@ -322,7 +321,7 @@ fn bare(settings: &Settings) -> Settings {
 async fn detach(session: &Session, purse: Option<&Purse>) -> Result<Vec<Record>, SessionError> {
     let mut records = Record::all(&session.history().await?);
     for record in records.iter_mut().filter(|record| !record.status.is_over()) {
-        let logs = paths::holding(session.log_path());
+        let logs = session.state_root();
         record.detach(logs);
         record.is_told = false;
         let (usage, worked) = durable::spent(logs, record);

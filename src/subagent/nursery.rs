@@ -18,7 +18,6 @@ use crate::event::{Extra, LOG_VERSION, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::LogError;
-use crate::paths;
 use crate::prompt;
 use crate::resource::{Attachment, Shelf};
 use crate::role::Role;
@@ -27,6 +26,7 @@ use crate::sandbox::Profile;
 use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::skill::Places;
 use crate::snapshot::{Limits, Tracker};
+use crate::state::{SessionFolder, StateRoot};
 use crate::tool::{Background, Commands, ToolError, Toolbox};
 use crate::turn::{Prompt, Settings, Stance};
 use crate::workspace::Workspace;
@@ -64,9 +64,9 @@ pub struct Parentage<'a> {
 }
 
 impl Parentage<'_> {
-    /// The Workspace that holds the Logs of the whole tree, wherever its parts work.
-    fn logs(&self) -> &Path {
-        paths::holding(&self.base.session_folder)
+    /// The state that holds the Logs of the whole tree, wherever its parts work.
+    fn logs(&self) -> &StateRoot {
+        self.base.session_folder.root()
     }
 
     /// Where a new child may write.
@@ -90,9 +90,9 @@ impl<E: Explain> From<&E> for Unborn {
 
 impl Nursery {
     /// The roles of a Workspace.
-    pub fn roster(&self, logs: &Path) -> Roster {
+    pub fn roster(&self, workspace: &Path) -> Roster {
         Roster::new(&Places {
-            workspace: logs.to_owned(),
+            workspace: workspace.to_owned(),
             user: self.user.clone(),
             home: self.config.home.clone(),
         })
@@ -101,7 +101,7 @@ impl Nursery {
     /// The role of a child, as narrow as its parent's. One whose file is gone, or not trusted any
     /// more, is nobody's.
     pub fn role(&self, record: &Record, of: &Parentage<'_>) -> Result<&'static Role, ToolError> {
-        let role = spec::role(&record.role, &self.roster(of.logs()))?;
+        let role = spec::role(&record.role, &self.roster(of.logs().workspace()))?;
         Ok(role.within(of.base.role))
     }
 
@@ -150,7 +150,7 @@ impl Nursery {
             child: id.clone(),
             parent: of.parent.clone(),
             subagent: Some(record.id.clone()),
-            logs: of.logs().to_owned(),
+            logs: of.logs().clone(),
             workspace: of.base.workspace.clone(),
             mode,
         };
@@ -268,8 +268,8 @@ impl Nursery {
         history: &History,
     ) -> Settings {
         let base = of.base;
-        let folder = paths::session_folder(of.logs(), session.id());
-        let resources = Shelf::new(folder.clone()).knowing(history);
+        let folder = of.logs().session_folder(session.id());
+        let resources = Shelf::new(&folder.folder()).knowing(history);
         let background = Background::new(self.config.bash.max_background, history);
         let commands = self.commands.clone();
         let mut tools =
@@ -312,9 +312,9 @@ impl Nursery {
         }
     }
 
-    fn tracker(&self, workspace: &Workspace, folder: &Path) -> Option<Tracker> {
+    fn tracker(&self, workspace: &Workspace, folder: &SessionFolder) -> Option<Tracker> {
         let limits = Limits::of(self.config.undo);
-        let make = || Tracker::new(workspace.clone(), folder.to_owned(), limits);
+        let make = || Tracker::new(workspace.clone(), folder.clone(), limits);
         self.config.undo.enabled.then(make)
     }
 }

@@ -1,6 +1,5 @@
 //! The record of a child: all that is left of one that does not work, and what the Log says of it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,6 +9,7 @@ use crate::event::{Canonical, Extra, PermissionMode, Said, SubagentEvent, Subage
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
+use crate::state::StateRoot;
 use crate::tool::first_chars;
 
 /// How much of a task is kept beside the child's own Log, in characters.
@@ -227,7 +227,7 @@ impl Record {
     }
 
     /// Nobody drives its run any more. What was made of it is its Session, if anything was.
-    pub fn detach(&mut self, logs: &Path) {
+    pub fn detach(&mut self, logs: &StateRoot) {
         // The name may have been somebody else's already: then another one would have been tried.
         let is_made = |id: &SessionId| {
             let first =

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::command::{CommandError, Commands, End, Job};
 use super::confined::{Confined, Needs};
-use super::output::Output;
+use super::output::{Output, SpillFile};
 use crate::bounds::Bounds;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
@@ -28,7 +28,7 @@ pub struct Inquiry<'a> {
     pub profile: Profile,
     pub timeout: Duration,
     /// Where an answer that is far too long goes.
-    pub spill: PathBuf,
+    pub spill: SpillFile,
 }
 
 /// What came back.

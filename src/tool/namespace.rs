@@ -1,4 +1,5 @@
 //! The namespace: a world of processes that ends with its first one.
+#![expect(clippy::disallowed_methods, reason = "files of the kernel")]
 
 use std::cell::Cell;
 use std::fs::File;

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::plain::{Plain, Returns};
 use super::ring::Ring;
 use super::{Signals, ToolContext};
 use crate::disk;
+use crate::files::StateFolder;
 use crate::id::CallId;
 use crate::secret::{Cleaner, Secrets};
 
@@ -25,6 +25,8 @@ const LIVE_LIMIT: usize = 1 << 20;
 const LIVE_CHUNK: usize = 8 * 1024;
 /// How often listeners hear, at most.
 const LIVE_INTERVAL: Duration = Duration::from_millis(25);
+/// The folder of spilled output beside a Log.
+const FOLDER: &str = "output";
 /// How much of one command is kept on disk.
 const SPILL_LIMIT: u64 = 512 << 20;
 
@@ -58,13 +60,13 @@ impl<'a> Output<'a> {
             cleaner: Cleaner::new(secrets),
             collected: HeadTail::new(limit),
             live: Live::new(context.signals.clone(), context.call_id.clone(), secrets),
-            spill: Spill::new(context.session_folder.join("output").join(name), limit),
+            spill: Spill::new(SpillFile::new(context.session_folder.join(FOLDER), name), limit),
             ring: None,
         }
     }
 
     /// Output that nobody listens to.
-    pub fn silent(spill: PathBuf, secrets: &'a Secrets, limit: usize) -> Self {
+    pub fn silent(spill: SpillFile, secrets: &'a Secrets, limit: usize) -> Self {
         let nobody = CallId::new("");
         Self {
             plain: Plain::new(Returns::KeepLast),
@@ -98,7 +100,7 @@ impl<'a> Output<'a> {
     fn tap(&self, cleaned: &[u8]) {
         let Some(ring) = self.ring else { return };
         if let SpillState::Open(_) | SpillState::Full = self.spill.state {
-            ring.spilled(self.spill.path.clone());
+            ring.spilled(self.spill.file.path());
         }
         ring.push(cleaned);
     }
@@ -191,9 +193,47 @@ impl<'a> Live<'a> {
     }
 }
 
+/// Where the whole output of a command goes when it does not fit.
+#[derive(Debug, Clone)]
+pub struct SpillFile {
+    folder: StateFolder,
+    name: String,
+}
+
+impl SpillFile {
+    /// The file with this name in a folder that is made when it is needed.
+    pub fn new(folder: StateFolder, name: String) -> Self {
+        Self { folder, name }
+    }
+
+    /// The file beside a folder that the user's own process made, with another ending.
+    pub fn beside(folder: &Path, ending: &str) -> Self {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let around = folder.parent().unwrap_or(folder);
+        Self { folder: StateFolder::root(around), name: format!("{name}.{ending}") }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
+    }
+
+    /// Makes the file; one of an earlier call with the same name goes first.
+    fn create(&self) -> io::Result<File> {
+        let folder = self.folder.create()?;
+        folder.remove_file(&self.name)?;
+        Ok(folder.create_new(&self.name)?)
+    }
+
+    fn remove(&self) {
+        if let Ok(Some(folder)) = self.folder.open() {
+            folder.remove_file(&self.name).ok();
+        }
+    }
+}
+
 /// The way to disk, taken only by output that does not fit.
 struct Spill {
-    path: PathBuf,
+    file: SpillFile,
     limit: usize,
     state: SpillState,
     written: u64,
@@ -208,12 +248,12 @@ enum SpillState {
 }
 
 impl Spill {
-    fn new(path: PathBuf, limit: usize) -> Self {
-        Self { path, limit, state: SpillState::Small(Vec::new()), written: 0 }
+    fn new(file: SpillFile, limit: usize) -> Self {
+        Self { file, limit, state: SpillState::Small(Vec::new()), written: 0 }
     }
 
     async fn push(&mut self, bytes: &[u8]) {
-        let path = self.path.clone();
+        let place = self.file.clone();
         match std::mem::replace(&mut self.state, SpillState::Full) {
             SpillState::Small(mut held) => {
                 held.extend_from_slice(bytes);
@@ -222,8 +262,8 @@ impl Spill {
                     return;
                 }
                 self.written = held.len() as u64;
-                self.state = on_disk(path, move |path| {
-                    let mut file = create_private(path)?;
+                self.state = on_disk(place, move |place| {
+                    let mut file = place.create()?;
                     file.write_all(&held)?;
                     Ok(file)
                 })
@@ -234,7 +274,7 @@ impl Spill {
                 let fits = bytes[..bytes.len().min(room)].to_vec();
                 self.written += fits.len() as u64;
                 let is_full = fits.len() < bytes.len();
-                self.state = on_disk(path, move |_| file.write_all(&fits).map(|()| file)).await;
+                self.state = on_disk(place, move |_| file.write_all(&fits).map(|()| file)).await;
                 if is_full && matches!(self.state, SpillState::Open(_)) {
                     self.state = SpillState::Full;
                 }
@@ -246,9 +286,9 @@ impl Spill {
     fn finish(self) -> (Option<PathBuf>, Option<String>) {
         match self.state {
             SpillState::Small(_) => (None, None),
-            SpillState::Open(_) => (Some(self.path), None),
+            SpillState::Open(_) => (Some(self.file.path()), None),
             SpillState::Full => {
-                (Some(self.path), Some(format!("only its first {SPILL_LIMIT} bytes")))
+                (Some(self.file.path()), Some(format!("only its first {SPILL_LIMIT} bytes")))
             }
             SpillState::Failed(error) => {
                 (None, Some(format!("the full output could not be kept: {error}")))
@@ -259,28 +299,15 @@ impl Spill {
 
 /// Keeps slow disks away from the runtime's threads. What could not be written whole is no file.
 async fn on_disk(
-    path: PathBuf,
-    work: impl FnOnce(&Path) -> io::Result<File> + Send + 'static,
+    place: SpillFile,
+    work: impl FnOnce(&SpillFile) -> io::Result<File> + Send + 'static,
 ) -> SpillState {
-    let work = move || work(&path).inspect_err(|_| drop(std::fs::remove_file(&path)));
+    let work = move || work(&place).inspect_err(|_| place.remove());
     match disk::work(work).await {
         Ok(Ok(file)) => SpillState::Open(file),
         Ok(Err(error)) => SpillState::Failed(error),
         Err(error) => SpillState::Failed(io::Error::other(error)),
     }
-}
-
-/// Creates a file that only this user can read, in folders that only this user can enter.
-fn create_private(path: &Path) -> io::Result<File> {
-    if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        if !folder.symlink_metadata()?.is_dir() {
-            return Err(io::ErrorKind::NotADirectory.into());
-        }
-    }
-    let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(no_link).open(path)
 }
 
 /// A call id comes from the Provider; only harmless letters of it become a file name.
@@ -297,6 +324,7 @@ mod tests {
     use super::*;
     use crate::event::{Bus, Ephemeral, EventKind, From, Heard};
     use crate::id::SessionId;
+    use crate::state::StateRoot;
     use crate::workspace::Workspace;
 
     /// Pushes chunks and gives the live pieces that a listener heard, and the result.
@@ -315,7 +343,7 @@ mod tests {
             cancel: tokio_util::sync::CancellationToken::new(),
             signals: Signals::to(bus),
             secrets: Arc::default(),
-            session_folder: folder.join("session"),
+            session_folder: StateRoot::in_workspace(folder).session_folder(&SessionId::mint()),
             output_limit: 16 * 1024,
             desk: crate::tool::Desk::default(),
             tracker: None,
@@ -378,7 +406,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("output.txt");
-        let mut spill = Spill::new(path.clone(), 10);
+        let place = SpillFile::new(StateFolder::root(folder.path()), "output.txt".to_owned());
+        let mut spill = Spill::new(place, 10);
         runtime.block_on(spill.push(&[b'x'; 11]));
         assert!(path.exists());
         spill.state = SpillState::Open(File::options().write(true).open("/dev/full").unwrap());

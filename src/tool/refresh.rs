@@ -1,6 +1,7 @@
 //! Refreshing: after each command its supervisor, which may not mount any more, asks the process
 //! outside the namespace to let the next one see what changed outside the Workspace. Nobody looks at
 //! anything in between, so that this need not be waited for at once.
+#![expect(clippy::disallowed_methods, reason = "inherited pipes, not state")]
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::history::History;
 use crate::paths::Home;
 use crate::resource::Shelf;
+use crate::state::StateRoot;
 
 struct Bench {
     folder: TempDir,
@@ -36,7 +37,8 @@ impl Bench {
             cancel: CancellationToken::new(),
             signals: Signals::nowhere(),
             secrets: Arc::default(),
-            session_folder: folder.path().join("session"),
+            session_folder: StateRoot::in_workspace(folder.path())
+                .session_folder(&crate::id::SessionId::mint()),
             output_limit: 16 * 1024,
             confinement: crate::sandbox::Profile::Workspace,
             desk: Desk::default(),
@@ -79,7 +81,7 @@ fn toolbox(folder: &std::path::Path, history: &History) -> Toolbox {
         environment: Vec::new(),
         containment: Containment::Best,
     };
-    let shelf = Shelf::new(folder.join("session"));
+    let shelf = Shelf::new(&crate::files::StateFolder::root(folder).join("session"));
     Toolbox::built_in(&config, Commands::new(host, &config), history, shelf)
 }
 

@@ -2,14 +2,14 @@
 //!
 //! They are confined like those of a model, and nobody hears them while they run.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::command::{CommandError, Commands, End, Job, Stop};
 use super::confined::{Confined, Needs};
-use super::output::Output;
+use super::output::{Output, SpillFile};
 use crate::bounds::Bounds;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
@@ -28,7 +28,7 @@ pub struct Trial<'a> {
     /// How much of what it prints is kept, in bytes.
     pub limit: usize,
     /// Where all of it goes when that is more.
-    pub spill: PathBuf,
+    pub spill: SpillFile,
 }
 
 /// What came of it.

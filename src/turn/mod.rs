@@ -21,7 +21,6 @@ mod stance;
 mod tests;
 
 use std::borrow::Cow;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -53,6 +52,7 @@ use crate::secret::Secrets;
 use crate::session::{SessionError, TurnContext};
 use crate::skill::Skills;
 use crate::snapshot::Tracker;
+use crate::state::SessionFolder;
 use crate::tool::{Editor, Toolbox};
 use crate::workspace::Workspace;
 use budget::Spent;
@@ -87,7 +87,7 @@ pub struct Settings {
     /// How long a cancelled tool may take to clean up.
     pub tool_grace: Duration,
     pub output_limit: usize,
-    pub session_folder: PathBuf,
+    pub session_folder: SessionFolder,
     pub prompt: Prompt,
     /// What the run may use up; shared by its Turns.
     pub budget: Arc<Budget>,

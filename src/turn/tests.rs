@@ -178,7 +178,8 @@ mod fakes {
                 total: Duration::from_mins(1),
                 tool_grace: Duration::from_millis(20),
                 output_limit: 1024,
-                session_folder: self.folder.path().into(),
+                session_folder: crate::state::StateRoot::in_workspace(self.folder.path())
+                    .session_folder(&SessionId::mint()),
                 prompt: Prompt {
                     contract: "test",
                     instructions: "x".into(),
@@ -189,7 +190,7 @@ mod fakes {
                 purse: turn::Purse::default(),
                 budget: Arc::new(turn::Budget::new(Limits::default(), Prices::default())),
                 wishes: Wishes::default(),
-                shelf: Shelf::new(self.folder.path().into()),
+                shelf: Shelf::new(&crate::files::StateFolder::root(self.folder.path())),
                 sight: Sight::new(true, (Home::new(""), ""), "m"),
                 window: Window::new(Some(1_000_000), (Home::new(""), ""), "m"),
                 gauge: Arc::default(),

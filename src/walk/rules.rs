@@ -5,6 +5,7 @@
 //! too: when the Workspace is a folder inside one, the files above it are read, but never shown.
 //! Settings of the user's git (`core.excludesFile`) are not looked at, because a search must give
 //! everybody the same answer.
+#![expect(clippy::disallowed_methods, reason = "files of the user, which are only read")]
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,6 @@
 //! Runs by their ids: which Session of a Workspace has one.
 
-use std::path::Path;
+use std::io::Read;
 
 use memchr::memmem;
 
@@ -8,8 +8,8 @@ use super::fold::{Past, runs};
 use super::spec::Workflow;
 use crate::history::History;
 use crate::id::SessionId;
-use crate::log::{Folder, Log, LogError, holder};
-use crate::paths;
+use crate::log::{self, Log, LogError, holder};
+use crate::state::StateRoot;
 
 /// How many runs a list shows.
 const MOST: usize = 1000;
@@ -25,14 +25,14 @@ pub struct Found {
 }
 
 /// The run of this id, or the last run of the Session of this id.
-pub fn find(workspace: &Path, id: &str) -> Result<Option<Found>, LogError> {
+pub fn find(root: &StateRoot, id: &str) -> Result<Option<Found>, LogError> {
     if let Some(session) = session_named(id) {
-        let last = past_runs(workspace, &session)?.pop();
+        let last = past_runs(root, &session)?.pop();
         return Ok(last.map(|past| Found { session, past }));
     }
     let needle = format!("\"workflow_id\":{}", serde_json::Value::from(id));
-    for session in sessions_with(workspace, needle.as_bytes()) {
-        let own = past_runs(workspace, &session)?.into_iter().rfind(|past| past.id == id);
+    for session in sessions_with(root, needle.as_bytes()) {
+        let own = past_runs(root, &session)?.into_iter().rfind(|past| past.id == id);
         if let Some(past) = own {
             return Ok(Some(Found { session, past }));
         }
@@ -46,10 +46,10 @@ pub fn session_named(id: &str) -> Option<SessionId> {
 }
 
 /// All runs of a Workspace, the newest Session first.
-pub fn all(workspace: &Path) -> Vec<Found> {
+pub fn all(root: &StateRoot) -> Vec<Found> {
     let mut found = Vec::new();
-    for session in sessions_with(workspace, b"\"type\":\"workflow_event\"") {
-        let own = past_runs(workspace, &session).unwrap_or_default();
+    for session in sessions_with(root, b"\"type\":\"workflow_event\"") {
+        let own = past_runs(root, &session).unwrap_or_default();
         found.extend(own.into_iter().rev().map(|past| Found { session: session.clone(), past }));
         if found.len() >= MOST {
             found.truncate(MOST);
@@ -60,17 +60,16 @@ pub fn all(workspace: &Path) -> Vec<Found> {
 }
 
 /// A run of the same Workflow that was cut off and that nobody drives, among the last Sessions.
-pub fn cut_off_before(workspace: &Path, workflow: &Workflow) -> Option<Past> {
+pub fn cut_off_before(root: &StateRoot, workflow: &Workflow) -> Option<Past> {
     let hash = workflow.hash();
-    let folder = Folder::open(workspace).ok()??;
     let is_free =
-        |session: &SessionId| folder.read_log(session).is_ok_and(|log| holder(&log).is_none());
+        |session: &SessionId| log::open_file(root, session).is_ok_and(|log| holder(&log).is_none());
     let needle = format!("\"spec_sha256\":\"{hash}\"");
-    let recent = names(workspace).into_iter().take(LOOKED_AT);
+    let recent = names(root).into_iter().take(LOOKED_AT);
     recent
-        .filter(|session| has(workspace, session, &memmem::Finder::new(needle.as_bytes())))
+        .filter(|session| has(root, session, &memmem::Finder::new(needle.as_bytes())))
         .filter(is_free)
-        .find_map(|session| past_runs(workspace, &session).ok()?.pop())
+        .find_map(|session| past_runs(root, &session).ok()?.pop())
         .filter(|past| past.outcome.is_none() && past.spec_sha256 == hash)
 }
 
@@ -82,31 +81,25 @@ pub fn live_runs(history: &History) -> Vec<Past> {
     runs(live.into_iter())
 }
 
-fn past_runs(workspace: &Path, session: &SessionId) -> Result<Vec<Past>, LogError> {
-    Ok(live_runs(&History::from_events(Log::read(workspace, session)?.events)))
+fn past_runs(root: &StateRoot, session: &SessionId) -> Result<Vec<Past>, LogError> {
+    Ok(live_runs(&History::from_events(Log::read(root, session)?.events)))
 }
 
 /// The Sessions whose Logs contain some bytes, the newest first.
-fn sessions_with(workspace: &Path, needle: &[u8]) -> Vec<SessionId> {
+fn sessions_with(root: &StateRoot, needle: &[u8]) -> Vec<SessionId> {
     let finder = memmem::Finder::new(needle);
-    names(workspace).into_iter().filter(|session| has(workspace, session, &finder)).collect()
+    names(root).into_iter().filter(|session| has(root, session, &finder)).collect()
 }
 
 /// All Sessions, the newest first.
-fn names(workspace: &Path) -> Vec<SessionId> {
-    let Ok(entries) = std::fs::read_dir(paths::sessions(workspace)) else { return Vec::new() };
-    let mut names: Vec<SessionId> = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            SessionId::parse(name.to_str()?.strip_suffix(".ndjson")?).ok()
-        })
-        .collect();
+fn names(root: &StateRoot) -> Vec<SessionId> {
+    let mut names = log::ids(root);
     names.sort_unstable_by(|one, other| other.cmp(one));
     names
 }
 
-fn has(workspace: &Path, session: &SessionId, finder: &memmem::Finder<'_>) -> bool {
-    let log = paths::log(workspace, session);
-    std::fs::read(log).is_ok_and(|bytes| finder.find(&bytes).is_some())
+fn has(root: &StateRoot, session: &SessionId, finder: &memmem::Finder<'_>) -> bool {
+    let mut bytes = Vec::new();
+    log::open_file(root, session)
+        .is_ok_and(|mut log| log.read_to_end(&mut bytes).is_ok() && finder.find(&bytes).is_some())
 }

@@ -383,7 +383,7 @@ fn faults() -> Vec<Fault> {
             "log_folder",
             "unsafe_state_path",
             ".pixir",
-            1,
+            0,
         ),
         fault(
             "Logs behind a link",
@@ -394,7 +394,7 @@ fn faults() -> Vec<Fault> {
             "log_folder",
             "unsafe_state_path",
             "sessions",
-            1,
+            0,
         ),
         fault(
             "Logs that others can look into",

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 /// Rooms by floor, from the ground up; a room may use only rooms on lower floors.
 const FLOORS: &[&[&str]] = &[
     &["error"],
-    &["id"],
+    &["id", "files", "git_index"],
     &["disk", "secret", "paths", "network", "rpc", "tokens"],
-    &["event"],
+    &["event", "state"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],
     &["resource", "walk", "compaction", "skill"],

@@ -146,7 +146,7 @@ impl Stage {
         };
         let house = Arc::new(House::scripted(script).await);
         house.write(".gitignore", "ignored*\n");
-        let url = other.base_url().to_owned();
+        let url = other.base_url();
         let house_of_actors = Arc::downgrade(&house);
         let of_others: Contents = Arc::default();
         let kept = Arc::clone(&of_others);
@@ -213,7 +213,9 @@ fn meanwhile(actors: &Actors, number: usize, during: &[Outside]) {
         assert!(started.elapsed() < DEADLINE, "the command never ran");
         std::thread::sleep(Duration::from_millis(10));
     }
-    during.iter().for_each(|what| actors.act(what));
+    for what in during {
+        actors.act(what);
+    }
     fs::write(workspace.join(format!("ignored.go{number}")), "").unwrap();
 }
 
@@ -389,7 +391,7 @@ enum Author {
 
 /// A random Turn and what others do meanwhile; who changes what is known.
 struct Random {
-    random: fastrand::Rng,
+    rng: fastrand::Rng,
     authors: BTreeMap<&'static str, BTreeSet<Author>>,
     sessions: usize,
 }
@@ -397,17 +399,17 @@ struct Random {
 impl Random {
     fn pick(&mut self, own: &[&'static str], author: Author) -> &'static str {
         let shared = ["both.txt", "d/both.txt"];
-        let path = match self.random.u8(..4) {
-            0 => shared[self.random.usize(..shared.len())],
-            _ => own[self.random.usize(..own.len())],
+        let path = match self.rng.u8(..4) {
+            0 => shared[self.rng.usize(..shared.len())],
+            _ => own[self.rng.usize(..own.len())],
         };
         self.authors.entry(path).or_default().insert(author);
         path
     }
 
     fn outside(&mut self, is_meanwhile: bool) -> Outside {
-        let number = self.random.u32(..);
-        if self.sessions < 2 && self.random.u8(..3) == 0 {
+        let number = self.rng.u32(..);
+        if self.sessions < 2 && self.rng.u8(..3) == 0 {
             self.sessions += 1;
             let author = if is_meanwhile { Author::SessionMeanwhile } else { Author::Between };
             let own = ["s1.txt", "s2.txt", "d/s3.txt"];
@@ -419,7 +421,7 @@ impl Random {
         }
         let author = if is_meanwhile { Author::PersonMeanwhile } else { Author::Between };
         let path = self.pick(&["u1.txt", "u2.txt", "d/u3.txt"], author);
-        match self.random.u8(..4) {
+        match self.rng.u8(..4) {
             0 => Outside::Remove(path),
             _ => Outside::Save(path, format!("person {number}\n")),
         }
@@ -427,18 +429,18 @@ impl Random {
 
     fn step(&mut self) -> Step {
         let path = self.pick(&["one.txt", "two.txt", "d/three.txt"], Author::Turn);
-        let number = self.random.u32(..);
-        let mut step = match self.random.u8(..6) {
+        let number = self.rng.u32(..);
+        let mut step = match self.rng.u8(..6) {
             0 | 1 => write(path, &format!("tool {number}\n")),
             2 => bash(&format!("rm -f {path}")),
             3 => bash(&format!("mkdir -p d; echo command {number} > {path}")),
             _ => bash(&format!("mkdir -p d; echo command {number} >> {path}")),
         };
-        if self.random.bool() {
+        if self.rng.bool() {
             step.before.push(self.outside(false));
         }
         let is_command = step.call.as_ref().is_some_and(|(name, _)| *name == "bash");
-        if is_command && self.random.u8(..3) == 0 {
+        if is_command && self.rng.u8(..3) == 0 {
             step.during.push(self.outside(true));
         }
         step
@@ -458,12 +460,12 @@ fn paths_in(preview: &Value, list: &str) -> BTreeSet<String> {
 
 /// One sequence: says whether the Turn could be taken back by a plain undo.
 async fn sequence(seed: u64) -> bool {
-    let random = fastrand::Rng::with_seed(seed);
-    let mut random = Random { random, authors: BTreeMap::new(), sessions: 0 };
-    let steps = (0..random.random.usize(2..6)).map(|_| random.step()).collect();
+    let rng = fastrand::Rng::with_seed(seed);
+    let mut random = Random { rng, authors: BTreeMap::new(), sessions: 0 };
+    let steps = (0..random.rng.usize(2..6)).map(|_| random.step()).collect();
     let stage = Stage::new(steps).await;
     for name in ["one.txt", "two.txt", "both.txt", "u1.txt", "s1.txt"] {
-        if random.random.bool() {
+        if random.rng.bool() {
             stage.house.write(name, "at first\n");
         }
     }

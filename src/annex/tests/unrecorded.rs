@@ -24,7 +24,7 @@ fn a_merge_that_fails_in_the_middle_is_taken_back() {
     assert!(error.to_string().contains("taken back"), "{error}");
     assert_eq!(picture(&yard.work()), before);
     assert_eq!(
-        fs::read_dir(annex.parent_folder().join("snapshots")).unwrap().count(),
+        fs::read_dir(annex.parent_folder().path().join("snapshots")).unwrap().count(),
         0,
         "no journal is left"
     );
@@ -35,8 +35,8 @@ async fn a_merge_that_the_log_does_not_know_counts_for_nothing() {
     let yard = Yard::new();
     let annex = yard.annex();
     fs::write(annex.folder().join("a"), "nowhere else").unwrap();
-    fs::create_dir_all(annex.parent_folder()).unwrap();
-    fs::write(paths::log(&yard.work(), &yard.parent), "").unwrap();
+    fs::create_dir_all(annex.parent_folder().path()).unwrap();
+    fs::write(StateRoot::in_workspace(yard.work()).log(&yard.parent), "").unwrap();
     let before = picture(&yard.work());
     let (plan, changes) = (yard.planned(&annex), annex.changes(&yard.workspace).unwrap());
     let stop = CancellationToken::new();
@@ -59,8 +59,8 @@ fn a_merge_whose_lease_cannot_be_written_is_taken_back() {
     let yard = Yard::new();
     fs::write(yard.work().join("a"), "1\n2\n3\n4\n5\n").unwrap();
     let annex = yard.annex();
-    fs::create_dir_all(annex.parent_folder()).unwrap();
-    fs::write(paths::log(&yard.work(), &yard.parent), "").unwrap();
+    fs::create_dir_all(annex.parent_folder().path()).unwrap();
+    fs::write(StateRoot::in_workspace(yard.work()).log(&yard.parent), "").unwrap();
     fs::write(annex.folder().join("a"), "one\n2\n3\n4\n5\n").unwrap();
     fs::write(yard.work().join("a"), "1\n2\n3\n4\nfive\n").unwrap();
     let before = picture(&yard.work());

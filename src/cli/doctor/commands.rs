@@ -11,11 +11,13 @@ use crate::cli::Context;
 use crate::config::Config;
 use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
+use crate::files::StateFolder;
 use crate::history::History;
-use crate::id::CallId;
+use crate::id::{CallId, SessionId};
 use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
+use crate::state::StateRoot;
 use crate::tool::{Commands, Containment, Desk, Host, Signals, ToolContext, Toolbox};
 use crate::workspace::Workspace;
 
@@ -63,13 +65,15 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
     let host =
         Host { own_binary, environment: context.environment.all(), containment: Containment::Best };
     let history = History::default();
-    let shelf = Shelf::new(std::env::temp_dir());
+    let scratch = StateRoot::at(folder, StateFolder::root(std::env::temp_dir()));
+    let session_folder = scratch.session_folder(&SessionId::mint());
+    let shelf = Shelf::new(&session_folder.folder());
     let toolbox = Toolbox::built_in(config, Commands::new(host, config), &history, shelf);
     let bash = toolbox.find("bash").map_err(|error| Report::from(&error))?;
     let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
     let cx = ToolContext {
         call_id: CallId::new("doctor".to_owned()),
-        session_folder: std::env::temp_dir(),
+        session_folder,
         workspace,
         cancel: CancellationToken::new(),
         signals: Signals::nowhere(),

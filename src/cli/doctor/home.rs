@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Check, Health, or_well};
 use crate::cli::Context;
 use crate::error::{Kind, Report};
+use crate::files::StateDir;
 use crate::ledger::Ledger;
 use crate::paths::Home;
 
@@ -17,6 +18,9 @@ const LITTLE: u64 = 100 << 20;
 
 /// Less than this stops it now.
 const NOTHING: u64 = 4 << 20;
+
+/// A larger cache is not used.
+const LARGEST_CACHE: u64 = 4 << 20;
 
 pub fn home(context: &Context) -> Vec<Check> {
     const ID: &str = "home";
@@ -83,16 +87,20 @@ fn ledgers(home: &Home) -> Vec<Check> {
         .collect()
 }
 
-/// Caches that nobody can read; they may be deleted.
+/// Caches that cannot be read; they may be deleted.
 fn caches(home: &Home) -> Vec<Check> {
-    [home.workspaces(), home.models()]
-        .into_iter()
-        .filter(|path| path.symlink_metadata().is_ok())
-        .filter(|path| {
-            let bytes = fs::read(path).unwrap_or_default();
+    let Ok(folder) = StateDir::open_root(home.folder()) else { return Vec::new() };
+    let unusable = |name: &&str| match folder.read(name, LARGEST_CACHE) {
+        Ok(None) => false,
+        Ok(Some(bytes)) => {
             !serde_json::from_slice::<Value>(&bytes).is_ok_and(|value| value.is_object())
-        })
-        .map(|path| {
+        }
+        Err(_) => true,
+    };
+    let caches = [Home::WORKSPACES, Home::MODELS].into_iter().filter(unusable);
+    caches
+        .map(|name| {
+            let path = home.folder().join(name);
             let check = Check::at("home", &path, "is a cache that cannot be read");
             check.kind(Kind::InvalidConfig).next("delete it; it is made again")
         })
@@ -101,17 +109,19 @@ fn caches(home: &Home) -> Vec<Check> {
 
 /// Drafts that a killed process left.
 fn leftovers(folder: &Path) -> Vec<Check> {
-    let names = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = StateDir::open_root(folder).and_then(|folder| folder.names());
     let is_draft = |name: &str| {
-        [".workspaces.", ".ledger.", ".config.", ".auth.", ".models."]
+        let is_old = [".workspaces.", ".ledger.", ".config.", ".auth.", ".models."]
             .iter()
-            .any(|start| name.starts_with(start))
+            .any(|start| name.starts_with(start));
+        is_old || (name.starts_with('.') && name.ends_with(".pixir-new"))
     };
+    let names = names.unwrap_or_default().into_iter();
     names
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_draft))
-        .map(|entry| {
-            let check =
-                Check::at("leftovers", &entry.path(), "was left by a process that was killed");
+        .filter(|name| name.to_str().is_some_and(is_draft))
+        .map(|name| {
+            let path = folder.join(name);
+            let check = Check::at("leftovers", &path, "was left by a process that was killed");
             check.kind(Kind::UnsafeStatePath).next("clear it away with `pixir gc --apply`")
         })
         .collect()

@@ -1,29 +1,37 @@
 //! The Workspace: git, Pixir's state in it, and the Logs that lie there.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use rustix::fs::FileType;
 use serde_json::json;
 
 use super::home::{folders, room};
 use super::{Check, Health, or_well};
 use crate::config::Config;
-use crate::error::Kind;
+use crate::error::{Kind, Report};
+use crate::files::read_regular;
 use crate::id::SessionId;
+use crate::log;
 use crate::paths;
 use crate::projection::{self, Standing};
 use crate::prompt::{Project, Sources};
 use crate::secret::Secrets;
+use crate::state::{self, Resolved, StateRoot};
 
 /// How many Logs are looked at, the one written last first.
 const LOGS: usize = 50;
 
+/// No `.git` file or `.gitignore` of Pixir is larger.
+const LARGEST_TEXT: u64 = 64 << 10;
+
 pub fn workspace(folder: &Path, config: &Config) -> Vec<Check> {
-    let mut checks = log_folder(folder);
-    checks.extend(or_well(logs(folder), "logs", "the Logs written last are whole"));
-    checks.extend(or_well(leftovers(folder), "leftovers", "nothing was left behind"));
+    let state = state::resolve(&config.home, folder);
+    let mut checks = log_folder(&state);
+    checks.extend(or_well(logs(&state.root), "logs", "the Logs written last are whole"));
+    checks.extend(or_well(leftovers(&state.root), "leftovers", "nothing was left behind"));
     checks.extend(or_well(git(folder), "git", "as it should be"));
     checks.extend(folders(&paths::state(folder)));
     checks.extend(or_well(instructions(folder, config), "instructions", "AGENTS.md is used whole"));
@@ -43,50 +51,52 @@ pub fn writable(id: &'static str, folder: &Path) -> Check {
     }
 }
 
-fn log_folder(workspace: &Path) -> Vec<Check> {
+/// Where Sessions are kept, and why it is not the Workspace.
+fn log_folder(state: &Resolved) -> Vec<Check> {
     const ID: &str = "log_folder";
-    let folder = paths::sessions(workspace);
-    for part in [paths::state(workspace), folder.clone()] {
-        match fs::symlink_metadata(&part) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return vec![Check::new(ID, Health::Passed, "made with the first Session")];
-            }
-            Err(error) => {
-                let check = Check::at(ID, &part, format!("cannot be looked at: {error}")).failing();
-                return vec![check.kind(Kind::ReadFailed).next("make it readable for you")];
-            }
-            Ok(found) if !found.is_dir() => {
-                let check = Check::at(ID, &part, "is not a folder of its own").failing();
-                return vec![
-                    check
-                        .kind(Kind::UnsafeStatePath)
-                        .next("move it away; Pixir's state goes through no link"),
-                ];
-            }
-            Ok(found) if part == folder && found.permissions().mode() & 0o077 != 0 => {
-                let check = Check::at(ID, &part, "can be looked into by others");
-                let check = check.kind(Kind::UnsafeStatePath).next("chmod 700 that folder");
-                return vec![check, writable(ID, &folder)];
-            }
-            Ok(_) => {}
-        }
+    let folder = state.root.sessions();
+    let mut checks = Vec::new();
+    if let (Some(problem), Some(notice)) = (&state.problem, state.notice()) {
+        let check = Check::new(ID, Health::Warning, notice);
+        let check = check.with(json!({ "path": problem.path().to_string_lossy() }));
+        checks.push(check.kind(problem.kind()).next(problem.next_action()));
     }
-    vec![writable(ID, &folder)]
+    match folder.open() {
+        Ok(None) if checks.is_empty() => {
+            return vec![Check::new(ID, Health::Passed, "made with the first Session")];
+        }
+        Ok(None) => return checks,
+        Err(error) => {
+            let report = Report::from(&error);
+            checks.push(Check::failed(ID, &report));
+            return checks;
+        }
+        Ok(Some(_)) => {}
+    }
+    let path = folder.path();
+    if fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
+        let check = Check::at(ID, &path, "can be looked into by others");
+        checks.push(check.kind(Kind::UnsafeStatePath).next("chmod 700 that folder"));
+    }
+    checks.push(writable(ID, &path));
+    checks
 }
 
 /// Logs that are torn, cut, or not Logs at all.
-fn logs(workspace: &Path) -> Vec<Check> {
+fn logs(root: &StateRoot) -> Vec<Check> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(paths::sessions(workspace)).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let id = name.to_str().and_then(|name| name.strip_suffix(".ndjson"));
+    let sessions = root.sessions().open().ok().flatten();
+    let entries = sessions.and_then(|sessions| sessions.entries().ok()).unwrap_or_default();
+    for entry in entries {
+        let id = entry.name.to_str().and_then(|name| name.strip_suffix(".ndjson"));
         let is_log = id.is_some_and(|id| SessionId::parse(id).is_ok());
-        if is_log && !entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            let check = Check::at("logs", &entry.path(), "is not a file, and no Session");
+        if is_log && entry.kind != FileType::RegularFile {
+            let path = root.sessions().path().join(&entry.name);
+            let check = Check::at("logs", &path, "is not a file, and no Session");
             found.push(check.kind(Kind::UnsafeStatePath).next("move it away"));
         }
     }
-    for summary in projection::list(workspace, LOGS) {
+    for summary in projection::list(std::slice::from_ref(root), LOGS) {
         let id = &summary.session_id;
         let check = |message: &str| {
             let check = Check::at("logs", &summary.path, message).kind(Kind::LogDamaged);
@@ -98,7 +108,7 @@ fn logs(workspace: &Path) -> Vec<Check> {
                 found.push(check(&format!("cannot be read: {message}")).failing());
             }
             _ if summary.bytes == 0 => found.push(check("is empty")),
-            _ if is_torn(&summary.path) => found.push(check("ends in the middle of a line")),
+            _ if is_torn(root, id) => found.push(check("ends in the middle of a line")),
             Standing::Open => found.push(check("has a Turn that was cut")),
             Standing::New
             | Standing::Answered
@@ -109,9 +119,9 @@ fn logs(workspace: &Path) -> Vec<Check> {
     found
 }
 
-fn is_torn(log: &Path) -> bool {
+fn is_torn(root: &StateRoot, id: &SessionId) -> bool {
     let last = || -> io::Result<u8> {
-        let mut file = File::open(log)?;
+        let mut file = log::open_file(root, id).map_err(io::Error::other)?;
         file.seek(SeekFrom::End(-1))?;
         let mut byte = [0];
         file.read_exact(&mut byte)?;
@@ -121,8 +131,8 @@ fn is_torn(log: &Path) -> bool {
 }
 
 /// What killed processes left in Pixir's state.
-fn leftovers(workspace: &Path) -> Vec<Check> {
-    projection::leftovers(workspace)
+fn leftovers(root: &StateRoot) -> Vec<Check> {
+    projection::leftovers(root)
         .into_iter()
         .map(|path| {
             let check = Check::at("leftovers", &path, "was left by a process that was killed");
@@ -144,7 +154,7 @@ fn git(workspace: &Path) -> Vec<Check> {
     let folder = if dot_git.is_dir() {
         Some(dot_git.clone())
     } else {
-        let pointer = fs::read_to_string(&dot_git).unwrap_or_default();
+        let pointer = small_text(&dot_git);
         let target = pointer.trim().strip_prefix("gitdir:").map(|target| target.trim().to_owned());
         target.zip(dot_git.parent()).map(|(target, parent)| parent.join(target))
     };
@@ -156,14 +166,21 @@ fn git(workspace: &Path) -> Vec<Check> {
         );
     }
     let ignore = paths::state(workspace).join(".gitignore");
-    let names = fs::read_to_string(&ignore).unwrap_or_default();
+    let names = small_text(&ignore);
     let is_kept_out =
         names.lines().any(|line| matches!(line.trim(), "/sessions/" | "sessions/" | "*"));
-    if paths::sessions(workspace).is_dir() && !is_kept_out {
+    let has_sessions = StateRoot::in_workspace(workspace).sessions().open();
+    if matches!(has_sessions, Ok(Some(_))) && !is_kept_out {
         let check = Check::at("git", &ignore, "does not keep Logs out of your commits");
         found.push(check.kind(Kind::InvalidConfig).next("put the line /sessions/ into it"));
     }
     found
+}
+
+/// The text of a small file; empty when it cannot be read.
+fn small_text(path: &Path) -> String {
+    let bytes = read_regular(path, LARGEST_TEXT).unwrap_or_default();
+    String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// Instructions that the model does not get as they were written.

@@ -1,14 +1,12 @@
 //! `pixir workflow list`: the workflows that can be named here, and those that cannot be used.
 
 use std::fmt::Write;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::source::{LARGEST, roots};
+use super::source::{roots, spec_bytes};
 use crate::cli::Context;
 use crate::cli::exit::Exit;
 use crate::error::Report;
@@ -27,12 +25,12 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
     let ground = Ground { role: &role, roles: roster.names(), limits, arguments: Map::new() };
     let (mut entries, mut broken): (Vec<Value>, Vec<(PathBuf, String)>) = (Vec::new(), Vec::new());
     for root in roots(&folder, context)? {
-        for path in files(&root) {
+        for path in files(&root.path, root.fence.as_deref(), &mut broken) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             if entries.iter().any(|entry| entry["name"] == name.as_str()) {
                 continue;
             }
-            match entry_of_file(&path, &name, &ground) {
+            match entry_of_file(&path, root.fence.as_deref(), &name, &ground) {
                 Ok(entry) => entries.push(entry),
                 Err(message) => broken.push((path, message)),
             }
@@ -112,8 +110,15 @@ fn parameter(own: &Value) -> String {
     format!("--arg {}= ({}{value}){description}", text("name"), text("type"))
 }
 
-fn files(root: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
+fn files(root: &Path, fence: Option<&Path>, broken: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
+    let entries = match skill::entries(root, fence) {
+        Ok(Some(entries)) => entries,
+        Ok(None) => return Vec::new(),
+        Err(flaw) => {
+            broken.push((flaw.path, flaw.message));
+            return Vec::new();
+        }
+    };
     let is_spec = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
     let mut paths: Vec<PathBuf> = entries
         .filter_map(Result::ok)
@@ -125,16 +130,13 @@ fn files(root: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn entry_of_file(path: &Path, name: &str, ground: &Ground<'_>) -> Result<Value, String> {
-    // A pipe would wait for its writer, and a device never end.
-    if !path.is_file() {
-        return Err("it is not a regular file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(LARGEST).read_to_end(&mut bytes))
-        .map_err(|error| error.to_string())?;
-    let written = Written::spec(bytes).map_err(|error| error.to_string())?;
+fn entry_of_file(
+    path: &Path,
+    fence: Option<&Path>,
+    name: &str,
+    ground: &Ground<'_>,
+) -> Result<Value, String> {
+    let written = Written::spec(spec_bytes(path, fence)?).map_err(|error| error.to_string())?;
     checked(&written, ground)?;
     let Written::Spec(value) = &written else { return Err("it is no spec".to_owned()) };
     Ok(json!({

@@ -7,8 +7,6 @@ mod source;
 mod status;
 mod validate;
 
-use std::path::{Path, PathBuf};
-
 use clap::{Args, Subcommand};
 
 pub use list::broken_templates;
@@ -19,6 +17,7 @@ use super::exit::Exit;
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::projection::{self, Standing};
+use crate::state::StateRoot;
 use crate::workflow::{Found, find, session_named};
 
 /// Check, draw, run and resume graphs of steps
@@ -60,15 +59,15 @@ pub fn workflow(args: &WorkflowArgs, context: &Context) -> Result<Exit, Report> 
     }
 }
 
-/// The run that an argument names, and the Workspace where it is.
-fn found(id: &str, context: &Context) -> Result<(PathBuf, Found), Report> {
+/// The run that an argument names, and the state that it is a part of.
+fn found(id: &str, context: &Context) -> Result<(StateRoot, Found), Report> {
     let places = match session_named(id) {
-        Some(session) => vec![context.workspace_of(&session)?],
-        None => std::iter::once(context.folder()?).chain(context.workspaces(true)?).collect(),
+        Some(session) => vec![context.state_of(&session)?],
+        None => [context.state_roots(false)?, context.state_roots(true)?].concat(),
     };
-    for workspace in places {
-        if let Some(found) = find(&workspace, id).map_err(|error| Report::from(&error))? {
-            return Ok((workspace, found));
+    for root in places {
+        if let Some(found) = find(&root, id).map_err(|error| Report::from(&error))? {
+            return Ok((root, found));
         }
     }
     Err(Report::new(Kind::NotFound, format!("there is no run {id}")).with_next_actions(vec![
@@ -78,8 +77,8 @@ fn found(id: &str, context: &Context) -> Result<(PathBuf, Found), Report> {
 }
 
 /// Whether a process has the Session open.
-fn is_open(workspace: &Path, id: &SessionId) -> bool {
-    let found = projection::list(workspace, usize::MAX).into_iter();
+fn is_open(root: &StateRoot, id: &SessionId) -> bool {
+    let found = projection::list(std::slice::from_ref(root), usize::MAX).into_iter();
     let mut own = found.filter(|summary| summary.session_id == *id);
     own.any(|summary| matches!(summary.standing, Standing::Running { .. }))
 }

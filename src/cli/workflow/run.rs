@@ -54,7 +54,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
     let workspace = context.workspace()?;
     let Source { workflow, template, .. } =
         source::read(&args.source, &workspace, context, Purpose::Run)?;
-    if let Some(past) = cut_off_before(&workspace, &workflow) {
+    if let Some(past) = cut_off_before(&context.state_here()?.root, &workflow) {
         context.notice(&past.offer());
     }
     let opened = context.open(&workspace, None)?;
@@ -63,7 +63,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
-    let (workspace, found) = super::found(&args.id, context)?;
+    let (root, found) = super::found(&args.id, context)?;
     if found.past.outcome == Some(Outcome::Completed) {
         let message = format!("{} is complete: there is nothing to resume", found.past.id);
         return Err(Report::new(Kind::InvalidArgs, message).with_next_actions(vec![format!(
@@ -71,7 +71,8 @@ pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
             found.past.id
         )]));
     }
-    let model = crate::projection::posture_model(&workspace, &found.session);
+    let model = crate::projection::posture_model(&root, &found.session);
+    let workspace = root.workspace().to_owned();
     let opened = context.open(&workspace, model.as_deref())?;
     let session = Which::Resume(found.session.clone());
     let workflow = found.past.workflow.clone();
@@ -109,7 +110,7 @@ fn drive(mut order: WorkflowOrder, place: Place, context: &Context) -> Result<Ex
         let mut driver = Driver::start(workspace, session, opened, context).await?;
         if let Some(past) = &order.past {
             // Opening the Session may have recorded what became of its children.
-            let found = find(driver.conversation.workspace(), &past.id);
+            let found = find(driver.conversation.state_root(), &past.id);
             let found = found.map_err(|error| Report::from(&error))?;
             order.past = found.map(|found| found.past).or(order.past);
         }

@@ -1,6 +1,5 @@
 //! Where a workflow comes from: a file, stdin, a name, the template of a Skill.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +7,9 @@ use clap::Args;
 
 use crate::cli::{Context, bad_argument};
 use crate::error::{Kind, Report};
+use crate::files::open_regular;
 use crate::workflow::{Ground, SpecError, Workflow, Written};
-use crate::workspace::project_folders;
+use crate::workspace::{Workspace, project_folders};
 
 /// More than any spec may have; what is larger is refused without reading it to its end.
 pub const LARGEST: u64 = 1_000_001;
@@ -107,18 +107,22 @@ fn open(
         return bytes(std::io::stdin(), what).map(Written::spec);
     }
     let path = context.flags.cwd.as_ref().map_or_else(|| PathBuf::from(what), |cwd| cwd.join(what));
-    let of_name = || {
-        let is_name = !what.contains(['/', ':']) && !what.is_empty();
-        let file = |root: &PathBuf| root.join(format!("{what}.json"));
-        let roots = roots(folder, context).ok().filter(|_| is_name).unwrap_or_default();
-        roots.iter().map(file).find(|path| path.is_file())
+    let refuse = |path: &Path, reason: &str| {
+        Report::new(Kind::ReadFailed, format!("{} cannot be read: {reason}", path.display()))
+            .with_next_actions(vec!["name a regular file of the project, or your own".into()])
     };
-    let file = if path.is_file() { Some(path) } else { of_name() };
-    if let Some(path) = file {
-        let refuse = |error: std::io::Error| {
-            Report::new(Kind::ReadFailed, format!("{} cannot be read: {error}", path.display()))
-        };
-        return bytes(File::open(&path).map_err(refuse)?, what).map(Written::spec);
+    if path.is_file() {
+        let file = open_regular(&path).map_err(|error| refuse(&path, &error.to_string()))?;
+        return bytes(file, what).map(Written::spec);
+    }
+    let is_name = !what.contains(['/', ':']) && !what.is_empty();
+    let roots = roots(folder, context).ok().filter(|_| is_name).unwrap_or_default();
+    for NamedRoot { path, fence } in roots {
+        let path = path.join(format!("{what}.json"));
+        if path.is_file() {
+            let read = spec_bytes(&path, fence.as_deref());
+            return Ok(Written::spec(read.map_err(|reason| refuse(&path, &reason))?));
+        }
     }
     if Path::new(what).extension().is_some_and(|end| end == "json") {
         return Err(Report::new(Kind::NotFound, format!("there is no file {what}"))
@@ -135,13 +139,38 @@ fn bytes(from: impl Read, what: &str) -> Result<Vec<u8>, Report> {
     Ok(bytes)
 }
 
+/// The content of a spec that can be named. A link of a project may lead to another file of it.
+pub fn spec_bytes(path: &Path, fence: Option<&Path>) -> Result<Vec<u8>, String> {
+    let file = match fence {
+        Some(root) => {
+            let opened = Workspace::open(root).and_then(|space| space.open_file(path));
+            opened.map(|open| open.file).map_err(|error| error.to_string())?
+        }
+        None => open_regular(path).map_err(|error| error.to_string())?,
+    };
+    let mut bytes = Vec::new();
+    file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+/// A folder whose workflows can be named.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NamedRoot {
+    pub path: PathBuf,
+    /// The root of the project, which no link in it may leave; the user's own may lead anywhere.
+    pub fence: Option<PathBuf>,
+}
+
 /// The folders whose files can be named, the first counts most.
-pub fn roots(folder: &Path, context: &Context) -> Result<Vec<PathBuf>, Report> {
+pub fn roots(folder: &Path, context: &Context) -> Result<Vec<NamedRoot>, Report> {
     let own = context.home()?.folder().join("workflows");
     let project = project_folders(folder);
-    let mut roots: Vec<PathBuf> =
-        project.into_iter().rev().map(|folder| folder.join(".pixir/workflows")).collect();
-    roots.retain(|root| *root != own);
-    roots.push(own);
+    let fence = project.first().map(|top| top.to_path_buf());
+    let inner = project.into_iter().rev().map(|folder| folder.join(".pixir/workflows"));
+    let mut roots: Vec<NamedRoot> = inner
+        .filter(|path| *path != own)
+        .map(|path| NamedRoot { path, fence: fence.clone() })
+        .collect();
+    roots.push(NamedRoot { path: own, fence: None });
     Ok(roots)
 }

@@ -9,6 +9,7 @@ use crate::cli::exit::Exit;
 use crate::cli::{Context, say};
 use crate::error::Report;
 use crate::render::{Envelope, clean, one_line};
+use crate::state::StateRoot;
 use crate::workflow::{Found, all, line_of};
 
 /// The widest line.
@@ -29,8 +30,8 @@ pub struct StatusArgs {
 
 pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
     let Some(id) = &args.id else { return list(context) };
-    let (workspace, found) = super::found(id, context)?;
-    let is_open = super::is_open(&workspace, &found.session);
+    let (root, found) = super::found(id, context)?;
+    let is_open = super::is_open(&root, &found.session);
     if context.flags.json {
         let output = value(&found, is_open);
         say(&Envelope::success("workflow_status", output, context.started.elapsed()).line());
@@ -41,12 +42,15 @@ pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 fn list(context: &Context) -> Result<Exit, Report> {
-    let workspace = context.folder()?;
-    let runs = all(&workspace);
+    let roots = context.state_roots(false)?;
+    let runs: Vec<(&StateRoot, Found)> = roots
+        .iter()
+        .flat_map(|root| all(root).into_iter().map(move |found| (root, found)))
+        .collect();
     if context.flags.json {
         let runs: Vec<Value> = runs
             .iter()
-            .map(|found| value(found, super::is_open(&workspace, &found.session)))
+            .map(|(root, found)| value(found, super::is_open(root, &found.session)))
             .collect();
         let output = json!({ "runs": runs });
         say(&Envelope::success("workflow_status", output, context.started.elapsed()).line());
@@ -55,8 +59,8 @@ fn list(context: &Context) -> Result<Exit, Report> {
     if runs.is_empty() {
         context.notice("no workflow was run here");
     }
-    for found in &runs {
-        let is_open = super::is_open(&workspace, &found.session);
+    for (root, found) in &runs {
+        let is_open = super::is_open(root, &found.session);
         let (ready, count) = ready(found);
         let line = format!(
             "{}  {:<11}  {ready}/{count} ready  {}  {}",

@@ -5,7 +5,7 @@
 mod checks;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -20,7 +20,7 @@ use crate::event::{Canonical, Seq, SharedEvent};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Log, LogError, Verification, verify};
-use crate::paths;
+use crate::state::StateRoot;
 
 /// How much of a prompt names its Turn.
 const PROMPT: usize = 200;
@@ -137,21 +137,21 @@ impl Diagnosis {
 
 /// Looks at a Session. `replay` is what a server would be sent now, taken apart.
 pub fn diagnose(
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     prices: &Prices,
     replay: impl FnOnce(History) -> Anatomy,
 ) -> Result<Diagnosis, LogError> {
-    let damage = verify(workspace, id)?;
-    let reading = Log::read(workspace, id)?;
-    let holder_pid = holder_of(workspace, id);
+    let damage = verify(root, id)?;
+    let reading = Log::read(root, id)?;
+    let holder_pid = holder_of(root, id);
     let history = History::from_events(reading.events.clone());
     let events = count(&reading.events);
     let turns = turns(&history);
     let last_success =
         turns.iter().rev().find(|turn| turn.status == "answered").map(|turn| turn.number);
-    let lineage = lineage(workspace, id, &history);
-    let usage = spending_of(workspace, id, Window::default(), prices)
+    let lineage = lineage(root, id, &history);
+    let usage = spending_of(root, id, Window::default(), prices)
         .map(|spending| spending.total)
         .unwrap_or_default();
     let workflows = workflow_check(&history, holder_pid);
@@ -173,7 +173,7 @@ pub fn diagnose(
     }
     Ok(Diagnosis {
         session_id: id.clone(),
-        path: paths::log(workspace, id),
+        path: root.log(id),
         bytes: reading.end,
         holder_pid,
         events,
@@ -262,17 +262,16 @@ fn turns(history: &History) -> Vec<Turn> {
     turns
 }
 
-fn lineage(workspace: &Path, id: &SessionId, history: &History) -> Lineage {
+fn lineage(root: &StateRoot, id: &SessionId, history: &History) -> Lineage {
     let parent = history.facts().next().and_then(|fact| match fact {
         Canonical::SessionFork(fork) => Some(fork.parent_session_id.clone()),
         Canonical::SessionStarted(started) => started.parent_session_id.clone(),
         _ => None,
     });
     let parent = parent.filter(|parent| !parent.is_empty());
-    let is_here = |parent: &String| {
-        SessionId::parse(parent).is_ok_and(|parent| super::find(workspace, &parent))
-    };
-    let forks = super::list(workspace, usize::MAX)
+    let is_here =
+        |parent: &String| SessionId::parse(parent).is_ok_and(|parent| root.has_log(&parent));
+    let forks = super::list(std::slice::from_ref(root), usize::MAX)
         .into_iter()
         .filter(|summary| {
             let origin = summary.origin.as_ref();

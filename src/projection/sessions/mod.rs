@@ -7,19 +7,20 @@
 #[cfg(test)]
 mod tests;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::event::{AssistantMessage, TerminalStatus};
+use crate::files::{StateDir, StateEntry};
 use crate::id::SessionId;
-use crate::log::{Folder, Locks, LogError, holder};
-use crate::paths;
+use crate::log::{self, Locks, LogError, holder};
+use crate::state::{StateRoot, log_name};
 
 /// How much of a Log's head and tail is looked at first.
 const WINDOW: usize = 64 * 1024;
@@ -84,14 +85,10 @@ pub enum Standing {
     Unreadable { message: String },
 }
 
-/// The Sessions of a Workspace, the one written last first; at most `limit` of them are read.
-pub fn list(workspace: &Path, limit: usize) -> Vec<Summary> {
-    let mut entries = entries(workspace);
-    entries.sort_by(|one, other| (other.written, &other.id).cmp(&(one.written, &one.id)));
-    entries.truncate(limit);
-    let Ok(Some(folder)) = Folder::open(workspace) else { return Vec::new() };
-    let locks = Locks::now();
-    entries.into_iter().map(|entry| summary(workspace, &folder, &locks, entry)).collect()
+/// The Sessions of some Workspaces, the one written last first; at most `limit` of them are read.
+pub fn list(roots: &[StateRoot], limit: usize) -> Vec<Summary> {
+    let page = page(roots, None, limit);
+    page.into_iter().map(|(_, summary)| summary).collect()
 }
 
 /// The place of a Session in a list, the one written last first.
@@ -104,13 +101,13 @@ pub struct Place {
 
 /// A page of the Sessions of several Workspaces together, behind a place; only what is on the page
 /// is read.
-pub fn page(workspaces: &[PathBuf], after: Option<&Place>, limit: usize) -> Vec<(Place, Summary)> {
-    let mut found: Vec<(Place, &PathBuf, Entry)> = workspaces
+pub fn page(roots: &[StateRoot], after: Option<&Place>, limit: usize) -> Vec<(Place, Summary)> {
+    let mut found: Vec<(Place, &StateRoot, Entry)> = roots
         .iter()
-        .flat_map(|workspace| {
-            entries(workspace).into_iter().map(move |entry| {
+        .flat_map(|root| {
+            entries(root).into_iter().map(move |entry| {
                 let place = Place { written: entry.written, id: entry.id.clone() };
-                (place, workspace, entry)
+                (place, root, entry)
             })
         })
         .filter(|(place, ..)| after.is_none_or(|after| place < after))
@@ -120,61 +117,53 @@ pub fn page(workspaces: &[PathBuf], after: Option<&Place>, limit: usize) -> Vec<
     let locks = Locks::now();
     found
         .into_iter()
-        .filter_map(|(place, workspace, entry)| {
-            let folder = Folder::open(workspace).ok()??;
-            Some((place, summary(workspace, &folder, &locks, entry)))
+        .filter_map(|(place, root, entry)| {
+            let folder = root.sessions().open().ok()??;
+            Some((place, summary(root, &folder, &locks, entry)))
         })
         .collect()
 }
 
-/// Whether a Workspace has a Session.
-pub fn find(workspace: &Path, id: &SessionId) -> bool {
-    paths::log(workspace, id).symlink_metadata().is_ok_and(|found| found.is_file())
-}
-
 /// Who has a Session open; looking takes no lock.
-pub fn holder_of(workspace: &Path, id: &SessionId) -> Option<u32> {
-    let file = Folder::open(workspace).ok()??.read_log(id).ok()?;
+pub fn holder_of(root: &StateRoot, id: &SessionId) -> Option<u32> {
+    let file = log::open_file(root, id).ok()?;
     Locks::now().holder(&file)
 }
 
 /// Deletes a Session's Log and folder, unless a process has it open; says what was deleted.
-pub fn delete(workspace: &Path, id: &SessionId) -> Result<Vec<PathBuf>, LogError> {
-    let file = held(workspace, id)?;
-    remove(workspace, id, &file)
+pub fn delete(root: &StateRoot, id: &SessionId) -> Result<Vec<PathBuf>, LogError> {
+    let file = held(root, id)?;
+    remove(root, id, &file)
 }
 
 /// The same, if nobody has written to it since; says whether it is gone.
 pub(super) fn delete_as_it_was(
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     written: (i64, i64),
 ) -> Result<bool, LogError> {
-    let file = held(workspace, id)?;
+    let file = held(root, id)?;
     let is_as_it_was =
         file.metadata().is_ok_and(|facts| (facts.mtime(), facts.mtime_nsec()) == written);
     if is_as_it_was {
-        remove(workspace, id, &file)?;
+        remove(root, id, &file)?;
     }
     Ok(is_as_it_was)
 }
 
 /// Does something while nobody has a Session open, and nobody can open it.
 pub(super) fn while_closed<T>(
-    workspace: &Path,
+    root: &StateRoot,
     id: &SessionId,
     work: impl FnOnce() -> T,
 ) -> Result<T, LogError> {
-    let _held = held(workspace, id)?;
+    let _held = held(root, id)?;
     Ok(work())
 }
 
 /// The Log under its writer's lock.
-fn held(workspace: &Path, id: &SessionId) -> Result<File, LogError> {
-    let Some(state) = Folder::open(workspace)? else {
-        return Err(LogError::NotFound { id: id.clone() });
-    };
-    let file = state.append_log(id)?;
+fn held(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
+    let file = log::open_append(root, id)?;
     if file.try_lock().is_err() {
         return Err(LogError::Busy { id: id.clone(), holder: holder(&file) });
     }
@@ -182,25 +171,20 @@ fn held(workspace: &Path, id: &SessionId) -> Result<File, LogError> {
 }
 
 /// Removes the Log first: a folder without a Log is found later, a Log without its folder is damage.
-fn remove(workspace: &Path, id: &SessionId, _held: &File) -> Result<Vec<PathBuf>, LogError> {
-    let (log, folder) = (paths::log(workspace, id), paths::session_folder(workspace, id));
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| LogError::Write { path, source }
-    };
-    fs::remove_file(&log).map_err(failed(&log))?;
-    let mut deleted = vec![log];
-    match fs::remove_dir_all(&folder) {
-        Ok(()) => deleted.push(folder),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(&folder)(error)),
+fn remove(root: &StateRoot, id: &SessionId, _held: &File) -> Result<Vec<PathBuf>, LogError> {
+    let sessions = root.sessions().open().map_err(LogError::reading)?;
+    let sessions = sessions.ok_or_else(|| LogError::NotFound { id: id.clone() })?;
+    sessions.remove_file(log_name(id)).map_err(LogError::writing)?;
+    let mut deleted = vec![root.log(id)];
+    if sessions.remove_tree(id.as_str()).map_err(LogError::writing)? {
+        deleted.push(root.session_folder(id).path());
     }
     Ok(deleted)
 }
 
 /// The model a Session is set to: the last one named, found without folding the Log.
-pub fn posture_model(workspace: &Path, id: &SessionId) -> Option<String> {
-    let mut file = Folder::open(workspace).ok()??.read_log(id).ok()?;
+pub fn posture_model(root: &StateRoot, id: &SessionId) -> Option<String> {
+    let mut file = log::open_file(root, id).ok()?;
     for needle in [POSTURE_CHANGED, SESSION_STARTED, SESSION_FORK] {
         let places = occurrences(&mut file, needle).ok()?;
         let model = places.into_iter().rev().find_map(|place| {
@@ -225,22 +209,22 @@ struct Entry {
     bytes: u64,
 }
 
-fn entries(workspace: &Path) -> Vec<Entry> {
-    let Ok(folder) = fs::read_dir(paths::sessions(workspace)) else { return Vec::new() };
-    let entry = |found: fs::DirEntry| {
-        let name = found.file_name();
-        let id = SessionId::parse(name.to_str()?.strip_suffix(".ndjson")?).ok()?;
-        let facts = found.metadata().ok().filter(fs::Metadata::is_file)?;
-        let written = (facts.mtime(), facts.mtime_nsec());
-        let (device, inode) = (facts.dev(), facts.ino());
-        Some(Entry { id, written, device, inode, bytes: facts.len() })
+fn entries(root: &StateRoot) -> Vec<Entry> {
+    let Ok(Some(sessions)) = root.sessions().open() else { return Vec::new() };
+    let entry = |found: StateEntry| {
+        let id = SessionId::parse(found.name.to_str()?.strip_suffix(".ndjson")?).ok()?;
+        let StateEntry { device, inode, bytes, modified: written, .. } = found;
+        let is_file = found.kind == rustix::fs::FileType::RegularFile;
+        is_file.then_some(Entry { id, written, device, inode, bytes })
     };
-    folder.flatten().filter_map(entry).collect()
+    sessions.entries().unwrap_or_default().into_iter().filter_map(entry).collect()
 }
 
-fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Summary {
-    let path = paths::log(workspace, &entry.id);
-    let read = folder.read_log(&entry.id).map_err(io::Error::other).and_then(|mut file| {
+fn summary(root: &StateRoot, folder: &StateDir, locks: &Locks, entry: Entry) -> Summary {
+    let path = root.log(&entry.id);
+    let opened = folder.open_file(log_name(&entry.id)).map_err(io::Error::from);
+    let opened = opened.and_then(|file| file.ok_or_else(|| io::ErrorKind::NotFound.into()));
+    let read = opened.and_then(|mut file| {
         let head = window_at_start(&mut file, WINDOW)?;
         let title = match title(&head) {
             None if entry.bytes > head.len() as u64 => {
@@ -263,7 +247,7 @@ fn summary(workspace: &Path, folder: &Folder, locks: &Locks, entry: Entry) -> Su
         .map_or(standing, |pid| Standing::Running { pid });
     Summary {
         session_id: entry.id,
-        workspace: workspace.to_owned(),
+        workspace: root.workspace().to_owned(),
         path,
         title,
         updated: entry.written.0,

@@ -2,6 +2,8 @@
 
 use std::io::Cursor;
 
+use std::fs;
+
 use super::*;
 use crate::log::Log;
 
@@ -62,39 +64,40 @@ fn turns_are_counted_across_pieces_and_not_in_quoted_text() {
 #[test]
 fn the_list_is_newest_first_names_a_holder_and_leaves_strangers_out() {
     let folder = tempfile::tempdir().unwrap();
+    let root = StateRoot::in_workspace(folder.path());
     let [old, new] = ["20260101T000000-aaaaaa", "20260102T000000-bbbbbb"]
         .map(|id| SessionId::parse(id).unwrap());
-    let mut log = Log::create(folder.path(), &old).unwrap();
+    let mut log = Log::create(&root, &old).unwrap();
     log.append(crate::event::UserMessage { text: "first".into(), ..Default::default() }.into())
         .unwrap();
     drop(log);
-    let log_path = paths::log(folder.path(), &old);
+    let log_path = root.log(&old);
     let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
     File::options().append(true).open(&log_path).unwrap().set_modified(long_ago).unwrap();
-    let held = Log::create(folder.path(), &new).unwrap();
-    fs::write(paths::sessions(folder.path()).join("notes.txt"), "x").unwrap();
-    std::os::unix::fs::symlink(&log_path, paths::sessions(folder.path()).join("link.ndjson"))
-        .unwrap();
+    let held = Log::create(&root, &new).unwrap();
+    fs::write(root.sessions().path().join("notes.txt"), "x").unwrap();
+    std::os::unix::fs::symlink(&log_path, root.sessions().path().join("link.ndjson")).unwrap();
 
-    let list = list(folder.path(), usize::MAX);
+    let list = list(std::slice::from_ref(&root), usize::MAX);
     let ids: Vec<_> = list.iter().map(|summary| &summary.session_id).collect();
     assert_eq!(ids, [&new, &old]);
     assert_eq!(list[0].standing, Standing::Running { pid: std::process::id() });
     assert_eq!((list[1].title.as_str(), list[1].turns), ("first", 1));
     assert_eq!(list[1].standing, Standing::Open);
 
-    assert!(matches!(delete(folder.path(), &new), Err(LogError::Busy { .. })));
+    assert!(matches!(delete(&root, &new), Err(LogError::Busy { .. })));
     drop(held);
-    assert_eq!(delete(folder.path(), &new).unwrap(), [paths::log(folder.path(), &new)]);
-    assert!(!find(folder.path(), &new) && find(folder.path(), &old));
-    assert!(matches!(delete(folder.path(), &new), Err(LogError::NotFound { .. })));
+    assert_eq!(delete(&root, &new).unwrap(), [root.log(&new)]);
+    assert!(!root.has_log(&new) && root.has_log(&old));
+    assert!(matches!(delete(&root, &new), Err(LogError::NotFound { .. })));
 }
 
 #[test]
 fn the_last_named_model_is_found_wherever_it_stands() {
     let folder = tempfile::tempdir().unwrap();
+    let root = StateRoot::in_workspace(folder.path());
     let id = SessionId::parse("20260101T000000-aaaaaa").unwrap();
-    let log = paths::log(folder.path(), &id);
+    let log = root.log(&id);
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     let filler = line("reasoning", &format!("\"{}\"", "y".repeat(300_000)));
     let start = line("session_started", r#"{"model":"one"}"#);
@@ -107,6 +110,6 @@ fn the_last_named_model_is_found_wherever_it_stands() {
         (filler.clone(), None),
     ] {
         fs::write(&log, text).unwrap();
-        assert_eq!(posture_model(folder.path(), &id).as_deref(), expected);
+        assert_eq!(posture_model(&root, &id).as_deref(), expected);
     }
 }

@@ -4,14 +4,14 @@
 //! folder. Two who clear at once get in nobody's way.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::nook::Nook;
-use super::{Waste, legacy};
+use super::{Plan, Waste, legacy};
 use crate::log::LogError;
-use crate::paths;
 use crate::projection::sessions::{delete_as_it_was, while_closed};
 use crate::snapshot::Store;
+use crate::state::StateRoot;
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -28,19 +28,47 @@ impl Cleared {
     fn is_complete(&self) -> bool {
         self.spared.is_empty() && self.failed.is_empty()
     }
+
+    /// Counts what became of a thing.
+    fn note(&mut self, thing: &Waste, outcome: io::Result<bool>) {
+        match outcome {
+            Ok(true) => {
+                self.count += 1;
+                self.bytes += thing.bytes;
+            }
+            Ok(false) => self.spared.push(thing.path.clone()),
+            Err(error) => self.failed.push((thing.path.clone(), error.to_string())),
+        }
+    }
 }
 
 /// Clears what a plan of this Workspace names.
-pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
+pub fn clear(plan: &Plan) -> Cleared {
+    match &plan.root {
+        Some(root) => clear_state(root, &plan.waste),
+        None => clear_files(&plan.waste),
+    }
+}
+
+/// Clears files that belong to no Session.
+fn clear_files(waste: &[Waste]) -> Cleared {
+    let mut cleared = Cleared::default();
+    for thing in waste {
+        cleared.note(thing, remove(thing));
+    }
+    cleared
+}
+
+fn clear_state(root: &StateRoot, waste: &[Waste]) -> Cleared {
     let mut cleared = Cleared::default();
     let (mut store, mut unneeded) = (None, None);
     for thing in waste {
         // Contents go only after the Sessions that could need them, while nobody is at work, and
         // whoever begins meanwhile waits until they are gone.
         let hold = || {
-            let store = Store::new(paths::snapshots_in(&paths::state(workspace)));
+            let store = Store::new(root.snapshots());
             let hold = store.clearing().filter(|_| cleared.is_complete());
-            hold.filter(|_| super::is_quiet(workspace))
+            hold.filter(|_| super::is_quiet(root))
         };
         if matches!(thing.kind, "snapshot" | "subagent_folder")
             && store.get_or_insert_with(hold).is_none()
@@ -49,7 +77,7 @@ pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
             continue;
         }
         let outcome = match (&thing.session_id, thing.kind) {
-            (Some(id), "session") => match delete_as_it_was(workspace, id, thing.written) {
+            (Some(id), "session") => match delete_as_it_was(root, id, thing.written) {
                 Ok(gone) => Ok(gone),
                 // Somebody uses it, or was quicker.
                 Err(LogError::Busy { .. } | LogError::NotFound { .. }) => Ok(false),
@@ -57,7 +85,7 @@ pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
             },
             // While its Session is closed nobody can begin to refer to it.
             (Some(id), "blob" | "resource" | "output" | "leftover") => {
-                while_closed(workspace, id, || remove(thing)).unwrap_or_else(|error| match error {
+                while_closed(root, id, || remove(thing)).unwrap_or_else(|error| match error {
                     LogError::Busy { .. } => Ok(false),
                     LogError::NotFound { .. } => remove(thing),
                     error => Err(io::Error::other(error.to_string())),
@@ -66,29 +94,21 @@ pub fn clear(workspace: &Path, waste: &[Waste]) -> Cleared {
             // Sessions share contents, and one that came and went since the plan may have
             // taken this up.
             (_, "snapshot") => {
-                let unneeded = unneeded.get_or_insert_with(|| super::unneeded(workspace));
+                let unneeded = unneeded.get_or_insert_with(|| super::unneeded(root));
                 if unneeded.contains(&thing.path) { remove(thing) } else { Ok(false) }
             }
             _ => remove(thing),
         };
-        match outcome {
-            Ok(true) => {
-                cleared.count += 1;
-                cleared.bytes += thing.bytes;
-            }
-            Ok(false) => cleared.spared.push(thing.path.clone()),
-            Err(error) => cleared.failed.push((thing.path.clone(), error.to_string())),
-        }
+        cleared.note(thing, outcome);
     }
     cleared
 }
 
 /// Removes a thing that is as it was; says whether it did.
 fn remove(thing: &Waste) -> io::Result<bool> {
-    let (Some(folder), Some(name)) = (thing.path.parent(), thing.path.file_name()) else {
-        return Ok(false);
-    };
-    let (Some(nook), Some(name)) = (Nook::open(folder), name.to_str()) else { return Ok(false) };
+    let nook = thing.folder.as_ref().and_then(Nook::open);
+    let name = thing.path.file_name().and_then(|name| name.to_str());
+    let (Some(nook), Some(name)) = (nook, name) else { return Ok(false) };
     match nook.look(name) {
         Some(found) if found.written == thing.written => {}
         _ => return Ok(false),
@@ -124,14 +144,14 @@ mod tests {
             fs::File::open(&path).unwrap().set_modified(old).unwrap();
             path
         });
-        let planned = plan(&root, Wish::default()).unwrap();
+        let planned = plan(&StateRoot::in_workspace(&root), Wish::default()).unwrap();
         assert_eq!(planned.waste.len(), 2, "{:?}", planned.waste);
         let id = "20260721T101112-abcdef";
         fs::write(sessions.join(format!("{id}.ndjson")), "{}\n").unwrap();
         fs::create_dir_all(sessions.join(id).join("snapshots")).unwrap();
         let record = format!("{{\"before\":\"{}\"}}\n", "ab".repeat(32));
         fs::write(sessions.join(id).join("snapshots/1.ndjson"), record).unwrap();
-        let cleared = clear(&root, &planned.waste);
+        let cleared = clear(&planned);
         assert_eq!((cleared.count, &cleared.spared[..]), (1, &contents[..1]));
         assert!(contents[0].exists() && !contents[1].exists());
     }
@@ -141,18 +161,19 @@ mod tests {
         let workspace = tempfile::tempdir().unwrap();
         let root = workspace.path().canonicalize().unwrap();
         fs::create_dir_all(root.join(".pixir/sessions")).unwrap();
-        let store = Store::new(paths::snapshots_in(&paths::state(&root)));
+        let store = Store::new(StateRoot::in_workspace(&root).snapshots());
         let hash = store.put(b"what it was").unwrap().to_string();
-        let content = store.folder().join(&hash[..2]).join(&hash);
+        let content =
+            StateRoot::in_workspace(&root).snapshots().path().join(&hash[..2]).join(&hash);
         let old = SystemTime::now() - Duration::from_hours(30);
         fs::File::open(&content).unwrap().set_modified(old).unwrap();
-        let planned = plan(&root, Wish::default()).unwrap();
+        let planned = plan(&StateRoot::in_workspace(&root), Wish::default()).unwrap();
         assert_eq!(planned.waste.len(), 1, "{:?}", planned.waste);
         let hold = store.hold().unwrap();
-        let spared = clear(&root, &planned.waste);
+        let spared = clear(&planned);
         assert_eq!((spared.count, spared.spared.len()), (0, 1));
         drop(hold);
-        assert_eq!(clear(&root, &planned.waste).count, 1);
+        assert_eq!(clear(&planned).count, 1);
         assert!(!content.exists());
         assert!(store.clearing().is_some(), "nobody is kept out any longer");
     }

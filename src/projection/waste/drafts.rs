@@ -7,8 +7,8 @@ use std::time::Duration;
 use ignore::overrides::Override;
 use rustix::fs::FileType;
 
-use super::nook::Nook;
-use super::{Waste, is_hex, is_settled, thing};
+use super::nook::{Nook, around};
+use super::{Waste, is_replacement, is_settled, thing};
 use crate::paths::STATE_FOLDER;
 use crate::walk::{Sort, Stop, Walk, walk};
 use crate::workspace::Workspace;
@@ -33,7 +33,7 @@ pub fn drafts(workspace: &Path) -> Vec<Waste> {
     let (found, _) = walk(&everywhere, Vec::new, |found: &mut Vec<PathBuf>, _, seen| {
         let path = Path::new(std::ffi::OsStr::from_bytes(seen.path));
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if seen.sort == Sort::File && is_draft(name) {
+        if seen.sort == Sort::File && is_replacement(name) {
             found.push(path.to_owned());
         }
         !matches!(name, STATE_FOLDER | ".git")
@@ -44,14 +44,8 @@ pub fn drafts(workspace: &Path) -> Vec<Waste> {
 }
 
 fn waste(path: &Path) -> Option<Waste> {
-    let nook = Nook::open(path.parent()?)?;
+    let nook = Nook::open(&around(path)?)?;
     let found = nook.look(path.file_name()?.to_str()?)?;
     let is_ours = found.sort == FileType::RegularFile && is_settled(&found);
     is_ours.then(|| thing("leftover", &nook, &found, None))
-}
-
-/// `.<16 hex>.pixir-new`.
-fn is_draft(name: &str) -> bool {
-    let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".pixir-new"));
-    random.is_some_and(|random| is_hex(random, &[16]))
 }

@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::Path;
 
 use rustix::fs::FileType;
 
@@ -16,17 +15,15 @@ use crate::event::Canonical;
 use crate::history::History;
 use crate::log::Log;
 use crate::paths;
+use crate::state::StateRoot;
 
 /// The folder, below Pixir's state.
 const FOLDER: &str = "subagents";
 
 /// The folders of children that are old enough and done.
-pub fn folders(workspace: &Path, sessions: &Nook, living: &[&Session], wish: Wish) -> Vec<Waste> {
+pub fn folders(root: &StateRoot, sessions: &Nook, living: &[&Session], wish: Wish) -> Vec<Waste> {
     let Some(age) = wish.older_than else { return Vec::new() };
-    let Some(nook) = Nook::open(&paths::state(workspace)).and_then(|state| state.inner(FOLDER))
-    else {
-        return Vec::new();
-    };
+    let Some(nook) = Nook::open(&root.folder().join(FOLDER)) else { return Vec::new() };
     let is_old = |found: &Found| {
         let newest = nook.inner(&found.name).map_or(found.written, |inner| newest(&inner));
         is_older(&Found { written: newest.max(found.written), ..found.clone() }, age)
@@ -39,7 +36,7 @@ pub fn folders(workspace: &Path, sessions: &Nook, living: &[&Session], wish: Wis
     let wanted: HashSet<String> = old.iter().map(|found| found.name.clone()).collect();
     let mut needed = HashSet::new();
     for session in living.iter().filter(|_| !wanted.is_empty()) {
-        needed.extend(at_work(workspace, sessions, session, &wanted));
+        needed.extend(at_work(root, sessions, session, &wanted));
     }
     let unneeded = old.iter().filter(|found| !needed.contains(&found.name));
     let waste = unneeded.filter_map(|found| {
@@ -52,7 +49,7 @@ pub fn folders(workspace: &Path, sessions: &Nook, living: &[&Session], wish: Wis
 
 /// The children that a Log does not say to be done. A Log that cannot be read may mean anybody.
 fn at_work(
-    workspace: &Path,
+    root: &StateRoot,
     sessions: &Nook,
     session: &Session,
     wanted: &HashSet<String>,
@@ -65,7 +62,7 @@ fn at_work(
     if named.is_empty() {
         return named;
     }
-    let Ok(reading) = Log::read(workspace, &session.id) else { return named };
+    let Ok(reading) = Log::read(root, &session.id) else { return named };
     let history = History::from_events(reading.events);
     for fact in history.facts() {
         let Canonical::SubagentEvent(life) = fact else { continue };

@@ -11,7 +11,7 @@ mod mention;
 mod nook;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::FileType;
@@ -20,11 +20,13 @@ use serde::Serialize;
 pub use clear::{Cleared, clear};
 pub use drafts::drafts;
 
+use crate::files::StateFolder;
 use crate::id::SessionId;
-use crate::log::{Flaw, Folder, Locks, Log, LogError};
-use crate::paths::{self, Home};
+use crate::log::{Flaw, Locks, Log, LogError};
+use crate::paths::Home;
+use crate::state::StateRoot;
 use mention::{is_plain, mentioned};
-use nook::{Found, Nook};
+use nook::{Found, Nook, around};
 
 /// Whoever writes something mentions it sooner than this, or never.
 const SETTLED: Duration = Duration::from_hours(1);
@@ -52,6 +54,9 @@ pub struct Waste {
     /// When it was last written, for a second look.
     #[serde(skip)]
     pub(super) written: (i64, i64),
+    /// The folder that it lies in, to be opened again.
+    #[serde(skip)]
+    pub(super) folder: Option<StateFolder>,
 }
 
 /// Something that was left alone, and why.
@@ -63,9 +68,10 @@ pub struct Kept {
 
 /// The Workspace of a child that is no more; it is cleared away by whoever made it.
 pub fn annex(child: SessionId, path: PathBuf) -> Waste {
-    let nook = path.parent().and_then(Nook::open);
+    let folder = around(&path);
+    let nook = folder.as_ref().and_then(Nook::open);
     let bytes = nook.map_or(0, |nook| nook.bytes_of(child.as_str()));
-    Waste { kind: "annex", path, bytes, session_id: Some(child), written: (0, 0) }
+    Waste { kind: "annex", path, bytes, session_id: Some(child), written: (0, 0), folder }
 }
 
 /// What may go in one Workspace.
@@ -73,6 +79,9 @@ pub fn annex(child: SessionId, path: PathBuf) -> Waste {
 pub struct Plan {
     #[serde(serialize_with = "crate::paths::as_text")]
     pub workspace: PathBuf,
+    /// The state that was looked at; `None` where it is no state of a Workspace.
+    #[serde(skip)]
+    pub root: Option<StateRoot>,
     pub waste: Vec<Waste>,
     /// Sessions that are old enough and stay all the same.
     pub kept: Vec<Kept>,
@@ -93,13 +102,14 @@ struct Session {
 }
 
 /// What may go in a Workspace; nothing is changed.
-pub fn plan(workspace: &Path, wish: Wish) -> Result<Plan, LogError> {
-    let mut plan = Plan { workspace: workspace.to_owned(), ..Plan::default() };
+pub fn plan(root: &StateRoot, wish: Wish) -> Result<Plan, LogError> {
+    let workspace = root.workspace().to_owned();
+    let mut plan = Plan { workspace, root: Some(root.clone()), ..Plan::default() };
     // Refuses a state that goes through a link, before anything in it is believed.
-    if Folder::open(workspace)?.is_none() {
+    if root.sessions().open().map_err(LogError::reading)?.is_none() {
         return Ok(plan);
     }
-    let Some(sessions) = Nook::open(&paths::sessions(workspace)) else { return Ok(plan) };
+    let Some(sessions) = Nook::open(&root.sessions()) else { return Ok(plan) };
     let names = sessions.names();
     let mut all = logs(&sessions, &names);
     all.sort_by_key(|session| std::cmp::Reverse(session.found.written));
@@ -107,34 +117,35 @@ pub fn plan(workspace: &Path, wish: Wish) -> Result<Plan, LogError> {
     for session in all.iter().filter(|session| old.contains(&session.id)) {
         plan.waste.push(Waste {
             kind: "session",
-            path: paths::log(workspace, &session.id),
+            path: root.log(&session.id),
             bytes: session.found.bytes + sessions.bytes_of(session.id.as_str()),
             session_id: Some(session.id.clone()),
             written: session.found.written,
+            folder: Some(root.sessions()),
         });
     }
     let living: Vec<&Session> = all.iter().filter(|session| !old.contains(&session.id)).collect();
     for session in living.iter().filter(|session| !session.is_open) {
-        plan.waste.extend(belongings(workspace, &sessions, session));
+        plan.waste.extend(belongings(root, &sessions, session));
     }
     plan.waste.extend(ownerless(&sessions, &names, &all));
     // A Session at work keeps contents before it says so.
     if !all.iter().any(|session| session.is_open) {
-        plan.waste.extend(contents(workspace, &sessions, &living));
-        plan.waste.extend(legacy::folders(workspace, &sessions, &living, wish));
+        plan.waste.extend(contents(root, &sessions, &living));
+        plan.waste.extend(legacy::folders(root, &sessions, &living, wish));
     }
     Ok(plan)
 }
 
 /// Whether no Session of a Workspace is open at this moment.
-fn is_quiet(workspace: &Path) -> bool {
-    Nook::open(&paths::sessions(workspace))
+fn is_quiet(root: &StateRoot) -> bool {
+    Nook::open(&root.sessions())
         .is_none_or(|sessions| logs(&sessions, &sessions.names()).iter().all(|own| !own.is_open))
 }
 
 /// What killed processes left in a Workspace's state, without looking for anything else.
-pub fn leftovers(workspace: &Path) -> Vec<PathBuf> {
-    let Some(sessions) = Nook::open(&paths::sessions(workspace)) else { return Vec::new() };
+pub fn leftovers(root: &StateRoot) -> Vec<PathBuf> {
+    let Some(sessions) = Nook::open(&root.sessions()) else { return Vec::new() };
     let left = |found: &Found| is_leftover(&found.name) && is_settled(found);
     sessions
         .names()
@@ -146,8 +157,11 @@ pub fn leftovers(workspace: &Path) -> Vec<PathBuf> {
 
 /// Drafts in the user's own folder.
 pub fn home_waste(home: &Home) -> Vec<Waste> {
-    let Some(folder) = Nook::open(home.folder()) else { return Vec::new() };
+    let Some(folder) = Nook::open(&StateFolder::root(home.folder())) else { return Vec::new() };
     let is_draft = |found: &Found| {
+        if is_replacement(&found.name) {
+            return found.sort == FileType::RegularFile;
+        }
         let parts: Vec<&str> = found.name.split('.').collect();
         let [first, kind, random] = parts.as_slice() else { return false };
         first.is_empty()
@@ -223,7 +237,7 @@ fn old_sessions(
 
 /// What lies beside a Log that does not mention it. A damaged Log keeps everything: nobody knows what
 /// its lost lines said.
-fn belongings(workspace: &Path, sessions: &Nook, session: &Session) -> Vec<Waste> {
+fn belongings(root: &StateRoot, sessions: &Nook, session: &Session) -> Vec<Waste> {
     let Some(folder) = sessions.inner(session.id.as_str()) else { return Vec::new() };
     let nooks: Vec<(&'static str, Nook)> =
         [("blob", "blobs"), ("resource", "resources"), ("output", "output")]
@@ -234,10 +248,11 @@ fn belongings(workspace: &Path, sessions: &Nook, session: &Session) -> Vec<Waste
         .iter()
         .flat_map(|(kind, nook)| nook.names().into_iter().map(move |found| (*kind, nook, found)))
         .filter(|(_, _, found)| {
-            found.sort == FileType::RegularFile && is_plain(&found.name) && is_settled(found)
+            let is_named = is_plain(&found.name) || is_replacement(&found.name);
+            found.sort == FileType::RegularFile && is_named && is_settled(found)
         })
         .collect();
-    if candidates.is_empty() || is_damaged(workspace, &session.id) {
+    if candidates.is_empty() || is_damaged(root, &session.id) {
         return Vec::new();
     }
     let wanted: HashSet<String> =
@@ -276,8 +291,8 @@ fn named_by(
     Some(named)
 }
 
-fn is_damaged(workspace: &Path, id: &SessionId) -> bool {
-    Log::read(workspace, id).is_ok_and(|reading| {
+fn is_damaged(root: &StateRoot, id: &SessionId) -> bool {
+    Log::read(root, id).is_ok_and(|reading| {
         let loses = |flaw: &Flaw| matches!(flaw, Flaw::Unreadable { .. } | Flaw::Blob { .. });
         reading.damage.iter().any(|damage| loses(&damage.flaw))
     })
@@ -307,12 +322,8 @@ fn ownerless(sessions: &Nook, names: &[Found], all: &[Session]) -> Vec<Waste> {
 }
 
 /// Contents of files as they were, which no Session that stays could bring back.
-fn contents(workspace: &Path, sessions: &Nook, living: &[&Session]) -> Vec<Waste> {
-    let Some(store) =
-        Nook::open(&paths::state(workspace)).and_then(|state| state.inner("snapshots"))
-    else {
-        return Vec::new();
-    };
+fn contents(root: &StateRoot, sessions: &Nook, living: &[&Session]) -> Vec<Waste> {
+    let Some(store) = Nook::open(&root.snapshots()) else { return Vec::new() };
     let drawers: Vec<Nook> = store
         .names()
         .iter()
@@ -326,7 +337,7 @@ fn contents(workspace: &Path, sessions: &Nook, living: &[&Session]) -> Vec<Waste
         {
             if is_hex(&found.name, &[64]) {
                 candidates.insert(found.name.clone(), (place, found));
-            } else if found.name.starts_with("draft-") && is_settled(&found) {
+            } else if is_content_draft(&found.name) && is_settled(&found) {
                 waste.push(thing("leftover", drawer, &found, None));
             }
         }
@@ -371,15 +382,16 @@ fn contents(workspace: &Path, sessions: &Nook, living: &[&Session]) -> Vec<Waste
 }
 
 /// Contents that nobody refers to right now.
-fn unneeded(workspace: &Path) -> HashSet<PathBuf> {
-    let plan = plan(workspace, Wish::default()).unwrap_or_default();
+fn unneeded(root: &StateRoot) -> HashSet<PathBuf> {
+    let plan = plan(root, Wish::default()).unwrap_or_default();
     let contents = plan.waste.into_iter().filter(|waste| waste.kind == "snapshot");
     contents.map(|waste| waste.path).collect()
 }
 
 fn thing(kind: &'static str, nook: &Nook, found: &Found, session: Option<&SessionId>) -> Waste {
     let (path, bytes) = (nook.path().join(&found.name), found.bytes);
-    Waste { kind, path, bytes, session_id: session.cloned(), written: found.written }
+    let folder = Some(nook.place().clone());
+    Waste { kind, path, bytes, session_id: session.cloned(), written: found.written, folder }
 }
 
 /// `.fork-…`, and drafts of Logs.
@@ -387,10 +399,22 @@ fn is_leftover(name: &str) -> bool {
     name.strip_prefix(".fork-").is_some_and(|id| SessionId::parse(id).is_ok())
 }
 
-/// `<sha256>.<random>`: bytes on their way to their name.
+/// Bytes on their way to their name; earlier versions wrote `<sha256>.<random>`.
 fn is_draft(name: &str) -> bool {
     let parts = name.split_once('.');
-    parts.is_some_and(|(hash, random)| is_hex(hash, &[64]) && is_hex(random, &[8]))
+    is_replacement(name)
+        || parts.is_some_and(|(hash, random)| is_hex(hash, &[64]) && is_hex(random, &[8]))
+}
+
+/// A content on its way to its name; earlier versions wrote `draft-<random>`.
+fn is_content_draft(name: &str) -> bool {
+    is_replacement(name) || name.starts_with("draft-")
+}
+
+/// `.<16 hex>.pixir-new`: a file that was about to replace another.
+fn is_replacement(name: &str) -> bool {
+    let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".pixir-new"));
+    random.is_some_and(|random| is_hex(random, &[16]))
 }
 
 fn is_hex(text: &str, lengths: &[usize]) -> bool {
@@ -417,6 +441,7 @@ mod tests {
     #[test]
     fn contents_stay_when_a_session_that_was_to_go_is_opened_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
+        let root = StateRoot::in_workspace(folder.path());
         let (id, hash) = ("20200101T000000-000001", "ab".repeat(32));
         let log = folder.path().join(format!(".pixir/sessions/{id}.ndjson"));
         let record = folder.path().join(format!(".pixir/sessions/{id}/snapshots/1.ndjson"));
@@ -428,21 +453,21 @@ mod tests {
             fs::File::open(path).unwrap().set_modified(long_ago).unwrap();
         }
         let wish = Wish { older_than: Some(Duration::from_hours(24)), keep: 0 };
-        let planned = plan(folder.path(), wish).unwrap();
+        let planned = plan(&root, wish).unwrap();
         let kinds: Vec<&str> = planned.waste.iter().map(|thing| thing.kind).collect();
         assert_eq!(kinds, ["session", "snapshot"]);
         let held = fs::File::options().append(true).open(&log).unwrap();
         held.lock().unwrap();
-        let cleared = clear(folder.path(), &planned.waste);
+        let cleared = clear(&planned);
         assert_eq!((cleared.count, cleared.spared.len()), (0, 2));
         assert!(log.exists() && content.exists());
         drop(held);
         // Somebody wrote to it: it is not what was planned for any more.
         fs::write(&log, "{}\n{}\n").unwrap();
-        assert_eq!(clear(folder.path(), &planned.waste).count, 0);
+        assert_eq!(clear(&planned).count, 0);
         fs::File::open(&log).unwrap().set_modified(long_ago).unwrap();
-        let again = plan(folder.path(), wish).unwrap();
-        assert_eq!(clear(folder.path(), &again.waste).count, 2);
+        let again = plan(&root, wish).unwrap();
+        assert_eq!(clear(&again).count, 2);
         assert!(!log.exists() && !content.exists());
     }
 }

@@ -9,7 +9,7 @@ use super::CONTRACT;
 use super::read::Delegation;
 use crate::event::SubagentUsage;
 use crate::id::SessionId;
-use crate::paths;
+use crate::state::StateRoot;
 use crate::tool::bound;
 use crate::workflow::checkpoint::{Bundle, NOT_STATED};
 use crate::workflow::outcome::{Halt, Outcome, Readiness, StepStatus};
@@ -68,12 +68,12 @@ pub fn plan(delegation: &Delegation, workspace: &Path) -> Shown {
 pub fn shown(
     delegation: &Delegation,
     finished: &Finished,
-    workspace: &Path,
+    root: &StateRoot,
     exit_code: u8,
     commands: &Commands<'_>,
 ) -> Shown {
     let status = finished.outcome.name();
-    let mut output = frame(delegation, workspace, status, exit_code);
+    let mut output = frame(delegation, root.workspace(), status, exit_code);
     let is_done = finished.outcome == Outcome::Completed;
     let reason = finished.halt.as_ref().map(Halt::reason);
     output["reason"] = json!(reason.or((!is_done).then_some("children_not_completed")));
@@ -86,7 +86,7 @@ pub fn shown(
         delegation.workflow.steps.iter().zip(&finished.bundles).enumerate()
     {
         let mut own = child(index, step, status_of(bundle), &bundle.usage);
-        fill(&mut own, step, bundle, workspace, commands);
+        fill(&mut own, step, bundle, root, commands);
         children.push(own);
     }
     let mut counts = json!({ "total": children.len() });
@@ -185,7 +185,7 @@ fn child(index: usize, step: &Step, status: &str, usage: &SubagentUsage) -> Valu
     })
 }
 
-fn fill(own: &mut Value, step: &Step, bundle: &Bundle, workspace: &Path, commands: &Commands<'_>) {
+fn fill(own: &mut Value, step: &Step, bundle: &Bundle, root: &StateRoot, commands: &Commands<'_>) {
     let is_silent = bundle.known_limitations.iter().any(|own| own == NOT_STATED);
     let is_ready = bundle.checkpoint_status == Readiness::CheckpointReady;
     let stated = if is_silent { "not_stated" } else { bundle.checkpoint_status.name() };
@@ -201,11 +201,8 @@ fn fill(own: &mut Value, step: &Step, bundle: &Bundle, workspace: &Path, command
     if let Some(id) = &bundle.child_session_id {
         let command = |word: &str| (commands.session)(word, id);
         own["child_session_id"] = json!(id);
-        own["log_path"] = json!(
-            SessionId::parse(id)
-                .ok()
-                .map(|id| paths::log(workspace, &id).to_string_lossy().into_owned())
-        );
+        own["log_path"] =
+            json!(SessionId::parse(id).ok().map(|id| root.log(&id).to_string_lossy().into_owned()));
         own["resume_command"] = json!(command("resume"));
         own["diagnose_command"] = json!(command("diagnose"));
         if !is_ready {

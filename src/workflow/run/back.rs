@@ -141,7 +141,7 @@ impl Stage {
         until: i128,
     ) -> Result<usize, Report> {
         // Its name is on record before its Log is made.
-        if !crate::paths::log(self.logs(), child).exists() {
+        if !self.logs().has_log(child) {
             return Ok(0);
         }
         let session = self.family.open(child).await.map_err(|error| Report::from(&error))?;
@@ -237,7 +237,7 @@ impl Stage {
     fn site(&self, child: &SessionId) -> Site {
         Site {
             workspace: self.workspace.clone(),
-            session_folder: crate::paths::session_folder(self.logs(), child),
+            session_folder: self.logs().session_folder(child),
             limits: Limits::of(self.family.config().undo),
             // Steps that run at the same time have sets that do not overlap.
             is_alone: true,

@@ -14,7 +14,7 @@ mod verify;
 mod words;
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,9 +32,9 @@ use super::spec::{Step, Workflow};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::error::Report;
 use crate::id::SessionId;
-use crate::paths;
 use crate::secret::Secrets;
 use crate::snapshot::Tracker;
+use crate::state::{SessionFolder, StateRoot};
 use crate::subagent::Family;
 use crate::turn::{Purse, Stance};
 use crate::workspace::Workspace;
@@ -57,7 +57,7 @@ pub struct Stage {
     run: String,
     workspace: Workspace,
     /// The folder of the Session that it belongs to.
-    folder: PathBuf,
+    folder: SessionFolder,
     secrets: Arc<Secrets>,
     /// What the Session may do at this moment: it may become stricter under a run.
     stance: Stance,
@@ -89,8 +89,8 @@ impl Stage {
     }
 
     /// The Workspace that holds the Logs.
-    fn logs(&self) -> &Path {
-        paths::holding(self.family.session().log_path())
+    fn logs(&self) -> &StateRoot {
+        self.family.session().state_root()
     }
 }
 

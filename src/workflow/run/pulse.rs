@@ -4,12 +4,14 @@
 //! the last pulse was not the run. Each part of a run has a pulse of its own: that somebody went on
 //! says nothing of what happened in between.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
+
+use crate::state::SessionFolder;
 
 /// How often it beats while a step changes what all share.
 pub const BEAT: Duration = Duration::from_millis(100);
@@ -22,11 +24,15 @@ pub struct Pulse(Option<File>);
 
 impl Pulse {
     /// The pulse of a part of a run whose Session has this folder.
-    pub fn new(folder: &Path, run: &str, part: u32) -> Self {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let pulse = Self(made.and_then(|()| options.open(path(folder, run, part))).ok());
+    pub fn new(folder: &SessionFolder, run: &str, part: u32) -> Self {
+        let opened = folder.folder().create().and_then(|folder| {
+            let name = name(run, part);
+            match folder.open_append(&name)? {
+                Some(file) => Ok(file),
+                None => folder.create_new(&name),
+            }
+        });
+        let pulse = Self(opened.ok());
         pulse.beat();
         pulse
     }
@@ -41,15 +47,19 @@ impl Pulse {
     }
 }
 
-fn path(folder: &Path, run: &str, part: u32) -> PathBuf {
-    folder.join(format!("{run}.{part}.pulse"))
+/// The file name of a pulse.
+fn name(run: &str, part: u32) -> String {
+    format!("{run}.{part}.pulse")
 }
 
 /// Until when that part of the run may have changed files, in nanoseconds since the epoch. Of one
 /// without a pulse nothing is known, so nothing counts as its own.
-pub fn last(folder: &Path, run: &str, part: u32) -> i128 {
-    std::fs::metadata(path(folder, run, part)).map_or(i128::MIN, |found| {
-        i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()) + GRACE_NS
+pub fn last(folder: &SessionFolder, run: &str, part: u32) -> i128 {
+    let folder = folder.folder().open().ok().flatten();
+    let found = folder.and_then(|folder| folder.stat(name(run, part)).ok().flatten());
+    found.map_or(i128::MIN, |found| {
+        let (seconds, nanoseconds) = found.modified;
+        i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds) + GRACE_NS
     })
 }
 

@@ -193,7 +193,7 @@ impl Stage {
             return Ok(Tried { bundle, strays: Vec::new(), child });
         };
         bundle.dependent_safe = true;
-        let (logs, own) = (self.logs().to_owned(), id.clone());
+        let (logs, own) = (self.logs().clone(), id.clone());
         let read = disk::work(move || Log::read(&logs, &own)).await;
         let history = match read {
             Ok(Ok(reading)) => History::from_events(reading.events),

@@ -13,6 +13,7 @@ use crate::id::SessionId;
 use crate::role::strictest;
 use crate::sandbox::Profile;
 use crate::skill::sha256;
+use crate::tool::SpillFile;
 use crate::tool::{Stop, Trial, bound};
 use crate::workflow::checkpoint::{Bundle, Verified};
 use crate::workflow::outcome::{Readiness, StepStatus};
@@ -171,8 +172,8 @@ impl Stage {
             Posture::Write => self.stance.mode(),
         };
         let profile = Profile::of(self.family.config().sandbox.level, &mode);
-        let spill =
-            self.folder.join("output").join(format!("{}-{}-{place}.txt", self.run, step.id));
+        let name = format!("{}-{}-{place}.txt", self.run, step.id);
+        let spill = SpillFile::new(self.folder.join("output"), name);
         let tried = self
             .family
             .commands()

@@ -221,6 +221,7 @@ async fn a_log_that_cannot_be_written_is_its_own_end() {
     let house = house(|_| Reply::says("never asked")).await;
     let mut command =
         house.command(&["delegate", "--cwd", "/proc", "--spec", "-", "--json", "--progress"]);
+    command.env("PIXIR_HOME", "/proc/pixir");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(br#"{"tasks": ["one"]}"#).unwrap();
     let run = Ran::of(child.wait_with_output().unwrap()).exits(7);

@@ -141,8 +141,13 @@ const CASES: &[Case] = &[
         std::fs::create_dir_all(&place).unwrap();
         // A file where the folder of Sessions would be.
         std::fs::write(place.join(".pixir"), "not a folder").unwrap();
+        // And one where the Home would hold it instead.
+        let instead = scene.workspace().parent().unwrap().join("home/.pixir/workspaces");
+        std::fs::create_dir_all(instead.parent().unwrap()).unwrap();
+        std::fs::write(&instead, "not a folder").unwrap();
         let error =
             scene.probe.call("session/new", json!({"cwd": place, "mcpServers": []})).unwrap_err();
+        std::fs::remove_file(instead).unwrap();
         assert!(!error["message"].as_str().unwrap().is_empty());
         scene.probe.still_answers();
     }),

