@@ -54,6 +54,8 @@ mod fork;
 mod grants;
 /// Whatever a stranger plants, nothing starts.
 mod hostile;
+/// Something planted at every path that is touched.
+mod hostile_checkout;
 /// A Session killed at every append and at random.
 mod kill;
 /// Signing in, and signing out.
@@ -70,6 +72,12 @@ mod patch;
 mod permissions;
 /// The model's plan.
 mod plan;
+/// Texts for the model that a checkout brings as links, pipes and devices.
+mod planted_checkout;
+/// Files of the Home that are links, pipes, or belong to another user.
+mod planted_home;
+/// A checkout that brings Pixir's state.
+mod planted_state;
 /// Processes that commands start, and that nothing survives.
 mod process;
 /// What crosses to the model.

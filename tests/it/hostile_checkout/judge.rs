@@ -1,0 +1,221 @@
+//! What must not have happened when a command has run in a scene where something was planted.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use memchr::memmem;
+use pixir::scripted::{Received, Server};
+use sha2::{Digest, Sha256};
+
+use super::plant::{Kind, STRANGER};
+use super::scene::{CANARY, Ended, Scene, other_endpoint};
+
+/// What can be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Something outside the Workspace changed.
+    Outside,
+    /// The command did not end.
+    Hang,
+    /// State or settings were used that must not be.
+    Believed,
+    /// Content from outside was read and kept, shown or sent.
+    Read,
+    /// The command was killed, panicked or used up its memory.
+    Death,
+}
+
+/// A finding: what is wrong, and how it shows.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    pub fault: Fault,
+    pub text: String,
+}
+
+/// Content is read from files up to this size.
+const LARGEST: u64 = 64 << 20;
+
+/// Mode, owner, time, size and content of a file.
+type Look = (u32, u32, i64, i64, u64, Vec<u8>);
+
+/// Files before a command has run.
+#[derive(Debug)]
+pub struct Before {
+    outside: BTreeMap<PathBuf, Look>,
+    kept: BTreeMap<PathBuf, Look>,
+    forbidden: BTreeMap<PathBuf, Look>,
+}
+
+impl Before {
+    pub fn of(scene: &Scene, kind: Kind, paths: &[PathBuf]) -> Self {
+        let (outside, forbidden) = (outside(scene), forbidden(scene));
+        Self { outside, kept: kept(scene, kind, paths), forbidden }
+    }
+
+    /// What is wrong afterwards.
+    pub fn findings(
+        &self,
+        scene: &Scene,
+        kind: Kind,
+        paths: &[PathBuf],
+        ended: &Ended,
+        server: &Server,
+    ) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut add = |fault, text: String| findings.push(Finding { fault, text });
+        if ended.is_hung {
+            add(Fault::Hang, "it did not end".to_owned());
+        } else if !matches!(ended.code, Some(0..=100 | 102..)) {
+            let last = ended.output.lines().rev().take(6).collect::<Vec<_>>().join(" / ");
+            add(Fault::Death, format!("it ended with {:?}: {last}", ended.code));
+        }
+        if ["out of memory", "memory allocation"].iter().any(|words| ended.output.contains(words)) {
+            add(Fault::Death, "it read until memory was used up".to_owned());
+        }
+        if let Some(text) = differences(&self.outside, &outside(scene)) {
+            add(Fault::Outside, text);
+        }
+        if let Some(text) = differences(&self.kept, &kept(scene, kind, paths)) {
+            add(Fault::Believed, format!("state that is not to be used was used: {text}"));
+        }
+        if let Some(text) = differences(&self.forbidden, &forbidden(scene)) {
+            add(Fault::Believed, format!("without permission, {text}"));
+        }
+        if other_endpoint().accept().is_ok() {
+            add(
+                Fault::Believed,
+                "another endpoint was called, here or in a cell beside it".to_owned(),
+            );
+        }
+        let requests = server.take_requests();
+        let found = leaks(scene, ended, &requests);
+        if !found.is_empty() && !kind.shares_content() {
+            add(Fault::Read, format!("content from outside is in {}", shortened(found)));
+        }
+        findings
+    }
+}
+
+/// Which files are at these paths; another one has another identity.
+pub fn identity(scene: &Scene, paths: &[PathBuf]) -> Vec<Option<(u64, u32, u64)>> {
+    let stat = |path: &PathBuf| fs::symlink_metadata(scene.work().join(path)).ok();
+    let identity = |stat: fs::Metadata| {
+        (stat.ino(), stat.mode(), if stat.is_file() { stat.size() } else { 0 })
+    };
+    paths.iter().map(|path| stat(path).map(identity)).collect()
+}
+
+fn look(path: &Path) -> Option<Look> {
+    let stat = fs::symlink_metadata(path).ok()?;
+    let content = if stat.is_symlink() {
+        fs::read_link(path).map(|to| to.into_os_string().into_encoded_bytes()).unwrap_or_default()
+    } else if stat.is_file() && stat.len() <= LARGEST {
+        Sha256::digest(fs::read(path).unwrap_or_default()).to_vec()
+    } else {
+        Vec::new()
+    };
+    Some((stat.mode(), stat.uid(), stat.mtime(), stat.mtime_nsec(), stat.size(), content))
+}
+
+fn look_below(path: &Path, seen: &mut BTreeMap<PathBuf, Look>, is_wanted: &impl Fn(&Path) -> bool) {
+    if !is_wanted(path) {
+        return;
+    }
+    let Some(found) = look(path) else { return };
+    seen.insert(path.to_owned(), found);
+    if path.symlink_metadata().is_ok_and(|stat| stat.is_dir()) {
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            look_below(&entry.path(), seen, is_wanted);
+        }
+    }
+}
+
+/// All that is neither the Workspace nor Pixir's own folder, and what git would run.
+fn outside(scene: &Scene) -> BTreeMap<PathBuf, Look> {
+    let mut seen = BTreeMap::new();
+    let (work, own) = (scene.work(), scene.home().join(".pixir"));
+    look_below(&scene.root, &mut seen, &|path| path != work && path != own);
+    // The folder's own time changes when Pixir's folder is made.
+    seen.remove(&scene.home());
+    for name in ["hooks", "config"] {
+        look_below(&work.join(".git").join(name), &mut seen, &|_| true);
+    }
+    seen
+}
+
+/// What the model tries to write where the user did not permit it.
+fn forbidden(scene: &Scene) -> BTreeMap<PathBuf, Look> {
+    let mut seen = BTreeMap::new();
+    for name in ["believed.txt", "believed-too.txt"] {
+        look_below(&scene.work().join(name), &mut seen, &|_| true);
+    }
+    seen
+}
+
+/// State that belongs to a stranger or came with the repository; it must stay as it is.
+fn kept(scene: &Scene, kind: Kind, paths: &[PathBuf]) -> BTreeMap<PathBuf, Look> {
+    let mut seen = BTreeMap::new();
+    if matches!(kind, Kind::OtherOwner | Kind::Tracked) {
+        for path in paths.iter().filter(|path| is_state(path)) {
+            look_below(&scene.work().join(path), &mut seen, &|_| true);
+        }
+    }
+    seen.retain(|_, look| kind != Kind::OtherOwner || look.1 == STRANGER);
+    seen
+}
+
+fn is_state(path: &Path) -> bool {
+    let is_below = |name: &str| path.starts_with(Path::new(".pixir").join(name));
+    is_below("sessions") || is_below("snapshots")
+}
+
+/// What is different now, in words.
+fn differences(
+    before: &BTreeMap<PathBuf, Look>,
+    after: &BTreeMap<PathBuf, Look>,
+) -> Option<String> {
+    let gone = before.keys().filter(|path| !after.contains_key(*path));
+    let made = after.keys().filter(|path| !before.contains_key(*path));
+    let other =
+        after.iter().filter(|(path, look)| before.get(*path).is_some_and(|old| old != *look));
+    let gone = gone.map(|path| format!("{} is gone", path.display()));
+    let made = made.map(|path| format!("{} is new", path.display()));
+    let other = other.map(|(path, _)| format!("{} is changed", path.display()));
+    let all: Vec<String> = gone.chain(made).chain(other).collect();
+    (!all.is_empty()).then(|| shortened(all))
+}
+
+/// The first few of many.
+fn shortened(mut all: Vec<String>) -> String {
+    let more = all.len().saturating_sub(3);
+    all.truncate(3);
+    let shown = all.join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
+/// Where the content of a file outside has come to.
+fn leaks(scene: &Scene, ended: &Ended, requests: &[Received]) -> Vec<String> {
+    let mut found = Vec::new();
+    if ended.output.contains(CANARY) {
+        found.push("what it printed".to_owned());
+    }
+    for request in requests {
+        if request.body_text.contains(CANARY) {
+            found.push(format!("a request to {}", request.path));
+        }
+    }
+    let mut seen = BTreeMap::new();
+    look_below(&scene.work(), &mut seen, &|_| true);
+    look_below(&scene.home().join(".pixir"), &mut seen, &|_| true);
+    let is_file =
+        |stat: &fs::Metadata| stat.is_file() && stat.nlink() == 1 && stat.len() <= LARGEST;
+    let files =
+        seen.into_keys().filter(|path| fs::symlink_metadata(path).is_ok_and(|stat| is_file(&stat)));
+    let holds = |path: &PathBuf| {
+        memmem::find(&fs::read(path).unwrap_or_default(), CANARY.as_bytes()).is_some()
+    };
+    found.extend(files.filter(holds).map(|path| path.display().to_string()));
+    found
+}
