@@ -26,7 +26,7 @@ const LIVE_CHUNK: usize = 8 * 1024;
 /// How often listeners hear, at most.
 const LIVE_INTERVAL: Duration = Duration::from_millis(25);
 /// The folder of spilled output beside a Log.
-const FOLDER: &str = "output";
+pub const FOLDER: &str = "output";
 /// How much of one command is kept on disk.
 const SPILL_LIMIT: u64 = 512 << 20;
 

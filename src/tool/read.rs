@@ -14,7 +14,7 @@ use super::page::Page;
 use super::rewrite::on_disk;
 use super::seen::{HASHED_SIZE, Print, Seen};
 use super::write::BOM;
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, picture};
+use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, output, picture};
 use crate::error::Kind;
 use crate::resource::Shelf;
 use crate::secret::Cleaner;
@@ -74,7 +74,10 @@ impl Tool for Read {
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let (seen, images) = (self.seen.clone(), self.shelf.clone());
         on_disk(move || {
-            let mut opened = open(&context.workspace, &args.path, &seen)?;
+            let mut opened = match open_spilled_output(&context, &args.path) {
+                Some(opened) => opened,
+                None => open(&context.workspace, &args.path, &seen)?,
+            };
             if let Some(output) = picture::read(&opened, &images, &seen)? {
                 return Ok(output);
             }
@@ -97,6 +100,15 @@ impl Tool for Read {
         })
         .await
     }
+}
+
+/// The full output of a command of this Session, which lies outside the Workspace when its state does.
+fn open_spilled_output(context: &ToolContext, path: &Path) -> Option<OpenFile> {
+    let folder = context.session_folder.join(output::FOLDER);
+    let name = path.strip_prefix(folder.path()).ok()?;
+    let file = folder.open().ok()??.open_file(name).ok()??;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    Some(OpenFile { file, path: path.to_owned(), stat })
 }
 
 fn open(workspace: &Workspace, path: &Path, seen: &Seen) -> Result<OpenFile, ToolError> {

@@ -188,6 +188,24 @@ async fn a_required_sandbox_makes_no_difference_to_planted_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_full_output_of_a_command_can_be_read_where_state_lives_in_the_home() {
+    let script = Script::answering(|request: &Received| match &request.outputs()[..] {
+        [] => Reply::calls("bash", json!({ "command": "seq 1 20000" })),
+        [shown] => {
+            let path = shown.split("bytes: ").nth(1).and_then(|rest| rest.split(']').next());
+            let args = json!({ "path": path.unwrap_or("none"), "offset": 9_999, "limit": 2 });
+            Reply::calls("read", args)
+        }
+        [_, page, ..] => Reply::says(page),
+    });
+    let house = House::scripted(script).await;
+    fs::create_dir(outside(&house)).unwrap();
+    plant(Plant::LinkToFolder, &house, ".pixir/sessions");
+    let ran = house.pixir(&["count"]).exits(0);
+    assert!(ran.out.contains("10000\t10000"), "{}{}", ran.out, ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn state_that_git_tracks_is_not_used() {
     for (name, text) in [
         (".pixir/sessions/20260101T000000-abcdef.ndjson", "{}\n"),
