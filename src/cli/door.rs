@@ -106,11 +106,15 @@ impl Context {
         let choice = if self.flags.cwd.is_some() { Choice::Named } else { Choice::Current };
         Workspace::admit(workspace.root(), user_home().as_deref(), choice)
             .map_err(|error| Report::from(&error))?;
+        Workspace::refuse_home(workspace.root(), self.home()?.folder())
+            .map_err(|error| Report::from(&error))?;
         Ok(workspace.root().to_owned())
     }
 
     /// Whether a client may work in a directory: `--cwd` names the one that would be refused.
     pub fn admit_for_client(&self, directory: &Path) -> Result<(), Report> {
+        Workspace::refuse_home(directory, self.home()?.folder())
+            .map_err(|error| Report::from(&error))?;
         let is_named = self
             .flags
             .cwd

@@ -113,8 +113,16 @@ fn rewind(
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
         rewind.check(force, &site).map_err(|error| Report::from(&error))?;
-        if context.can_ask() && !context.flags.json && !agreed(&rewind, &id) {
-            return Err(Report::new(Kind::PermissionDenied, "nothing was changed"));
+        if context.can_ask() && !context.flags.json {
+            if !agreed(&rewind, &id) {
+                return Err(Report::new(Kind::PermissionDenied, "nothing was changed"));
+            }
+            let now = look(&history, &site).map_err(|error| Report::from(&error))?;
+            if now.plan != rewind.plan {
+                let message = "files changed while the question was open, so nothing was done";
+                return Err(Report::new(Kind::FileChanged, message)
+                    .with_next_actions(vec![format!("run `pixir {kind}` again")]));
+            }
         }
         let restored = rewind.restore(&site).map_err(|error| Report::from(&error))?;
         if let Some((path, reason)) = restored.failed.first() {

@@ -86,6 +86,7 @@ mod tests {
             sockets: Sockets::Covered,
             processes: 1,
             file_bytes: 1,
+            inodes: 0,
         }
     }
 

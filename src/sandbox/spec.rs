@@ -1,5 +1,6 @@
 //! The Spec: what one command may write, must not change and cannot read, as paths of this machine.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -56,6 +57,9 @@ pub struct Spec {
     pub sockets: Sockets,
     pub processes: u64,
     pub file_bytes: u64,
+    /// A digest of the devices and inodes of what is writable, kept and hidden, and of the folders above:
+    /// when one of them was replaced, the mounts of an earlier supervisor lie elsewhere.
+    pub inodes: u64,
 }
 
 /// The sandbox's settings and what it must know of this machine.
@@ -194,7 +198,9 @@ impl Sandbox {
         let is_hidden = |path: &PathBuf| hidden.iter().any(|hidden| path.starts_with(hidden));
         writable.retain(|path| !is_hidden(path));
         kept.retain(|path| !is_hidden(path));
+        let inodes = inodes(writable.iter().chain(&kept).chain(&hidden));
         Some(Spec {
+            inodes,
             floor: match self.settings.level {
                 SandboxLevel::Required => Floor::Full,
                 _ => Floor::Partial,
@@ -299,6 +305,19 @@ impl Sandbox {
     }
 }
 
+/// A digest of the devices and inodes of these paths and of every folder above them.
+fn inodes<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    use std::os::unix::fs::MetadataExt;
+    let all: BTreeSet<&Path> = paths.flat_map(|path| path.ancestors()).collect();
+    let mut digest = DefaultHasher::new();
+    for path in all {
+        let found = path.symlink_metadata().map(|found| (found.dev(), found.ino())).ok();
+        (path, found).hash(&mut digest);
+    }
+    digest.finish()
+}
+
 /// A root as it was configured: with `~` for the user's home, and cargo's own folder by its name.
 fn expanded(
     root: &Path,
@@ -345,6 +364,7 @@ impl Spec {
             word("n", if self.network == Network::Open { "open" } else { "closed" }),
             word("p", &self.processes.to_string()),
             word("b", &self.file_bytes.to_string()),
+            word("i", &self.inodes.to_string()),
             path("s", &self.scratch),
             word("u", if self.sockets == Sockets::Covered { "covered" } else { "reachable" }),
         ];
@@ -386,6 +406,7 @@ impl Spec {
             sockets: Sockets::Covered,
             processes: 0,
             file_bytes: 0,
+            inodes: 0,
         };
         for argument in arguments {
             let bytes = argument.into_vec();
@@ -400,6 +421,7 @@ impl Spec {
                 (b'n', b"closed") => spec.network = Network::Closed,
                 (b'p', _) => spec.processes = number().ok_or_else(odd)?,
                 (b'b', _) => spec.file_bytes = number().ok_or_else(odd)?,
+                (b'i', _) => spec.inodes = number().ok_or_else(odd)?,
                 (b's', _) => spec.scratch = path(),
                 (b'w', _) => spec.writable.push(path()),
                 (b'k', _) => spec.kept.push(path()),

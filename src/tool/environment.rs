@@ -30,7 +30,14 @@ const ALLOWED: &[&str] = &[
 const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
 /// What every command gets: nothing may wait for somebody at a terminal.
-const SET: &[(&str, &str)] = &[("PIXIR", "1"), ("GIT_TERMINAL_PROMPT", "0"), ("PAGER", "cat")];
+/// In the sandbox the folders around a Workspace are on a device of their own, which git would not enter
+/// to look for its repository.
+const SET: &[(&str, &str)] = &[
+    ("PIXIR", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1"),
+    ("PAGER", "cat"),
+];
 
 /// The environment of every command: what is allowed, what the user `named`, and what is set.
 pub fn for_commands(full: &[(OsString, OsString)], named: &[String]) -> Vec<(OsString, OsString)> {
@@ -85,8 +92,16 @@ mod tests {
         .into();
         let named = ["MY_VAR".to_owned(), "OPENAI_API_KEY".to_owned()];
         let kept: Vec<_> = for_commands(&full, &named).into_iter().map(|(name, _)| name).collect();
-        let expected =
-            ["PATH", "LC_ALL", "XDG_CACHE_HOME", "MY_VAR", "PIXIR", "GIT_TERMINAL_PROMPT", "PAGER"];
+        let expected = [
+            "PATH",
+            "LC_ALL",
+            "XDG_CACHE_HOME",
+            "MY_VAR",
+            "PIXIR",
+            "GIT_TERMINAL_PROMPT",
+            "GIT_DISCOVERY_ACROSS_FILESYSTEM",
+            "PAGER",
+        ];
         assert_eq!(kept, expected);
     }
 

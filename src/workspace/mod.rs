@@ -126,6 +126,17 @@ impl Workspace {
         Ok(())
     }
 
+    /// Refuses Pixir's own folder of the user and everything below it, also when the user names it:
+    /// commands could change settings, grants and the state of other Workspaces there.
+    pub fn refuse_home(path: &Path, own_folder: &Path) -> Result<(), WorkspaceError> {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let workspace = real(path);
+        if workspace.starts_with(real(own_folder)) {
+            return Err(WorkspaceError::OwnHome { path: workspace });
+        }
+        Ok(())
+    }
+
     /// The canonical path of the directory.
     pub fn root(&self) -> &Path {
         &self.0.canonical
@@ -358,6 +369,8 @@ fn is_still(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
 pub enum WorkspaceError {
     #[error("{} is too wide to be a Workspace", path.display())]
     Refused { path: PathBuf },
+    #[error("{} holds the settings and state of Pixir itself and cannot be a Workspace", path.display())]
+    OwnHome { path: PathBuf },
     #[error("{} is outside the Workspace", path.display())]
     Outside { path: PathBuf },
     #[error("{} belongs to the own state of Pixir or git and cannot be written by tools", path.display())]
@@ -412,6 +425,7 @@ impl WorkspaceError {
         match self {
             Self::Unsupported | Self::NoPath { .. } => None,
             Self::Refused { path }
+            | Self::OwnHome { path }
             | Self::Outside { path }
             | Self::Protected { path }
             | Self::Hidden { path }
@@ -431,7 +445,7 @@ impl WorkspaceError {
 impl Explain for WorkspaceError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Refused { .. } => Kind::WorkspaceRefused,
+            Self::Refused { .. } | Self::OwnHome { .. } => Kind::WorkspaceRefused,
             Self::Outside { .. } => Kind::OutsideWorkspace,
             Self::Protected { .. } | Self::Hidden { .. } => Kind::ProtectedPath,
             Self::Bounded { .. } => Kind::PermissionDenied,
@@ -454,6 +468,7 @@ impl Explain for WorkspaceError {
     fn next_actions(&self) -> Vec<String> {
         let action = match self {
             Self::Refused { .. } => "name it with --cwd, or start in a project folder",
+            Self::OwnHome { .. } => "start in a project folder; `pixir config` changes settings",
             Self::Outside { .. } => "use a path inside the Workspace",
             Self::Hidden { .. } => "go on without it, or ask the user",
             Self::Protected { .. } => {

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use pixir::scripted::Reply;
 use serde_json::Value;
 
 use super::annex::Family;
+use super::support::House;
 use super::support::desk::{Desk, Ran};
 use super::support::house::PIXIR;
 use super::support::leaks;
@@ -428,4 +430,17 @@ async fn a_child_is_not_made_behind_a_link() {
     let report = made.unwrap_err();
     assert!(report.message.contains("a symbolic link"), "{}", report.message);
     assert_eq!(contents(outside.path()), Vec::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_home_itself_is_no_workspace_also_when_it_is_named() {
+    let house = House::with([Reply::says("done")]).await;
+    house.pixir(&["hello"]).exits(0);
+    let own = house.home().join(".pixir");
+    fs::create_dir_all(own.join("skills")).unwrap();
+    for folder in [own.clone(), own.join("skills")] {
+        let ran = house.pixir(&["--cwd", folder.to_str().unwrap(), "hello"]).exits(2);
+        assert!(ran.err.contains("cannot be a Workspace"), "{}", ran.err);
+    }
+    assert!(!own.join("sessions").exists() && !own.join(".pixir").exists());
 }

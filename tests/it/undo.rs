@@ -153,6 +153,22 @@ async fn a_person_is_shown_what_will_happen_and_may_say_no() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_saved_while_the_question_is_open_is_not_lost() {
+    let house = House::with([
+        Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
+        Reply::says("done"),
+    ])
+    .await;
+    house.pixir(&["change it"]).exits(0);
+    let mut terminal = Terminal::run(&house, &["undo"], &[]);
+    terminal.shows("Take this back?");
+    house.write("a.txt", "saved by a person\n");
+    terminal.types("y\n");
+    assert_eq!(terminal.ends(), Some(1));
+    assert_eq!(house.read("a.txt"), "saved by a person\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_was_killed_is_taken_back_only_when_the_user_insists() {
     let house = House::with([
         Reply::calls("write", json!({"path": "tool.txt", "content": "new\n"})),

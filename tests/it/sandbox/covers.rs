@@ -32,7 +32,16 @@ struct Place {
 
 impl Place {
     fn new(subreaper: bool) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::made_in(tempfile::tempdir().unwrap(), subreaper, "work")
+    }
+
+    /// Outside the temp folders, where a command sees the machine's own files.
+    fn outside_temp(workspace: &str) -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Self::made_in(folder, false, workspace)
+    }
+
+    fn made_in(folder: tempfile::TempDir, subreaper: bool, workspace: &str) -> Self {
         let root = folder.path().canonicalize().unwrap();
         for (name, text) in [
             ("home/.netrc", SECRET),
@@ -42,6 +51,7 @@ impl Place {
             ("work/.git/hooks/x.sample", "true\n"),
             ("work/.git/objects/x", ""),
             ("work/.git/refs/x", ""),
+            ("work/part/x", ""),
             ("temp/x", ""),
         ] {
             fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
@@ -49,7 +59,7 @@ impl Place {
         }
         let setup = Setup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
-            folder: &root.join("work"),
+            folder: &root.join(workspace),
             environment: vec![
                 ("PATH".into(), std::env::var_os("PATH").unwrap()),
                 ("HOME".into(), root.join("home").into()),
@@ -268,6 +278,27 @@ async fn a_hidden_file_that_goes_away_stops_nothing() {
     let answer = place.run_meanwhile(wait, gone).await;
     assert!(answer.ok && answer.text.contains("went on"), "{}", answer.text);
     assert_eq!(answer.details.get("uncovered"), None, "{}", answer.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_that_are_replaced_outside_the_temp_folders_are_noticed() {
+    let place = Place::outside_temp("work");
+    assert!(place.run("true").await.ok);
+    place.make_again("home/.aws", "credentials", SECRET);
+    let answer = place.run("ls -la $HOME > /dev/null; cat $HOME/.aws/credentials").await;
+    assert!(!answer.text.contains(SECRET) && !answer.ok, "{}", answer.text);
+    // The Workspace itself: the command works in the one that has its name.
+    place.make_again("work", "file", "the new one\n");
+    let answer = place.run("cat file && echo made > made").await;
+    assert!(answer.text.contains("the new one"), "{}", answer.text);
+    assert!(place.path("work/made").exists() && !place.path("work.old/made").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn git_finds_the_repository_around_a_workspace() {
+    let place = Place::outside_temp("work/part");
+    let answer = place.run("git rev-parse --show-toplevel").await;
+    assert!(answer.ok && answer.text.contains("work"), "{}", answer.text);
 }
 
 /// Not a test of its own: the process that the next test starts as another user.
