@@ -65,6 +65,11 @@ impl ManifestDelta {
         }
     }
 
+    /// What stands between a Manifest and itself.
+    pub fn unchanged(manifest: &Manifest, named: &BTreeSet<PathBuf>) -> Self {
+        if named.is_empty() { Self::default() } else { Self::between(manifest, manifest, named) }
+    }
+
     /// The later Manifest, as far as states and modes go: how its files looked is not known.
     pub fn apply(&self, manifest: &mut Manifest) {
         let look = Look { size: 0, mode: 0, inode: 0, modified: i128::MIN, changed: i128::MIN };

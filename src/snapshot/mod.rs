@@ -19,6 +19,8 @@ mod survey;
 #[cfg(test)]
 mod tests;
 mod touches;
+mod tracker;
+mod watch;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -29,10 +31,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use claims::OtherSessions;
 pub use manifest::Manifest;
 pub use plan::{Change, Conflict, Direction, Plan, Reason};
-pub use record::{Record, RunningCommand, Tracker, last_manifest};
+pub use record::{Record, last_manifest};
 pub use restore::{Here, Restored, in_the_way, missing, restore, staying};
 pub use store::{Hold, Store};
 pub use survey::{Limits, Refused, Survey, state_of};
+pub use tracker::{RunningCommand, Tracker};
 
 /// What a path of the Workspace is; one that is not there has no state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

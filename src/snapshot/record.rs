@@ -1,15 +1,13 @@
 //! The Record of a Turn: what it found and what it left, in lines beside the Log.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::delta::ManifestDelta;
 use super::line::{Line, Seen, When};
-use super::survey::{self, Limits, Refused, Survey};
-use super::{Hash, Manifest, RawPath, State, Store};
+use super::survey::{self, Refused, Survey};
+use super::{Hash, Manifest, RawPath, Store};
 use crate::files::Durability;
 use crate::state::SessionFolder;
 use crate::workspace::Workspace;
@@ -151,325 +149,17 @@ impl Record {
 }
 
 /// The file name of a Turn's Record.
-fn name(turn: u64) -> String {
+pub(super) fn name(turn: u64) -> String {
     format!("{turn}.ndjson")
 }
 
-/// Follows the Turns of one Session; cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Tracker(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
-    workspace: Workspace,
-    store: Store,
-    limits: Limits,
-    session_folder: SessionFolder,
-    /// Held during a survey: one after another, each differs from the one before.
-    surveying: Mutex<()>,
-    state: Mutex<Following>,
-}
-
-#[derive(Debug, Default)]
-struct Following {
-    turn: Option<u64>,
-    has_begun: bool,
-    /// What Tools have written in this Turn.
-    touched: BTreeSet<PathBuf>,
-    /// The same, since the last survey.
-    touched_since: BTreeSet<PathBuf>,
-    is_surveyed: bool,
-    /// Why there are no further surveys in this Turn.
-    refused: Option<String>,
-    /// Whether a command may have run since the last survey.
-    is_running: bool,
-    /// How many commands run now, those in the background included.
-    commands: usize,
-    /// The last Manifest, so that unchanged files are not read again.
-    last: Option<Known>,
-}
-
-/// A Manifest, and under which hash and length it is in the store, if it is.
-#[derive(Debug, Clone)]
-struct Known {
-    manifest: Arc<Manifest>,
-    kept: Option<(Hash, u64)>,
-}
-
-/// A command that runs, until this is dropped.
-#[derive(Debug)]
-pub struct RunningCommand(Tracker);
-
-impl Drop for RunningCommand {
-    fn drop(&mut self) {
-        let mut following = self.0.following();
-        following.commands = following.commands.saturating_sub(1);
-    }
-}
-
-impl Tracker {
-    /// Follows a Session that has this folder.
-    pub fn new(workspace: Workspace, session_folder: SessionFolder, limits: Limits) -> Self {
-        let store = Store::beside(&session_folder);
-        let (surveying, state) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { workspace, store, limits, session_folder, surveying, state }))
-    }
-
-    /// A Turn begins.
-    pub fn begin(&self, turn: u64) {
-        let mut following = self.following();
-        let (last, commands) = (following.last.take(), following.commands);
-        *following = Following { turn: Some(turn), last, commands, ..Following::default() };
-    }
-
-    /// A Tool is about to write here: `content` is what it found, with its mode.
-    pub fn before_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
-        let _hold = self.0.store.hold()?;
-        let state = match content {
-            _ if self.is_of_running_command(path) => None,
-            Some(_) => self.kept(content)?,
-            // What a Tool does not take for a file may stand there all the same.
-            None => survey::state_of(&self.0.workspace, path, Some(&self.0.store))?,
-        };
-        let made = match &state {
-            Some(_) => Vec::new(),
-            None => self.missing_above(path),
-        };
-        {
-            let mut following = self.following();
-            following.touched.insert(path.to_owned());
-            following.touched_since.insert(path.to_owned());
-        }
-        let path = RawPath(path.to_owned());
-        self.append(turn, &Line::Found { path, state, made, at: now() })
-    }
-
-    /// Whether a file was made by a command that still runs: the survey before it would have seen it.
-    fn is_of_running_command(&self, path: &Path) -> bool {
-        let following = self.following();
-        let is_known = |Known { manifest, .. }: &Known| {
-            manifest.state(path).is_some() || manifest.left_out.contains_key(path)
-        };
-        let is_new = following.is_running
-            && !following.touched.contains(path)
-            && !following.last.as_ref().is_some_and(is_known);
-        drop(following);
-        is_new && survey::sees(&self.0.workspace, path)
-    }
-
-    /// A Tool has written here, or has removed it.
-    pub fn after_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
-        let _hold = self.0.store.hold()?;
-        let state = self.kept(content)?;
-        self.append(turn, &Line::Left { path: RawPath(path.to_owned()), state, at: now() })
-    }
-
-    /// Something may have changed here; what it is now is looked at.
-    pub fn after_change(&self, path: &Path) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
-        let _hold = self.0.store.hold()?;
-        let state = survey::state_of(&self.0.workspace, path, Some(&self.0.store))?;
-        self.append(turn, &Line::Left { path: RawPath(path.to_owned()), state, at: now() })
-    }
-
-    /// Pixir itself made or removed a folder, or gave it another mode; `None` means that it does not exist.
-    pub fn folder_changed(
-        &self,
-        path: &Path,
-        from: Option<u32>,
-        to: Option<u32>,
-    ) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
-        self.append(turn, &Line::Folder { path: RawPath(path.to_owned()), from, to })
-    }
-
-    /// A command starts; it runs until the answer is dropped.
-    pub fn command_started(&self) -> RunningCommand {
-        self.following().commands += 1;
-        RunningCommand(self.clone())
-    }
-
-    /// Surveys the Workspace before a command. What has changed since the survey before was changed by
-    /// something else, unless another command still ran.
-    pub fn before_command(&self) -> io::Result<()> {
-        let _alone = self.surveying();
-        let Some(turn) = self.turn_to_survey() else { return Ok(()) };
-        self.survey(turn, true)
-    }
-
-    /// Surveys the Workspace after a command, unless none has run since the survey before.
-    pub fn after_command(&self) -> io::Result<()> {
-        let _alone = self.surveying();
-        let Some(turn) = self.turn_to_survey() else { return Ok(()) };
-        let (is_needed, still_runs) = {
-            let following = self.following();
-            (following.is_running, following.commands > 0)
-        };
-        if is_needed { self.survey(turn, still_runs) } else { Ok(()) }
-    }
-
-    /// The Turn ends: what commands that still run have done so far is noted. Says why, when what
-    /// commands changed is not known.
-    pub fn end(&self) -> io::Result<Option<String>> {
-        let _alone = self.surveying();
-        let (turn, is_running, has_begun) = {
-            let following = self.following();
-            let Some(turn) = following.turn else { return Ok(None) };
-            (turn, following.is_running, following.has_begun)
-        };
-        let surveyed = if is_running { self.survey(turn, false) } else { Ok(()) };
-        let refused = {
-            let mut following = self.following();
-            following.turn = None;
-            following.refused.take()
-        };
-        surveyed?;
-        if has_begun {
-            self.note(turn, &Line::Ended)?;
-        }
-        Ok(refused)
-    }
-
-    /// The Turn that runs, unless surveys are refused in it.
-    fn turn_to_survey(&self) -> Option<u64> {
-        let following = self.following();
-        following.turn.filter(|_| following.refused.is_none())
-    }
-
-    fn survey(&self, turn: u64, is_running: bool) -> io::Result<()> {
-        let surveyed = self.try_survey(turn, is_running);
-        let reason = match &surveyed {
-            Ok(None) => return Ok(()),
-            Ok(Some(refused)) => refused.clone(),
-            Err(error) => error.to_string(),
-        };
-        let when = {
-            let mut following = self.following();
-            following.is_running = false;
-            following.refused = Some(reason.clone());
-            if following.is_surveyed { When::After } else { When::Before }
-        };
-        let noted = self.append(turn, &Line::NotSurveyed { when, reason });
-        surveyed.and(noted)
-    }
-
-    /// Takes a survey and notes what it saw; the answer is why it was refused.
-    fn try_survey(&self, turn: u64, is_running: bool) -> io::Result<Option<String>> {
-        let Shared { workspace, store, limits, .. } = &*self.0;
-        let started = now();
-        let _hold = store.hold()?;
-        let (known, is_first, touched, named) = {
-            let mut following = self.following();
-            let named = std::mem::take(&mut following.touched_since);
-            let touched: Vec<PathBuf> = following.touched.iter().cloned().collect();
-            (following.last.clone(), !following.is_surveyed, touched, named)
-        };
-        // Without one of our own there may be one of another Session.
-        let read = if known.is_none() { last_manifest(store) } else { None };
-        let before = known.as_ref().map(|known| &*known.manifest).or(read.as_ref());
-        let survey = Survey { workspace, store, limits: *limits };
-        let manifest = match survey.take_with(before, &touched) {
-            Ok(manifest) => manifest,
-            Err(Refused::Keep { source, .. }) => return Err(source),
-            Err(refused) => return Ok(Some(refused.to_string())),
-        };
-        let (seen, known) = if let Some(known) = known.filter(|_| !is_first) {
-            let delta = ManifestDelta::between(&known.manifest, &manifest, &named);
-            (Seen::Changed(delta), known.followed_by(manifest))
-        } else {
-            let same = self.following().last.clone();
-            let same = same.and_then(|same| same.kept_as(&manifest, store));
-            let known = same.map_or_else(|| Known::keep(manifest, store), Ok)?;
-            let (hash, _) = known.kept.unwrap_or((Hash([0; 32]), 0));
-            (Seen::All(hash), known)
-        };
-        {
-            let mut following = self.following();
-            following.last = Some(known);
-            following.is_surveyed = true;
-            following.is_running = is_running;
-        }
-        let ended = now();
-        self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
-        Ok(None)
-    }
-
-    fn kept(&self, content: Option<(&[u8], u32)>) -> io::Result<Option<State>> {
-        let keep = |(bytes, mode): (&[u8], u32)| {
-            Ok(State::File { sha256: self.0.store.put(bytes)?, mode: mode & 0o7777 })
-        };
-        content.map(keep).transpose()
-    }
-
-    /// The folders above a path that are not there, from the top.
-    fn missing_above(&self, path: &Path) -> Vec<RawPath> {
-        let above = path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty());
-        let missing = above.take_while(|folder| self.0.workspace.look_exact(folder).is_err());
-        let mut missing: Vec<RawPath> = missing.map(|folder| RawPath(folder.to_owned())).collect();
-        missing.reverse();
-        missing
-    }
-
-    fn note(&self, turn: u64, line: &Line) -> io::Result<()> {
-        let mut text = serde_json::to_vec(line)?;
-        text.push(b'\n');
-        let folder = self.0.session_folder.join(FOLDER).create()?;
-        let mut file = match folder.open_append(name(turn))? {
-            Some(file) => file,
-            None => folder.create_new(name(turn))?,
-        };
-        file.write_all(&text)
-    }
-
-    /// Notes a line, behind the one that every Record begins with.
-    fn append(&self, turn: u64, line: &Line) -> io::Result<()> {
-        let has_begun = std::mem::replace(&mut self.following().has_begun, true);
-        if !has_begun {
-            self.note(turn, &began(&self.0.workspace, &self.0.session_folder, turn))?;
-        }
-        self.note(turn, line)
-    }
-
-    fn surveying(&self) -> MutexGuard<'_, ()> {
-        self.0.surveying.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn following(&self) -> MutexGuard<'_, Following> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Known {
-    fn keep(manifest: Manifest, store: &Store) -> io::Result<Self> {
-        let kept = keep_as_last(&manifest, store)?;
-        Ok(Self { manifest: Arc::new(manifest), kept: Some(kept) })
-    }
-
-    /// This one, when an equal Manifest is in the store already and was not cleared away.
-    fn kept_as(self, manifest: &Manifest, store: &Store) -> Option<Self> {
-        let (hash, length) = self.kept?;
-        (*self.manifest == *manifest && store.renew(&hash, length)).then_some(self)
-    }
-
-    /// A later Manifest, which is not kept unless it is equal.
-    fn followed_by(self, manifest: Manifest) -> Self {
-        if *self.manifest == manifest {
-            self
-        } else {
-            Self { manifest: Arc::new(manifest), kept: None }
-        }
-    }
-}
-
-fn began(workspace: &Workspace, session_folder: &SessionFolder, turn: u64) -> Line {
+pub(super) fn began(workspace: &Workspace, session_folder: &SessionFolder, turn: u64) -> Line {
     let session = session_folder.id().to_string();
     Line::Began { workspace: RawPath(workspace.root().to_owned()), session, turn }
 }
 
 /// Nanoseconds since the epoch.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -499,7 +189,7 @@ fn looked(when: When, survey: &Survey<'_>, touched: &[PathBuf]) -> io::Result<Li
 }
 
 /// Keeps a Manifest, also for whoever surveys next.
-fn keep_as_last(manifest: &Manifest, store: &Store) -> io::Result<(Hash, u64)> {
+pub(super) fn keep_as_last(manifest: &Manifest, store: &Store) -> io::Result<(Hash, u64)> {
     let (hash, length) = manifest.keep(store)?;
     store.set_last(&hash)?;
     Ok((hash, length))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::crew::spread;
 use super::manifest::{Entry, Look};
+use super::watch::FolderWatch;
 use super::{Manifest, RawPath, State, Store};
 use crate::config::Undo;
 use crate::walk::{Sort, Stop, Walk, walk};
@@ -86,6 +87,7 @@ struct Found {
 /// is opened once, through no link, and they are looked at from there.
 struct Eye<'w> {
     workspace: &'w Workspace,
+    watch: Option<&'w FolderWatch>,
     folder: Option<(Vec<u8>, OwnedFd)>,
     found: Vec<Found>,
     unread: Unread,
@@ -105,6 +107,7 @@ impl Eye<'_> {
         };
         let (_, folder) = self.folder.insert(folder);
         let stat = rustix::fs::statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        self.watch.inspect(|watch| watch.meet(folder.as_fd(), name, &stat));
         let link = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&*folder, name, Vec::new())?;
@@ -121,9 +124,17 @@ impl Eye<'_> {
 impl Survey<'_> {
     /// Looks at everything that is not ignored. What looks as it did in `known` is not read again.
     pub fn take(&self, known: Option<&Manifest>) -> Result<Manifest, Refused> {
+        self.look(known, None)
+    }
+
+    fn look(
+        &self,
+        known: Option<&Manifest>,
+        watch: Option<&FolderWatch>,
+    ) -> Result<Manifest, Refused> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let fresh = i128::try_from(now.saturating_sub(TICK).as_nanos()).unwrap_or(i128::MAX);
-        let (mut found, mut not_read) = self.names()?;
+        let (mut found, mut not_read) = self.names(watch)?;
         self.check_total(&found)?;
         found.sort_unstable_by(|one, other| one.path.cmp(&other.path));
         let (mut entries, mut folders, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
@@ -177,14 +188,29 @@ impl Survey<'_> {
         known: Option<&Manifest>,
         files: &[PathBuf],
     ) -> Result<Manifest, Refused> {
-        let mut manifest = self.take(known)?;
+        self.take_watched(known, files, None)
+    }
+
+    /// The same, and `watch` will tell whether anything was changed since.
+    pub fn take_watched(
+        &self,
+        known: Option<&Manifest>,
+        files: &[PathBuf],
+        watch: Option<&FolderWatch>,
+    ) -> Result<Manifest, Refused> {
+        let mut manifest = self.look(known, watch)?;
         let is_unseen = |path: &&PathBuf| !manifest.entries.contains_key(*path);
         let ignored: Vec<PathBuf> = files.iter().filter(is_unseen).cloned().collect();
+        if !ignored.is_empty() {
+            // Ignored folders are not watched.
+            watch.inspect(|watch| watch.give_up());
+        }
         self.add(&mut manifest, &ignored)?;
         Ok(manifest)
     }
 
-    fn names(&self) -> Result<(Vec<Found>, Unread), Refused> {
+    fn names(&self, watch: Option<&FolderWatch>) -> Result<(Vec<Found>, Unread), Refused> {
+        watch.inspect(|watch| watch.begin(self.workspace));
         let stop = Stop::after(self.limits.time);
         let everything = Walk {
             workspace: self.workspace,
@@ -198,6 +224,7 @@ impl Survey<'_> {
         };
         let eye = || Eye {
             workspace: self.workspace,
+            watch,
             folder: None,
             found: Vec::new(),
             unread: Vec::new(),
@@ -208,6 +235,7 @@ impl Survey<'_> {
             if let Err(errno) = eye.look(name.path, name.sort)
                 && !is_gone(errno)
             {
+                watch.inspect(|watch| watch.give_up());
                 eye.unread.push(named(name.path, errno));
             }
             true

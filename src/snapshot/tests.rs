@@ -313,6 +313,23 @@ fn what_changes_while_a_background_command_runs_needs_force_until_it_ends() {
 }
 
 #[test]
+fn what_a_command_changes_without_a_report_is_found_when_the_turn_ends() {
+    let mut yard = Yard::new(1);
+    fs::write(yard.path("mine"), "one\n").unwrap();
+    fs::create_dir(yard.path("ignored")).unwrap();
+    yard.tracker.begin(1);
+    yard.run(|_| {});
+    // The second name is in a folder that no survey sees.
+    yard.run(|yard| {
+        fs::hard_link(yard.path("mine"), yard.path("ignored/mine")).unwrap();
+        fs::write(yard.path("ignored/mine"), "two\n").unwrap();
+    });
+    yard.tracker.end().unwrap();
+    let plan = yard.plan(&[1], Direction::Back);
+    assert_eq!(reasons(&plan), [("mine", Reason::WhileCommandRan)]);
+}
+
+#[test]
 fn what_another_session_changed_meanwhile_is_its_own() {
     let mut yard = Yard::new(1);
     for name in ["mine", "by_tool", "by_command", "earlier"] {
