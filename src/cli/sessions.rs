@@ -1,6 +1,7 @@
 //! `pixir sessions`: what there is to go on with, and deleting what is not wanted.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -113,7 +114,7 @@ fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> Stri
     }
     if with_workspace {
         let gone = if summary.workspace_gone { "gone: " } else { "" };
-        row.push_str(&format!("  ({gone}{})", shown(&summary.workspace)));
+        write!(row, "  ({gone}{})", shown(&summary.workspace)).ok();
     }
     row + "\n"
 }

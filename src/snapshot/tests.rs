@@ -348,7 +348,7 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     let own = session_folder(yard.workspace.root());
     let record = [Record::read(&own, 1).unwrap()];
     let store = yard.store();
-    let others = OtherSessions::read(&own, &[root.clone()], &record);
+    let others = OtherSessions::read(&own, std::slice::from_ref(&root), &record);
     let here = Here { workspace: &yard.workspace, store: &store, limits: limits() };
     let plan = Plan::of(&record, Direction::Back, &here, &others).unwrap();
     assert_eq!(
@@ -366,7 +366,7 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     let fork = yard.path(".pixir/sessions/fork/snapshots");
     fs::create_dir_all(&fork).unwrap();
     fs::copy(own.path().join("snapshots/1.ndjson"), fork.join("5.ndjson")).unwrap();
-    let again = OtherSessions::read(&own, &[root.clone()], &record);
+    let again = OtherSessions::read(&own, std::slice::from_ref(&root), &record);
     assert_eq!(Plan::of(&record, Direction::Back, &here, &again).unwrap(), plan);
 }
 

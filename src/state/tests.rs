@@ -310,7 +310,7 @@ fn state_in_the_home_names_its_workspace_and_no_other() {
     fs::create_dir_all(named.join("ab12/sessions")).unwrap();
     fs::write(named.join("ab12/workspace"), "/etc").unwrap();
     fs::remove_dir_all(place.work()).unwrap();
-    assert_eq!(home_roots(&place.home), [other.clone()]);
+    assert_eq!(home_roots(&place.home), std::slice::from_ref(&other));
     assert_eq!(readable(&place.home, &place.work()), [other]);
 }
 
