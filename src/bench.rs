@@ -84,7 +84,8 @@ impl Followed {
         let session_folder = root.session_folder(&id);
         let limits = Limits::of(Undo::default());
         let tracker = Tracker::new(workspace.clone(), session_folder.clone(), limits);
-        Ok(Self { log, tracker, site: Site { workspace, session_folder, limits, is_alone: false } })
+        let neighbours = vec![session_folder.root().clone()];
+        Ok(Self { log, tracker, site: Site { workspace, session_folder, limits, neighbours } })
     }
 
     /// A Turn begins.

@@ -20,7 +20,7 @@ use crate::files::{Durability, StateError, StateFolder};
 use crate::history::{self, History};
 use crate::id::SessionId;
 use crate::log::{Log, LogError};
-use crate::state::{StateRoot, log_name};
+use crate::state::{StateProblem, StateRoot, log_name};
 
 /// How much of a text a summary keeps.
 const EXCERPT: usize = 400;
@@ -76,9 +76,10 @@ pub fn check_place(annexes: &Annexes, logs: &StateRoot, id: &SessionId) -> Resul
     }
 }
 
-/// Forks a Session, or says what a fork would be.
+/// Forks a Session into the state of `to`, or says what a fork would be.
 pub fn fork(
     root: &StateRoot,
+    to: &StateRoot,
     parent: &SessionId,
     cut: Cut,
     summarize: bool,
@@ -102,14 +103,13 @@ pub fn fork(
     }
     let child = SessionId::mint();
     let name = format!(".fork-{child}");
-    let aside = StateRoot::at(root.workspace(), root.sessions().join(&name));
+    let sessions = to.create_sessions()?;
+    let aside = StateRoot::at(to.workspace(), to.sessions().join(&name));
     let made = draft.write(root, parent, &child, &aside, &forked.fork_root_session_id, summary);
-    let placed = made.and_then(|()| place(root, &child, &aside));
-    if let Ok(Some(sessions)) = root.sessions().open() {
-        sessions.remove_tree(&name).ok();
-    }
+    let placed = made.and_then(|()| place(to, &child, &aside));
+    sessions.remove_tree(&name).ok();
     placed?;
-    forked.path = Some(root.log(&child));
+    forked.path = Some(to.log(&child));
     forked.session_id = Some(child);
     Ok(forked)
 }
@@ -168,11 +168,14 @@ impl<'h> Draft<'h> {
             let copied = log.append_copy(event, in_place(fact, parent, &places))?;
             places.extend(copied.seq().map(|own| (*seq, own)));
         }
-        // What can be taken back in the parent can be taken back in the child.
-        copy_files(&from.join("snapshots"), &to.join("snapshots"), |name| {
-            let turn: Seq = name.strip_suffix(".ndjson")?.parse().ok()?;
-            Some(format!("{}.ndjson", places.get(&turn)?))
-        })?;
+        // What can be taken back in the parent can be taken back in the child. Records that may be a
+        // stranger's are left: undo would remove the files that they name.
+        if !matches!(root.problem(), Some(StateProblem::Unsafe { .. })) {
+            copy_files(&from.join("snapshots"), &to.join("snapshots"), |name| {
+                let turn: Seq = name.strip_suffix(".ndjson")?.parse().ok()?;
+                Some(format!("{}.ndjson", places.get(&turn)?))
+            })?;
+        }
         for call in log.history().orphans() {
             log.append(
                 history::orphan_result(&call, "the fork was made before its result").into(),

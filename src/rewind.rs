@@ -3,7 +3,7 @@
 //! Files first, then the `history_rewound`: whoever is interrupted in between does it again, and
 //! finds what is already done. The Log keeps everything; only what counts is less.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::snapshot::{
     Conflict, Direction, Here, Hold, Limits, OtherSessions, Plan, Reason, Record, Restored, State,
     Store, Survey, in_the_way, missing, restore,
 };
-use crate::state::SessionFolder;
+use crate::state::{SessionFolder, StateRoot};
 use crate::workspace::Workspace;
 
 /// How many paths an error names.
@@ -33,9 +33,8 @@ pub struct Site {
     pub workspace: Workspace,
     pub session_folder: SessionFolder,
     pub limits: Limits,
-    /// Whether the Session is the only one that may change the files that are looked at, so that the
-    /// Records of others are not asked.
-    pub is_alone: bool,
+    /// The state whose Sessions may have changed the same files; none where no other Session may.
+    pub neighbours: Vec<StateRoot>,
 }
 
 /// What would happen, or has.
@@ -87,14 +86,12 @@ impl Rewind {
         let store = Store::beside(&site.session_folder);
         let hold = store.hold().ok();
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
-        let others = if site.is_alone {
-            OtherSessions::default()
-        } else {
-            OtherSessions::read(&site.session_folder, &records, &store)
-        };
+        let others = OtherSessions::read(&site.session_folder, &site.neighbours, &records);
         let mut plan = Plan::of(&records, direction, &here, &others)?;
         plan.notes.extend(outside(history, turns, site.workspace.root()));
-        plan.notes.extend(left_alone(&plan));
+        let mut notes = left_alone(&plan);
+        notes.extend(shared_with(&plan, &others));
+        plan.notes.append(&mut notes);
         let words = |turn: &Seq| {
             let said = history.iter().find(|event| event.seq() == Some(*turn));
             let text = said.and_then(|event| match event.fact() {
@@ -307,15 +304,40 @@ fn blame(conflicts: &[(PathBuf, Reason)]) -> String {
     };
     let groups = [
         (
-            "somebody else changed",
+            "changed outside this session",
             of(|reason| matches!(reason, Reason::ChangedSince | Reason::ChangedBetween)),
         ),
-        ("a Turn was cut off, and it or somebody else changed", of(|r| r == Reason::Unsure)),
-        ("changed while a command ran, by it or by another program:", of(is_of_command)),
+        (
+            "changed by a Turn that was cut off, or outside this session",
+            of(|reason| reason == Reason::Unsure),
+        ),
+        ("changed while a command ran, by it or by another program", of(is_of_command)),
     ];
     let named = groups.into_iter().filter(|(_, paths)| !paths.is_empty());
-    let named = named.map(|(words, paths)| format!("{words} {}", told(paths.into_iter())));
+    let named = named.map(|(words, paths)| {
+        let verb = if paths.len() == 1 { "was" } else { "were" };
+        format!("{} {verb} {words}", told(paths.into_iter()))
+    });
     named.collect::<Vec<_>>().join("; ")
+}
+
+/// What is said of files that changed while another Session ran a command as well.
+fn shared_with(plan: &Plan, others: &OtherSessions) -> Vec<String> {
+    let mut paths_of: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
+    let of_commands = plan.conflicts.iter().filter(|conflict| is_of_command(conflict.reason));
+    let files = of_commands.map(|conflict| conflict.change.path.as_path());
+    for path in files.chain(plan.command_folders.iter().map(PathBuf::as_path)) {
+        for session in others.sharing(path) {
+            paths_of.entry(session).or_default().push(path);
+        }
+    }
+    let note = |(session, paths): (&str, Vec<&Path>)| {
+        let named = told(paths.into_iter());
+        format!(
+            "a command of Session {session} ran at the same time, and may have changed: {named}"
+        )
+    };
+    paths_of.into_iter().map(note).collect()
 }
 
 /// What is said of files that something else than these Turns changed meanwhile.
@@ -377,7 +399,7 @@ impl Explain for RewindError {
             Self::Changed(paths) if paths.iter().all(|(_, reason)| is_of_command(*reason)) => {
                 "look with --dry-run, then take that back too with --force"
             }
-            Self::Changed(_) => "look with --dry-run, then overwrite their changes with --force",
+            Self::Changed(_) => "look with --dry-run, then overwrite those changes with --force",
             Self::Occupied(_) => "move it elsewhere, then run this again",
             Self::Lost(_) => "take back fewer Turns with --turns",
             Self::Read(_) => "check the permissions of .pixir in the Workspace",

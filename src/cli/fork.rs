@@ -45,7 +45,8 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
     };
     let annexes = annexes(context, &context.user_settings()?);
     check_place(&annexes, &root, &id).map_err(|error| Report::from(&error))?;
-    let forked = fork(&root, &id, cut, args.summarize, context.flags.dry_run)
+    let to = root.for_fork(&context.home()?);
+    let forked = fork(&root, &to, &id, cut, args.summarize, context.flags.dry_run)
         .map_err(|error| Report::from(&error))?;
     let resume = forked.session_id.as_ref().map(|id| context.resume_command(id, root.workspace()));
     if context.flags.json {
@@ -66,6 +67,13 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
         _ => format!("a fork would take along {what}\nnothing was made (dry run)\n"),
     };
     say(&clean(&told));
+    if let Some(problem) = root.problem() {
+        let place = to.folder().path();
+        context.notice(&format!(
+            "{problem}: the fork is kept in {}, and its earlier Turns cannot be taken back",
+            place.display()
+        ));
+    }
     if args.summarize && !forked.is_summarized {
         context.notice("nothing happened after that point, so there is nothing to summarize");
     }

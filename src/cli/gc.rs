@@ -60,7 +60,8 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
     let mut refused: Vec<(PathBuf, String)> = Vec::new();
     for workspace in context.workspaces(args.all)? {
         let mut own = Vec::new();
-        for root in state::readable(&home, &workspace) {
+        let roots = state::readable(&home, &workspace);
+        for root in roots.into_iter().filter(|root| root.problem().is_none()) {
             match projection::plan(&root, wish) {
                 Ok(plan) => own.push(plan),
                 // One that cannot be looked at does not keep the others from being cleared.

@@ -1,5 +1,7 @@
 //! `pixir resume`: another Turn in a Session that exists.
 
+use std::path::Path;
+
 use clap::Args;
 
 use super::drive::{Errand, drive};
@@ -41,6 +43,9 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
         return Err(unknown(&id));
     }
     let workspace = root.workspace().to_owned();
+    if !workspace.exists() {
+        return Err(gone(&id, &workspace));
+    }
     let gathered = stdin::gather(&args.words, &args.literal)?;
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;
@@ -65,12 +70,15 @@ fn named(words: &mut Vec<String>) -> Result<SessionId, Report> {
 /// The Session of this Workspace that was used last.
 pub fn last(context: &Context) -> Result<SessionId, Report> {
     let roots = context.state_roots(false)?;
-    // A child is somebody else's; few Sessions are looked at before the first that is not.
+    // One that can be continued, if there is one.
+    let (read_only, usable): (Vec<StateRoot>, Vec<StateRoot>) =
+        roots.into_iter().partition(|root| root.problem().is_some());
+    // A child belongs to its parent; few Sessions are looked at before the first that is none.
     let is_own =
         |summary: &Summary| summary.origin.as_ref().is_none_or(|origin| origin.kind != "child");
-    let newest = [8, usize::MAX]
+    let newest = [(&usable, 8), (&usable, usize::MAX), (&read_only, usize::MAX)]
         .into_iter()
-        .find_map(|limit| projection::list(&roots, limit).into_iter().find(is_own));
+        .find_map(|(roots, limit)| projection::list(roots, limit).into_iter().find(is_own));
     let here = context.folder()?;
     newest.map(|summary| summary.session_id).ok_or_else(|| {
         Report::new(Kind::NotFound, format!("there are no Sessions in {}", here.display()))
@@ -85,6 +93,16 @@ impl Context {
         let root = self.state_of(&id)?;
         if root.has_log(&id) { Ok((id, root)) } else { Err(unknown(&id)) }
     }
+}
+
+fn gone(id: &SessionId, workspace: &Path) -> Report {
+    let message = format!("the Workspace of Session {id} is gone: {}", workspace.display());
+    Report::new(Kind::NotFound, message)
+        .with_details(serde_json::json!({ "session_id": id, "path": workspace.to_string_lossy() }))
+        .with_next_actions(vec![
+            "move the folder back, then run this again".into(),
+            format!("read the Session with `pixir export {id}`"),
+        ])
 }
 
 pub fn unknown(id: &SessionId) -> Report {

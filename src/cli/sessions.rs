@@ -1,5 +1,7 @@
 //! `pixir sessions`: what there is to go on with, and deleting what is not wanted.
 
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -63,6 +65,7 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
     if let Some(notice) = context.state_here()?.notice() {
         context.notice(&notice);
     }
+    explain_read_only(&found, context);
     if context.flags.json {
         let output = serde_json::to_value(&found)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
@@ -105,8 +108,25 @@ fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> Stri
     let age = age(now.saturating_sub(summary.updated));
     let status = status(&summary.standing);
     let id = summary.session_id.as_str();
-    let row = format!("{id:<widest$}  {age:>9}  {turns:>9}  {status:<16}  {title}");
-    if with_workspace { format!("{row}  ({})\n", shown(&summary.workspace)) } else { row + "\n" }
+    let mut row = format!("{id:<widest$}  {age:>9}  {turns:>9}  {status:<16}  {title}");
+    if summary.read_only.is_some() {
+        row.push_str("  [read-only]");
+    }
+    if with_workspace {
+        let gone = if summary.workspace_gone { "gone: " } else { "" };
+        write!(row, "  ({gone}{})", shown(&summary.workspace)).ok();
+    }
+    row + "\n"
+}
+
+/// Says why Sessions of this list cannot be continued, and what to do.
+fn explain_read_only(found: &[Summary], context: &Context) {
+    let reasons = found.iter().filter_map(|summary| summary.read_only.as_deref());
+    for reason in reasons.collect::<BTreeSet<&str>>() {
+        context.notice(&format!(
+            "{reason}: Sessions there are [read-only]; go on with a copy: `pixir fork ID`"
+        ));
+    }
 }
 
 fn shown(workspace: &Path) -> String {

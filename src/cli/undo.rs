@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
+use crate::projection;
 use crate::render::{Envelope, Paper, Signalled, clean, one_line};
 use crate::rewind::{Rewind, Site};
 use crate::session::{Manners, Session};
@@ -34,7 +35,7 @@ const SHOWN: usize = 50;
         Files become what they were before the Turn: what Tools wrote, and what commands changed, made or \
         removed, with modes and links. git's own state, ignored files that only commands touched, and files over \
         10 MB are left alone, which is said. What changed between commands, or by another Session, stays. What changed while a \
-        command ran may be the work of another program, and what somebody else changed since is theirs: both are \
+        command ran may be the work of another program, and a file may have been changed outside this session since: both are \
         named and nothing happens, unless --force is given. The Log keeps everything, and `pixir redo` brings it back.",
     after_long_help = "Examples:\n  pixir undo --dry-run\n  pixir undo --force\n  pixir undo --turns 3\n  \
         pixir undo 20260721T101112-abcdef"
@@ -46,7 +47,7 @@ pub struct UndoArgs {
     /// Take back this many Turns
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
-    /// Take back also what changed while a command ran, and overwrite what somebody else changed since
+    /// Take back also what changed while a command ran, and overwrite what was changed outside this session since
     #[arg(long)]
     force: bool,
 }
@@ -62,7 +63,7 @@ pub struct RedoArgs {
     /// The Session; without it, the one of this Workspace that was used last
     #[arg(value_name = "ID")]
     id: Option<String>,
-    /// Overwrite what somebody else changed since
+    /// Overwrite what was changed outside this session since
     #[arg(long)]
     force: bool,
 }
@@ -102,7 +103,9 @@ fn rewind(
     let files = annex.as_ref().map_or(root.workspace(), Annex::folder);
     let workspace = Workspace::open(files).map_err(|error| Report::from(&error))?;
     let session_folder = root.session_folder(&id);
-    let site = Site { workspace, session_folder, limits: Limits::of(config.undo), is_alone: false };
+    let neighbours = projection::roots_around(&context.home()?, workspace.root(), &root);
+    let limits = Limits::of(config.undo);
+    let site = Site { workspace, session_folder, limits, neighbours };
     if context.flags.dry_run {
         let rewind = look(&read, &site).map_err(|error| Report::from(&error))?;
         return Ok(told(&rewind, None, &id, kind, context));
@@ -207,7 +210,7 @@ fn show_files(text: &mut String, plan: &Plan) {
     }
     if !others.is_empty() {
         text.push_str(
-            "  ! was, or may have been, changed by somebody else; --force overwrites it\n",
+            "  ! was, or may have been, changed outside this session; --force overwrites it\n",
         );
     }
     if !of_commands.is_empty() || !plan.command_folders.is_empty() {

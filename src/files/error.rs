@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::error::{Explain, Kind};
 
 /// What stands where a file or folder of Pixir's state is expected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnsafeEntry {
     /// A symbolic link; none is followed.
     Link,
@@ -34,7 +34,7 @@ pub enum UnsafeEntry {
 }
 
 impl UnsafeEntry {
-    pub(super) fn of(kind: FileType) -> Self {
+    pub fn of(kind: FileType) -> Self {
         match kind {
             FileType::Symlink => Self::Link,
             FileType::Fifo => Self::Fifo,

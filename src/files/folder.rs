@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{StateDir, StateError, UnsafeEntry};
+use super::{Access, StateDir, StateError, UnsafeEntry};
 
 /// The place of a state folder: a root that the user chose, and the components below it, which are
 /// opened one by one. It can be made and compared without looking at the disk.
@@ -10,25 +10,32 @@ use super::{StateDir, StateError, UnsafeEntry};
 pub struct StateFolder {
     root: PathBuf,
     below: PathBuf,
+    access: Access,
 }
 
 impl StateFolder {
     /// The root itself.
     pub fn root(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), below: PathBuf::new() }
+        Self { root: root.into(), below: PathBuf::new(), access: Access::Own }
+    }
+
+    /// The same folder, only to be read.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { access: Access::ReadOnly, ..self }
     }
 
     /// A folder inside.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> Self {
-        Self { root: self.root.clone(), below: self.below.join(name) }
+        Self { below: self.below.join(name), ..self.clone() }
     }
 
     /// The folder that holds this one; a root holds itself.
     #[must_use]
     pub fn parent(&self) -> Self {
         let below = self.below.parent().map(Path::to_owned).unwrap_or_default();
-        Self { root: self.root.clone(), below }
+        Self { below, ..self.clone() }
     }
 
     /// Where it is.
@@ -39,7 +46,7 @@ impl StateFolder {
     /// Opens the folder; `None` when it, or a folder on the way, is missing.
     pub fn open(&self) -> Result<Option<StateDir>, StateError> {
         let mut folder = match StateDir::open_root(&self.root) {
-            Ok(root) => root,
+            Ok(root) => root.with_access(self.access),
             Err(error) if error.io_kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -54,7 +61,7 @@ impl StateFolder {
 
     /// Opens the folder, and makes what is missing below the root.
     pub fn create(&self) -> Result<StateDir, StateError> {
-        let mut folder = StateDir::open_root(&self.root)?;
+        let mut folder = StateDir::open_root(&self.root)?.with_access(self.access);
         for part in self.parts() {
             folder = folder.create_dir(part?)?;
         }

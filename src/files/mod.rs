@@ -46,11 +46,21 @@ pub enum Durability {
     Lazy,
 }
 
+/// What may be done in a folder of state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Everything below belongs to the user, and may be changed.
+    Own,
+    /// Nothing is changed, so what is below may belong to another user.
+    ReadOnly,
+}
+
 /// An open folder of Pixir's state, and its path for messages; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct StateDir {
     fd: Arc<OwnedFd>,
     path: PathBuf,
+    access: Access,
 }
 
 /// An entry of a folder as it is at this moment; a link is itself, never its target.
@@ -68,6 +78,8 @@ pub struct StateEntry {
     pub device: u64,
     /// Its number on that device.
     pub inode: u64,
+    /// Whether it belongs to the user.
+    pub is_own: bool,
 }
 
 impl StateDir {
@@ -76,7 +88,13 @@ impl StateDir {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| StateError::io(path, errno))?;
-        Ok(Self { fd: Arc::new(fd), path: path.to_owned() })
+        Ok(Self { fd: Arc::new(fd), path: path.to_owned(), access: Access::Own })
+    }
+
+    /// The same folder; what is opened below it has this access too.
+    #[must_use]
+    pub(super) fn with_access(self, access: Access) -> Self {
+        Self { access, ..self }
     }
 
     /// Opens a root that the user chose, and makes it and its parents when they are missing.
@@ -104,7 +122,7 @@ impl StateDir {
         match rustix::fs::openat(&self.fd, name, FOLDER, Mode::empty()) {
             Ok(fd) => {
                 self.check_owner(name, &self.facts_of(&fd, name)?)?;
-                Ok(Some(Self { fd: Arc::new(fd), path: self.path.join(name) }))
+                Ok(Some(self.below(name, fd)))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.refused(name, errno, FileType::Directory)),
@@ -117,6 +135,7 @@ impl StateDir {
         if let Some(folder) = self.open_dir(name)? {
             return Ok(folder);
         }
+        self.check_may_change(name)?;
         match rustix::fs::mkdirat(&self.fd, name, FOLDER_MODE) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(StateError::io(self.path.join(name), errno)),
@@ -128,6 +147,7 @@ impl StateDir {
     /// Makes a folder inside that must not be there yet.
     pub fn create_new_dir(&self, name: impl AsRef<OsStr>) -> Result<Self, StateError> {
         let name = self.plain(name.as_ref())?;
+        self.check_may_change(name)?;
         rustix::fs::mkdirat(&self.fd, name, FOLDER_MODE)
             .map_err(|errno| StateError::io(self.path.join(name), errno))?;
         self.create_dir(name)
@@ -160,6 +180,7 @@ impl StateDir {
     /// is refused.
     pub fn open_append(&self, name: impl AsRef<OsStr>) -> Result<Option<File>, StateError> {
         let name = name.as_ref();
+        self.check_may_change(name)?;
         let Some(file) = self.open(name, OFlags::RDWR | OFlags::APPEND)? else { return Ok(None) };
         self.check_single_name(name, &file)?;
         Ok(Some(file))
@@ -185,6 +206,7 @@ impl StateDir {
     /// Opens a file that only serves as a lock, and makes it when it is missing; it is never written.
     pub fn open_lock(&self, name: impl AsRef<OsStr>) -> Result<File, StateError> {
         let name = self.plain(name.as_ref())?;
+        self.check_may_change(name)?;
         let open = |access: OFlags| {
             rustix::fs::openat(&self.fd, name, COMMON | access | OFlags::CREATE, FILE_MODE)
         };
@@ -258,6 +280,8 @@ impl StateDir {
     ) -> Result<(), StateError> {
         let name = self.plain(name.as_ref())?;
         let new_name = to.plain(new_name.as_ref())?;
+        self.check_may_change(name)?;
+        to.check_may_change(new_name)?;
         rustix::fs::renameat(&self.fd, name, &to.fd, new_name)
             .map_err(|errno| StateError::io(self.path.join(name), errno))
     }
@@ -270,6 +294,7 @@ impl StateDir {
     ) -> Result<(), StateError> {
         let name = self.plain(name.as_ref())?;
         let new_name = self.plain(new_name.as_ref())?;
+        self.check_may_change(new_name)?;
         rustix::fs::linkat(&self.fd, name, &self.fd, new_name, AtFlags::empty())
             .map_err(|errno| StateError::io(self.path.join(new_name), errno))
     }
@@ -288,7 +313,7 @@ impl StateDir {
     fn remove_level(&self, name: &OsStr, depth: usize) -> Result<bool, StateError> {
         let path = self.path.join(name);
         let folder = match rustix::fs::openat(&self.fd, name, FOLDER, Mode::empty()) {
-            Ok(fd) => Self { fd: Arc::new(fd), path },
+            Ok(fd) => self.below(name, fd),
             Err(Errno::NOENT) => return Ok(false),
             Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
                 return self.unlink(name, AtFlags::empty());
@@ -306,6 +331,7 @@ impl StateDir {
     }
 
     fn unlink(&self, name: &OsStr, flags: AtFlags) -> Result<bool, StateError> {
+        self.check_may_change(name)?;
         match rustix::fs::unlinkat(&self.fd, name, flags) {
             Ok(()) => Ok(true),
             // Two processes may remove the same thing at once.
@@ -348,6 +374,7 @@ impl StateDir {
             modified: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
             device: stat.st_dev,
             inode: stat.st_ino,
+            is_own: stat.st_uid == rustix::process::geteuid().as_raw(),
         }))
     }
 
@@ -373,6 +400,7 @@ impl StateDir {
 
     fn create_with(&self, name: &OsStr, flags: OFlags, mode: Mode) -> Result<File, StateError> {
         let name = self.plain(name)?;
+        self.check_may_change(name)?;
         let flags = COMMON | flags | OFlags::CREATE | OFlags::EXCL;
         let opened = rustix::fs::openat(&self.fd, name, flags, mode);
         opened.map(File::from).map_err(|errno| StateError::io(self.path.join(name), errno))
@@ -389,10 +417,22 @@ impl StateDir {
     }
 
     fn check_owner(&self, name: &OsStr, stat: &Stat) -> Result<(), StateError> {
-        if stat.st_uid == rustix::process::geteuid().as_raw() {
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        if is_own || self.access == Access::ReadOnly {
             return Ok(());
         }
         Err(self.unsafe_entry(name, UnsafeEntry::OtherOwner))
+    }
+
+    fn check_may_change(&self, name: &OsStr) -> Result<(), StateError> {
+        match self.access {
+            Access::Own => Ok(()),
+            Access::ReadOnly => Err(StateError::io(self.path.join(name), Errno::ROFS)),
+        }
+    }
+
+    fn below(&self, name: &OsStr, fd: OwnedFd) -> Self {
+        Self { fd: Arc::new(fd), path: self.path.join(name), access: self.access }
     }
 
     fn check_single_name(&self, name: &OsStr, file: &File) -> Result<(), StateError> {

@@ -10,6 +10,7 @@ use crate::error::{Kind, Report};
 use crate::fork::{Cut, check_place, fork};
 use crate::history::History;
 use crate::id::SessionId;
+use crate::projection;
 use crate::rewind::{Rewind, RewindError, Site};
 use crate::snapshot::{Change, Limits};
 
@@ -46,7 +47,7 @@ pub enum Done {
 
 impl Harness {
     /// Takes Turns back or brings them back, files and conversation, as `pixir undo` does. What
-    /// somebody else changed, or what changed while a command ran, is named, and then nothing happens unless
+    /// was changed outside this session, or while a command ran, is named, and then nothing happens unless
     /// the user insists with `force`. No Turn may run meanwhile, nor may
     /// children, which could write what was just taken back.
     pub async fn rewind(
@@ -64,12 +65,12 @@ impl Harness {
         }
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let settings = conversation.settings();
-        let site = Site {
-            workspace: settings.workspace.clone(),
-            session_folder: settings.session_folder.clone(),
-            limits: Limits::of(self.config.undo),
-            is_alone: false,
-        };
+        let workspace = settings.workspace.clone();
+        let session_folder = settings.session_folder.clone();
+        let (home, own) = (&self.config.home, session_folder.root());
+        let neighbours = projection::roots_around(home, workspace.root(), own);
+        let limits = Limits::of(self.config.undo);
+        let site = Site { workspace, session_folder, limits, neighbours };
         let done = disk::work(move || take(&history, way, force, &site)).await;
         let (rewind, fact) =
             done.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
@@ -98,7 +99,8 @@ impl Harness {
         let parent = parent.clone();
         let root = self.state(&workspace).root_of(&parent).clone();
         check_place(&self.annexes, &root, &parent).map_err(|error| Report::from(&error))?;
-        let forking = move || fork(&root, &parent, Cut::End, false, false);
+        let to = root.for_fork(&self.config.home);
+        let forking = move || fork(&root, &to, &parent, Cut::End, false, false);
         let forked = disk::work(forking).await;
         let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
         let forked = forked.map_err(|error| Report::from(&error))?;

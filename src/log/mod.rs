@@ -32,7 +32,7 @@ use crate::event::{Canonical, Event, Extra, LogRepaired, Seq, Sequenced, SharedE
 use crate::files::{StateDir, StateError};
 use crate::history::History;
 use crate::id::{EventId, SessionId};
-use crate::state::{SessionFolder, StateRoot, log_name};
+use crate::state::{SessionFolder, StateProblem, StateRoot, log_name};
 use line::{Draft, Proof};
 
 /// An open Log: this process is its one writer until the value is dropped.
@@ -346,6 +346,9 @@ pub fn ids(root: &StateRoot) -> Vec<SessionId> {
 pub fn open_append(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
     let missing = || LogError::NotFound { id: id.clone() };
     let sessions = root.sessions().open().map_err(LogError::reading)?.ok_or_else(missing)?;
+    if let Some(problem) = root.problem().filter(|_| root.has_log(id)) {
+        return Err(LogError::ReadOnly { id: id.clone(), problem: problem.clone() });
+    }
     sessions.open_append(log_name(id)).map_err(LogError::writing)?.ok_or_else(missing)
 }
 
@@ -371,6 +374,14 @@ pub enum LogError {
         id: SessionId,
         /// The process that has it, where the kernel tells.
         holder: Option<u32>,
+    },
+    /// The state that it is a part of cannot be used any more.
+    #[error("Session {id} can be read, not continued: {problem}")]
+    ReadOnly {
+        /// The Session that was asked for.
+        id: SessionId,
+        /// Why its state is not used.
+        problem: StateProblem,
     },
     /// What stands where Pixir keeps its state is not what it should be.
     #[error(transparent)]
@@ -423,6 +434,7 @@ impl Explain for LogError {
             LogError::NotFound { .. } => Kind::NotFound,
             LogError::AlreadyExists { .. } => Kind::AlreadyExists,
             LogError::Busy { .. } => Kind::SessionBusy,
+            LogError::ReadOnly { problem, .. } => problem.kind(),
             LogError::UnsafePath(error) => error.kind(),
             LogError::Write { .. } => Kind::LogWriteFailed,
             LogError::Io { .. } => Kind::LogReadFailed,
@@ -435,6 +447,9 @@ impl Explain for LogError {
                 json!({ "session_id": id })
             }
             LogError::Busy { id, holder } => json!({ "session_id": id, "pid": holder }),
+            LogError::ReadOnly { id, problem } => {
+                json!({ "session_id": id, "path": problem.path().to_string_lossy() })
+            }
             LogError::UnsafePath(error) => error.details(),
             LogError::Write { path, .. } | LogError::Io { path, .. } => {
                 json!({ "path": path.to_string_lossy() })
@@ -447,6 +462,10 @@ impl Explain for LogError {
             LogError::NotFound { .. } => "list the Sessions with `pixir sessions --all`",
             LogError::AlreadyExists { .. } => "try again: a new id is minted each time",
             LogError::Busy { .. } => "wait for that process to end, or stop it",
+            LogError::ReadOnly { id, problem } => {
+                let other = format!("or, to go on with this one, {}", problem.next_action());
+                return vec![format!("go on with a copy: `pixir fork {id}`"), other];
+            }
             LogError::UnsafePath(error) => return error.next_actions(),
             LogError::Write { .. } => {
                 "free some space or permit writing there, then go on with `pixir resume`"

@@ -15,4 +15,4 @@ pub use sessions::{Place, Standing, Summary, delete, holder_of, list, page, post
 pub use transcript::{Attachment as Exported, Call, Entry, Transcript, transcript};
 pub use usage::{Spending, Sum, Window, spending, spending_of};
 pub use waste::{Cleared, Plan, Waste, Wish, annex, clear, drafts, home_waste, leftovers, plan};
-pub use workspaces::{forget_gone, gone, known, remember, state_roots};
+pub use workspaces::{forget_gone, gone, known, remember, roots_around, state_roots};

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::files::{Durability, StateDir, StateError};
 use crate::paths::Home;
-use crate::state::{self, StateRoot};
+use crate::state::{self, StateProblem, StateRoot};
 
 /// More Workspaces than anybody lists; the oldest fall out.
 const MOST: usize = 1000;
@@ -17,15 +17,41 @@ const MOST: usize = 1000;
 /// No sane cache is larger.
 const LARGEST: u64 = 4 * 1024 * 1024;
 
-/// The Workspaces that still have Sessions, the one used last first.
+/// The Workspaces that still have Sessions, the one used last first. Those whose state is in the Home
+/// are known for ever, also when the list has lost them and when they are gone.
 pub fn known(home: &Home) -> Vec<PathBuf> {
     let has_sessions = |workspace: &PathBuf| !state::readable(home, workspace).is_empty();
-    all(home).into_iter().filter(has_sessions).collect()
+    let mut known: Vec<PathBuf> = all(home).into_iter().filter(has_sessions).collect();
+    for root in state::home_roots(home) {
+        if !known.iter().any(|workspace| workspace == root.workspace()) {
+            known.push(root.workspace().to_owned());
+        }
+    }
+    known
 }
 
 /// The state of these Workspaces, as far as it holds Sessions.
 pub fn state_roots(home: &Home, workspaces: &[PathBuf]) -> Vec<StateRoot> {
     workspaces.iter().flat_map(|workspace| state::readable(home, workspace)).collect()
+}
+
+/// The state whose Sessions may change files of a Workspace: `own`, and that of the same folder, of the
+/// folders around it, and of Workspaces inside it that are known. State that may be a stranger's says
+/// nothing about files.
+pub fn roots_around(home: &Home, workspace: &Path, own: &StateRoot) -> Vec<StateRoot> {
+    let mut places: Vec<PathBuf> = workspace.ancestors().map(Path::to_owned).collect();
+    let of_home = state::home_roots(home);
+    let used = all(home).into_iter();
+    let known = used.chain(of_home.iter().map(|root| root.workspace().to_owned()));
+    places.extend(known.filter(|other| other.starts_with(workspace)));
+    let mut roots = vec![own.clone()];
+    for root in state_roots(home, &places) {
+        let is_own = !matches!(root.problem(), Some(StateProblem::Unsafe { .. }));
+        if is_own && !roots.contains(&root) {
+            roots.push(root);
+        }
+    }
+    roots
 }
 
 /// Puts a Workspace at the head of the cache; what cannot be written is not missed.
@@ -46,10 +72,12 @@ pub fn remember(home: &Home, workspace: &Path) {
 
 /// Workspaces of the cache whose folder is no more.
 pub fn gone(home: &Home) -> Vec<PathBuf> {
-    let is_gone = |path: &PathBuf| {
-        path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-    };
-    all(home).into_iter().filter(is_gone).collect()
+    all(home).into_iter().filter(|path| is_gone(path)).collect()
+}
+
+/// Whether nothing stands at the path of a Workspace.
+pub(super) fn is_gone(workspace: &Path) -> bool {
+    workspace.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Takes them out of it; says how many there were.

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use super::record::Record;
 use super::restore::Here;
 use super::*;
+use crate::files::StateFolder;
 use crate::id::SessionId;
 use crate::state::{SessionFolder, StateRoot};
 use crate::workspace::Workspace;
@@ -364,22 +365,72 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     let own = session_folder(yard.workspace.root());
     let record = [Record::read(&own, 1).unwrap()];
     let store = yard.store();
-    let others = OtherSessions::read(&own, &record, &store);
+    let others = OtherSessions::read(&own, std::slice::from_ref(&root), &record);
     let here = Here { workspace: &yard.workspace, store: &store, limits: limits() };
     let plan = Plan::of(&record, Direction::Back, &here, &others).unwrap();
     assert_eq!(
         reasons(&plan),
-        [("earlier", Reason::WhileCommandRan), ("mine", Reason::WhileCommandRan)]
+        ["by_command", "earlier", "mine"].map(|name| (name, Reason::WhileCommandRan))
     );
     let claimed: Vec<_> = plan.claimed.iter().map(|(path, id)| (path.as_path(), &**id)).collect();
-    assert_eq!(claimed, [(Path::new("by_command"), "other"), (Path::new("by_tool"), "other")]);
-    assert_eq!(plan.remove, [] as [PathBuf; 0]);
+    assert_eq!(claimed, [(Path::new("by_tool"), "other")]);
+    // Commands of both ran: neither Record proves whose it is.
+    assert_eq!(plan.command_folders, [Path::new("their_folder")]);
+    for (path, expected) in [("by_command", 1), ("their_folder", 1), ("mine", 0), ("by_tool", 0)] {
+        assert_eq!(others.sharing(Path::new(path)).count(), expected, "{path}");
+    }
     // The copy of the Record in a fork claims nothing.
     let fork = yard.path(".pixir/sessions/fork/snapshots");
     fs::create_dir_all(&fork).unwrap();
     fs::copy(own.path().join("snapshots/1.ndjson"), fork.join("5.ndjson")).unwrap();
-    let again = OtherSessions::read(&own, &record, &store);
+    let again = OtherSessions::read(&own, std::slice::from_ref(&root), &record);
     assert_eq!(Plan::of(&record, Direction::Back, &here, &again).unwrap(), plan);
+}
+
+#[test]
+fn what_sessions_of_other_workspaces_and_roots_changed_is_their_own() {
+    let top = tempfile::tempdir().unwrap();
+    let folder = top.path().join("own");
+    fs::create_dir_all(folder.join("sub")).unwrap();
+    let workspace = Workspace::open(&folder).unwrap();
+    let own = session_folder(&folder);
+    let tracker = Tracker::new(workspace.clone(), own.clone(), limits());
+    // Where each of the others works, where its state is, and how it names the file that it writes.
+    let cases = [
+        (folder.join("sub"), StateFolder::root(&folder).join("sub/.pixir"), "x"),
+        (top.path().to_owned(), StateFolder::root(top.path()).join(".pixir"), "own/y"),
+        (folder.clone(), StateFolder::root(top.path()).join("home"), "z"),
+    ];
+    let mut roots = vec![own.root().clone()];
+    tracker.begin(1);
+    let running = tracker.command_started();
+    tracker.before_command().unwrap();
+    fs::write(folder.join("mine"), "two\n").unwrap();
+    for (number, (folder, state, name)) in cases.into_iter().enumerate() {
+        let root = StateRoot::at(&folder, state);
+        root.create_sessions().unwrap();
+        let id = SessionId::parse(&format!("other{number}")).unwrap();
+        let workspace = Workspace::open(&folder).unwrap();
+        let other = Tracker::new(workspace, root.session_folder(&id), limits());
+        other.begin(1);
+        other.before_write(Path::new(name), None).unwrap();
+        fs::write(folder.join(name), "theirs\n").unwrap();
+        let mode = fs::metadata(folder.join(name)).unwrap().mode();
+        other.after_write(Path::new(name), Some((b"theirs\n", mode))).unwrap();
+        other.end().unwrap();
+        roots.push(root);
+    }
+    drop(running);
+    tracker.after_command().unwrap();
+    tracker.end().unwrap();
+    let record = [Record::read(&own, 1).unwrap()];
+    let others = OtherSessions::read(&own, &roots, &record);
+    let store = Store::beside(&own);
+    let here = Here { workspace: &workspace, store: &store, limits: limits() };
+    let plan = Plan::of(&record, Direction::Back, &here, &others).unwrap();
+    assert_eq!(reasons(&plan), [("mine", Reason::WhileCommandRan)]);
+    let claimed: Vec<&Path> = plan.claimed.iter().map(|(path, _)| path.as_path()).collect();
+    assert_eq!(claimed, ["sub/x", "y", "z"].map(Path::new));
 }
 
 #[test]

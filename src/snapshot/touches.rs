@@ -309,8 +309,8 @@ impl Reader<'_> {
         self.changes.is_cut_off = !lines.is_empty() && !lines.contains(&Line::Ended);
         if self.changes.is_cut_off {
             self.changes.note(
-                "the Turn was cut off: what its commands changed and what was changed later by \
-                 somebody else cannot be told apart"
+                "the Turn was cut off: what its commands changed and what was changed later \
+                 outside this session cannot be told apart"
                     .to_owned(),
             );
             self.cut_off();

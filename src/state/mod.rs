@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-pub use resolve::{Resolved, readable, resolve};
+pub use resolve::{Resolved, StateProblem, home_roots, readable, resolve};
 
 use crate::files::{Durability, StateDir, StateError, StateFolder};
 use crate::id::SessionId;
@@ -26,6 +26,8 @@ const WORKSPACE_NAME: &str = "workspace";
 pub struct StateRoot {
     workspace: PathBuf,
     folder: StateFolder,
+    /// Why it is only read.
+    problem: Option<StateProblem>,
 }
 
 impl StateRoot {
@@ -33,12 +35,12 @@ impl StateRoot {
     pub fn in_workspace(workspace: impl Into<PathBuf>) -> Self {
         let workspace = workspace.into();
         let folder = StateFolder::root(&workspace).join(STATE_FOLDER);
-        Self { workspace, folder }
+        Self::at(workspace, folder)
     }
 
     /// A folder that is neither, for tools that run without a Session.
     pub fn at(workspace: impl Into<PathBuf>, folder: StateFolder) -> Self {
-        Self { workspace: workspace.into(), folder }
+        Self { workspace: workspace.into(), folder, problem: None }
     }
 
     /// The folder of the Home for the state of this Workspace.
@@ -46,7 +48,7 @@ impl StateRoot {
         let workspace = workspace.into();
         let name = digest(workspace.as_os_str().as_bytes());
         let folder = StateFolder::root(home.folder()).join(Home::ANNEXES).join(name);
-        Self { workspace, folder }
+        Self::at(workspace, folder)
     }
 
     /// The folder of a Home that was named by its path.
@@ -54,7 +56,24 @@ impl StateRoot {
         // Below the Home, and its folder of Workspaces.
         let home = folder.ancestors().nth(2).unwrap_or(folder);
         let below = folder.strip_prefix(home).unwrap_or(Path::new(""));
-        Self { workspace: workspace.into(), folder: StateFolder::root(home).join(below) }
+        Self::at(workspace, StateFolder::root(home).join(below))
+    }
+
+    /// The same state, which is only read, because of this.
+    #[must_use]
+    fn read_only(self, problem: StateProblem) -> Self {
+        Self { folder: self.folder.read_only(), problem: Some(problem), ..self }
+    }
+
+    /// Why nothing is changed here, if that is so: Sessions can be read and forked, not continued.
+    pub fn problem(&self) -> Option<&StateProblem> {
+        self.problem.as_ref()
+    }
+
+    /// Where a fork of a Session that is here goes.
+    #[must_use]
+    pub fn for_fork(&self, home: &Home) -> Self {
+        if self.problem.is_none() { self.clone() } else { resolve(home, &self.workspace).root }
     }
 
     /// The Workspace whose state this is.

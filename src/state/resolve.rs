@@ -1,13 +1,15 @@
 //! Which folder is used for the state of a Workspace, and why it is not the one in the Workspace.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::StateRoot;
+use super::{StateRoot, WORKSPACE_NAME};
 use crate::error::Kind;
-use crate::files::{StateDir, StateError, UnsafeEntry};
+use crate::files::{StateDir, StateError, StateFolder, UnsafeEntry};
 use crate::git_index::{self, HASH_LENGTHS, IndexEntry};
 use crate::id::SessionId;
 use crate::paths::{Home, STATE_FOLDER};
@@ -16,19 +18,22 @@ use rustix::fs::FileType;
 /// The folders of `.pixir` that hold state. Settings, skills, roles and prompts are no state.
 const STATE_FOLDERS: [&str; 4] = ["sessions", "snapshots", "blobs", "subagents"];
 
+/// No path of a Workspace has more bytes.
+const LONGEST_PATH: u64 = 64 * 1024;
+
 /// Where the state of a Workspace lives.
 #[derive(Debug, Clone)]
 pub struct Resolved {
     /// Where new Sessions go.
     pub root: StateRoot,
-    /// Where earlier Sessions may be.
+    /// Where earlier Sessions are; only read when it is the folder in the Workspace.
     pub earlier: Option<StateRoot>,
     /// Why `.pixir` in the Workspace is not used.
     pub problem: Option<StateProblem>,
 }
 
 /// Why the folder in a Workspace is not used for state.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StateProblem {
     /// Something there is not what Pixir keeps there, is not the user's own, or is tracked by git.
     Unsafe {
@@ -103,45 +108,45 @@ impl Resolved {
 pub fn resolve(home: &Home, workspace: &Path) -> Resolved {
     let own = StateRoot::in_workspace(workspace);
     let other = StateRoot::in_home(home, workspace);
-    match problem(workspace, Depth::WithContents).err() {
-        None => {
+    match check(workspace) {
+        Ok(()) => {
             let earlier = exists(&other).then_some(other);
             Resolved { root: own, earlier, problem: None }
         }
-        Some(problem) => {
-            let is_readable = exists(&own) && !matches!(problem, StateProblem::Unsafe { .. });
-            Resolved { root: other, earlier: is_readable.then_some(own), problem: Some(problem) }
+        Err(problem) => {
+            let own = own.read_only(problem.clone());
+            let earlier = exists(&own).then_some(own);
+            Resolved { root: other, earlier, problem: Some(problem) }
         }
     }
 }
 
-/// The roots that hold Sessions of a Workspace, for a look; where new ones go comes first.
+/// The roots that hold Sessions of a Workspace; where new ones go comes first.
 pub fn readable(home: &Home, workspace: &Path) -> Vec<StateRoot> {
-    let own = StateRoot::in_workspace(workspace);
-    let other = StateRoot::in_home(home, workspace);
-    let mut roots = match problem(workspace, Depth::Folders) {
-        Ok(()) => vec![own, other],
-        Err(StateProblem::Unwritable { .. }) => vec![other, own],
-        Err(StateProblem::Unsafe { .. }) => vec![other],
+    let Resolved { root, earlier, .. } = resolve(home, workspace);
+    Some(root).filter(exists).into_iter().chain(earlier).collect()
+}
+
+/// The state in the Home, of whatever Workspace. One that was moved or removed is in no other list.
+pub fn home_roots(home: &Home) -> Vec<StateRoot> {
+    let all = StateFolder::root(home.folder()).join(Home::ANNEXES).open().ok().flatten();
+    let names = all.as_ref().and_then(|all| all.names().ok()).unwrap_or_default();
+    let root = |name: &OsString| {
+        let folder = all.as_ref()?.open_dir(name).ok()??;
+        let workspace = folder.read(WORKSPACE_NAME, LONGEST_PATH).ok()??;
+        let root = StateRoot::in_home(home, PathBuf::from(OsString::from_vec(workspace)));
+        // The name is a digest of the path, so the file cannot name another Workspace.
+        (root.folder().path() == folder.path() && root.workspace().is_absolute()).then_some(root)
     };
-    roots.retain(exists);
-    roots
+    names.iter().filter_map(root).filter(exists).collect()
 }
 
 fn exists(root: &StateRoot) -> bool {
     matches!(root.sessions().open(), Ok(Some(_)))
 }
 
-/// How much is looked at.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    /// The folders of state.
-    Folders,
-    /// Also what stands in the folder of contents, where every Session writes.
-    WithContents,
-}
-
-fn problem(workspace: &Path, depth: Depth) -> Result<(), StateProblem> {
+/// Judges `.pixir` of a Workspace: why it cannot be used for state, if that is so.
+fn check(workspace: &Path) -> Result<(), StateProblem> {
     let unwritable = |path: &Path| StateProblem::Unwritable { path: path.to_owned() };
     let root = StateDir::open_root(workspace).map_err(|_| unwritable(workspace))?;
     let Some(state) = root.open_dir(STATE_FOLDER).map_err(judged)? else {
@@ -153,7 +158,7 @@ fn problem(workspace: &Path, depth: Depth) -> Result<(), StateProblem> {
         let Some(folder) = state.open_dir(name).map_err(judged)? else { continue };
         has_state = true;
         is_writable &= folder.is_writable();
-        if name == "snapshots" && depth == Depth::WithContents {
+        if name == "snapshots" {
             check_contents(&folder)?;
         }
     }
@@ -173,10 +178,13 @@ fn judged(error: StateError) -> StateProblem {
 /// Every Session writes into the folders here and replaces the files here.
 fn check_contents(snapshots: &StateDir) -> Result<(), StateProblem> {
     for entry in snapshots.entries().map_err(judged)? {
-        match entry.kind {
-            FileType::Directory => drop(snapshots.open_dir(&entry.name).map_err(judged)?),
-            _ => drop(snapshots.open_file(&entry.name).map_err(judged)?),
-        }
+        let found = match entry.kind {
+            FileType::Directory | FileType::RegularFile if entry.is_own => continue,
+            FileType::Directory | FileType::RegularFile => UnsafeEntry::OtherOwner,
+            kind => UnsafeEntry::of(kind),
+        };
+        let path = snapshots.path().join(&entry.name);
+        return Err(StateProblem::Unsafe { path, found });
     }
     Ok(())
 }
@@ -187,7 +195,7 @@ fn check_untracked(workspace: &Path) -> Result<(), StateProblem> {
     for top in state.ancestors() {
         let Ok(below) = state.strip_prefix(top) else { continue };
         for index in git_index::index_files(&top.join(".git")) {
-            if let Some(path) = tracked_state(&index, below.as_os_str().as_bytes()) {
+            if let Some(path) = tracked_state(&index, top, below.as_os_str().as_bytes()) {
                 let path = top.join(path);
                 return Err(StateProblem::Unsafe { path, found: UnsafeEntry::Tracked });
             }
@@ -197,15 +205,14 @@ fn check_untracked(workspace: &Path) -> Result<(), StateProblem> {
 }
 
 /// The first path of an index that is state below `prefix`, the path of `.pixir` in the work tree.
-fn tracked_state(index: &Path, prefix: &[u8]) -> Option<PathBuf> {
+fn tracked_state(index: &Path, top: &Path, prefix: &[u8]) -> Option<PathBuf> {
     HASH_LENGTHS.into_iter().find_map(|hash_length| {
         let reader = git_index::open_index(index)?;
         // Paths are in order, and upper-case letters come before lower-case ones.
         let last = [prefix, b"/~"].concat().to_ascii_lowercase();
         let look = |IndexEntry { path, .. }: IndexEntry<'_>| {
-            if is_state(path, prefix) {
-                let found = std::ffi::OsStr::from_bytes(path);
-                return ControlFlow::Break(Some(PathBuf::from(found)));
+            if is_state(path, prefix, |one, other| is_same_entry(top, one, other)) {
+                return ControlFlow::Break(Some(PathBuf::from(OsStr::from_bytes(path))));
             }
             if !prefix.is_empty() && path > last.as_slice() {
                 return ControlFlow::Break(None);
@@ -218,20 +225,35 @@ fn tracked_state(index: &Path, prefix: &[u8]) -> Option<PathBuf> {
     })
 }
 
-/// Whether a tracked path is `.pixir` itself, a folder of state, or in one. Names are compared as a
-/// file system that ignores case does.
-fn is_state(path: &[u8], prefix: &[u8]) -> bool {
+/// Whether a tracked path is `.pixir` itself, a folder of state, or in one. A name in other letters is
+/// the same only where `is_same` says so: on a file system that ignores case.
+pub(super) fn is_state(path: &[u8], prefix: &[u8], is_same: impl Fn(&[u8], &[u8]) -> bool) -> bool {
     let Some((start, rest)) = path.split_at_checked(prefix.len()) else { return false };
     if !start.eq_ignore_ascii_case(prefix) {
         return false;
     }
+    let is_meant = |found: &[u8], own: &[u8]| found == own || is_same(found, own);
     let rest = match rest {
         // A link, or another repository, in the place of the folder.
-        [] => return !prefix.is_empty(),
+        [] => return !prefix.is_empty() && is_meant(start, prefix),
         [b'/', rest @ ..] => rest,
         rest if prefix.is_empty() => rest,
         _ => return false,
     };
     let first = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
-    STATE_FOLDERS.iter().any(|own| first.eq_ignore_ascii_case(own.as_bytes()))
+    let found = path.get(..path.len() - rest.len() + first.len()).unwrap_or_default();
+    let own = |name: &&&str| first.eq_ignore_ascii_case(name.as_bytes());
+    STATE_FOLDERS.iter().find(own).is_some_and(|name| {
+        let slash: &[u8] = if prefix.is_empty() { b"" } else { b"/" };
+        is_meant(found, &[prefix, slash, name.as_bytes()].concat())
+    })
+}
+
+/// Whether two paths below a folder lead to the same entry.
+fn is_same_entry(top: &Path, one: &[u8], other: &[u8]) -> bool {
+    let identity = |path: &[u8]| {
+        let facts = top.join(OsStr::from_bytes(path)).symlink_metadata().ok()?;
+        Some((facts.dev(), facts.ino()))
+    };
+    identity(one).is_some_and(|found| identity(other) == Some(found))
 }

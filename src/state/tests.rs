@@ -105,6 +105,14 @@ fn links_and_special_files_in_the_place_of_state_move_it_to_the_home() {
             let resolved = resolve(&place.home, &place.work());
             assert_eq!(resolved.root, StateRoot::in_home(&place.home, place.work()));
             assert_eq!(resolved.earlier, None, "{kind} {name}");
+            if !matches!(name, "" | "/sessions") {
+                // Sessions beside it can still be read, and both judgements agree on that.
+                fs::create_dir(place.work().join(".pixir/sessions")).unwrap();
+                let earlier = resolve(&place.home, &place.work()).earlier.unwrap();
+                assert_eq!(earlier.problem(), resolved.problem.as_ref());
+                assert!(earlier.create_sessions().unwrap().create_new("x").is_err());
+                assert_eq!(readable(&place.home, &place.work()), [earlier]);
+            }
             let notice = resolved.notice().unwrap();
             assert!(notice.contains(expected.description()), "{notice}");
             resolved.root.create_sessions().unwrap();
@@ -215,6 +223,48 @@ fn an_enclosing_repository_a_worktree_a_submodule_and_a_split_index_count() {
 }
 
 #[test]
+fn a_tracked_folder_whose_name_has_other_letters_is_another_folder() {
+    for name in [".PIXIR/sessions/a.ndjson", ".pixir/Sessions/a.ndjson", ".Pixir"] {
+        let place = Place::new();
+        place.git("work", &["init", "-q"]);
+        let at = place.work().join(name);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(&at, "x").unwrap();
+        place.git("work", &["add", "-f", "."]);
+        if fs::symlink_metadata(place.work().join(name.to_lowercase())).is_ok() {
+            // The file system ignores case, so it is the same folder.
+            return;
+        }
+        place.make(".pixir/sessions");
+        assert_eq!(place.problem(), None, "{name}");
+    }
+}
+
+#[test]
+fn letters_count_unless_the_file_system_ignores_them() {
+    for (path, prefix, is_exact, ignoring_case) in [
+        (".pixir/sessions/x", ".pixir", true, true),
+        (".PIXIR/sessions/x", ".pixir", false, true),
+        (".pixir/SESSIONS/x", ".pixir", false, true),
+        ("a/.Pixir/blobs", "a/.pixir", false, true),
+        (".pixir", ".pixir", true, true),
+        (".PIXIR", ".pixir", false, true),
+        ("sessions/x", "", true, true),
+        ("Sessions/x", "", false, true),
+        (".pixir/skills/x", ".pixir", false, false),
+        (".pixirs/sessions", ".pixir", false, false),
+        (".PIXIR/skills/x", ".pixir", false, false),
+    ] {
+        let judge = |ignores_case: bool| {
+            let is_same =
+                |one: &[u8], other: &[u8]| ignores_case && one.eq_ignore_ascii_case(other);
+            resolve::is_state(path.as_bytes(), prefix.as_bytes(), is_same)
+        };
+        assert_eq!((judge(false), judge(true)), (is_exact, ignoring_case), "{path}");
+    }
+}
+
+#[test]
 fn a_repository_with_longer_hashes_counts() {
     let place = Place::new();
     place.git("work", &["init", "-q", "--object-format=sha256"]);
@@ -251,6 +301,20 @@ fn sessions_of_the_other_place_are_still_found() {
 }
 
 #[test]
+fn state_in_the_home_names_its_workspace_and_no_other() {
+    let place = Place::new();
+    let other = StateRoot::in_home(&place.home, place.work());
+    other.create_sessions().unwrap();
+    let named = place.home.annexes();
+    fs::create_dir_all(named.join("child")).unwrap();
+    fs::create_dir_all(named.join("ab12/sessions")).unwrap();
+    fs::write(named.join("ab12/workspace"), "/etc").unwrap();
+    fs::remove_dir_all(place.work()).unwrap();
+    assert_eq!(home_roots(&place.home), std::slice::from_ref(&other));
+    assert_eq!(readable(&place.home, &place.work()), [other]);
+}
+
+#[test]
 fn a_folder_that_cannot_be_written_keeps_its_sessions_and_gets_no_new_ones() {
     if rustix::process::geteuid().is_root() {
         // Nothing is forbidden to root; the story about an ordinary user covers it.
@@ -263,6 +327,10 @@ fn a_folder_that_cannot_be_written_keeps_its_sessions_and_gets_no_new_ones() {
     fs::set_permissions(&state, fs::Permissions::from_mode(0o500)).unwrap();
     let resolved = resolve(&place.home, &place.work());
     assert!(matches!(resolved.problem, Some(StateProblem::Unwritable { .. })));
-    assert_eq!(resolved.earlier, Some(own));
+    let earlier = resolved.earlier.unwrap();
+    assert_eq!(
+        (earlier.folder().path(), earlier.problem()),
+        (state.clone(), resolved.problem.as_ref())
+    );
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
 }

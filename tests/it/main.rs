@@ -133,6 +133,7 @@ mod turn;
 /// Turns taken back and brought back.
 mod undo;
 mod undo_others;
+mod unusable_state;
 /// Graphs of steps.
 mod workflows;
 /// Commands of every shape, ended in every way.

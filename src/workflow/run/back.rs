@@ -240,7 +240,7 @@ impl Stage {
             session_folder: self.logs().session_folder(child),
             limits: Limits::of(self.family.config().undo),
             // Steps that run at the same time have sets that do not overlap.
-            is_alone: true,
+            neighbours: Vec::new(),
         }
     }
 }

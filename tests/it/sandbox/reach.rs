@@ -391,7 +391,7 @@ test script -ef twin; stat -c %h script; python3 -c '
 import fcntl, mmap
 f = open(\"script\"); fcntl.flock(f, fcntl.LOCK_SH)
 m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(m[:9])'
-ls -d ../run; ! touch script; ! chmod 700 script; ! ln script ../../work/linked";
+ls -d ../run; ! touch script; ! chmod 700 script; ! ln script \"$OLDPWD/linked\"";
     let answer = run(bash(&bench, command, false));
     assert!(answer.ok && answer.text.contains("ran\npiped\n2\n"), "{}", answer.text);
 }
