@@ -231,7 +231,7 @@ pub fn refuse_near_markers(old: &[u8], new: &[u8], secrets: &Secrets) -> Result<
         let touches = |span: &&SecretSpan, part: &Range<usize>| {
             span.range.start < part.end && part.start < span.range.end
         };
-        let lost = hidden_before.iter().filter(|span| touches(span, &before)).find(|span| {
+        let overwritten = hidden_before.iter().filter(|span| touches(span, &before)).find(|span| {
             let is_same = |other: &&SecretSpan, content: &[u8]| {
                 content[other.range.clone()] == old[span.range.clone()]
             };
@@ -241,11 +241,11 @@ pub fn refuse_near_markers(old: &[u8], new: &[u8], secrets: &Secrets) -> Result<
             };
             count(&hidden_after, new, &after) < count(&hidden_before, old, &before)
         });
-        let Some(lost) = lost else { continue };
+        let Some(overwritten) = overwritten else { continue };
         let is_more =
             near_markers(new, after.clone()).count() > near_markers(old, before.clone()).count();
         if let Some(at) = near_markers(new, after).next().filter(|_| is_more) {
-            return Err(near_marker(new, at, &lost.marker));
+            return Err(near_marker(new, at, &overwritten.marker));
         }
     }
     Ok(())
