@@ -35,12 +35,14 @@ pub struct Subject {
     pub network: bool,
     /// Whether it is a command that no sandbox would hold.
     pub is_unheld: bool,
+    /// Whether what it runs is known beforehand, so that an answer may last.
+    pub may_last: bool,
 }
 
 impl Subject {
     /// The prefix that may be offered for it.
     pub fn prefix(&self) -> Option<Vec<String>> {
-        self.command.as_deref().and_then(prefix::offered)
+        self.command.as_deref().filter(|_| self.may_last).and_then(prefix::offered)
     }
 }
 
@@ -155,6 +157,9 @@ impl Approvals {
 
     /// Whether a call was allowed before. What cannot be read allows nothing.
     pub fn find(&self, session: &SessionId, project: &Path, subject: &Subject) -> Option<Memory> {
+        if !subject.may_last {
+            return None;
+        }
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if sessions.get(session).is_some_and(|known| known.contains(&subject.digest)) {
             return Some(Memory::Session);
@@ -182,6 +187,7 @@ impl Approvals {
     ) -> Result<(), LedgerError> {
         let scope = match answer {
             Answer::Once | Answer::No => return Ok(()),
+            _ if !subject.may_last => return Ok(()),
             Answer::Session | Answer::Project => Scope::Digest(subject.digest.clone()),
             Answer::Prefix => match subject.prefix() {
                 Some(words) => Scope::Prefix(words),
@@ -233,6 +239,7 @@ impl Approvals {
             command: Some(command),
             network,
             is_unheld: false,
+            may_last: true,
         };
         let approval = Approval::new(project, &subject, Scope::Prefix(words.to_vec()));
         let kept = approval.clone();

@@ -11,7 +11,7 @@ mod script;
 mod shell;
 
 pub use approval::{Approval, Approvals, Scope, Subject, digest, sorted};
-pub use script::scripts;
+pub use script::{Scripts, scripts};
 
 use crate::event::PermissionMode;
 use crate::tool::{Effect, Plan};

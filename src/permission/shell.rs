@@ -117,6 +117,76 @@ impl<'a> Script<'a> {
         (!commands.is_empty()).then_some(commands)
     }
 
+    /// Every command that would start, substitutions and function bodies included, in the order
+    /// they stand; `None` when the words of one cannot be told apart.
+    pub fn invocations(&self) -> Option<Vec<Invocation>> {
+        let mut found = Vec::new();
+        let mut waiting = vec![self.tree.root_node()];
+        while let Some(node) = waiting.pop() {
+            let mut cursor = node.walk();
+            let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
+            match node.kind() {
+                "command" => {
+                    self.check_gaps(node)?;
+                    let is_word = |child: &&Node<'_>| {
+                        !child.kind().ends_with("_redirect")
+                            && child.kind() != "variable_assignment"
+                    };
+                    let mut cursor = node.walk();
+                    let all: Vec<Node<'_>> = node.children(&mut cursor).collect();
+                    let words = all.iter().filter(is_word).map(|child| self.known(*child));
+                    let is_fed_by_pipe = is_fed_by_pipe(node);
+                    found.push(Invocation::Command { words: words.collect(), is_fed_by_pipe });
+                }
+                "variable_assignment" => {
+                    let name =
+                        node.child_by_field_name("name").map(|name| self.of(name).to_owned());
+                    let value = match node.child_by_field_name("value") {
+                        None => Some(String::new()),
+                        Some(value) => self.known(value),
+                    };
+                    found.push(Invocation::Assignment { name: name.unwrap_or_default(), value });
+                }
+                "file_redirect" if self.of(node).contains('<') => {
+                    let file = node.child_by_field_name("destination");
+                    found.push(Invocation::InputFile(file.and_then(|file| self.known(file))));
+                }
+                "herestring_redirect" => {
+                    let text = children.first().and_then(|text| self.known(*text));
+                    found.push(Invocation::InputText(text));
+                }
+                "heredoc_body" => {
+                    found.push(Invocation::InputText(Some(self.of(node).to_owned())));
+                }
+                _ => {}
+            }
+            waiting.extend(children.into_iter().rev());
+        }
+        Some(found)
+    }
+
+    /// A word whose text is known beforehand.
+    fn known(&self, node: Node<'_>) -> Option<String> {
+        let node = if node.kind() == "command_name" { node.named_child(0)? } else { node };
+        self.word(node).filter(|word| !word.has_pattern).map(|word| word.text)
+    }
+
+    /// An escaped blank between words is a word to a shell, and nothing to the grammar.
+    fn check_gaps(&self, command: Node<'_>) -> Option<()> {
+        let mut cursor = command.walk();
+        let mut end = command.start_byte();
+        for child in command.children(&mut cursor) {
+            let gap = self.text.get(end..child.start_byte())?;
+            end = child.end_byte();
+            let is_blank =
+                gap.replace("\\\n", " ").bytes().all(|byte| matches!(byte, b' ' | b'\t'));
+            if !is_blank {
+                return None;
+            }
+        }
+        Some(())
+    }
+
     /// To nowhere, or from one stream to another.
     fn is_harmless_redirect(&self, node: Node<'_>) -> bool {
         let text: String = self.of(node).chars().filter(|c| !c.is_whitespace()).collect();
@@ -134,7 +204,7 @@ impl<'a> Script<'a> {
         command
             .children(&mut cursor)
             .map(|child| {
-                // An escaped blank between words is a word to a shell, and nothing to the grammar.
+                // As in `check_gaps`, and a person who reads one line must have read all of it.
                 let gap = self.text.get(end..child.start_byte())?;
                 end = child.end_byte();
                 match child.kind() {
@@ -181,6 +251,32 @@ impl<'a> Script<'a> {
     fn of(&self, node: Node<'_>) -> &'a str {
         self.text.get(node.byte_range()).unwrap_or_default()
     }
+}
+
+/// Whether a command reads what another one writes.
+fn is_fed_by_pipe(command: Node<'_>) -> bool {
+    let mut node = command;
+    while let Some(parent) = node.parent() {
+        let is_first = parent.named_child(0).is_some_and(|first| first == node);
+        if parent.kind() == "pipeline" && !is_first {
+            return true;
+        }
+        node = parent;
+    }
+    false
+}
+
+/// A part of a script that says what starts. A text is `None` when it is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Invocation {
+    /// A program and its words.
+    Command { words: Vec<Option<String>>, is_fed_by_pipe: bool },
+    /// A variable that is set.
+    Assignment { name: String, value: Option<String> },
+    /// A file from which a command reads.
+    InputFile(Option<String>),
+    /// A text that a command reads.
+    InputText(Option<String>),
 }
 
 /// A word of a command, as the program will see it.

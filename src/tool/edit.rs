@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::redaction::{Correspondence, MaskedFile, half_a_marker, refused};
+use super::redaction::{Correspondence, MaskedFile, half_a_marker, refuse_near_markers, refused};
 use super::replace::{Count, Replaced, Replacement, refuse_wide, replace};
 use super::rewrite::{Rewriter, on_disk};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
@@ -113,6 +113,7 @@ fn apply(
     if content == old {
         return Err(ToolError::invalid("nothing would change: the edits undo each other"));
     }
+    refuse_near_markers(old, &content, secrets)?;
     Ok((content, replaced))
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::redaction::{MaskedFile, refuse_markers};
+use super::redaction::{MaskedFile, refuse_markers, refuse_near_markers};
 use super::replace::is_wide;
 use super::rewrite::{Rewriter, on_disk};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
@@ -78,12 +78,14 @@ pub struct Styled {
 /// redaction markers stand for.
 pub fn restored(old: Option<&[u8]>, content: &str, secrets: &Secrets) -> Result<Styled, ToolError> {
     let mut styled = in_style_of(old, content);
-    if !has_marker(content) {
-        return Ok(styled);
-    }
     match old {
         None => refuse_markers(&styled.bytes)?,
-        Some(old) => styled.bytes = MaskedFile::new(old, secrets).fill(&styled.bytes)?,
+        Some(old) => {
+            if has_marker(content) {
+                styled.bytes = MaskedFile::new(old, secrets).fill(&styled.bytes)?;
+            }
+            refuse_near_markers(old, &styled.bytes, secrets)?;
+        }
     }
     Ok(styled)
 }

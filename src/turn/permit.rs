@@ -16,7 +16,7 @@ use crate::event::{
     Answer, Extra, PermissionDecision, PermissionMode, PermissionRequest, Said, ShownCommand,
     ToolCall,
 };
-use crate::permission::{self, Decision, Hold, Subject};
+use crate::permission::{self, Decision, Hold, Scripts, Subject};
 use crate::role::strictest;
 use crate::sandbox::Profile;
 use crate::tool::{Effect, Plan, ToolError};
@@ -27,6 +27,15 @@ pub(super) struct Allowed {
     digest: String,
     /// The plan that a person saw; an approval from before saw none.
     shown: Option<Plan>,
+}
+
+/// What an answer is bound to.
+struct Binding {
+    digest: String,
+    /// Where the call leads, links resolved.
+    paths: Vec<String>,
+    /// Whether what would run is known beforehand.
+    may_last: bool,
 }
 
 /// How a decision came about.
@@ -192,8 +201,7 @@ impl Turn {
         let Some(allowed) = &prepared.allowed else { return Ok(()) };
         let again = prepared.tool.plan(&prepared.args, &self.tool_context(prepared))?;
         let is_shown = allowed.shown.as_ref().is_none_or(|shown| *shown == again);
-        let (digest, _) = self.binding(prepared, &again);
-        if is_shown && digest == allowed.digest {
+        if is_shown && self.binding(prepared, &again).digest == allowed.digest {
             return Ok(());
         }
         let message = "what this call would do changed while its permission was asked for";
@@ -201,8 +209,7 @@ impl Turn {
             .next("look at what is there now, then repeat the call"))
     }
 
-    /// What an answer is bound to, and the resolved paths in it.
-    fn binding(&self, prepared: &Prepared, plan: &Plan) -> (String, Vec<String>) {
+    fn binding(&self, prepared: &Prepared, plan: &Plan) -> Binding {
         let workspace = &self.settings.workspace;
         let resolved = plan.paths.iter().map(|path| workspace.resolve(path));
         let paths: Vec<String> = resolved.map(|path| path.to_string_lossy().into_owned()).collect();
@@ -217,15 +224,18 @@ impl Turn {
         // A command that runs files of the Workspace is what those files say.
         let command = plan.command.as_deref().unwrap_or_default();
         let scripts = permission::scripts(command, workspace);
-        if !scripts.is_empty() {
-            bound = json!({ "bound": bound, "scripts": scripts });
+        if let Scripts::Known(files) = &scripts
+            && !files.is_empty()
+        {
+            bound = json!({ "bound": bound, "scripts": files });
         }
-        (permission::digest(&tool, &bound, &paths, &directory), paths)
+        let digest = permission::digest(&tool, &bound, &paths, &directory);
+        Binding { digest, paths, may_last: scripts != Scripts::Unknown }
     }
 
     fn subject(&self, prepared: &Prepared) -> (Subject, Vec<String>) {
         let plan = &prepared.plan;
-        let (digest, paths) = self.binding(prepared, plan);
+        let Binding { digest, paths, may_last } = self.binding(prepared, plan);
         let subject = Subject {
             tool: prepared.fact.name.clone(),
             digest,
@@ -233,6 +243,7 @@ impl Turn {
             command: plan.command.clone(),
             network: plan.network,
             is_unheld: plan.effect == Effect::Execute && hold(prepared) == Hold::Impossible,
+            may_last,
         };
         (subject, paths)
     }
@@ -245,7 +256,10 @@ impl Turn {
     ) -> PermissionRequest {
         let Prepared { fact, plan, .. } = prepared;
         let prefix = subject.prefix().map(|words| words.join(" "));
-        let mut answers = vec![Answer::Once, Answer::Session, Answer::Project];
+        let mut answers = vec![Answer::Once];
+        if subject.may_last {
+            answers.extend([Answer::Session, Answer::Project]);
+        }
         answers.extend(prefix.is_some().then_some(Answer::Prefix));
         answers.push(Answer::No);
         let command = plan.command.as_deref().map(|text| {

@@ -29,6 +29,36 @@ async fn a_prefix_does_not_cover_options_that_write_or_start_programs() {
     assert!(!house.workspace().join("stolen").exists());
 }
 
+#[tokio::test]
+async fn a_prefix_covers_no_other_command_and_no_option_that_is_not_known() {
+    for (granted, other) in [
+        ("git reflog show", "git reflog expire --all"),
+        ("git stash list", "git stash clear"),
+        ("git worktree list", "git worktree add stolen"),
+        ("git bundle verify a", "git bundle create stolen HEAD"),
+        ("go env", "go env -w GOFLAGS=-toolexec=x"),
+        ("go test", "go test -test.outputdir=stolen"),
+        ("shuf a", "shuf -o stolen a"),
+        ("iconv a", "iconv -o stolen a"),
+        ("xxd a", "xxd -r a stolen"),
+        ("cargo test", "cargo +nightly test"),
+        ("pytest -q", "pytest -p stolen"),
+    ] {
+        let house = House::scripted(running(&[granted, other])).await.ask_mode();
+        house.write("a", "a\n");
+        let conversation = house.start().await;
+        let questions = turn_with(&conversation, "go", |request| {
+            let is_first = request.command.as_ref().unwrap().text == granted;
+            if is_first { Answer::Prefix.into() } else { Answer::No.into() }
+        })
+        .await;
+        assert!(questions[0].prefix.is_some(), "{granted} can be allowed for good");
+        assert_eq!(questions.len(), 2, "{granted} does not cover {other}");
+        assert_eq!(questions[1].prefix, None, "{other} cannot be allowed for good");
+        assert!(!house.workspace().join("stolen").exists(), "{other}");
+    }
+}
+
 /// Runs a command that is granted by `answer`, changes a file, and says whether the command is
 /// asked about again, first unchanged and then changed.
 async fn asked_again(command: &str, file: &str, answer: Answer) -> (usize, usize) {
@@ -65,6 +95,68 @@ async fn a_grant_for_a_script_covers_its_content() {
     // What a command reads is no script.
     let data = asked_again("cp data.txt copy.txt", "data.txt", Answer::Session).await;
     assert_eq!(data, (0, 0));
+}
+
+#[tokio::test]
+async fn a_script_with_an_odd_name_is_bound_to_its_content() {
+    for (command, file) in [
+        ("sh 'my run.sh'", "my run.sh"),
+        ("sh \"my run.sh\"", "my run.sh"),
+        ("sh a,b.sh", "a,b.sh"),
+        ("sh a=b.sh", "a=b.sh"),
+        ("sh 'a$b.sh'", "a$b.sh"),
+        ("sh 'a*.sh'", "a*.sh"),
+        ("sh 'a\\b.sh'", "a\\b.sh"),
+        ("sh \"a'b.sh\"", "a'b.sh"),
+        ("sh 'a;b.sh'", "a;b.sh"),
+        ("uv run x.py", "x.py"),
+        ("go run main.go", "main.go"),
+        ("nu x.nu", "x.nu"),
+        ("bats x.bats", "x.bats"),
+        ("vim -S x.vim", "x.vim"),
+        ("gdb -x x.gdb prog", "x.gdb"),
+        ("sqlite3 -init x.sql :memory:", "x.sql"),
+        ("psql --file=x.sql", "x.sql"),
+        ("poetry run python x.py", "x.py"),
+        ("unheard-of x.script", "x.script"),
+        ("BASH_ENV=x.sh bash -c true", "x.sh"),
+    ] {
+        assert_eq!(asked_again(command, file, Answer::Project).await, (0, 1), "{command}");
+    }
+    // What a test runner or a compiler is given is what people edit.
+    let data = asked_again("pytest tests/x.py", "tests/x.py", Answer::Session).await;
+    assert_eq!(data, (0, 0));
+}
+
+#[tokio::test]
+async fn a_script_that_cannot_be_bound_is_allowed_once_only() {
+    let commands = [
+        "sh my\\ run.sh",
+        "sh $SCRIPT",
+        "sh *.sh",
+        "sh missing.sh",
+        "sh outside.sh",
+        "cat run.sh | sh",
+        "cd $X && sh run.sh",
+        "./missing",
+        "unheard-of \"$(cat run.sh)\"",
+        "PATH=. run.sh",
+    ];
+    let house = House::scripted(running(&commands)).await.ask_mode();
+    house.write("run.sh", "exit 0\n");
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    std::os::unix::fs::symlink(outside.path(), house.workspace().join("outside.sh")).unwrap();
+    let conversation = house.start().await;
+    for _ in 0..2 {
+        // A client that sends what it was not offered gains nothing.
+        let questions = turn_with(&conversation, "go", |_| Answer::Project.into()).await;
+        let asked: Vec<&str> =
+            questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
+        assert_eq!(asked, commands);
+        for question in questions {
+            assert_eq!(question.answers, [Answer::Once, Answer::No], "{:?}", question.command);
+        }
+    }
 }
 
 #[tokio::test]

@@ -143,6 +143,61 @@ async fn a_patch_matches_the_hidden_value_and_keeps_it() {
 }
 
 #[tokio::test]
+async fn a_text_like_a_marker_does_not_overwrite_the_secret() {
+    let before = format!("A=1\nTOKEN={SECRET}\nB=1\n");
+    for near in [
+        "[REDACTED:STORY_TOKEN]",
+        "[redacted]",
+        "[redacted: STORY_TOKEN]",
+        "<Redacted>",
+        "***REDACTED***",
+    ] {
+        let line = format!("TOKEN={near}");
+        let edits = json!([{"old_string": format!("TOKEN={MARKER}"), "new_string": line}]);
+        let body = format!("*** Update File: .env\n A=1\n-TOKEN={MARKER}\n+{line}\n B=1\n");
+        let calls = vec![
+            ("write", json!({"path": ".env", "content": format!("A=2\n{line}\nB=1\n")})),
+            ("edit", json!({"path": ".env", "edits": edits})),
+            ("apply_patch", patch(&body)),
+        ];
+        let house = house(calls, &before).await;
+        house.turn("go").await;
+        assert_eq!(house.read(".env"), before, "{near}: {:?}", results(&house));
+        for result in results(&house) {
+            assert!(result.contains("error (redaction_marker)"), "{near}: {result}");
+            let next = [MARKER, "keep the line"];
+            assert!(next.iter().any(|next| result.contains(next)), "what to do: {result}");
+        }
+        assert_secret_stays_in_files(&house);
+    }
+}
+
+#[tokio::test]
+async fn words_about_redaction_can_be_written_elsewhere_and_a_secret_can_be_removed() {
+    let about = "// [REDACTED], [redacted] and <redacted:X> are no markers.\n";
+    let calls = vec![
+        ("write", json!({"path": "notes.md", "content": about})),
+        (
+            "write",
+            json!({"path": ".env", "content": format!("# redacted below\nA=1\nTOKEN={MARKER}\n")}),
+        ),
+        (
+            "edit",
+            json!({"path": ".env", "edits": [{"old_string": "A=1", "new_string": "A=[redacted]"}]}),
+        ),
+        (
+            "edit",
+            json!({"path": ".env", "edits": [{"old_string": format!("TOKEN={MARKER}\n"), "new_string": "TOKEN=\n"}]}),
+        ),
+    ];
+    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\n")).await;
+    house.turn("go").await;
+    assert_eq!(house.read("notes.md"), about);
+    let expected = "# redacted below\nA=[redacted]\nTOKEN=\n";
+    assert_eq!(house.read(".env"), expected, "{:?}", results(&house));
+}
+
+#[tokio::test]
 async fn a_file_about_markers_stays_editable() {
     let text = format!("# Notes\nA secret is shown as `{MARKER}` or `[redacted:NAME]`.\nEnd.\n");
     let again = text.replace("End.", "The end.");

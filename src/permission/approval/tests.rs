@@ -39,6 +39,7 @@ fn subject(which: usize, project: &Path) -> Subject {
         command: Some(command),
         network,
         is_unheld: false,
+        may_last: true,
     }
 }
 

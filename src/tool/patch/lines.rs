@@ -4,7 +4,7 @@
 //! as they stand in the patch, with the ending of their place.
 
 use super::super::ToolError;
-use super::super::redaction::{Correspondence, MaskedFile};
+use super::super::redaction::{Correspondence, MaskedFile, refuse_near_markers};
 use super::super::replace::{refuse_mixing, refuse_wide};
 use super::super::write::{BOM, file_ending};
 use super::envelope::{Chunk, Mark};
@@ -32,11 +32,14 @@ pub fn apply(content: &[u8], chunks: &[Chunk], secrets: &Secrets) -> Result<Appl
     let texts = |chunk: &Chunk| chunk.lines.iter().any(|line| has_marker(&line.text));
     let anchors = |chunk: &Chunk| chunk.anchors.iter().any(|anchor| has_marker(anchor));
     if !chunks.iter().any(|chunk| texts(chunk) || anchors(chunk)) {
-        return Ok(apply_to(content, chunks)?.0);
+        let applied = apply_to(content, chunks)?.0;
+        refuse_near_markers(content, &applied.bytes, secrets)?;
+        return Ok(applied);
     }
     let masked = MaskedFile::new(content, secrets);
     let (applied, parts) = apply_to(masked.text(), chunks)?;
     let bytes = masked.fill_parts(&applied.bytes, &parts)?;
+    refuse_near_markers(content, &bytes, secrets)?;
     Ok(Applied { bytes, ..applied })
 }
 
