@@ -14,6 +14,7 @@ mod git;
 mod git_config;
 mod guard;
 mod hidden;
+mod links;
 mod loopback;
 mod nested;
 mod newborn;

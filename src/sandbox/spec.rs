@@ -144,6 +144,11 @@ impl Sandbox {
         hidden::objection(root, self.user_home.as_deref(), &self.state)
     }
 
+    /// The user's home folder, as commands know it.
+    pub fn user_home(&self) -> Option<&Path> {
+        self.user_home.as_deref()
+    }
+
     /// Where scratch folders are made.
     pub fn temp(&self) -> &Path {
         &self.temp
@@ -178,8 +183,10 @@ impl Sandbox {
                 writable.extend(configured);
                 writable.extend(wish.further.iter().cloned());
                 let further = wish.further.iter().map(PathBuf::as_path);
+                let roots = writable.clone();
                 for root in [wish.workspace].into_iter().chain(further) {
-                    let repository = git::repository(&self.top_of(root), self.user_home.as_deref());
+                    let home = self.user_home.as_deref();
+                    let repository = git::repository(&self.top_of(root), home, &roots);
                     writable.extend(repository.writable);
                     let state = paths::state(root);
                     // Without a Session nobody has made it; a command must not.

@@ -9,7 +9,7 @@ use super::aftermath::{Before, Mended, SharedGuard, SharedNested, Witness};
 use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
 use super::slot::Slots;
-use crate::sandbox::{Level, Profile, Scratch, Wish};
+use crate::sandbox::{Level, NestedRepositories, Profile, Scratch, Wish};
 
 /// The commands of one Session; cheap to clone.
 #[derive(Debug, Clone)]
@@ -60,7 +60,9 @@ pub struct Ran {
 impl Confined {
     /// Commands that `commands` starts.
     pub fn new(commands: Commands) -> Self {
-        Self { commands, shared: Arc::default() }
+        let home = commands.sandbox().user_home().map(Into::into);
+        let nested = Arc::new(Mutex::new(NestedRepositories::new(home)));
+        Self { commands, shared: Arc::new(Shared { nested, ..Shared::default() }) }
     }
 
     /// Whether a call may declare that it needs the network.
