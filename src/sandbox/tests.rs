@@ -56,7 +56,8 @@ impl Place {
         further: &[PathBuf],
     ) -> Option<Spec> {
         let (workspace, scratch) = (&*self.path("work"), &*self.path("scratch"));
-        sandbox.spec(&Wish { profile, network, workspace, further, scratch })
+        let local_sockets = false;
+        sandbox.spec(&Wish { profile, network, local_sockets, workspace, further, scratch })
     }
 }
 
