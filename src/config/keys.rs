@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use super::{
     Config, CredentialKind, Durability, NetworkRule, Prices, SandboxLevel, Servers, SocketRule,
-    Transport,
-    duration, mcp,
+    Transport, duration, mcp,
 };
 use crate::event::PermissionMode;
 

@@ -249,7 +249,11 @@ fn a_link_for_a_repository_and_a_bare_one_are_kept_as_well() {
     place.write("elsewhere/config", "");
     fs::remove_file(place.path("work/.git")).unwrap();
     symlink("../elsewhere", place.path("work/.git")).unwrap();
-    assert_eq!(repository(&place.path("work"), None, &[]), Repository::default(), "not writable at all");
+    assert_eq!(
+        repository(&place.path("work"), None, &[]),
+        Repository::default(),
+        "not writable at all"
+    );
     fs::remove_file(place.path("work/.git")).unwrap();
     for name in ["HEAD", "objects/x", "refs/x", "config"] {
         place.write(&format!("work/{name}"), "");

@@ -79,10 +79,11 @@ impl Bash {
     /// What a call asks for. Unix sockets that everybody may use are no request.
     fn needs(&self, args: &Args, context: &ToolContext) -> Needs {
         let is_declared = args.local_sockets == Some(true) && context.confinement != Profile::Off;
+        let is_needed = self.commands.may_declare_sockets() && self.commands.must_declare_sockets();
         Needs {
             profile: context.confinement,
             network: args.network.unwrap_or(false),
-            local_sockets: is_declared && self.commands.are_sockets_declared(),
+            local_sockets: is_declared && is_needed,
         }
     }
 
@@ -128,11 +129,6 @@ impl Tool for Bash {
             let message = "the user's settings give commands no network";
             return Err(ToolError::new(Kind::PermissionDenied, message)
                 .next("go on without it, or ask the user to change `sandbox.network`"));
-        }
-        if local_sockets && !self.commands.may_declare_sockets() {
-            let message = "the user's settings give commands no Unix sockets here";
-            return Err(ToolError::new(Kind::PermissionDenied, message)
-                .next("go on without them, or ask the user to change `sandbox.local_sockets`"));
         }
         let command = Some(args.command.clone());
         let is_held = context.confinement == Profile::ReadOnly;

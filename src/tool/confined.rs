@@ -88,7 +88,7 @@ impl Confined {
 
     /// Whether Unix sockets have to be declared, as far as is known by now: before the first command
     /// it is safer to ask.
-    pub fn are_sockets_declared(&self) -> bool {
+    pub fn must_declare_sockets(&self) -> bool {
         !self.shared.has_harmless_sockets.load(Ordering::Relaxed)
     }
 

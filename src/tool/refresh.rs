@@ -64,7 +64,9 @@ impl Answerer {
         let mut word = WORD;
         while questions.read_exact(&mut word).is_ok() {
             match views {
-                Some(views) if word == CHECK => word = if views.are_stale() { STALE } else { CHECK },
+                Some(views) if word == CHECK => {
+                    word = if views.are_stale() { STALE } else { CHECK }
+                }
                 Some(views) => views.refresh(),
                 None => {}
             }

@@ -190,8 +190,7 @@ async fn folder_made_again_in_the_middle(place: &Place) {
 async fn credentials_made_in_the_middle(place: &Place) {
     let names = [".pgpass", ".kube/config", ".config/gh/hosts.yml", ".claude/.credentials.json"];
     let read = format!(
-        "ls -laR $HOME > /dev/null; cd $HOME; cat {0}; cd -; while [ ! -e go ]; do sleep 0.01; done; \
-         ls -laR $HOME; cd $HOME; cat {0}; echo went on",
+        "while [ ! -e go ]; do sleep 0.01; done; cd $HOME; cat {}; ls -laR . ; echo went on",
         names.join(" ")
     );
     let make = || {
@@ -222,8 +221,8 @@ async fn link_replaced_in_the_middle(place: &Place) {
     fs::write(place.path("home/keys/id"), SECRET).unwrap();
     symlink("keys", place.path("home/.ssh")).unwrap();
     symlink("keys/id", place.path("home/.git-credentials")).unwrap();
-    let read = "cd $HOME; look() { ls -la . keys; cat keys/id .ssh/id .git-credentials; }; look; cd -; \
-        while [ ! -e go ]; do sleep 0.01; done; cd $HOME; look";
+    let read = "while [ ! -e go ]; do sleep 0.01; done; cd $HOME; \
+        cat keys/id .ssh/id .git-credentials; ls -la . keys .ssh";
     let replace = || {
         for name in ["home/.ssh", "home/.git-credentials"] {
             fs::remove_file(place.path(name)).unwrap();

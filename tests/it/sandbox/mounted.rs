@@ -31,6 +31,8 @@ mount --bind dev /dev; mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pt
 struct Machine {
     root: PathBuf,
     bench: Workbench,
+    /// One for all commands, so that a supervisor can serve several.
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Machine {
@@ -49,7 +51,8 @@ impl Machine {
         };
         let home = pixir::Home::new(root.join("home/.pixir"));
         let bench = Workbench::adjusted(setup, |config| config.home = home).unwrap();
-        Self { root: root.to_owned(), bench }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { root: root.to_owned(), bench, runtime }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -61,9 +64,8 @@ impl Machine {
     }
 
     fn run(&self, command: &str) -> Answer {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let args = json!({"command": command, "timeout_ms": 60_000});
-        let answer = runtime.block_on(self.bench.call("bash", args)).unwrap();
+        let answer = self.runtime.block_on(self.bench.call("bash", args)).unwrap();
         assert_eq!(answer.details["sandbox"], "full", "{}", answer.text);
         answer
     }
@@ -76,24 +78,23 @@ fn home_changes(machine: &Machine) {
     machine.write("home/folder/file", "one\n");
     let look = "cd; cat settings mnt/inside folder/file late/file tool .netrc 2>&1; true";
     let first = machine.run(look).text;
-    for (shown, is_shown) in [("old", true), ("on a mount", true), ("one", true), ("late/file", true)] {
-        assert_eq!(first.contains(shown), is_shown, "{shown}: {first}");
+    for shown in ["old", "on a mount", "one", "late/file: No such file"] {
+        assert!(first.contains(shown), "{shown}: {first}");
     }
     machine.write("home/settings", "new\n");
     machine.write("home/folder/file", "two\n");
     machine.write("home/late/file", "made later\n");
     machine.write("home/tool", "installed\n");
-    machine.write("home/.netrc", SECRET);
     let second = machine.run(look).text;
     for shown in ["new\n", "two\n", "made later\n", "installed\n", "on a mount\n"] {
         assert!(second.contains(shown), "{shown}: {second}");
     }
-    assert!(!second.contains(SECRET), "{second}");
     fs::remove_file(machine.root.join("home/tool")).unwrap();
     let third = machine.run(look).text;
     assert!(third.contains("tool: No such file") && third.contains("made later"), "{third}");
-    // Nothing changed, so the same supervisor goes on.
-    assert_eq!(machine.run(look).text, third);
+    machine.write("home/.netrc", SECRET);
+    let last = machine.run(look).text;
+    assert!(!last.contains(SECRET) && last.contains("made later"), "{last}");
 }
 
 /// A program that listens in the folder of devices is not reached, and devices work.
@@ -121,7 +122,8 @@ P
         }
     }
     assert_eq!(heard, BTreeSet::new(), "{first}{second}");
-    let work = "set -e; echo x > /dev/null; head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c
+    let work =
+        "set -e; echo x > /dev/null; head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c
 ls -l /dev/fd/ > /dev/stdout; echo told > /dev/stderr; echo x > /dev/shm/x
 python3 -c 'import pty, os; a, b = pty.openpty(); os.write(b, b\"typed\"); print(os.read(a, 5))'";
     let answer = machine.run(work);
