@@ -143,6 +143,7 @@ pub struct ProviderRetry {
 
 /// A question to the user; what runs is what is shown here, bound by the digest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct PermissionRequest {
     pub call_id: CallId,
     /// Which Subagent asks; `None` when it is the Session itself.
