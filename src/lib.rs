@@ -100,7 +100,7 @@ pub use bounds::WriteGlobs;
 pub use cli::{command, run};
 pub use config::{
     Config, CredentialKind, Durability, Mcp, McpFolder, McpOrigin, McpServer, McpTransport,
-    NetworkRule, SandboxLevel, Transport,
+    NetworkRule, SandboxLevel, SocketRule, Transport,
 };
 pub use conversation::{Conversation, ConversationError, Expanded, Input, Named};
 pub use credential::{Credential, CredentialError, FieldPolicy};

@@ -101,6 +101,9 @@ fn command_text(asked: &PermissionRequest, text: &str, parts: &[String]) -> Stri
     if asked.network {
         told.push_str(", with the network");
     }
+    if asked.local_sockets {
+        told.push_str(", with the Unix sockets of other programs on this machine");
+    }
     if let Some(prefix) = &asked.prefix {
         told.extend(["\n\nTo allow every `", prefix, " …` in this project: `", WIDER, prefix, "`"]);
     }

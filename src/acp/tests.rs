@@ -215,6 +215,7 @@ fn question() -> PermissionRequest {
         is_unsandboxed: false,
         command: None,
         network: false,
+        local_sockets: false,
         answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::No],
         prefix: None,
         digest: String::new(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    Config, CredentialKind, Durability, NetworkRule, Prices, SandboxLevel, Servers, Transport,
-    duration, mcp,
+    Config, CredentialKind, Durability, NetworkRule, Prices, SandboxLevel, Servers, SocketRule,
+    Transport, duration, mcp,
 };
 use crate::event::PermissionMode;
 
@@ -210,6 +210,9 @@ pub const KEYS: &[Key] = &[
     workspace("sandbox.network", Shape::Text, |config, value| {
         put(&mut config.sandbox.network, network_rule(value)?)
     }),
+    workspace("sandbox.local_sockets", Shape::Text, |config, value| {
+        put(&mut config.sandbox.local_sockets, socket_rule(value)?)
+    }),
     workspace("sandbox.write", Shape::List, |config, value| {
         put(&mut config.sandbox.write, places(value)?)
     }),
@@ -363,6 +366,11 @@ fn sandbox_level(value: &Value) -> Result<SandboxLevel, String> {
 fn network_rule(value: &Value) -> Result<NetworkRule, String> {
     let named = NetworkRule::ALL.into_iter().find(|rule| value.as_str() == Some(rule.name()));
     named.ok_or_else(|| expected("must be \"declare\", \"allow\" or \"deny\"", value))
+}
+
+fn socket_rule(value: &Value) -> Result<SocketRule, String> {
+    let named = SocketRule::ALL.into_iter().find(|rule| value.as_str() == Some(rule.name()));
+    named.ok_or_else(|| expected("must be \"declare\" or \"deny\"", value))
 }
 
 /// Absolute paths, or such that begin with `~/`.

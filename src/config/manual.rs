@@ -219,6 +219,11 @@ const MANUAL: &[Entry] = &[
         "Which commands get the network: those that say so, all, or none",
         |c| json!(c.sandbox.network.name()),
     ),
+    entry(
+        "sandbox.local_sockets",
+        "Which commands may use Unix sockets where those of other programs cannot be hidden: those that say so, or none",
+        |c| json!(c.sandbox.local_sockets.name()),
+    ),
     entry("sandbox.write", "What commands may write beside the Workspace", |c| {
         json!(c.sandbox.write)
     }),

@@ -11,6 +11,7 @@ const DEFAULT_ROOTS: &[&str] =
 pub struct Sandbox {
     pub level: SandboxLevel,
     pub network: NetworkRule,
+    pub local_sockets: SocketRule,
     /// Writable beside the Workspace; `~` is the user's home.
     pub write: Vec<PathBuf>,
     /// Unreadable beside what always is.
@@ -79,11 +80,34 @@ impl NetworkRule {
     }
 }
 
+/// Who may use Unix sockets where those of other programs cannot be hidden from commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SocketRule {
+    /// A command that says so.
+    Declare,
+    /// No command.
+    Deny,
+}
+
+impl SocketRule {
+    /// Every one.
+    pub const ALL: [SocketRule; 2] = [SocketRule::Declare, SocketRule::Deny];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            SocketRule::Declare => "declare",
+            SocketRule::Deny => "deny",
+        }
+    }
+}
+
 impl Default for Sandbox {
     fn default() -> Self {
         Self {
             level: SandboxLevel::Workspace,
             network: NetworkRule::Declare,
+            local_sockets: SocketRule::Declare,
             write: DEFAULT_ROOTS.iter().map(PathBuf::from).collect(),
             hide: Vec::new(),
             processes: 4096,
@@ -100,6 +124,7 @@ impl Sandbox {
         self.level < other.level
             || loses_the_floor
             || self.network < other.network
+            || self.local_sockets < other.local_sockets
             || self.write.iter().any(|root| !other.write.contains(root))
             || other.hide.iter().any(|path| !self.hide.contains(path))
             || self.processes > other.processes

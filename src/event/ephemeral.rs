@@ -143,6 +143,7 @@ pub struct ProviderRetry {
 
 /// A question to the user; what runs is what is shown here, bound by the digest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct PermissionRequest {
     pub call_id: CallId,
     /// Which Subagent asks; `None` when it is the Session itself.
@@ -164,8 +165,11 @@ pub struct PermissionRequest {
     /// The command it would run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<ShownCommand>,
-    /// Whether it asks for the network.
+    /// Whether it asks for the network, or for programs that may reach it.
     pub network: bool,
+    /// Whether it asks for Unix sockets where those of other programs cannot be hidden from it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub local_sockets: bool,
     /// Whether it is a command that no sandbox would hold.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_unsandboxed: bool,

@@ -144,6 +144,7 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
         diff_is_cut: false,
         is_unsandboxed: false,
         network: false,
+        local_sockets: false,
         answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::Prefix, Answer::No],
         prefix: Some("rm".into()),
         digest: "…".into(),

@@ -59,6 +59,9 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     if request.network {
         field("network", "yes, it asks for the internet");
     }
+    if request.local_sockets {
+        field("sockets", "yes, it asks for the Unix sockets of other programs on this machine");
+    }
     if request.is_unsandboxed {
         field("sandbox", "off: nothing holds this command");
     }
@@ -222,6 +225,7 @@ mod tests {
                 parts: parts.iter().map(|part| (*part).to_owned()).collect(),
             }),
             network: false,
+            local_sockets: false,
             answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::No],
             prefix: None,
             digest: "d".into(),

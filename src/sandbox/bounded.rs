@@ -84,6 +84,7 @@ mod tests {
             shown: Vec::new(),
             viewed: Vec::new(),
             sockets: Sockets::Covered,
+            local_sockets: false,
             processes: 1,
             file_bytes: 1,
             inodes: 0,

@@ -3,7 +3,7 @@
 use super::filter::{self, Freedom};
 use super::rules::{self, Enforced, Sight};
 use super::spec::{Floor, Network, Sockets, Spec};
-use super::{Level, capabilities};
+use super::{Level, LocalSockets, capabilities};
 
 /// Where a supervisor stands when it confines itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +14,15 @@ pub enum Confined {
     OnMachine,
 }
 
+/// What holds a process that has confined itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Enforcement {
+    pub level: Level,
+    pub sockets: LocalSockets,
+}
+
 /// Confines this process and everything it will start; an error says why that cannot be done.
-pub fn confine(spec: &Spec, place: Confined) -> Result<Level, String> {
+pub fn confine(spec: &Spec, place: Confined) -> Result<Enforcement, String> {
     if place == Confined::OnMachine && spec.floor == Floor::Full {
         return Err("namespaces are not to be had here, and `sandbox` is `required`".to_owned());
     }
@@ -29,7 +36,8 @@ pub fn confine(spec: &Spec, place: Confined) -> Result<Level, String> {
     if !enforced.any {
         return Err("this kernel has no Landlock, or it is switched off".to_owned());
     }
-    let local = may_use_sockets(spec, place, enforced);
+    let is_harmless = may_use_sockets(spec, place, enforced);
+    let local = is_harmless || spec.local_sockets;
     let freedom = match place {
         Confined::InOwnWorld => Freedom::in_own_world(local),
         Confined::OnMachine => Freedom::without_world(spec, local),
@@ -39,13 +47,15 @@ pub fn confine(spec: &Spec, place: Confined) -> Result<Level, String> {
     for program in &programs {
         seccompiler::apply_filter(program).map_err(|error| told("seccomp", &error))?;
     }
-    Ok(match place {
+    let level = match place {
         Confined::InOwnWorld => Level::Full,
         Confined::OnMachine => Level::Partial,
-    })
+    };
+    let sockets = if is_harmless { LocalSockets::Harmless } else { LocalSockets::OnDeclaration };
+    Ok(Enforcement { level, sockets })
 }
 
-/// Whether sockets with names may be made at all: only while no other program's can be reached.
+/// Whether every command may make sockets with names: only while no other program's can be reached.
 fn may_use_sockets(spec: &Spec, place: Confined, enforced: Enforced) -> bool {
     let is_covered = place == Confined::InOwnWorld && spec.sockets == Sockets::Covered;
     // A network namespace has abstract sockets of its own.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::git_config::included;
-use super::tame::plain;
+use super::links::resolve;
 
 /// How deep submodules of submodules are looked at.
 const DEEPEST_MODULE: usize = 4;
@@ -29,13 +29,18 @@ pub struct Repository {
     pub kept: Vec<PathBuf>,
     /// Files that would change where git looks, and that are not there.
     pub absent: Vec<PathBuf>,
+    /// Files that git reads settings from, by the names that it uses.
+    settings: Vec<PathBuf>,
 }
 
-/// Looks at the repository whose top is the Workspace, and at the files of the work tree that its
-/// settings include.
-pub fn repository(workspace: &Path, home: Option<&Path>) -> Repository {
+/// Looks at the repository whose top is the Workspace. Files that its settings include, and those that
+/// they are links to, count like the settings where a command can write: in the Workspace and in `roots`.
+pub fn repository(workspace: &Path, home: Option<&Path>, roots: &[PathBuf]) -> Repository {
     let mut repository = own_repository(workspace);
-    repository.keep_included(workspace, home);
+    let roots: Vec<&Path> =
+        [workspace].into_iter().chain(roots.iter().map(PathBuf::as_path)).collect();
+    repository.keep_behind_links(&roots);
+    repository.keep_included(&roots, home);
     repository
 }
 
@@ -124,44 +129,55 @@ impl Repository {
         for name in ["config", "config.worktree", "hooks", "gitdir", "commondir"] {
             let path = folder.join(name);
             let is_there = fs::symlink_metadata(&path).is_ok();
+            if is_there && name.starts_with("config") {
+                self.settings.push(path.clone());
+            }
             if is_there { &mut self.kept } else { &mut self.absent }.push(path);
         }
     }
 
-    /// Keeps the files of the work tree that settings include: they count like the settings.
-    fn keep_included(&mut self, workspace: &Path, home: Option<&Path>) {
-        let is_settings = |path: &&PathBuf| {
-            path.file_name().is_some_and(|name| name == "config" || name == "config.worktree")
-        };
-        let mut waiting: Vec<PathBuf> = self.kept.iter().filter(is_settings).cloned().collect();
+    /// Keeps what settings and pointers lead to when they are links.
+    fn keep_behind_links(&mut self, roots: &[&Path]) {
+        let is_read = |path: &&PathBuf| path.is_symlink() && !path.ends_with("hooks");
+        let links: Vec<PathBuf> = self.kept.iter().filter(is_read).cloned().collect();
+        for link in links {
+            self.keep_name(roots, &link);
+        }
+    }
+
+    /// Keeps the files that settings include.
+    fn keep_included(&mut self, roots: &[&Path], home: Option<&Path>) {
+        let mut waiting = self.settings.clone();
         let mut seen = BTreeSet::new();
         while let Some(config) = waiting.pop() {
             if !seen.insert(config.clone()) || seen.len() > MOST_FOLDERS {
                 continue;
             }
+            // Relative to the name that git uses, also when that is a link.
             let Some(folder) = config.parent() else { continue };
             for path in included(&settings(&config).unwrap_or_default()) {
-                let path = match (path.strip_prefix("~/"), home) {
-                    (Some(rest), Some(home)) => home.join(rest),
-                    _ => plain(&folder.join(path)),
-                };
-                // What a link leads to is what git reads.
-                let path = path.canonicalize().unwrap_or(path);
-                let is_kept = self.kept.iter().any(|kept| path.starts_with(kept));
-                if path.starts_with(workspace) && !path.is_dir() && !is_kept {
-                    self.keep_file(workspace, &path);
+                let name = included_name(folder, home, &path);
+                if !name.is_dir() {
+                    self.keep_name(roots, &name);
                 }
-                waiting.push(path);
+                waiting.push(name);
             }
         }
     }
 
-    fn keep_file(&mut self, workspace: &Path, path: &Path) {
-        for between in on_the_way(workspace, path) {
-            self.pin(&between);
+    /// Keeps the file that a name leads to and every link on the way, where a command could change them.
+    fn keep_name(&mut self, roots: &[&Path], name: &Path) {
+        for place in resolve(Path::new("/"), name).places() {
+            let Some(root) = roots.iter().find(|root| place.starts_with(root)) else { continue };
+            for between in on_the_way(root, place) {
+                self.pin(&between);
+            }
+            let is_there = fs::symlink_metadata(place).is_ok();
+            let list = if is_there { &mut self.kept } else { &mut self.absent };
+            if !list.iter().any(|kept| place.starts_with(kept)) {
+                list.push(place.clone());
+            }
         }
-        let is_there = fs::symlink_metadata(path).is_ok();
-        if is_there { &mut self.kept } else { &mut self.absent }.push(path.to_owned());
     }
 
     fn keep_modules(&mut self, modules: &Path, depth: usize, budget: &mut usize) {
@@ -183,6 +199,14 @@ impl Repository {
                 self.keep_modules(&folder, depth - 1, budget);
             }
         }
+    }
+}
+
+/// The name by which git reads an included file.
+pub fn included_name(folder: &Path, home: Option<&Path>, path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => folder.join(path),
     }
 }
 

@@ -75,6 +75,11 @@ pub fn by_default(home: Option<&Path>) -> Vec<PathBuf> {
     own.chain(OF_THE_SYSTEM.iter().map(PathBuf::from)).collect()
 }
 
+/// Whether a path is one of those of the system.
+pub fn is_of_system(path: &Path) -> bool {
+    OF_THE_SYSTEM.iter().any(|own| path.starts_with(own))
+}
+
 /// Why a configured root cannot be writable, if it cannot.
 pub fn objection(root: &Path, home: Option<&Path>, state: &Path) -> Option<String> {
     let own = NEVER_WRITABLE.iter().filter_map(|name| Some(home?.join(name)));

@@ -8,12 +8,15 @@
 mod bounded;
 mod capabilities;
 mod confine;
+mod cover;
 mod filter;
 mod folders;
 mod git;
 mod git_config;
 mod guard;
 mod hidden;
+mod links;
+mod listing;
 mod loopback;
 mod nested;
 mod newborn;
@@ -28,7 +31,7 @@ mod tests;
 mod views;
 mod world;
 
-pub use confine::{Confined, confine};
+pub use confine::{Confined, Enforcement, confine};
 pub use guard::{Guard, expel, is_expelled};
 pub use nested::{Findings, NestedRepositories};
 pub use newborn::Top;
@@ -82,6 +85,30 @@ pub enum Level {
     Partial,
     /// Nothing was asked for.
     Off,
+}
+
+/// Which commands may make Unix sockets with names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalSockets {
+    /// All, because those of other programs are out of reach.
+    Harmless,
+    /// Those that declare it, because they can reach sockets of other programs.
+    OnDeclaration,
+}
+
+impl LocalSockets {
+    /// The word for it, in status lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            LocalSockets::Harmless => "harmless",
+            LocalSockets::OnDeclaration => "on-declaration",
+        }
+    }
+    /// Reads the word back.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [LocalSockets::Harmless, LocalSockets::OnDeclaration];
+        all.into_iter().find(|sockets| sockets.name() == name)
+    }
 }
 
 impl Level {

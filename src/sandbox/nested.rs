@@ -59,6 +59,11 @@ struct Sight {
 }
 
 impl NestedRepositories {
+    /// Nothing is known yet; `home` is what `~` means in settings.
+    pub fn new(home: Option<PathBuf>) -> Self {
+        Self { known: KnownFiles::new(home), ..Self::default() }
+    }
+
     /// Whether a look takes so little that no thread is worth its while.
     pub fn is_small(&self, most: usize) -> bool {
         let counts = self.trees.values().flatten().map(FolderTree::count);
@@ -117,7 +122,8 @@ impl NestedRepositories {
             let root = roots.iter().find(|root| repository.starts_with(root));
             let root = root.or(roots.first()).map_or(repository.as_path(), PathBuf::as_path);
             let kept: &[PathBuf] = if uncovered { &[] } else { &spec.kept };
-            let tame = Tame { repository, root, known: &self.known, kept };
+            let writable = &spec.writable;
+            let tame = Tame { repository, root, known: &self.known, writable, kept };
             findings.neutralised.extend(tame.mend());
         }
         for path in astray {
@@ -224,7 +230,8 @@ pub fn tame_all(repository: &Path, root: &Path) -> Vec<PathBuf> {
     let mut sight = Sight::default();
     sight.note_repository(repository);
     let known = &KnownFiles::default();
-    let tame = |repository: &PathBuf| Tame { repository, root, known, kept: &[] }.mend();
+    let writable = &[root.to_owned()];
+    let tame = |repository: &PathBuf| Tame { repository, root, known, writable, kept: &[] }.mend();
     sight.repositories.iter().flat_map(tame).collect()
 }
 

@@ -19,7 +19,7 @@ const ABSTRACT_SOCKETS: ABI = ABI::V6;
 /// The first version that keeps a command from sockets with names outside what it may write.
 const NAMED_SOCKETS: ABI = ABI::V9;
 /// Devices that hold nothing.
-const DEVICES: &[&str] =
+pub const DEVICES: &[&str] =
     &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 /// The terminals that a command makes for itself. Only in its own world there are no others: on the
 /// machine's, a command could read what the user types.

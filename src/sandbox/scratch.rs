@@ -36,7 +36,7 @@ impl Scratch {
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let scratch = Self { folder: folder.canonicalize()?, _lock: lock };
         private(&temp(&folder))?;
-        private(&blank(&folder))?;
+        private(&layers(&folder))?;
         DirBuilder::new().mode(0o0).create(empty_folder(&folder))?;
         fs::OpenOptions::new().write(true).create_new(true).mode(0o0).open(empty_file(&folder))?;
         Ok(scratch)
@@ -58,9 +58,9 @@ impl Drop for Scratch {
 pub fn temp(scratch: &Path) -> PathBuf {
     scratch.join("tmp")
 }
-/// The place of an empty layer for overlays.
-pub fn blank(scratch: &Path) -> PathBuf {
-    scratch.join("blank")
+/// The place of layers for overlays.
+pub fn layers(scratch: &Path) -> PathBuf {
+    scratch.join("layers")
 }
 /// A folder that nobody may look into, to cover others with.
 pub fn empty_folder(scratch: &Path) -> PathBuf {

@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::links::resolve;
 use super::{Profile, git, hidden, scratch, world};
-use crate::config::{self, NetworkRule, SandboxLevel};
+use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
 use crate::paths::{self, Home};
 
 /// What must hold for a command to run at all.
@@ -48,13 +49,15 @@ pub struct Spec {
     pub kept: Vec<PathBuf>,
     /// Lies in something writable, and must not come to be.
     pub absent: Vec<PathBuf>,
-    /// Cannot be read.
+    /// Cannot be read; what is not there must not be seen when it comes to be.
     pub hidden: Vec<PathBuf>,
     /// Is seen as it is, with the sockets in it.
     pub shown: Vec<PathBuf>,
     /// Lies where the command sees another folder, and must be seen all the same.
     pub viewed: Vec<PathBuf>,
     pub sockets: Sockets,
+    /// Whether Unix sockets may be made where those of other programs are within reach.
+    pub local_sockets: bool,
     pub processes: u64,
     pub file_bytes: u64,
     /// A digest of the devices and inodes of what is writable, kept and hidden, and of the folders above:
@@ -81,6 +84,8 @@ pub struct Wish<'a> {
     pub profile: Profile,
     /// Whether the call declared that it needs the network.
     pub network: bool,
+    /// Whether it declared that it needs Unix sockets, and may have them.
+    pub local_sockets: bool,
     pub workspace: &'a Path,
     /// Directories beside it that may be written as well.
     pub further: &'a [PathBuf],
@@ -144,6 +149,11 @@ impl Sandbox {
         hidden::objection(root, self.user_home.as_deref(), &self.state)
     }
 
+    /// The user's home folder, as commands know it.
+    pub fn user_home(&self) -> Option<&Path> {
+        self.user_home.as_deref()
+    }
+
     /// Where scratch folders are made.
     pub fn temp(&self) -> &Path {
         &self.temp
@@ -152,6 +162,11 @@ impl Sandbox {
     /// Whether a call that declares network may have it.
     pub fn may_declare_network(&self) -> bool {
         self.settings.network != NetworkRule::Deny
+    }
+
+    /// Whether a call that declares Unix sockets may have them.
+    pub fn may_declare_sockets(&self) -> bool {
+        self.settings.local_sockets != SocketRule::Deny
     }
 
     /// What holds one command; `None` when nothing does.
@@ -178,8 +193,10 @@ impl Sandbox {
                 writable.extend(configured);
                 writable.extend(wish.further.iter().cloned());
                 let further = wish.further.iter().map(PathBuf::as_path);
+                let roots = writable.clone();
                 for root in [wish.workspace].into_iter().chain(further) {
-                    let repository = git::repository(&self.top_of(root), self.user_home.as_deref());
+                    let home = self.user_home.as_deref();
+                    let repository = git::repository(&self.top_of(root), home, &roots);
                     writable.extend(repository.writable);
                     let state = paths::state(root);
                     // Without a Session nobody has made it; a command must not.
@@ -193,11 +210,16 @@ impl Sandbox {
             }
         }
         kept.retain(|path| path.symlink_metadata().is_ok());
-        let (shown, viewed) = (self.shown(wish, network), self.viewed());
-        let hidden = self.hidden(wish);
+        let (mut shown, mut viewed) = (self.shown(wish, network), self.viewed());
+        let mut hidden = self.hidden(wish);
+        // Where names cannot be covered, only what is there can be. A command may make the others itself.
+        let is_in_reach = |path: &PathBuf| writable.iter().any(|root| path.starts_with(root));
+        let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+        hidden.retain(|path| is_there(path) || !is_in_reach(path) && !hidden::is_of_system(path));
         let is_hidden = |path: &PathBuf| hidden.iter().any(|hidden| path.starts_with(hidden));
-        writable.retain(|path| !is_hidden(path));
-        kept.retain(|path| !is_hidden(path));
+        for list in [&mut writable, &mut kept, &mut shown, &mut viewed] {
+            list.retain(|path| !is_hidden(path));
+        }
         let inodes = inodes(writable.iter().chain(&kept).chain(&hidden));
         Some(Spec {
             inodes,
@@ -214,6 +236,9 @@ impl Sandbox {
             shown,
             viewed,
             sockets: Sockets::Covered,
+            local_sockets: wish.local_sockets
+                && wish.profile == Profile::Workspace
+                && self.may_declare_sockets(),
             processes: self.settings.processes,
             file_bytes: self.settings.file_bytes,
         })
@@ -294,7 +319,7 @@ impl Sandbox {
             .into_iter()
             .chain(own)
             .chain(configured)
-            .filter_map(|path| path.canonicalize().ok())
+            .flat_map(|path| hidden_places(&path))
             // A Workspace inside such a folder was named by the user.
             .filter(|path| !wish.workspace.starts_with(path))
             .collect();
@@ -303,6 +328,18 @@ impl Sandbox {
         hidden.dedup_by(|later, earlier| later.starts_with(earlier));
         hidden
     }
+}
+
+/// Where a name that is to be hidden leads. A link is hidden as well, because something else may take
+/// its place, and of what is not there the first folder that is missing.
+fn hidden_places(name: &Path) -> Vec<PathBuf> {
+    let Some((parent, own)) = name.parent().zip(name.file_name()) else { return Vec::new() };
+    let itself = resolve(Path::new("/"), parent).end.join(own);
+    let end = resolve(Path::new("/"), name).end;
+    let is_missing = |path: &&Path| path.symlink_metadata().is_err();
+    let missing = end.ancestors().take_while(is_missing).last().map(Path::to_owned);
+    let link = itself.is_symlink().then_some(itself);
+    link.into_iter().chain([missing.unwrap_or(end)]).collect()
 }
 
 /// A digest of the devices and inodes of these paths and of every folder above them.
@@ -367,6 +404,7 @@ impl Spec {
             word("i", &self.inodes.to_string()),
             path("s", &self.scratch),
             word("u", if self.sockets == Sockets::Covered { "covered" } else { "reachable" }),
+            word("l", if self.local_sockets { "declared" } else { "none" }),
         ];
         let lists = [
             ("w", &self.writable),
@@ -404,6 +442,7 @@ impl Spec {
             shown: Vec::new(),
             viewed: Vec::new(),
             sockets: Sockets::Covered,
+            local_sockets: false,
             processes: 0,
             file_bytes: 0,
             inodes: 0,
@@ -429,6 +468,8 @@ impl Spec {
                 (b'h', _) => spec.hidden.push(path()),
                 (b'v', _) => spec.shown.push(path()),
                 (b'o', _) => spec.viewed.push(path()),
+                (b'l', b"declared") => spec.local_sockets = true,
+                (b'l', b"none") => spec.local_sockets = false,
                 (b'u', b"covered") => spec.sockets = Sockets::Covered,
                 (b'u', b"reachable") => spec.sockets = Sockets::Reachable,
                 _ => return Err(odd()),

@@ -6,14 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Stat, lstat};
 
-use super::git::pointer;
+use super::git::{included_name, pointer};
 use super::git_config::{AllowedSettings, harmless, included};
 use super::guard::{Stamp, kind};
+use super::links::resolve;
 use super::pinned::Pinned;
 
 /// Settings and hooks longer than this are not kept to be put back.
@@ -34,6 +35,10 @@ pub const ASIDE: &str = ".untamed";
 #[derive(Debug, Default)]
 pub struct KnownFiles {
     files: BTreeMap<PathBuf, KnownFile>,
+    /// Where the names of settings led.
+    ends: BTreeMap<PathBuf, PathBuf>,
+    /// The user's home folder, by which settings may name others.
+    home: Option<PathBuf>,
     /// Those that the last look has seen.
     seen: BTreeSet<PathBuf>,
 }
@@ -52,6 +57,12 @@ enum Content {
     Link(PathBuf),
     /// A folder, something odd, or too long.
     Other,
+}
+
+impl KnownFile {
+    fn is_link(&self) -> bool {
+        matches!(self.content, Content::Link(_))
+    }
 }
 
 impl Content {
@@ -82,22 +93,36 @@ fn read(place: &Pinned) -> io::Result<Vec<u8>> {
 }
 
 impl KnownFiles {
+    /// Nothing yet; `home` is what `~` means in settings.
+    pub fn new(home: Option<PathBuf>) -> Self {
+        Self { home, ..Self::default() }
+    }
+
     /// Learns what a repository's folder holds.
     pub fn learn(&mut self, repository: &Path) {
         for name in ["config", "config.worktree", "commondir"] {
-            self.learn_file(&repository.join(name));
+            self.learn_name(repository, Path::new(name));
         }
         // Each round learns what the files of the one before include.
         let mut learned = usize::MAX;
         while learned != self.seen.len() {
             learned = self.seen.len();
-            for path in self.included_by(repository) {
-                self.learn_file(&path);
+            for name in self.included_by(repository) {
+                self.learn_name(Path::new("/"), &name);
             }
         }
         for path in hooks_of(repository) {
             self.learn_file(&path);
         }
+    }
+
+    /// Learns the file that a name leads to, and the links on the way.
+    fn learn_name(&mut self, folder: &Path, name: &Path) {
+        let resolved = resolve(folder, name);
+        for place in resolved.places() {
+            self.learn_file(place);
+        }
+        self.ends.insert(folder.join(name), resolved.end);
     }
 
     fn learn_file(&mut self, path: &Path) {
@@ -116,19 +141,18 @@ impl KnownFiles {
     pub fn forget_others(&mut self) {
         let seen = std::mem::take(&mut self.seen);
         self.files.retain(|path, _| seen.contains(path));
+        self.ends.retain(|_, end| seen.contains(end));
     }
 
-    /// The files that the settings of a repository included when they were learned, also through one
-    /// another.
+    /// The names of files that the settings of a repository included when they were learned, also
+    /// through one another.
     fn included_by(&self, repository: &Path) -> Vec<PathBuf> {
         let mut waiting = vec![repository.join("config"), repository.join("config.worktree")];
         let mut found = Vec::new();
         while let Some(config) = waiting.pop() {
-            let known = self.files.get(&config);
-            let text = known.and_then(|known| known.content.text()).unwrap_or_default();
             let folder = config.parent().unwrap_or(repository);
-            for path in included(text).into_iter().filter(|path| !path.starts_with('~')) {
-                let path = plain(&folder.join(path));
+            for path in included(self.text_of(&config)) {
+                let path = included_name(folder, self.home.as_deref(), &path);
                 if !found.contains(&path) && found.len() < MOST_INCLUDED {
                     found.push(path.clone());
                     waiting.push(path);
@@ -136,6 +160,19 @@ impl KnownFiles {
             }
         }
         found
+    }
+
+    /// The settings that a name led to when they were learned.
+    fn text_of(&self, name: &Path) -> &str {
+        let known = self.ends.get(name).and_then(|end| self.files.get(end));
+        known.and_then(|known| known.content.text()).unwrap_or_default()
+    }
+
+    /// Whether a link leads where it led: here, or where its folder was moved from.
+    fn is_known_link(&self, path: &Path) -> bool {
+        let Ok(found) = lstat(path) else { return false };
+        let known = self.before(path, &found);
+        known.is_some_and(|known| known.content == Content::read(path, &found))
     }
 
     /// Whether a file is as it was.
@@ -161,19 +198,6 @@ fn is_settled(found: &Stat) -> bool {
     let seconds = u64::try_from(found.st_ctime).unwrap_or_default();
     let nanoseconds = u32::try_from(found.st_ctime_nsec).unwrap_or_default();
     Duration::new(seconds, nanoseconds) < now.saturating_sub(TICK)
-}
-
-/// A path without `.` and `..`, by its words alone.
-pub fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            Component::CurDir => {}
-            part => plain.push(part),
-        }
-    }
-    plain
 }
 
 /// The folder of hooks and everything in it that git could run.
@@ -205,6 +229,8 @@ pub struct Tame<'a> {
     /// Where its work tree may be.
     pub root: &'a Path,
     pub known: &'a KnownFiles,
+    /// Where the command could write.
+    pub writable: &'a [PathBuf],
     /// What the sandbox kept as it was.
     pub kept: &'a [PathBuf],
 }
@@ -214,11 +240,10 @@ impl Tame<'_> {
     pub fn mend(&self) -> Vec<PathBuf> {
         let mut mended = Vec::new();
         for name in ["config", "config.worktree"] {
-            self.mend_settings(&self.repository.join(name), &mut mended);
+            self.mend_settings(self.repository, Path::new(name), &mut mended);
         }
-        let included = self.known.included_by(self.repository).into_iter();
-        for path in included.filter(|path| path.starts_with(self.root)) {
-            self.mend_settings(&path, &mut mended);
+        for name in self.known.included_by(self.repository) {
+            self.mend_settings(Path::new("/"), &name, &mut mended);
         }
         self.mend_common(&mut mended);
         for path in hooks_of(self.repository) {
@@ -229,13 +254,40 @@ impl Tame<'_> {
 
     /// What stands at a path, if it may have to be mended.
     fn changed(&self, path: &Path) -> Option<Stat> {
-        if self.kept.iter().any(|kept| path.starts_with(kept)) {
+        if !self.is_in_reach(path) {
             return None;
         }
         lstat(path).ok().filter(|found| !self.known.is_same(path, found))
     }
 
-    fn mend_settings(&self, path: &Path, mended: &mut Vec<PathBuf>) {
+    /// Whether the command could change what stands at a path.
+    fn is_in_reach(&self, path: &Path) -> bool {
+        let is_in = |list: &[PathBuf]| list.iter().any(|own| path.starts_with(own));
+        is_in(self.writable) && !is_in(self.kept)
+    }
+
+    /// Follows a name as git does. Links on the way that were not there before are put back, but for a
+    /// last one in place of settings, which is given back as the end.
+    fn follow(&self, folder: &Path, name: &Path, mended: &mut Vec<PathBuf>) -> PathBuf {
+        let is_new = |link: &&PathBuf| self.is_in_reach(link) && !self.known.is_known_link(link);
+        for _ in 0..MOST_INCLUDED {
+            let resolved = resolve(folder, name);
+            let Some(link) = resolved.links.iter().find(is_new) else { return resolved.end };
+            let was_link = self.known.files.get(link).is_some_and(KnownFile::is_link);
+            let is_last = resolve(folder, name.parent().unwrap_or(name)).end
+                == link.parent().unwrap_or(folder)
+                && link.file_name() == name.file_name();
+            if is_last && !was_link {
+                return link.clone();
+            }
+            let Ok(found) = lstat(link) else { break };
+            self.put_back(link, &found, mended);
+        }
+        folder.join(name)
+    }
+
+    fn mend_settings(&self, folder: &Path, name: &Path, mended: &mut Vec<PathBuf>) {
+        let path = &self.follow(folder, name, mended);
         let Some(found) = self.changed(path) else { return };
         let before = self.known.before(path, &found);
         let Ok(place) = Pinned::at(path) else { return };
@@ -244,7 +296,8 @@ impl Tame<'_> {
         let kept = match (text, before.map(|before| &before.content)) {
             (Some(text), before) => {
                 let known = before.and_then(Content::text).unwrap_or_default();
-                let allowed = AllowedSettings::known(known);
+                let known = format!("{known}\n{}", self.known.text_of(&folder.join(name)));
+                let allowed = AllowedSettings::known(&known);
                 harmless(text, &allowed.with_work_trees(self.repository, self.root)).into_bytes()
             }
             (None, Some(Content::Bytes(known))) => known.clone(),
@@ -263,7 +316,7 @@ impl Tame<'_> {
 
     /// A repository takes its settings from elsewhere only where git itself says so: in a worktree.
     fn mend_common(&self, mended: &mut Vec<PathBuf>) {
-        let path = self.repository.join("commondir");
+        let path = self.follow(self.repository, Path::new("commondir"), mended);
         let Some(found) = self.changed(&path) else { return };
         let shared = || {
             let worktrees = self.repository.parent()?;

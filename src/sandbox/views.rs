@@ -7,11 +7,14 @@
 //!
 //! A folder with other mounts inside cannot be the lower layer of an overlay. It is replaced by an
 //! empty file system, into which its entries are put one by one.
+//!
+//! What is hidden in such a folder is hidden by name (`cover`), whatever comes to be there later.
 
+use std::ffi::OsStr;
 use std::fs::{self, FileType};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags};
@@ -20,12 +23,25 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick,
 };
 
-use super::scratch;
+use super::cover::CoverLayer;
+use super::listing::Listing;
 use super::spec::Spec;
 use super::world::{self, Mount, Piece};
+use super::{rules, scratch};
 
 /// Folders of the kernel; Landlock and mounts of their own cover what is in them.
-const OF_THE_KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
+const OF_THE_KERNEL: &[&str] = &["/proc", "/sys"];
+/// Where devices are. Other programs may listen there as well, so a command sees only what it can use.
+const DEVICES: &str = "/dev";
+/// Folders and links among the devices that a command needs.
+const DEVICE_FOLDERS: &[&str] = &["pts", "shm"];
+const DEVICE_LINKS: &[(&str, &str)] = &[
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
 /// Folders of the system. They are seen as they are while only root can make anything in them.
 const OF_THE_SYSTEM: &[&str] =
     &["/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/snap", "/usr"];
@@ -55,12 +71,24 @@ pub struct Views {
     overlays: Vec<OwnedFd>,
     /// Folders that are seen as they are, although they may hold sockets.
     uncovered: Vec<PathBuf>,
+    /// What was in the folders that were put together.
+    listings: Vec<Listing>,
 }
 
 impl Views {
     /// Whether a socket outside may be within reach.
     pub fn are_incomplete(&self) -> bool {
         !self.uncovered.is_empty()
+    }
+
+    /// Whether some folder was put together from its entries, and may have others by now.
+    pub fn may_go_stale(&self) -> bool {
+        !self.listings.is_empty()
+    }
+
+    /// Whether such a folder has other entries now; nothing but another world shows them.
+    pub fn are_stale(&self) -> bool {
+        self.listings.iter().any(Listing::has_changed)
     }
 
     /// Lets the next command see what changed outside: an overlay keeps what it found once.
@@ -83,8 +111,12 @@ impl Views {
 pub struct Surveyor<'a> {
     spec: &'a Spec,
     mounts: &'a [Mount],
+    /// A file system for layers, on which none lies in a layer of another one.
+    layers: PathBuf,
     /// Without an upper layer an overlay needs a second one below; this one is empty.
     blank: OwnedFd,
+    /// What is hidden by its name.
+    covered: Vec<PathBuf>,
     pieces: Vec<Piece>,
     views: Views,
 }
@@ -92,11 +124,18 @@ pub struct Surveyor<'a> {
 impl<'a> Surveyor<'a> {
     /// With a list of everything that is mounted.
     pub fn new(spec: &'a Spec, mounts: &'a [Mount]) -> io::Result<Self> {
-        // On a file system of its own it cannot lie in another layer.
-        let place = scratch::blank(&spec.scratch);
-        world::put(&empty()?, &place)?;
-        let blank = rustix::fs::openat(CWD, &place, LAYER, Mode::empty())?;
-        Ok(Self { spec, mounts, blank, pieces: Vec::new(), views: Views::default() })
+        let layers = scratch::layers(&spec.scratch);
+        world::put(&empty()?, &layers)?;
+        let blank = layers.join("blank");
+        rustix::fs::mkdir(&blank, Mode::from_raw_mode(0o755))?;
+        let blank = rustix::fs::openat(CWD, &blank, LAYER, Mode::empty())?;
+        let (covered, pieces, views) = (Vec::new(), Vec::new(), Views::default());
+        Ok(Self { spec, mounts, layers, blank, covered, pieces, views })
+    }
+
+    /// Whether a hidden path needs no mount, because its name leads nowhere.
+    pub fn is_covered(&self, path: &Path) -> bool {
+        self.covered.iter().any(|covered| covered == path)
     }
 
     /// Looks at every folder of the machine that may hold sockets.
@@ -128,6 +167,9 @@ impl<'a> Surveyor<'a> {
         if is_one_of(OF_THE_KERNEL) {
             return Ok(());
         }
+        if path == Path::new(DEVICES) {
+            return self.view_devices();
+        }
         if is_one_of(OF_THE_SYSTEM) && is_of_root_alone(path) {
             let installed = Path::new(INSTALLED);
             let is_folder = || fs::symlink_metadata(installed).is_ok_and(|found| found.is_dir());
@@ -139,16 +181,14 @@ impl<'a> Surveyor<'a> {
 
     /// Makes a folder visible without its sockets.
     pub fn view(&mut self, folder: &Path) -> io::Result<()> {
-        let is_within = |list: &[PathBuf]| list.iter().any(|own| folder.starts_with(own));
-        let is_laid_later = is_within(&self.spec.writable) || is_within(&self.spec.shown);
-        if is_laid_later || world::is_replaced_itself(folder) {
+        if self.is_laid_later(folder) || world::is_replaced_itself(folder) {
             return Ok(());
         }
         let is_inside = |mount: &Mount| mount.place != folder && mount.place.starts_with(folder);
         if self.mounts.iter().any(is_inside) {
             return self.put_together(folder);
         }
-        match overlay(folder, &self.blank) {
+        match self.overlay(folder) {
             Ok((tree, own)) => {
                 self.pieces.push(Piece { tree, place: folder.to_owned() });
                 self.views.overlays.push(own);
@@ -158,6 +198,53 @@ impl<'a> Surveyor<'a> {
             Err(_) if folder.symlink_metadata().is_err() => Ok(()),
             Err(error) => self.view_as_it_is(folder, &error),
         }
+    }
+
+    /// Whether something else will lie over a path.
+    fn is_laid_later(&self, path: &Path) -> bool {
+        let is_within = |list: &[PathBuf]| list.iter().any(|own| path.starts_with(own));
+        is_within(&self.spec.writable) || is_within(&self.spec.shown)
+    }
+
+    /// An overlay of a folder, without what is hidden in it where the kernel allows that.
+    fn overlay(&mut self, folder: &Path) -> io::Result<(OwnedFd, OwnedFd)> {
+        let is_inside = |path: &&PathBuf| {
+            path.starts_with(folder) && *path != folder && !self.is_laid_later(path)
+        };
+        let hidden: Vec<PathBuf> = self.spec.hidden.iter().filter(is_inside).cloned().collect();
+        if !hidden.is_empty() {
+            let place = self.layers.join(self.views.overlays.len().to_string());
+            let covered = CoverLayer::new(folder, &place, &hidden).and_then(|cover| {
+                let layer = rustix::fs::openat(CWD, &place, LAYER, Mode::empty())?;
+                Ok((overlay(folder, &layer, Order::CoverFirst)?, cover))
+            });
+            match covered {
+                Ok((mounted, cover)) => {
+                    self.covered.extend(cover.hidden);
+                    return Ok(mounted);
+                }
+                Err(error) => tracing::debug!(folder = %folder.display(), %error, "no cover"),
+            }
+        }
+        overlay(folder, &self.blank, Order::FolderFirst)
+    }
+
+    /// Shows the devices that a command may use, and nothing beside them.
+    fn view_devices(&mut self) -> io::Result<()> {
+        let tree = empty()?;
+        for name in DEVICE_FOLDERS {
+            rustix::fs::mkdirat(&tree, *name, Mode::from_raw_mode(0o755))?;
+        }
+        for (name, target) in DEVICE_LINKS {
+            rustix::fs::symlinkat(*target, &tree, *name)?;
+        }
+        self.pieces.push(Piece { tree, place: DEVICES.into() });
+        for path in rules::DEVICES.iter().map(PathBuf::from) {
+            if fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_char_device()) {
+                self.pieces.push(Piece { tree: world::take(&path)?, place: path });
+            }
+        }
+        Ok(())
     }
 
     /// What cannot be seen through an overlay.
@@ -201,11 +288,19 @@ impl<'a> Surveyor<'a> {
         let is_there = |path: &Path| {
             !is_on_demand || self.mounts.iter().any(|mount| mount.place.starts_with(path))
         };
+        let is_child = |path: &&PathBuf| path.parent() == Some(folder);
+        let hidden: Vec<PathBuf> = self.spec.hidden.iter().filter(is_child).cloned().collect();
+        let is_hidden = |name: &OsStr| hidden.iter().any(|path| path.file_name() == Some(name));
+        let found = entries.iter().map(|entry| (entry.file_name(), entry.ino()));
+        let found = found.filter(|(name, _)| !is_hidden(name)).collect();
         let tree = empty()?;
         let mut inside = Vec::new();
         for entry in entries {
             let (path, name) = (entry.path(), entry.file_name());
             let Ok(kind) = entry.file_type() else { continue };
+            if is_hidden(&name) {
+                continue;
+            }
             if kind.is_symlink() {
                 let Ok(target) = fs::read_link(&path) else { continue };
                 rustix::fs::symlinkat(target, &tree, &name)?;
@@ -215,6 +310,9 @@ impl<'a> Surveyor<'a> {
                 inside.push((path, kind));
             }
         }
+        let names = hidden.iter().filter_map(|path| path.file_name().map(ToOwned::to_owned));
+        self.views.listings.push(Listing::new(folder, found, names.collect())?);
+        self.covered.extend(hidden);
         self.pieces.push(Piece { tree, place: folder.to_owned() });
         for (path, kind) in inside {
             if kind.is_dir() {
@@ -245,14 +343,26 @@ fn is_of_root_alone(path: &Path) -> bool {
     })
 }
 
-/// A read-only overlay mount of a folder, not yet in its place, and a second descriptor of it.
-fn overlay(folder: &Path, blank: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+/// Which of two layers lies above the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    CoverFirst,
+    FolderFirst,
+}
+
+/// A read-only overlay mount of a folder and another layer, not yet in its place, and a second
+/// descriptor of it.
+fn overlay(folder: &Path, other: &OwnedFd, order: Order) -> io::Result<(OwnedFd, OwnedFd)> {
     let lower = rustix::fs::openat(CWD, folder, LAYER, Mode::empty())?;
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // A descriptor needs no escapes, whatever the folder is called.
-    let [lower_name, blank_name] =
-        [&lower, blank].map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd()));
-    fsconfig_set_string(&context, "lowerdir", format!("{lower_name}:{blank_name}"))?;
+    let [lower_name, other_name] =
+        [&lower, other].map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd()));
+    let layers = match order {
+        Order::CoverFirst => format!("{other_name}:{lower_name}"),
+        Order::FolderFirst => format!("{lower_name}:{other_name}"),
+    };
+    fsconfig_set_string(&context, "lowerdir", layers)?;
     fsconfig_create(&context)?;
     let mut attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
         | MountAttrFlags::MOUNT_ATTR_NOSUID

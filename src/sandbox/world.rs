@@ -82,21 +82,22 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
     freeze(&mounts)?;
     pieces.extend(taken(&spec.shown)?);
     pieces.extend(taken(&spec.kept)?);
-    // What is gone since needs no cover.
-    for path in spec.hidden.iter().filter(|path| path.symlink_metadata().is_ok()) {
-        let cover = if path.is_dir() {
-            scratch::empty_folder(&spec.scratch)
-        } else {
-            scratch::empty_file(&spec.scratch)
-        };
-        pieces.push(Piece { tree: take(&cover)?, place: path.clone() });
-    }
     let mut surveyor = Surveyor::new(spec, &mounts)?;
     surveyor.survey()?;
     let machine = surveyor.pieces();
     spec.viewed.iter().try_for_each(|folder| surveyor.view(folder))?;
     let mut inner = surveyor.pieces();
     inner.extend(pieces);
+    for path in spec.hidden.iter().filter(|path| !surveyor.is_covered(path)) {
+        // What is gone since needs no cover.
+        let Ok(found) = path.symlink_metadata() else { continue };
+        let cover = if found.is_dir() {
+            scratch::empty_folder(&spec.scratch)
+        } else {
+            scratch::empty_file(&spec.scratch)
+        };
+        inner.push(Piece { tree: take(&cover)?, place: path.clone() });
+    }
     lay(machine)?;
     replace(&temp)?;
     lay(inner)?;

@@ -230,6 +230,7 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
             diff_is_cut: false,
             is_unsandboxed: false,
             network: false,
+            local_sockets: false,
             answers: Vec::new(),
             prefix: None,
             digest: String::new(),

@@ -41,6 +41,8 @@ pub struct Args {
     timeout_ms: Option<u64>,
     /// True when it needs the internet.
     network: Option<bool>,
+    /// True when it needs Unix sockets and was refused them.
+    local_sockets: Option<bool>,
     /// Return at once with an id for the other bash tools. Runs, with stdin, until it ends, the
     /// session ends, or a deadline that was given passes.
     background: Option<bool>,
@@ -74,11 +76,22 @@ impl Bash {
         Ok(slot)
     }
 
+    /// What a call asks for. Unix sockets that everybody may use are no request.
+    fn needs(&self, args: &Args, context: &ToolContext) -> Needs {
+        let is_declared = args.local_sockets == Some(true) && context.confinement != Profile::Off;
+        let is_needed = self.commands.may_declare_sockets() && self.commands.must_declare_sockets();
+        Needs {
+            profile: context.confinement,
+            network: args.network.unwrap_or(false),
+            local_sockets: is_declared && is_needed,
+        }
+    }
+
     /// Starts a command that outlives its call, and waits for its first words.
     async fn start(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let errand = Errand {
             commands: self.commands.clone(),
-            needs: needs(&args, &context),
+            needs: self.needs(&args, &context),
             command: args.command,
             timeout: args.timeout_ms.map(Duration::from_millis),
         };
@@ -111,7 +124,7 @@ impl Tool for Bash {
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         refuse_empty(args)?;
-        let network = args.network.unwrap_or(false);
+        let Needs { network, local_sockets, .. } = self.needs(args, context);
         if network && !self.commands.may_declare_network() {
             let message = "the user's settings give commands no network";
             return Err(ToolError::new(Kind::PermissionDenied, message)
@@ -119,7 +132,10 @@ impl Tool for Bash {
         }
         let command = Some(args.command.clone());
         let is_held = context.confinement == Profile::ReadOnly;
-        Ok(Plan { network, is_held, command, ..Plan::new(Effect::Execute, summary(args)) })
+        // Who reaches other programs may reach the network through them.
+        let network = network || local_sockets;
+        let plan = Plan::new(Effect::Execute, summary(args));
+        Ok(Plan { network, local_sockets, is_held, command, ..plan })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -144,7 +160,7 @@ impl Tool for Bash {
             spec: None,
             witness: None,
         };
-        let needs = needs(&args, &context);
+        let needs = self.needs(&args, &context);
         let ran = self.commands.run(job, needs, &mut output).await;
         let ran = ran.map_err(|error| ToolError::from(&error))?;
         let collected = output.finish().await;
@@ -164,10 +180,6 @@ impl Tool for Bash {
         }
         Ok(ToolOutput { ok, text, details })
     }
-}
-
-fn needs(args: &Args, context: &ToolContext) -> Needs {
-    Needs { profile: context.confinement, network: args.network.unwrap_or(false) }
 }
 
 fn summary(args: &Args) -> String {

@@ -26,7 +26,7 @@ use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::error::{Explain, Kind};
-use crate::sandbox::{Level, Sandbox, Spec};
+use crate::sandbox::{Level, LocalSockets, Sandbox, Spec};
 
 /// Starts commands; cheap to clone.
 #[derive(Clone)]
@@ -115,6 +115,8 @@ pub struct Outcome {
     pub containment: String,
     /// How well it was confined.
     pub level: Level,
+    /// Whether Unix sockets had to be declared.
+    pub sockets: LocalSockets,
 }
 
 /// How the command itself ended.

@@ -9,7 +9,7 @@ use super::aftermath::{Before, Mended, SharedGuard, SharedNested, Witness};
 use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
 use super::slot::Slots;
-use crate::sandbox::{Level, Profile, Scratch, Wish};
+use crate::sandbox::{Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish};
 
 /// The commands of one Session; cheap to clone.
 #[derive(Debug, Clone)]
@@ -30,6 +30,10 @@ struct Shared {
     is_told: AtomicBool,
     /// The same, that repositories are not looked for.
     is_told_of_size: AtomicBool,
+    /// The same, that commands cannot use Unix sockets.
+    is_told_of_sockets: AtomicBool,
+    /// A command has run, and Unix sockets need not be declared.
+    has_harmless_sockets: AtomicBool,
 }
 
 /// What a person must know about a Workspace that is too large to be searched.
@@ -40,11 +44,18 @@ const TOO_LARGE: &str = "this Workspace has too many folders to look for reposit
 const PARTIAL: &str = "the sandbox is partial here: without namespaces, commands are held by \
     Landlock and seccomp alone (see `pixir doctor`)";
 
+/// What a person must know where namespaces work and sockets are in reach all the same.
+const WITHOUT_SOCKETS: &str = "commands cannot use Unix sockets here unless they declare it, because \
+    those of other programs cannot be hidden from them (more than 512 entries beside a mount, or a \
+    file system that cannot be covered)";
+
 /// What a call asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs {
     pub profile: Profile,
     pub network: bool,
+    /// Whether it declared Unix sockets where they have to be.
+    pub local_sockets: bool,
 }
 
 /// How a confined command went.
@@ -60,12 +71,25 @@ pub struct Ran {
 impl Confined {
     /// Commands that `commands` starts.
     pub fn new(commands: Commands) -> Self {
-        Self { commands, shared: Arc::default() }
+        let home = commands.sandbox().user_home().map(Into::into);
+        let nested = Arc::new(Mutex::new(NestedRepositories::new(home)));
+        Self { commands, shared: Arc::new(Shared { nested, ..Shared::default() }) }
     }
 
     /// Whether a call may declare that it needs the network.
     pub fn may_declare_network(&self) -> bool {
         self.commands.sandbox().may_declare_network()
+    }
+
+    /// Whether a call may declare that it needs Unix sockets.
+    pub fn may_declare_sockets(&self) -> bool {
+        self.commands.sandbox().may_declare_sockets()
+    }
+
+    /// Whether Unix sockets have to be declared, as far as is known by now: before the first command
+    /// it is safer to ask.
+    pub fn must_declare_sockets(&self) -> bool {
+        !self.shared.has_harmless_sockets.load(Ordering::Relaxed)
     }
 
     /// How many commands may run at once, in all Sessions together.
@@ -79,16 +103,23 @@ impl Confined {
     }
 
     /// What the person must be told about this command's sandbox, once per Session.
-    pub fn notices(&self, level: Level) -> Vec<&'static str> {
+    pub fn notices(&self, outcome: &Outcome) -> Vec<&'static str> {
         let is_large = {
             let nested = self.shared.nested.lock().unwrap_or_else(PoisonError::into_inner);
             nested.is_too_large()
         };
         let shared = &self.shared;
         let once = |is_so: bool, told: &AtomicBool| is_so && !told.swap(true, Ordering::Relaxed);
-        let is_partial = once(level == Level::Partial, &shared.is_told);
+        let is_partial = once(outcome.level == Level::Partial, &shared.is_told);
         let is_large = once(is_large, &shared.is_told_of_size);
-        let notices = [is_partial.then_some(PARTIAL), is_large.then_some(TOO_LARGE)];
+        let must_declare = outcome.sockets == LocalSockets::OnDeclaration;
+        let must_declare = must_declare && outcome.level == Level::Full;
+        let must_declare = once(must_declare, &shared.is_told_of_sockets);
+        let notices = [
+            is_partial.then_some(PARTIAL),
+            is_large.then_some(TOO_LARGE),
+            must_declare.then_some(WITHOUT_SOCKETS),
+        ];
         notices.into_iter().flatten().collect()
     }
 
@@ -104,6 +135,7 @@ impl Confined {
             self.commands.sandbox().spec(&Wish {
                 profile: needs.profile,
                 network: needs.network,
+                local_sockets: needs.local_sockets,
                 workspace: job.directory,
                 // Bounds name places of the Workspace, and nothing beside it.
                 further: if job.bounds.is_empty() { job.further } else { &[] },
@@ -147,9 +179,15 @@ impl Confined {
             before.unguarded().await?
         };
         let ran = self.commands.run(&Job { witness: Some(&witness), ..*job }, output).await;
+        if let Ok(outcome) = &ran {
+            let is_harmless = outcome.sockets == LocalSockets::Harmless;
+            self.shared.has_harmless_sockets.store(is_harmless, Ordering::Relaxed);
+        }
         let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
         let mended = aftermath.mend(uncovered).await;
-        Ok(Ran { outcome: ran?, mended, hidden: spec.hidden.clone() })
+        let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
+        let hidden = spec.hidden.iter().filter(is_there).cloned().collect();
+        Ok(Ran { outcome: ran?, mended, hidden })
     }
 
     fn scratch(&self) -> Result<Arc<Scratch>, CommandError> {

@@ -70,8 +70,20 @@ const NO_SOCKETS_AT_ALL: &[&str] = &["permission denied", "eacces", "permissione
 const NO_MORE: &[&str] =
     &["fork: retry: resource temporarily unavailable", "file size limit exceeded"];
 
+/// What a call could have declared, and would have got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MayDeclare {
+    pub network: bool,
+    pub sockets: bool,
+}
+
 /// The lines for a failed command, if the sandbox may be the reason.
-pub fn explain(output: &str, needs: Needs, may_declare: bool, hidden: &[PathBuf]) -> Vec<String> {
+pub fn explain(
+    output: &str,
+    needs: Needs,
+    may_declare: MayDeclare,
+    hidden: &[PathBuf],
+) -> Vec<String> {
     let covered = hidden.iter().map(|path| path.to_string_lossy());
     let covered = covered.into_iter().find(|path| output.contains(path.as_ref()));
     let output = output.to_lowercase();
@@ -79,10 +91,14 @@ pub fn explain(output: &str, needs: Needs, may_declare: bool, hidden: &[PathBuf]
     let mut lines = Vec::new();
     let wants_socket =
         (says(SOCKET_NAMES) && says(NO_SOCKET)) || (says(&["socket"]) && says(NO_SOCKETS_AT_ALL));
-    if wants_socket {
+    let may_have_sockets =
+        may_declare.sockets && !needs.local_sockets && needs.profile == Profile::Workspace;
+    if wants_socket && may_have_sockets {
+        lines.push("sandbox: Unix sockets cannot be used here, because those of other programs cannot be hidden and the call did not declare it; if it needs them, repeat it with local_sockets: true");
+    } else if wants_socket {
         lines.push("sandbox: sockets of programs outside the workspace cannot be reached (docker, agents, D-Bus, displays), and where the sandbox is partial none can be made; only the user can use them");
     } else if !needs.network && says(NO_NETWORK) {
-        lines.push(match (needs.profile, may_declare) {
+        lines.push(match (needs.profile, may_declare.network) {
             (Profile::ReadOnly, _) => {
                 "sandbox: there is no network, because this Session is read-only; only the user can change that"
             }
@@ -123,7 +139,9 @@ mod tests {
     #[track_caller]
     fn check(output: &str, profile: Profile, network: bool, expected: &[&str]) {
         let hidden = [PathBuf::from("/home/me/.ssh")];
-        let lines = explain(output, Needs { profile, network }, true, &hidden);
+        let needs = Needs { profile, network, local_sockets: false };
+        let may_declare = MayDeclare { network: true, sockets: false };
+        let lines = explain(output, needs, may_declare, &hidden);
         assert_eq!(lines.len(), expected.len(), "{output}: {lines:?}");
         for (line, words) in lines.iter().zip(expected) {
             assert!(line.contains(words), "{output}: {line}");
@@ -146,6 +164,14 @@ mod tests {
         let refused = "in socket.py\nPermissionError: [Errno 13] Permission denied";
         check(refused, own, false, &["sockets of programs outside", "sandbox.write"]);
         check("listening on tmp/x.sock\n2 tests failed", own, false, &[]);
+        let may_declare = MayDeclare { network: true, sockets: true };
+        for (profile, local_sockets, is_told) in
+            [(own, false, true), (own, true, false), (Profile::ReadOnly, false, false)]
+        {
+            let needs = Needs { profile, network: false, local_sockets };
+            let lines = explain(refused, needs, may_declare, &[]);
+            assert_eq!(lines[0].contains("local_sockets: true"), is_told, "{lines:?}");
+        }
         let both = "getaddrinfo EAI_AGAIN\nEROFS: read-only file system";
         check(both, own, false, &["network: true", "sandbox.write"]);
     }

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::aftermath::Mended;
 use super::command::{End, Leftover, Outcome, Stop};
 use super::confined::{Confined, Needs, Ran};
-use super::denial;
+use super::denial::{self, MayDeclare};
 use super::output::Collected;
-use crate::sandbox::{ASIDE, Level};
+use crate::sandbox::{ASIDE, Level, LocalSockets};
 
 /// How many leftovers are named to the model.
 const NAMED_LEFTOVERS: usize = 5;
@@ -59,7 +59,11 @@ impl Ending {
         }
         let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
         if !ok && outcome.level != Level::Off {
-            let may_declare = commands.may_declare_network();
+            let may_declare = MayDeclare {
+                network: commands.may_declare_network(),
+                sockets: commands.may_declare_sockets()
+                    && outcome.sockets == LocalSockets::OnDeclaration,
+            };
             let said = &collected.bounded.text;
             for line in denial::explain(said, telling.needs, may_declare, hidden) {
                 write!(lines, "\n[{line}]").ok();
@@ -76,7 +80,7 @@ impl Ending {
             details[name] =
                 json!(list.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>());
         }
-        let notices = commands.notices(outcome.level).into_iter().map(str::to_owned);
+        let notices = commands.notices(outcome).into_iter().map(str::to_owned);
         let mut notices: Vec<String> = notices.collect();
         notices.extend(warnings);
         if !notices.is_empty() {

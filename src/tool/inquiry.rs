@@ -55,7 +55,7 @@ impl Commands {
             spec: None,
             witness: None,
         };
-        let needs = Needs { profile: inquiry.profile, network: false };
+        let needs = Needs { profile: inquiry.profile, network: false, local_sockets: false };
         let ran = Confined::new(self.clone()).run(job, needs, &mut output).await?;
         let text = output.finish().await.bounded.text;
         Ok(Reply { is_ok: ran.outcome.end == End::Code(0), text })

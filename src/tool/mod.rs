@@ -212,8 +212,10 @@ pub struct Plan {
     pub diff: Option<String>,
     /// Whether that diff is not all of it.
     pub diff_is_cut: bool,
-    /// Whether it needs the network of the machine.
+    /// Whether it needs the network of the machine, or programs that may reach it.
     pub network: bool,
+    /// Whether it needs Unix sockets where those of other programs cannot be hidden from it.
+    pub local_sockets: bool,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
     pub is_held: bool,
     /// Whether it must not run beside others, although it only looks.
@@ -240,6 +242,7 @@ impl Plan {
             diff: None,
             diff_is_cut: false,
             network: false,
+            local_sockets: false,
             is_held: false,
             is_alone: false,
             command: None,

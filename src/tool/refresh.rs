@@ -14,6 +14,12 @@ use crate::sandbox::Views;
 
 /// A question, and its answer.
 const WORD: [u8; 1] = [b'r'];
+/// Asks whether this world still shows what there is; the answer is the same when it does.
+const CHECK: [u8; 1] = [b'c'];
+/// The answer when it does not.
+const STALE: [u8; 1] = [b's'];
+/// The end of the argument when that may come to be.
+const MAY_GO_STALE: &str = ",stale";
 
 /// The end of the supervisor that asks.
 pub struct Asker {
@@ -21,6 +27,8 @@ pub struct Asker {
     answers: File,
     /// Whether an answer is on its way.
     is_waiting: bool,
+    /// Whether this world may come to show what is not there any more.
+    may_go_stale: bool,
 }
 
 /// The end that answers.
@@ -43,9 +51,10 @@ impl Answerer {
     }
 
     /// How the other process finds its end: an argument for it.
-    pub fn argument(&self) -> OsString {
+    pub fn argument(&self, views: Option<&Views>) -> OsString {
         let (ask, hear) = &self.handed_over;
-        format!("{},{}", ask.as_raw_fd(), hear.as_raw_fd()).into()
+        let end = if views.is_some_and(Views::may_go_stale) { MAY_GO_STALE } else { "" };
+        format!("{},{}{end}", ask.as_raw_fd(), hear.as_raw_fd()).into()
     }
 
     /// Answers until the other process is gone.
@@ -54,8 +63,12 @@ impl Answerer {
         drop(handed_over);
         let mut word = WORD;
         while questions.read_exact(&mut word).is_ok() {
-            if let Some(views) = views {
-                views.refresh();
+            match views {
+                Some(views) if word == CHECK => {
+                    word = if views.are_stale() { STALE } else { CHECK }
+                }
+                Some(views) => views.refresh(),
+                None => {}
             }
             if answers.write_all(&word).is_err() {
                 return;
@@ -68,13 +81,16 @@ impl Asker {
     /// Takes what was inherited; a command does not inherit it in turn.
     pub fn inherited(argument: &OsStr) -> io::Result<Self> {
         let odd = || io::Error::from(io::ErrorKind::InvalidInput);
-        let (ask, hear) =
-            argument.to_str().and_then(|text| text.split_once(',')).ok_or_else(odd)?;
+        let text = argument.to_str().ok_or_else(odd)?;
+        let (numbers, may_go_stale) =
+            text.strip_suffix(MAY_GO_STALE).map_or((text, false), |numbers| (numbers, true));
+        let (ask, hear) = numbers.split_once(',').ok_or_else(odd)?;
         let place = |number: &str| format!("/proc/self/fd/{number}");
         let asker = Self {
             questions: File::options().write(true).open(place(ask))?,
             answers: File::open(place(hear))?,
             is_waiting: false,
+            may_go_stale,
         };
         for number in [ask, hear] {
             let number: i32 = number.parse().map_err(|_| odd())?;
@@ -96,5 +112,16 @@ impl Asker {
         }
         let mut word = WORD;
         self.answers.read_exact(&mut word)
+    }
+
+    /// Whether another world is needed to see what there is; when nothing else is asked.
+    pub fn is_stale(&mut self) -> io::Result<bool> {
+        if !self.may_go_stale {
+            return Ok(false);
+        }
+        self.questions.write_all(&CHECK)?;
+        let mut word = CHECK;
+        self.answers.read_exact(&mut word)?;
+        Ok(word == STALE)
     }
 }

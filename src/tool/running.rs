@@ -19,7 +19,7 @@ use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
 use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED, UNCOVERED};
 use crate::disk;
-use crate::sandbox::Level;
+use crate::sandbox::{Level, LocalSockets};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -354,7 +354,9 @@ impl News {
             return Err(CommandError::Lost);
         }
         let started = self.started.unwrap_or_default();
-        let (containment, level) = started.split_once(' ').unwrap_or((&started, ""));
+        let mut words = started.split(' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (containment, level, sockets) = (word(), word(), word());
         Ok(Outcome {
             end: self.end.unwrap_or(End::Unknown),
             stopped: self.stopped,
@@ -364,6 +366,7 @@ impl News {
             duration,
             containment: containment.to_owned(),
             level: Level::from_name(level).unwrap_or(Level::Off),
+            sockets: LocalSockets::from_name(sockets).unwrap_or(LocalSockets::Harmless),
         })
     }
 }

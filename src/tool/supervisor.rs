@@ -31,7 +31,7 @@ use super::order::Order;
 use super::refresh::{Answerer, Asker};
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, lifeline, namespace};
-use crate::sandbox::{self, Confined, Level, Spec, Views};
+use crate::sandbox::{self, Confined, Enforcement, Level, LocalSockets, Spec, Views};
 
 /// The hidden first argument that makes `pixir` a supervisor.
 pub const SUPERVISE: &str = "__supervise";
@@ -148,7 +148,7 @@ fn start_init(mut told: Vec<OsString>, views: Option<&Views>) -> ExitCode {
     }
     let outcome = Answerer::new().and_then(|answerer| {
         let mut init = Command::new("/proc/self/exe");
-        init.args([SUPERVISE, INIT]).arg(answerer.argument()).args(told);
+        init.args([SUPERVISE, INIT]).arg(answerer.argument(views)).args(told);
         let mut init = init.spawn()?;
         answerer.serve(views);
         init.wait()
@@ -204,8 +204,8 @@ fn adopt_orphans() -> io::Result<()> {
 
 /// Waits for orders, runs them one by one, and leaves nothing behind.
 fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCode {
-    let level = match settle(reach, spec) {
-        Ok(level) => level,
+    let enforcement = match settle(reach, spec) {
+        Ok(enforcement) => enforcement,
         Err(refusal) => {
             report(refusal);
             return ExitCode::FAILURE;
@@ -213,7 +213,7 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
     };
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
-    let covers = Covers::new(spec, level);
+    let covers = Covers::new(spec, enforcement.level);
     loop {
         let (mut order, given) = match lifeline::receive() {
             Ok(Some(received)) => received,
@@ -228,14 +228,22 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
             report(STALE);
             return ExitCode::SUCCESS;
         }
-        if let Some(Err(error)) = asker.as_mut().map(Asker::wait) {
-            report(format_args!("failed {error}"));
-            return ExitCode::FAILURE;
+        let is_stale = |asker: &mut Asker| asker.wait().and_then(|()| asker.is_stale());
+        match asker.as_mut().map(is_stale) {
+            None | Some(Ok(false)) => {}
+            Some(Ok(true)) => {
+                report(STALE);
+                return ExitCode::SUCCESS;
+            }
+            Some(Err(error)) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
         }
         if let Some(spec) = spec {
             order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
         }
-        let peace = match carry_out(&order, given, reach, level, &covers) {
+        let peace = match carry_out(&order, given, reach, enforcement, &covers) {
             Ok(peace) => peace,
             Err(error) => {
                 report(format_args!("failed {error}"));
@@ -255,7 +263,7 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
 }
 
 /// Takes its place: whoever is first in a namespace, or gathers orphans, and is confined.
-fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Level, String> {
+fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Enforcement, String> {
     if reach == Reach::Namespace {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
         namespace::show_own_processes();
@@ -265,7 +273,9 @@ fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Level, String> {
     } else {
         adopt_orphans().map_err(|error| format!("failed cannot adopt orphans: {error}"))?;
     }
-    let Some(spec) = spec else { return Ok(Level::Off) };
+    let Some(spec) = spec else {
+        return Ok(Enforcement { level: Level::Off, sockets: LocalSockets::Harmless });
+    };
     let place = if reach == Reach::Namespace { Confined::InOwnWorld } else { Confined::OnMachine };
     sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))
 }
@@ -274,12 +284,13 @@ fn carry_out(
     order: &Order,
     given: Given,
     reach: Reach,
-    level: Level,
+    enforcement: Enforcement,
     covers: &Covers,
 ) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-    report(format_args!("starting {reach_name} {}", level.name()));
+    let Enforcement { level, sockets } = enforcement;
+    report(format_args!("starting {reach_name} {} {}", level.name(), sockets.name()));
     let command = start(order, given)?;
     let mut watch = Watch::new(reach, command);
     if reach == Reach::Descendants && !descendants::has_child(command) {

@@ -68,7 +68,7 @@ impl Commands {
             spec: None,
             witness: None,
         };
-        let needs = Needs { profile: trial.profile, network: false };
+        let needs = Needs { profile: trial.profile, network: false, local_sockets: false };
         let ran = Confined::new(self.clone()).run(job, needs, &mut output).await?;
         let text = output.finish().await.bounded.text;
         let exit_code = match ran.outcome.end {

@@ -240,7 +240,8 @@ impl Turn {
             tool: prepared.fact.name.clone(),
             digest,
             summary: self.cleaned(plan.summary.clone()),
-            command: plan.command.clone(),
+            // Who allowed every command of a kind did not allow it to reach other programs.
+            command: plan.command.clone().filter(|_| !plan.local_sockets),
             network: plan.network,
             is_unheld: plan.effect == Effect::Execute && hold(prepared) == Hold::Impossible,
             may_last,
@@ -281,6 +282,7 @@ impl Turn {
             diff_is_cut: plan.diff_is_cut,
             command,
             network: plan.network,
+            local_sockets: plan.local_sockets,
             is_unsandboxed: subject.is_unheld,
             answers,
             prefix,

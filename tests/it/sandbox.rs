@@ -12,6 +12,8 @@ mod endpoints;
 mod escape;
 /// Ordinary commands.
 mod everyday;
+/// Mounts in the home folder, and sockets among the devices.
+mod mounted;
 /// What is tried with repositories below the Workspace.
 mod nested_attempts;
 /// Escapes through repositories below the Workspace.

@@ -2,7 +2,7 @@
 //! commands, does not become readable or writable for commands.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -186,6 +186,83 @@ async fn folder_made_again_in_the_middle(place: &Place) {
     fs::remove_dir_all(place.path("home/.aws.old")).unwrap();
 }
 
+/// Credentials that were not there when the command began, one of them in a folder that was not.
+async fn credentials_made_in_the_middle(place: &Place) {
+    let names = [".pgpass", ".kube/config", ".config/gh/hosts.yml", ".claude/.credentials.json"];
+    let read = format!(
+        "while [ ! -e go ]; do sleep 0.01; done; cd $HOME; cat {}; ls -laR . ; echo went on",
+        names.join(" ")
+    );
+    let make = || {
+        for name in names {
+            let path = place.path("home").join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, SECRET).unwrap();
+        }
+        fs::write(place.path("work/go"), "").unwrap();
+    };
+    let answer = place.run_meanwhile(&read, make).await;
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    assert!(answer.text.contains("went on"), "{}", answer.text);
+    fs::remove_file(place.path("work/go")).unwrap();
+    // The next command sees the folders that are new, and not what is hidden in them.
+    fs::write(place.path("home/.config/other"), "plain\n").unwrap();
+    let answer = place.run("cd $HOME; cat .config/other .config/gh/hosts.yml .pgpass").await;
+    assert!(answer.text.contains("plain") && !answer.text.contains(SECRET), "{}", answer.text);
+    for name in [".pgpass", ".kube", ".config", ".claude"] {
+        let path = place.path("home").join(name);
+        fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path)).unwrap();
+    }
+}
+
+/// A link to credentials, in whose place something else is put while a command runs.
+async fn link_replaced_in_the_middle(place: &Place) {
+    fs::create_dir(place.path("home/keys")).unwrap();
+    fs::write(place.path("home/keys/id"), SECRET).unwrap();
+    symlink("keys", place.path("home/.ssh")).unwrap();
+    symlink("keys/id", place.path("home/.git-credentials")).unwrap();
+    let read = "while [ ! -e go ]; do sleep 0.01; done; cd $HOME; \
+        cat keys/id .ssh/id .git-credentials; ls -la . keys .ssh";
+    let replace = || {
+        for name in ["home/.ssh", "home/.git-credentials"] {
+            fs::remove_file(place.path(name)).unwrap();
+        }
+        fs::create_dir(place.path("home/.ssh")).unwrap();
+        fs::write(place.path("home/.ssh/id"), SECRET).unwrap();
+        fs::write(place.path("home/.git-credentials"), SECRET).unwrap();
+        fs::write(place.path("work/go"), "").unwrap();
+    };
+    let answer = place.run_meanwhile(read, replace).await;
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    fs::remove_file(place.path("work/go")).unwrap();
+    fs::remove_file(place.path("home/.git-credentials")).unwrap();
+    for name in ["home/keys", "home/.ssh"] {
+        fs::remove_dir_all(place.path(name)).unwrap();
+    }
+}
+
+/// A command that looks all the time while a folder is moved aside and made again.
+async fn folder_made_again_under_the_eyes(place: &Place) {
+    let read = "end=50; while [ $end -gt 0 ]; do [ -e go ] && end=$((end-1)); ls -la $HOME > /dev/null; \
+        cat $HOME/.aws/credentials; done 2> /dev/null; echo went on";
+    let answer = place
+        .run_meanwhile(read, || {
+            place.make_again("home/.aws", "credentials", SECRET);
+            fs::write(place.path("work/go"), "").unwrap();
+        })
+        .await;
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    assert!(answer.text.contains("went on"), "nothing lost its cover: {}", answer.text);
+    fs::remove_file(place.path("work/go")).unwrap();
+    fs::remove_dir_all(place.path("home/.aws.old")).unwrap();
+}
+
+async fn hidden_by_name(place: &Place) {
+    credentials_made_in_the_middle(place).await;
+    link_replaced_in_the_middle(place).await;
+    folder_made_again_under_the_eyes(place).await;
+}
+
 /// The same between two commands.
 async fn folders_made_again_between_commands(place: &Place) {
     assert!(place.run("true").await.ok);
@@ -235,6 +312,7 @@ async fn everything(subreaper: bool) {
     settings_replaced_in_the_middle(&place).await;
     credential_rotated_in_the_middle(&place).await;
     folder_made_again_in_the_middle(&place).await;
+    hidden_by_name(&place).await;
     files_replaced_between_commands(&place).await;
     folders_made_again_between_commands(&place).await;
 }
@@ -292,6 +370,11 @@ async fn folders_that_are_replaced_outside_the_temp_folders_are_noticed() {
     let answer = place.run("cat file && echo made > made").await;
     assert!(answer.text.contains("the new one"), "{}", answer.text);
     assert!(place.path("work/made").exists() && !place.path("work.old/made").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_are_hidden_by_name_outside_the_temp_folders() {
+    hidden_by_name(&Place::outside_temp("work")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

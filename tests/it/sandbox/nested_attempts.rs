@@ -412,3 +412,123 @@ pub const INCLUDED: &[Attempt] = &[
         "git -C vendor status",
     ),
 ];
+
+/// Settings behind links. A command that begins with `user: ` is run by the user, outside the sandbox.
+pub const LINKED: &[Attempt] = &[
+    (
+        "settings that are a link",
+        "user: mv .git/config dot.cfg; ln -s ../dot.cfg .git/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> dot.cfg",
+        "git status",
+    ),
+    (
+        "the target of linked settings by rename",
+        "user: mv .git/config dot.cfg; ln -s ../dot.cfg .git/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' > c; mv -f c dot.cfg",
+        "git status",
+    ),
+    (
+        "linked settings behind a linked folder",
+        "user: mkdir real; mv .git/config real/cfg; ln -s real way; ln -s ../way/cfg .git/config\n---\n\
+         mkdir e; printf '[core]\\n\\tfsmonitor = @EVIL\\n' > e/cfg; rm way; ln -s e way",
+        "git status",
+    ),
+    (
+        "linked settings in a folder that is moved",
+        "user: mkdir -p a/b; mv .git/config a/b/cfg; ln -s ../a/b/cfg .git/config\n---\n\
+         mv a a2; mkdir -p a/b; printf '[core]\\n\\tfsmonitor = @EVIL\\n' > a/b/cfg",
+        "git status",
+    ),
+    (
+        "settings of a worktree that are a link to nothing",
+        "user: git config extensions.worktreeConfig true; ln -s ../wt.cfg .git/config.worktree\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' > wt.cfg",
+        "git status",
+    ),
+    (
+        "settings that are a link to a writable root",
+        "user: mv .git/config @CACHE/w.cfg; ln -s @CACHE/w.cfg .git/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> @CACHE/w.cfg",
+        "git status",
+    ),
+    (
+        "settings of a module that are a link",
+        "user: mv .git/modules/sub/config s.cfg; ln -s ../../../s.cfg .git/modules/sub/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> s.cfg",
+        "git -C sub status",
+    ),
+    (
+        "settings of a vendored repository that are a link",
+        "user: mv vendor/.git/config vendor/dot.cfg; ln -s ../dot.cfg vendor/.git/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> vendor/dot.cfg",
+        "git -C vendor status",
+    ),
+    (
+        "the second of two links to settings of a vendored repository",
+        "user: mv vendor/.git/config vendor/one; ln -s one vendor/two; ln -s ../two vendor/.git/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' > vendor/e; rm vendor/two; ln -s e vendor/two",
+        "git -C vendor status",
+    ),
+    (
+        "settings of a vendored repository that are a link to a writable root",
+        "user: mv vendor/.git/config @CACHE/v.cfg; ln -s @CACHE/v.cfg vendor/.git/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> @CACHE/v.cfg",
+        "git -C vendor status",
+    ),
+    (
+        "what an included link includes, beside the link",
+        "user: mkdir real; mv conf/git real/git; ln -s ../real/git conf/git\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> conf/more",
+        "git status",
+    ),
+    (
+        "an included file behind a linked folder",
+        "user: mv conf real; ln -s real conf\n---\n\
+         rm conf; mkdir conf; printf '[core]\\n\\tfsmonitor = @EVIL\\n' > conf/git",
+        "git status",
+    ),
+    (
+        "an included file in a folder that becomes a link",
+        "user: git config --add include.path ../later/cfg\n---\n\
+         mkdir e; printf '[core]\\n\\tfsmonitor = @EVIL\\n' > e/cfg; ln -s e later",
+        "git status",
+    ),
+    (
+        "a linked file that a vendored repository includes",
+        "user: mv vendor/shared.cfg vendor/real.cfg; ln -s real.cfg vendor/shared.cfg\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> vendor/real.cfg",
+        "git -C vendor status",
+    ),
+    (
+        "a link to nothing that a vendored repository includes",
+        "user: ln -sfn gone.cfg vendor/shared.cfg\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' > vendor/gone.cfg",
+        "git -C vendor status",
+    ),
+    (
+        "a file that a vendored repository includes by the home folder",
+        "user: git -C vendor config include.path '~/../work/vendor/tilde.cfg'\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' > vendor/tilde.cfg",
+        "git -C vendor status",
+    ),
+    (
+        "an included file of a vendored repository in a folder that becomes a link",
+        "user: git -C vendor config --add include.path ../inc/x; mkdir vendor/inc; \
+         printf '[user]\\n' > vendor/inc/x\n---\n\
+         mkdir vendor/e; printf '[core]\\n\\tfsmonitor = @EVIL\\n' > vendor/e/x; \
+         mv vendor/inc vendor/old; ln -s e vendor/inc",
+        "git -C vendor status",
+    ),
+    (
+        "an included file of a vendored repository in a folder that was not there",
+        "user: git -C vendor config --add include.path ../later/cfg\n---\n\
+         mkdir vendor/e; printf '[core]\\n\\tfsmonitor = @EVIL\\n' > vendor/e/cfg; ln -s e vendor/later",
+        "git -C vendor status",
+    ),
+    (
+        "settings that a command linked, in a second command",
+        "git init -q lib; mv lib/.git/config lib/c; ln -s ../c lib/.git/config\n---\n\
+         printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> lib/c",
+        "git -C lib status",
+    ),
+];

@@ -17,7 +17,7 @@ use pixir::workbench::{Setup, Workbench};
 use serde_json::json;
 
 use super::escape::{skip, tell};
-use super::nested_attempts::{Attempt, HOOKS, INCLUDED, PLACES, SETTINGS, THEN};
+use super::nested_attempts::{Attempt, HOOKS, INCLUDED, LINKED, PLACES, SETTINGS, THEN};
 use crate::support::torture::{Size, seed};
 
 /// The variable that makes a test process a driver, and says how commands are held.
@@ -121,6 +121,10 @@ async fn escapes(attempt: &Attempt, profile: SandboxLevel, subreaper: bool) -> b
     let arena = GitArena::new();
     let bench = arena.bench(profile, subreaper);
     for command in commands.split(THEN) {
+        if let Some(script) = command.strip_prefix("user: ") {
+            arena.user("work", script);
+            continue;
+        }
         let args = json!({"command": arena.dressed(command), "timeout_ms": PATIENCE_MS});
         let answer = bench.call("bash", args).await.unwrap();
         if profile != SandboxLevel::Off {
@@ -135,7 +139,7 @@ async fn escapes(attempt: &Attempt, profile: SandboxLevel, subreaper: bool) -> b
 }
 
 fn all_attempts() -> Vec<Attempt> {
-    [SETTINGS, HOOKS, PLACES, INCLUDED].concat()
+    [SETTINGS, HOOKS, PLACES, INCLUDED, LINKED].concat()
 }
 
 fn chosen(salt: u64) -> Vec<Attempt> {
@@ -148,11 +152,19 @@ fn chosen(salt: u64) -> Vec<Attempt> {
 }
 
 fn judge(profile: SandboxLevel, subreaper: bool, who: &str) -> Vec<&'static str> {
+    judge_each(&chosen(u64::from(subreaper)), profile, subreaper, who)
+}
+
+fn judge_each(
+    attempts: &[Attempt],
+    profile: SandboxLevel,
+    subreaper: bool,
+    who: &str,
+) -> Vec<&'static str> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let attempts = chosen(u64::from(subreaper));
     let mut escaped = Vec::new();
-    for attempt in &attempts {
+    for attempt in attempts {
         if runtime.block_on(escapes(attempt, profile, subreaper)) {
             escaped.push(attempt.0);
         }
@@ -193,6 +205,19 @@ fn git_starts_nothing_that_a_command_named() {
 #[test]
 fn git_starts_nothing_that_a_command_named_without_namespaces() {
     assert_eq!(judge(SandboxLevel::Workspace, true, "own user"), Vec::<&str>::new());
+}
+
+/// All of those with links, because each takes another way through the code.
+#[test]
+fn git_starts_nothing_that_a_command_named_behind_a_link() {
+    let escaped = judge_each(LINKED, SandboxLevel::Workspace, false, "own user, links");
+    assert_eq!(escaped, Vec::<&str>::new());
+}
+
+#[test]
+fn git_starts_nothing_behind_a_link_without_namespaces() {
+    let escaped = judge_each(LINKED, SandboxLevel::Workspace, true, "own user, links");
+    assert_eq!(escaped, Vec::<&str>::new());
 }
 
 /// Not a test of its own: the process that the next test starts as another user.

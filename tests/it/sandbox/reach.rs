@@ -258,6 +258,48 @@ a, b = multiprocessing.Pipe(); a.send('x'); print('and', b.recv())";
     assert!(refused == 2 || refused == 0, "{}", answer.text);
 }
 
+/// A call can declare Unix sockets where those of others cannot be hidden; elsewhere that changes nothing.
+#[test]
+fn sockets_work_for_a_call_that_declares_them_where_they_are_refused() {
+    let mut around = Surroundings::below(&parent());
+    around.bind("outside/declared.sock");
+    let program = "import socket, os
+s = socket.socket(socket.AF_UNIX); s.bind(os.environ['TMPDIR'] + '/own.sock'); print('bound')
+a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); print('paired')
+c = socket.socket(socket.AF_UNIX); c.connect('../outside/declared.sock'); c.send(b'declared'); print('reached')";
+    let call = |bench: &Workbench, local_sockets: bool| {
+        let command = format!("rm -f $TMPDIR/own.sock; python3 - <<'P'\n{program}\nP");
+        let args = json!({"command": command, "local_sockets": local_sockets});
+        run(bench.call("bash", args)).unwrap()
+    };
+    for profile in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
+        let partial = around.bench(profile, true);
+        let refused = call(&partial, false);
+        if refused.text.contains("bound") {
+            skip("this kernel looks at the names of sockets itself");
+            return;
+        }
+        let is_writing = profile == SandboxLevel::Workspace;
+        let is_told = refused.text.contains("repeat it with local_sockets: true");
+        assert_eq!(is_told, is_writing, "{}", refused.text);
+        let declared = call(&partial, true);
+        assert_eq!(
+            declared.text.contains("bound\npaired\nreached"),
+            is_writing,
+            "{}",
+            declared.text
+        );
+        let heard = around.heard();
+        assert_eq!(heard.contains("declared"), is_writing, "{heard:?}");
+    }
+    let full = around.bench(SandboxLevel::Workspace, false);
+    if is_full(&full) {
+        let answer = call(&full, true);
+        assert!(answer.text.contains("bound\npaired") && !answer.ok, "{}", answer.text);
+        assert_eq!(around.heard(), BTreeSet::new(), "{}", answer.text);
+    }
+}
+
 /// The kernel lists it nowhere that Pixir could look.
 #[test]
 fn a_socket_of_another_network_namespace_is_not_reached() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pixir::scripted::Reply;
 use pixir::workbench::{Setup, Workbench};
-use pixir::{NetworkRule, PermissionMode, SandboxLevel};
+use pixir::{NetworkRule, PermissionMode, SandboxLevel, SocketRule};
 use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
 use serde_json::{Value, json};
 
@@ -59,6 +59,31 @@ async fn the_network_is_there_for_a_call_that_declares_it_and_that_is_recorded()
         (&decisions[0]["decision"], &decisions[0]["rule"]),
         (&json!("allow"), &json!("network_declared"))
     );
+}
+
+/// Unix sockets are asked for like the network, as long as it is not known that they are harmless.
+#[tokio::test(flavor = "multi_thread")]
+async fn declared_sockets_are_permitted_like_the_network() {
+    let call = || Reply::calls("bash", json!({"command": "true", "local_sockets": true}));
+    for (mode, rule, socket_rule) in [
+        (PermissionMode::Auto, Some("network_declared"), SocketRule::Declare),
+        (PermissionMode::ReadOnly, Some("read_only"), SocketRule::Declare),
+        (PermissionMode::Auto, None, SocketRule::Deny),
+    ] {
+        let mut house = House::with([call(), call(), Reply::says("done")]).await;
+        house.config.permission_mode = mode.clone();
+        house.config.sandbox.local_sockets = socket_rule;
+        house.turn("go").await;
+        let decisions = events(&house, "permission_decision");
+        let first = decisions.first().and_then(|decision| decision["rule"].as_str());
+        assert_eq!(first, rule, "{mode:?} {decisions:?}");
+        let is_full = events(&house, "tool_result")[0]["details"]["sandbox"] == "full";
+        if is_full {
+            // By now it is known that no socket outside can be reached.
+            let count = usize::from(rule.is_some());
+            assert_eq!(decisions.len(), count, "{mode:?} {decisions:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,64 @@
+//! Covers by name: a layer above a folder in which the names of hidden files are struck out.
+//!
+//! A mount covers the file that it lies on, and goes with it when the user moves or replaces that. A
+//! whiteout in the upper layer of an overlay covers a name, whatever is or comes to be below it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Gid, Mode, Uid};
+
+/// A layer that covers names in a folder.
+#[derive(Debug)]
+pub struct CoverLayer {
+    /// What it hides.
+    pub hidden: Vec<PathBuf>,
+}
+
+impl CoverLayer {
+    /// Makes the layer for a folder at a place that is still empty. What lies behind a file or a link
+    /// is left out.
+    pub fn new(folder: &Path, place: &Path, hidden: &[PathBuf]) -> io::Result<Self> {
+        make_folder(folder, place)?;
+        let mut layer = Self { hidden: Vec::new() };
+        for path in hidden {
+            let Ok(inside) = path.strip_prefix(folder) else { continue };
+            if make_way(folder, place, inside)? {
+                let mode = Mode::empty();
+                // An overlay takes a character device with this number for a missing file.
+                rustix::fs::mknodat(CWD, place.join(inside), FileType::CharacterDevice, mode, 0)?;
+                layer.hidden.push(path.clone());
+            }
+        }
+        Ok(layer)
+    }
+}
+
+/// Makes the folders above a name; false when there is something else on the way.
+fn make_way(folder: &Path, place: &Path, inside: &Path) -> io::Result<bool> {
+    let mut above: Vec<&Path> = inside.ancestors().skip(1).collect();
+    above.reverse();
+    // The first one is the folder itself.
+    for way in above.into_iter().skip(1) {
+        let below = folder.join(way);
+        if !fs::symlink_metadata(&below).is_ok_and(|found| found.is_dir()) {
+            return Ok(false);
+        }
+        if fs::symlink_metadata(place.join(way)).is_err() {
+            make_folder(&below, &place.join(way))?;
+        }
+    }
+    Ok(true)
+}
+
+/// Makes a folder that looks like another one: of two layers the upper one is what is seen.
+fn make_folder(like: &Path, place: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(like)?;
+    rustix::fs::mkdir(place, Mode::RWXU)?;
+    // In a user namespace only the user has a number; to others the folder is then the user's.
+    let (user, group) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
+    rustix::fs::chown(place, Some(user), Some(group)).ok();
+    Ok(rustix::fs::chmod(place, Mode::from_raw_mode(found.mode() & 0o7777))?)
+}

@@ -1,0 +1,198 @@
+//! A machine with mounts in the home folder and programs that listen among the devices.
+//!
+//! The tests start themselves again in a mount namespace, where a driver finds such a machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use pixir::workbench::{Answer, Setup, Workbench};
+use serde_json::json;
+
+use super::escape::skip;
+
+/// The variable that makes a test process a driver, and says what it does.
+const DRIVE: &str = "PIXIR_TEST_MOUNTED";
+/// What no command may read.
+const SECRET: &str = "s3cr3t-of-the-mounts";
+/// More entries than a folder with mounts in it may have to be covered.
+const MANY: usize = 600;
+
+/// A home folder with a file system mounted in it.
+const MOUNT_HOME: &str = "mount -t tmpfs none home/mnt";
+/// Devices in a folder that can be written, as containers have them.
+const MOUNT_DEVICES: &str = "mount -t tmpfs none dev; mkdir dev/pts dev/shm
+for name in null zero full random urandom tty; do cp -a /dev/$name dev/$name; done
+mount --bind dev /dev; mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pts";
+
+struct Machine {
+    root: PathBuf,
+    bench: Workbench,
+    /// One for all commands, so that a supervisor can serve several.
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Machine {
+    fn new(root: &Path) -> Self {
+        let setup = Setup {
+            own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+            folder: &root.join("work"),
+            environment: vec![
+                ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
+                ("HOME".into(), root.join("home").into()),
+                ("TMPDIR".into(), root.join("temp").into()),
+            ],
+            subreaper: false,
+            drain: Duration::from_millis(20),
+            grace: Duration::from_millis(50),
+        };
+        let home = pixir::Home::new(root.join("home/.pixir"));
+        let bench = Workbench::adjusted(setup, |config| config.home = home).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { root: root.to_owned(), bench, runtime }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // Another inode each time, as editors do it.
+        fs::write(path.with_extension("new"), text).unwrap();
+        fs::rename(path.with_extension("new"), path).unwrap();
+    }
+
+    fn run(&self, command: &str) -> Answer {
+        let args = json!({"command": command, "timeout_ms": 60_000});
+        let answer = self.runtime.block_on(self.bench.call("bash", args)).unwrap();
+        assert_eq!(answer.details["sandbox"], "full", "{}", answer.text);
+        answer
+    }
+}
+
+/// What the user adds, replaces and removes in the home folder is seen by the next command.
+fn home_changes(machine: &Machine) {
+    machine.write("home/settings", "old\n");
+    machine.write("home/mnt/inside", "on a mount\n");
+    machine.write("home/folder/file", "one\n");
+    let look = "cd; cat settings mnt/inside folder/file late/file tool .netrc 2>&1; true";
+    let first = machine.run(look).text;
+    for shown in ["old", "on a mount", "one", "late/file: No such file"] {
+        assert!(first.contains(shown), "{shown}: {first}");
+    }
+    machine.write("home/settings", "new\n");
+    machine.write("home/folder/file", "two\n");
+    machine.write("home/late/file", "made later\n");
+    machine.write("home/tool", "installed\n");
+    let second = machine.run(look).text;
+    for shown in ["new\n", "two\n", "made later\n", "installed\n", "on a mount\n"] {
+        assert!(second.contains(shown), "{shown}: {second}");
+    }
+    fs::remove_file(machine.root.join("home/tool")).unwrap();
+    let third = machine.run(look).text;
+    assert!(third.contains("tool: No such file") && third.contains("made later"), "{third}");
+    machine.write("home/.netrc", SECRET);
+    let last = machine.run(look).text;
+    assert!(!last.contains(SECRET) && last.contains("made later"), "{last}");
+}
+
+/// A program that listens in the folder of devices is not reached, and devices work.
+fn devices(machine: &Machine) {
+    let log = UnixDatagram::bind("/dev/log").unwrap();
+    log.set_nonblocking(true).unwrap();
+    fs::create_dir("/dev/deep").unwrap();
+    let deep = UnixDatagram::bind("/dev/deep/log").unwrap();
+    deep.set_nonblocking(true).unwrap();
+    let say = "python3 - <<'P'
+import socket
+for name in ['/dev/log', '/dev/deep/log', '/dev/late']:
+    try: socket.socket(1, socket.SOCK_DGRAM).sendto(b'outside', name)
+    except OSError as error: print(name, error)
+P
+";
+    let first = machine.run(say).text;
+    let late = UnixDatagram::bind("/dev/late").unwrap();
+    late.set_nonblocking(true).unwrap();
+    let second = machine.run(say).text;
+    let mut heard = BTreeSet::new();
+    for (name, socket) in [("log", &log), ("deep", &deep), ("late", &late)] {
+        if socket.recv(&mut [0; 64]).is_ok() {
+            heard.insert(name);
+        }
+    }
+    assert_eq!(heard, BTreeSet::new(), "{first}{second}");
+    let work =
+        "set -e; echo x > /dev/null; head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c
+ls -l /dev/fd/ > /dev/stdout; echo told > /dev/stderr; echo x > /dev/shm/x
+python3 -c 'import pty, os; a, b = pty.openpty(); os.write(b, b\"typed\"); print(os.read(a, 5))'";
+    let answer = machine.run(work);
+    assert!(answer.ok && answer.text.contains("typed"), "{}", answer.text);
+}
+
+/// Where sockets cannot be covered they are refused, and the user is told once.
+fn crowd(machine: &Machine) {
+    for number in 0..MANY {
+        fs::write(machine.root.join(format!("home/{number}")), "").unwrap();
+    }
+    let answer = machine.run("python3 -c 'import socket; socket.socket(socket.AF_UNIX)'");
+    assert!(!answer.ok && answer.text.contains("PermissionError"), "{}", answer.text);
+    assert!(answer.text.contains("local_sockets: true"), "{}", answer.text);
+    let notice = answer.details["notice"].as_str().unwrap_or_default();
+    assert!(notice.contains("Unix sockets"), "{notice}");
+    let again = machine.run("true");
+    assert_eq!(again.details.get("notice"), None, "{:?}", again.details);
+}
+
+/// Not a test of its own: the process that the tests start.
+#[test]
+fn driver() {
+    let Some(drive) = std::env::var_os(DRIVE) else { return };
+    let machine = Machine::new(&std::env::current_dir().unwrap());
+    match drive.to_str().unwrap() {
+        "home" => home_changes(&machine),
+        "devices" => devices(&machine),
+        _ => crowd(&machine),
+    }
+    println!("driven");
+}
+
+fn drive(what: &str, mount: &str) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let below = folder.path().canonicalize().unwrap();
+    for name in ["home/mnt", "work", "temp", "dev"] {
+        fs::create_dir_all(below.join(name)).unwrap();
+    }
+    let user = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
+    let mut unshare = Command::new("unshare");
+    unshare.args([user, "--propagation", "private", "sh", "-c"]).current_dir(&below);
+    let script = format!("( {mount} ) || {{ echo cannot mount; exit 0; }}; exec \"$@\"");
+    unshare.arg(script).arg("sh").arg(std::env::current_exe().unwrap());
+    unshare.args(["--exact", "sandbox::mounted::driver", "--nocapture"]).env(DRIVE, what);
+    let Ok(output) = unshare.output() else {
+        skip("there is no `unshare`");
+        return;
+    };
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    if said.contains("cannot mount") || said.contains("unshare failed") {
+        skip(&format!("mounted: {said}"));
+        return;
+    }
+    assert!(output.status.success() && said.contains("driven"), "{said}");
+}
+
+#[test]
+fn what_changes_in_a_home_with_mounts_is_seen_by_the_next_command() {
+    drive("home", MOUNT_HOME);
+}
+
+#[test]
+fn a_socket_among_the_devices_is_not_reached() {
+    drive("devices", MOUNT_DEVICES);
+}
+
+#[test]
+fn where_sockets_cannot_be_covered_the_user_is_told_once() {
+    drive("crowd", MOUNT_HOME);
+}
