@@ -370,7 +370,7 @@ fn network_rule(value: &Value) -> Result<NetworkRule, String> {
 
 fn socket_rule(value: &Value) -> Result<SocketRule, String> {
     let named = SocketRule::ALL.into_iter().find(|rule| value.as_str() == Some(rule.name()));
-    named.ok_or_else(|| expected("must be \"declare\" or \"deny\"", value))
+    named.ok_or_else(|| expected("must be \"ask\", \"declare\" or \"deny\"", value))
 }
 
 /// Absolute paths, or such that begin with `~/`.

@@ -221,7 +221,7 @@ const MANUAL: &[Entry] = &[
     ),
     entry(
         "sandbox.local_sockets",
-        "Which commands may use Unix sockets where those of other programs cannot be hidden: those that say so, or none",
+        "Which commands may use Unix sockets where those of other programs cannot be hidden: those that ask for it and that you allow (none in `auto`), those that ask for it, or none",
         |c| json!(c.sandbox.local_sockets.name()),
     ),
     entry("sandbox.write", "What commands may write beside the Workspace", |c| {

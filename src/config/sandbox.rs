@@ -85,18 +85,21 @@ impl NetworkRule {
 pub enum SocketRule {
     /// A command that says so.
     Declare,
+    /// A command that says so, once a person has agreed; in `auto` none.
+    Ask,
     /// No command.
     Deny,
 }
 
 impl SocketRule {
     /// Every one.
-    pub const ALL: [SocketRule; 2] = [SocketRule::Declare, SocketRule::Deny];
+    pub const ALL: [SocketRule; 3] = [SocketRule::Declare, SocketRule::Ask, SocketRule::Deny];
 
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             SocketRule::Declare => "declare",
+            SocketRule::Ask => "ask",
             SocketRule::Deny => "deny",
         }
     }
@@ -107,7 +110,7 @@ impl Default for Sandbox {
         Self {
             level: SandboxLevel::Workspace,
             network: NetworkRule::Declare,
-            local_sockets: SocketRule::Declare,
+            local_sockets: SocketRule::Ask,
             write: DEFAULT_ROOTS.iter().map(PathBuf::from).collect(),
             hide: Vec::new(),
             processes: 4096,

@@ -13,8 +13,12 @@ mod shell;
 pub use approval::{Approval, Approvals, Scope, Subject, digest, sorted};
 pub use script::{Scripts, scripts};
 
+use crate::config::SocketRule;
 use crate::event::PermissionMode;
 use crate::tool::{Effect, Plan};
+
+/// The rule by which a call in `auto` does not get Unix sockets.
+pub const SOCKETS_UNASKED: &str = "local_sockets_unasked";
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +49,10 @@ pub enum Hold {
 pub fn decide(mode: &PermissionMode, plan: &Plan, hold: Hold) -> Decision {
     match (mode, plan.effect) {
         (_, Effect::Read) => Decision::Allow { rule: "reading" },
+        // Whoever reaches the socket of another program, such as Docker's, has left the sandbox.
+        (PermissionMode::Auto, Effect::Execute) if plan.local_sockets == Some(SocketRule::Ask) => {
+            Decision::Deny { rule: SOCKETS_UNASKED }
+        }
         (PermissionMode::Auto, Effect::Write | Effect::Execute) if plan.network => {
             Decision::Allow { rule: "network_declared" }
         }
@@ -124,6 +132,15 @@ mod tests {
         let decision = decide(&PermissionMode::Auto, &online, Hold::Possible);
         assert_eq!(decision, Decision::Allow { rule: "network_declared" });
         assert!(decision.is_recorded(&PermissionMode::Auto));
+        for (rule, expected) in [
+            (SocketRule::Ask, Decision::Deny { rule: SOCKETS_UNASKED }),
+            (SocketRule::Declare, Decision::Allow { rule: "network_declared" }),
+        ] {
+            let plan = Plan { local_sockets: Some(rule), ..online.clone() };
+            assert_eq!(decide(&PermissionMode::Auto, &plan, Hold::Possible), expected);
+            let asked = Decision::Ask { rule: "ask" };
+            assert_eq!(decide(&PermissionMode::Ask, &plan, Hold::Possible), asked);
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Links on the way to a file: a command that cannot change the file may still change one of them.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// How many links the kernel follows.
@@ -26,24 +28,93 @@ impl Resolved {
 
 /// Resolves a name in a folder whose own path has no links.
 pub fn resolve(folder: &Path, name: &Path) -> Resolved {
-    let mut resolved = Resolved { links: Vec::new(), end: folder.to_owned() };
-    let mut waiting = VecDeque::new();
-    resolved.enter(name, &mut waiting);
-    while let Some(part) = waiting.pop_front() {
-        if part == ".." {
-            resolved.end.pop();
-            continue;
+    Names::default().resolve(folder, name)
+}
+
+/// What stands at a name, without following it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    Missing,
+    Link { target: PathBuf, identity: (u64, u64) },
+    Folder { identity: (u64, u64) },
+    Other { identity: (u64, u64) },
+}
+
+impl Entry {
+    fn at(path: &Path) -> Self {
+        let Ok(found) = path.symlink_metadata() else { return Self::Missing };
+        let identity = (found.dev(), found.ino());
+        if found.is_dir() {
+            return Self::Folder { identity };
         }
-        resolved.end.push(part);
-        if resolved.links.len() < MOST_LINKS
-            && let Ok(target) = fs::read_link(&resolved.end)
-        {
-            resolved.links.push(resolved.end.clone());
-            resolved.end.pop();
-            resolved.enter(&target, &mut waiting);
+        match fs::read_link(path) {
+            Ok(target) => Self::Link { target, identity },
+            Err(_) => Self::Other { identity },
         }
     }
-    resolved
+
+    /// Its device and inode.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Missing => None,
+            Self::Link { identity, .. } | Self::Folder { identity } | Self::Other { identity } => {
+                Some(*identity)
+            }
+        }
+    }
+}
+
+/// Names of the file system at one moment: each is looked at once.
+#[derive(Debug, Default)]
+pub struct Names(RefCell<HashMap<PathBuf, Entry>>);
+
+impl Names {
+    /// What stands at a path whose folders are no links.
+    pub fn entry(&self, path: &Path) -> Entry {
+        if let Some(known) = self.0.borrow().get(path) {
+            return known.clone();
+        }
+        let is_nowhere = path.parent().is_some_and(|folder| {
+            self.0.borrow().get(folder).is_some_and(|entry| *entry == Entry::Missing)
+        });
+        let entry = if is_nowhere { Entry::Missing } else { Entry::at(path) };
+        self.0.borrow_mut().insert(path.to_owned(), entry.clone());
+        entry
+    }
+
+    /// Whether there is something.
+    pub fn exists(&self, path: &Path) -> bool {
+        self.entry(path) != Entry::Missing
+    }
+
+    /// Where an absolute name leads, if there is something.
+    pub fn canonical(&self, name: &Path) -> Option<PathBuf> {
+        let end = self.resolve(Path::new("/"), name).end;
+        let is_end = !matches!(self.entry(&end), Entry::Missing | Entry::Link { .. });
+        is_end.then_some(end)
+    }
+
+    /// Resolves a name in a folder whose own path has no links.
+    pub fn resolve(&self, folder: &Path, name: &Path) -> Resolved {
+        let mut resolved = Resolved { links: Vec::new(), end: folder.to_owned() };
+        let mut waiting = VecDeque::new();
+        resolved.enter(name, &mut waiting);
+        while let Some(part) = waiting.pop_front() {
+            if part == ".." {
+                resolved.end.pop();
+                continue;
+            }
+            resolved.end.push(part);
+            if resolved.links.len() < MOST_LINKS
+                && let Entry::Link { target, .. } = self.entry(&resolved.end)
+            {
+                resolved.links.push(resolved.end.clone());
+                resolved.end.pop();
+                resolved.enter(&target, &mut waiting);
+            }
+        }
+        resolved
+    }
 }
 
 impl Resolved {
@@ -87,6 +158,10 @@ mod tests {
         check("way/../file", &["way"], "a/file");
         check("a/b/absolute", &["a/b/absolute", "link", "way"], "a/file");
         check("gone/x/../y", &[], "gone/y");
+        let names = Names::default();
+        assert_eq!(names.canonical(&root.join("link")), Some(root.join("a/file")));
+        assert_eq!(names.canonical(&root.join("gone/x")), None);
+        assert_eq!(names.canonical(&root.join("loop")), None);
         assert_eq!(resolve(&root, Path::new("loop")).links.len(), MOST_LINKS);
         assert_eq!(resolve(&root, Path::new("/etc/x")).end, Path::new("/etc/x"));
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::links::resolve;
+use super::links::{Entry, Names};
 use super::{Profile, git, hidden, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
 use crate::paths::{self, Home};
@@ -169,6 +169,11 @@ impl Sandbox {
         self.settings.local_sockets != SocketRule::Deny
     }
 
+    /// Which of them get them.
+    pub fn socket_rule(&self) -> SocketRule {
+        self.settings.local_sockets
+    }
+
     /// What holds one command; `None` when nothing does.
     pub fn spec(&self, wish: &Wish<'_>) -> Option<Spec> {
         let is_open = match self.settings.network {
@@ -181,6 +186,7 @@ impl Sandbox {
         } else {
             Network::Closed
         };
+        let names = &Names::default();
         let mut writable = Vec::new();
         let mut kept = Vec::new();
         let mut absent = Vec::new();
@@ -188,7 +194,7 @@ impl Sandbox {
             Profile::Off => return None,
             Profile::ReadOnly => {}
             Profile::Workspace => {
-                let configured = self.roots.iter().filter_map(|root| root.canonicalize().ok());
+                let configured = self.roots.iter().filter_map(|root| names.canonical(root));
                 writable.push(wish.workspace.to_owned());
                 writable.extend(configured);
                 writable.extend(wish.further.iter().cloned());
@@ -200,7 +206,7 @@ impl Sandbox {
                     writable.extend(repository.writable);
                     let state = paths::state(root);
                     // Without a Session nobody has made it; a command must not.
-                    if state.symlink_metadata().is_err() {
+                    if !names.exists(&state) {
                         absent.push(state.clone());
                     }
                     kept.push(state);
@@ -209,18 +215,18 @@ impl Sandbox {
                 }
             }
         }
-        kept.retain(|path| path.symlink_metadata().is_ok());
-        let (mut shown, mut viewed) = (self.shown(wish, network), self.viewed());
-        let mut hidden = self.hidden(wish);
+        kept.retain(|path| names.exists(path));
+        let (mut shown, mut viewed) = self.seen(wish, network, names);
+        let mut hidden = self.hidden(wish, names);
         // Where names cannot be covered, only what is there can be. A command may make the others itself.
         let is_in_reach = |path: &PathBuf| writable.iter().any(|root| path.starts_with(root));
-        let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
-        hidden.retain(|path| is_there(path) || !is_in_reach(path) && !hidden::is_of_system(path));
+        hidden
+            .retain(|path| names.exists(path) || !is_in_reach(path) && !hidden::is_of_system(path));
         let is_hidden = |path: &PathBuf| hidden.iter().any(|hidden| path.starts_with(hidden));
         for list in [&mut writable, &mut kept, &mut shown, &mut viewed] {
             list.retain(|path| !is_hidden(path));
         }
-        let inodes = inodes(writable.iter().chain(&kept).chain(&hidden));
+        let inodes = inodes(writable.iter().chain(&kept).chain(&hidden), names);
         Some(Spec {
             inodes,
             floor: match self.settings.level {
@@ -255,10 +261,20 @@ impl Sandbox {
         top.unwrap_or(root).to_owned()
     }
 
-    /// What is seen as it is, although it cannot be written.
-    fn shown(&self, wish: &Wish<'_>, network: Network) -> Vec<PathBuf> {
-        let mut shown: Vec<PathBuf> =
-            self.named().into_iter().filter(|path| path.is_file()).collect();
+    /// What is seen as it is, although it cannot be written; and folders that programs need, where the
+    /// command sees another folder.
+    fn seen(
+        &self,
+        wish: &Wish<'_>,
+        network: Network,
+        names: &Names,
+    ) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
+        let named = self.named.iter().filter_map(|path| names.canonical(path));
+        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = named
+            .map(|path| whole_environment(path, names))
+            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
+            .partition(is_folder);
         if wish.profile == Profile::ReadOnly {
             shown.push(wish.workspace.to_owned());
         }
@@ -268,30 +284,16 @@ impl Sandbox {
         }
         if network == Network::Open {
             // Often a link into /run.
-            let names = Path::new("/etc/resolv.conf").canonicalize().ok();
-            shown.extend(names.filter(|path| world::is_replaced(path)));
+            let resolver = names.canonical(Path::new("/etc/resolv.conf"));
+            shown.extend(resolver.filter(|path| world::is_replaced(path)));
         }
-        shown.sort();
-        shown.dedup();
-        shown
-    }
-
-    /// Folders that programs need, where the command sees another folder.
-    fn viewed(&self) -> Vec<PathBuf> {
-        let mut viewed: Vec<PathBuf> =
-            self.named().into_iter().filter(|path| path.is_dir()).collect();
-        viewed.sort();
+        for list in [&mut shown, &mut viewed] {
+            list.sort();
+            list.dedup();
+        }
         // What lies in such a folder is seen with it.
         viewed.dedup_by(|later, earlier| later.starts_with(earlier));
-        viewed
-    }
-
-    fn named(&self) -> Vec<PathBuf> {
-        let named = self.named.iter().filter_map(|path| path.canonicalize().ok());
-        named
-            .map(whole_environment)
-            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
-            .collect()
+        (shown, viewed)
     }
 
     /// What to hide of Pixir's folder when the Workspace is beneath it, or is around it: the tokens,
@@ -307,7 +309,7 @@ impl Sandbox {
         hidden
     }
 
-    fn hidden(&self, wish: &Wish<'_>) -> Vec<PathBuf> {
+    fn hidden(&self, wish: &Wish<'_>, names: &Names) -> Vec<PathBuf> {
         let home = self.user_home.as_deref();
         // The whole folder, where it is nothing but Pixir's: the tokens may come later.
         let is_shared = self.state == paths::state(wish.workspace)
@@ -319,7 +321,7 @@ impl Sandbox {
             .into_iter()
             .chain(own)
             .chain(configured)
-            .flat_map(|path| hidden_places(&path))
+            .flat_map(|path| hidden_places(&path, names))
             // A Workspace inside such a folder was named by the user.
             .filter(|path| !wish.workspace.starts_with(path))
             .collect();
@@ -332,25 +334,23 @@ impl Sandbox {
 
 /// Where a name that is to be hidden leads. A link is hidden as well, because something else may take
 /// its place, and of what is not there the first folder that is missing.
-fn hidden_places(name: &Path) -> Vec<PathBuf> {
+fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
     let Some((parent, own)) = name.parent().zip(name.file_name()) else { return Vec::new() };
-    let itself = resolve(Path::new("/"), parent).end.join(own);
-    let end = resolve(Path::new("/"), name).end;
-    let is_missing = |path: &&Path| path.symlink_metadata().is_err();
-    let missing = end.ancestors().take_while(is_missing).last().map(Path::to_owned);
-    let link = itself.is_symlink().then_some(itself);
+    let itself = names.resolve(Path::new("/"), parent).end.join(own);
+    let end = names.resolve(Path::new("/"), name).end;
+    let missing = end.ancestors().take_while(|path| !names.exists(path)).last();
+    let missing = missing.map(Path::to_owned);
+    let link = matches!(names.entry(&itself), Entry::Link { .. }).then_some(itself);
     link.into_iter().chain([missing.unwrap_or(end)]).collect()
 }
 
 /// A digest of the devices and inodes of these paths and of every folder above them.
-fn inodes<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> u64 {
+fn inodes<'p>(paths: impl Iterator<Item = &'p PathBuf>, names: &Names) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
-    use std::os::unix::fs::MetadataExt;
     let all: BTreeSet<&Path> = paths.flat_map(|path| path.ancestors()).collect();
     let mut digest = DefaultHasher::new();
     for path in all {
-        let found = path.symlink_metadata().map(|found| (found.dev(), found.ino())).ok();
-        (path, found).hash(&mut digest);
+        (path, names.entry(path).identity()).hash(&mut digest);
     }
     digest.finish()
 }
@@ -370,9 +370,10 @@ fn expanded(
 }
 
 /// The programs of a virtual environment of Python need what lies beside them.
-fn whole_environment(path: PathBuf) -> PathBuf {
-    let around = path.parent().filter(|around| around.join("pyvenv.cfg").is_file());
-    around.map(Path::to_owned).unwrap_or(path)
+fn whole_environment(path: PathBuf, names: &Names) -> PathBuf {
+    let has_settings = |around: &&Path| names.canonical(&around.join("pyvenv.cfg")).is_some();
+    let around = path.parent().filter(has_settings).map(Path::to_owned);
+    around.unwrap_or(path)
 }
 
 fn tilde(path: &Path, home: Option<&Path>) -> Option<PathBuf> {

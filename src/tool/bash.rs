@@ -132,8 +132,9 @@ impl Tool for Bash {
         }
         let command = Some(args.command.clone());
         let is_held = context.confinement == Profile::ReadOnly;
+        let local_sockets = local_sockets.then(|| self.commands.socket_rule());
         // Who reaches other programs may reach the network through them.
-        let network = network || local_sockets;
+        let network = network || local_sockets.is_some();
         let plan = Plan::new(Effect::Execute, summary(args));
         Ok(Plan { network, local_sockets, is_held, command, ..plan })
     }

@@ -9,6 +9,7 @@ use super::aftermath::{Before, Mended, SharedGuard, SharedNested, Witness};
 use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
 use super::slot::Slots;
+use crate::config::SocketRule;
 use crate::sandbox::{Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish};
 
 /// The commands of one Session; cheap to clone.
@@ -84,6 +85,11 @@ impl Confined {
     /// Whether a call may declare that it needs Unix sockets.
     pub fn may_declare_sockets(&self) -> bool {
         self.commands.sandbox().may_declare_sockets()
+    }
+
+    /// Which of the calls that declare Unix sockets get them.
+    pub fn socket_rule(&self) -> SocketRule {
+        self.commands.sandbox().socket_rule()
     }
 
     /// Whether Unix sockets have to be declared, as far as is known by now: before the first command

@@ -88,6 +88,7 @@ pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::{Rest, Toolbox};
 pub use trial::Trial;
 
+use crate::config::SocketRule;
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Bus, Canonical, Ephemeral, Status};
 use crate::id::CallId;
@@ -214,8 +215,9 @@ pub struct Plan {
     pub diff_is_cut: bool,
     /// Whether it needs the network of the machine, or programs that may reach it.
     pub network: bool,
-    /// Whether it needs Unix sockets where those of other programs cannot be hidden from it.
-    pub local_sockets: bool,
+    /// By which rule it gets Unix sockets, where it needs some and those of other programs cannot be
+    /// hidden from it.
+    pub local_sockets: Option<SocketRule>,
     /// Whether the kernel keeps it from changing anything, whatever it runs.
     pub is_held: bool,
     /// Whether it must not run beside others, although it only looks.
@@ -242,7 +244,7 @@ impl Plan {
             diff: None,
             diff_is_cut: false,
             network: false,
-            local_sockets: false,
+            local_sockets: None,
             is_held: false,
             is_alone: false,
             command: None,

@@ -7,7 +7,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::FdFlags;
 
 use crate::sandbox::Views;
@@ -21,12 +23,20 @@ const STALE: [u8; 1] = [b's'];
 /// The end of the argument when that may come to be.
 const MAY_GO_STALE: &str = ",stale";
 
+/// How long what a command saw outside may be shown to the next ones, so that commands in quick
+/// succession need not wait.
+const FRESH: Duration = Duration::from_millis(100);
+
 /// The end of the supervisor that asks.
 pub struct Asker {
     questions: File,
     answers: File,
     /// Whether an answer is on its way.
     is_waiting: bool,
+    /// When it was asked last.
+    asked: Option<Instant>,
+    /// Whether a command has looked around since.
+    is_owed: bool,
     /// Whether this world may come to show what is not there any more.
     may_go_stale: bool,
 }
@@ -90,6 +100,8 @@ impl Asker {
             questions: File::options().write(true).open(place(ask))?,
             answers: File::open(place(hear))?,
             is_waiting: false,
+            asked: None,
+            is_owed: false,
             may_go_stale,
         };
         for number in [ask, hear] {
@@ -99,9 +111,28 @@ impl Asker {
         Ok(asker)
     }
 
-    /// Asks that the next command see what there is then.
-    pub fn ask(&mut self) -> io::Result<()> {
+    /// A command has looked around.
+    pub fn owe(&mut self) {
+        self.is_owed = true;
+    }
+
+    /// Asks that the next command see what there is then, unless it comes so soon that it may see what
+    /// the last one saw. Returns when there is something to read on standard input, or nothing to do.
+    pub fn settle(&mut self) -> io::Result<()> {
+        if !self.is_owed {
+            return Ok(());
+        }
+        let left = self.asked.map_or(Duration::ZERO, |asked| FRESH.saturating_sub(asked.elapsed()));
+        if !left.is_zero() {
+            let mut polled = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
+            let left = Timespec::try_from(left).ok();
+            if rustix::event::poll(&mut polled, left.as_ref()).is_ok_and(|ready| ready > 0) {
+                return Ok(());
+            }
+        }
+        self.is_owed = false;
         self.is_waiting = true;
+        self.asked = Some(Instant::now());
         self.questions.write_all(&WORD)
     }
 

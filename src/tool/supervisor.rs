@@ -254,11 +254,14 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
         if peace == Peace::Broken || !is_reusable {
             return ExitCode::SUCCESS;
         }
-        if let Some(Err(error)) = asker.as_mut().map(Asker::ask) {
-            report(format_args!("failed {error}"));
-            return ExitCode::FAILURE;
-        }
         report(FREE);
+        if let Some(asker) = &mut asker {
+            asker.owe();
+            if let Err(error) = asker.settle() {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        }
     }
 }
 

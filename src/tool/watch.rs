@@ -66,12 +66,15 @@ impl Watch {
     pub fn run(mut self, command: &OwnedFd, drain: Duration, covers: &Covers) -> Peace {
         while self.status.is_none() {
             self.listen(Some(command), covers.mounts(), REAP_INTERVAL);
+            self.reap();
+            if self.status.is_some() {
+                break;
+            }
             self.check(covers);
             if self.fate == Fate::Kill {
                 self.sweep();
                 break;
             }
-            self.reap();
         }
         self.report_status();
         let deadline = Instant::now() + drain;

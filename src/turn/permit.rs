@@ -241,7 +241,7 @@ impl Turn {
             digest,
             summary: self.cleaned(plan.summary.clone()),
             // Who allowed every command of a kind did not allow it to reach other programs.
-            command: plan.command.clone().filter(|_| !plan.local_sockets),
+            command: plan.command.clone().filter(|_| plan.local_sockets.is_none()),
             network: plan.network,
             is_unheld: plan.effect == Effect::Execute && hold(prepared) == Hold::Impossible,
             may_last,
@@ -282,7 +282,7 @@ impl Turn {
             diff_is_cut: plan.diff_is_cut,
             command,
             network: plan.network,
-            local_sockets: plan.local_sockets,
+            local_sockets: plan.local_sockets.is_some(),
             is_unsandboxed: subject.is_unheld,
             answers,
             prefix,
@@ -367,6 +367,10 @@ fn denied(plan: &Plan, mode: &PermissionMode, verdict: &Verdict) -> ToolError {
         _ => format!("mode `{mode}` does not allow: {summary}"),
     };
     let next = match mode {
+        _ if verdict.rule == permission::SOCKETS_UNASKED => {
+            "repeat it without local_sockets: where sockets are harmless they work without it; \
+             otherwise the user can use mode `ask`, or set `sandbox.local_sockets`"
+        }
         PermissionMode::ReadOnly => "go on without changing anything, and say what you would do",
         _ => "go on without it, or explain to the user what you need and why",
     };

@@ -68,6 +68,8 @@ async fn declared_sockets_are_permitted_like_the_network() {
     for (mode, rule, socket_rule) in [
         (PermissionMode::Auto, Some("network_declared"), SocketRule::Declare),
         (PermissionMode::ReadOnly, Some("read_only"), SocketRule::Declare),
+        (PermissionMode::Auto, Some("local_sockets_unasked"), SocketRule::Ask),
+        (PermissionMode::ReadOnly, Some("read_only"), SocketRule::Ask),
         (PermissionMode::Auto, None, SocketRule::Deny),
     ] {
         let mut house = House::with([call(), call(), Reply::says("done")]).await;
