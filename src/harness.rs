@@ -349,6 +349,7 @@ impl Harness {
             total: self.config.stream.total,
             tool_grace: self.config.grace.process + self.config.grace.turn / 5,
             output_limit: self.config.output_limit,
+            output_folders: projection::lineage_folders(&folder, history).into(),
             session_folder: folder,
             budget: Arc::clone(&self.budget),
             purse: Purse::of(history, &self.config.prices),

@@ -108,6 +108,7 @@ impl Workbench {
             signals: Signals::nowhere(),
             secrets: self.secrets.clone(),
             session_folder: self.session_folder.clone(),
+            output_folders: [self.session_folder.clone()].into(),
             output_limit: 16 * 1024,
             confinement: self.confinement,
             desk: Desk::default(),

@@ -16,14 +16,14 @@ use crate::network::Network;
 use crate::paths::{Home, STATE_FOLDER};
 use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
-use crate::resource::{self, Attachment};
+use crate::resource::{self, Attachment, Flaw};
 use crate::role::Role;
 use crate::roster::Roster;
 use crate::scripted::{DEMO_MODEL, Server, demo_model};
 use crate::skill::{Places, Skills};
 use crate::state::{self, Resolved, StateRoot};
 use crate::turn;
-use crate::workspace::{Choice, Workspace, WorkspaceError};
+use crate::workspace::{Choice, Workspace, WorkspaceError, escape_by_link};
 
 /// The environment of this process, as it was when Pixir started.
 #[derive(Debug, Clone)]
@@ -200,7 +200,7 @@ impl Context {
     ) -> Result<Opened, Report> {
         let mut loaded = self.settings(Some(workspace))?;
         let config = &mut loaded.config;
-        config.answer_schema = self.answer_schema()?;
+        config.answer_schema = self.answer_schema(workspace)?;
         if let Some(model) = provider::fitting_model(config, stored_model) {
             config.model = model;
             config.model_named = true;
@@ -266,7 +266,7 @@ impl Context {
 
     /// The schema that the answer must fit; a file that holds none is refused before anything
     /// happens.
-    fn answer_schema(&self) -> Result<Option<AnswerSchema>, Report> {
+    fn answer_schema(&self, workspace: &Path) -> Result<Option<AnswerSchema>, Report> {
         let Some(path) = &self.flags.output_schema else { return Ok(None) };
         let refuse =
             |reason: String| bad_argument(format!("--output-schema {}: {reason}", path.display()));
@@ -274,13 +274,20 @@ impl Context {
         if !is_file {
             return Err(refuse("it is not a file".to_owned()));
         }
+        // The model is shown the schema.
+        if let Some(target) = escape_by_link(workspace, path) {
+            let flaw = Flaw::LeadsOutside(target);
+            let message = format!("--output-schema {}: {flaw}", path.display());
+            return Err(Report::new(Kind::OutsideWorkspace, message)
+                .with_next_actions(vec![flaw.next_action()]));
+        }
         let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
         AnswerSchema::parse(&text).map(Some).map_err(refuse)
     }
 
     /// What goes with the prompt; a file that does not is refused before anything happens.
-    pub fn attachments(&self) -> Result<Vec<Attachment>, Report> {
-        resource::gather(&self.flags.attach).map_err(|error| Report::from(&error))
+    pub fn attachments(&self, workspace: &Path) -> Result<Vec<Attachment>, Report> {
+        resource::gather(&self.flags.attach, workspace).map_err(|error| Report::from(&error))
     }
 
     /// The settings of this run.

@@ -93,6 +93,7 @@ fn of_kind(kind: Kind) -> Exit {
         | Kind::InsecureTransport
         | Kind::NotFound
         | Kind::NoPrompt
+        | Kind::OutsideWorkspace
         | Kind::WorkspaceRefused => Exit::Usage,
         Kind::PermissionDenied => Exit::Denied,
         Kind::NotAuthenticated | Kind::AuthRefused => Exit::NotSignedIn,

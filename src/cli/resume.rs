@@ -50,7 +50,7 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;
     }
-    let attachments = context.attachments()?;
+    let attachments = context.attachments(&workspace)?;
     let model = projection::posture_model(&root, &id);
     let opened = context.open(&workspace, model.as_deref())?;
     drive(Errand { workspace, session: Which::Resume(id), gathered, opened, attachments }, context)

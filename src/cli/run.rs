@@ -26,7 +26,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
         context.refuse_lines()?;
     }
     let workspace = context.workspace()?;
-    let attachments = context.attachments()?;
+    let attachments = context.attachments(&workspace)?;
     let opened = context.open(&workspace, None)?;
     drive(Errand { workspace, session: Which::New, gathered, opened, attachments }, context)
 }

@@ -166,6 +166,16 @@ impl History {
         }
     }
 
+    /// The id of the Session that this one was forked from, or works for.
+    pub fn parent(&self) -> Option<&str> {
+        let parent = match self.first()? {
+            Canonical::SessionFork(fork) => Some(fork.parent_session_id.as_str()),
+            Canonical::SessionStarted(started) => started.parent_session_id.as_deref(),
+            _ => None,
+        };
+        parent.filter(|parent| !parent.is_empty())
+    }
+
     /// The late developer context that the model knows, if any.
     pub fn latest_context(&self) -> Option<&str> {
         self.live_backwards().find_map(|(_, fact)| match fact {

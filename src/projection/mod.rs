@@ -11,7 +11,9 @@ mod workspaces;
 pub use crate::state::StateRoot;
 pub use diagnosis::{Diagnosis, Health, Turn, diagnose};
 pub use replay::{Anatomy, METHOD, anatomy};
-pub use sessions::{Place, Standing, Summary, delete, holder_of, list, page, posture_model};
+pub use sessions::{
+    Place, Standing, Summary, delete, holder_of, lineage_folders, list, page, posture_model,
+};
 pub use transcript::{Attachment as Exported, Call, Entry, Transcript, transcript};
 pub use usage::{Spending, Sum, Window, spending, spending_of};
 pub use waste::{Cleared, Plan, Waste, Wish, annex, clear, drafts, home_waste, leftovers, plan};

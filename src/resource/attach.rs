@@ -1,7 +1,8 @@
 //! Attaching: files that the user names, read whole and judged before anything is recorded.
 //!
-//! The user may name anything, also outside the Workspace and through links. Nothing here waits: a
-//! pipe or a device is refused before it is opened.
+//! The user may name anything, also outside the Workspace and through links, except through a link in
+//! the Workspace that leads out of it: a checkout can bring that. Nothing here waits: a pipe or a
+//! device is refused before it is opened.
 #![expect(clippy::disallowed_methods, reason = "the user names the file, and it is only read")]
 
 use std::fs::{self, File};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::sniff::{Nature, look};
 use super::{Flaw, LARGEST, LARGEST_SUM, MOST, ResourceError, plain_name};
+use crate::workspace::escape_by_link;
 
 /// A file that will be attached: its bytes, and what they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,8 +77,9 @@ impl Attachment {
     }
 }
 
-/// Reads all files that the user named, in their order; the same file counts once.
-pub fn gather(paths: &[PathBuf]) -> Result<Vec<Attachment>, ResourceError> {
+/// Reads all files that the user named, in their order; the same file counts once. `workspace` is the
+/// real path of the Workspace.
+pub fn gather(paths: &[PathBuf], workspace: &Path) -> Result<Vec<Attachment>, ResourceError> {
     let mut gathered: Vec<Attachment> = Vec::new();
     let mut sum = 0;
     for path in paths {
@@ -85,6 +88,9 @@ pub fn gather(paths: &[PathBuf]) -> Result<Vec<Attachment>, ResourceError> {
             return refuse(Flaw::TooMany(MOST + 1));
         }
         let attachment = Attachment::open(path)?;
+        if let Some(target) = escape_by_link(workspace, path) {
+            return refuse(Flaw::LeadsOutside(target));
+        }
         if gathered.contains(&attachment) {
             continue;
         }

@@ -62,6 +62,8 @@ pub enum Flaw {
     Missing,
     #[error("it is {0}, not a file")]
     NotAFile(&'static str),
+    #[error("a link in the Workspace leads out of it, to {}", .0.display())]
+    LeadsOutside(PathBuf),
     #[error("it cannot be read: {0}")]
     Unreadable(std::io::Error),
     #[error("it is empty")]
@@ -84,6 +86,9 @@ impl Flaw {
         match self {
             Self::Missing => "check the path; it is relative to the current directory".to_owned(),
             Self::NotAFile(_) => "name a regular file".to_owned(),
+            Self::LeadsOutside(target) => {
+                format!("if that file is meant, name it itself: {}", target.display())
+            }
             Self::Unreadable(_) => "check its permissions".to_owned(),
             Self::Empty => "leave it out".to_owned(),
             Self::TooLarge { .. } => "attach a smaller file, or a part of it".to_owned(),
@@ -99,6 +104,7 @@ impl Explain for ResourceError {
     fn kind(&self) -> Kind {
         match self.flaw {
             Flaw::Missing => Kind::NotFound,
+            Flaw::LeadsOutside(_) => Kind::OutsideWorkspace,
             _ => Kind::InvalidArgs,
         }
     }

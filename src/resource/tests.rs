@@ -183,12 +183,17 @@ fn whatever_cannot_be_attached_says_why() {
 fn there_are_limits_for_all_together() {
     let desk = Desk::new();
     let many: Vec<PathBuf> = (0..21).map(|n| desk.put(&format!("f{n}"), format!("{n}"))).collect();
-    assert!(gather(&many).unwrap_err().to_string().contains("20 attachments are the most"));
+    assert!(
+        gather(&many, desk.folder.path())
+            .unwrap_err()
+            .to_string()
+            .contains("20 attachments are the most")
+    );
     let same = vec![many[0].clone(); 30];
-    assert_eq!(gather(&same).unwrap().len(), 1, "the same file counts once");
+    assert_eq!(gather(&same, desk.folder.path()).unwrap().len(), 1, "the same file counts once");
     let large: Vec<PathBuf> = (0..4).map(|n| desk.long(&format!("l{n}"), LARGEST)).collect();
-    assert_eq!(gather(&large[..3]).unwrap().len(), 3);
-    assert!(gather(&large).unwrap_err().to_string().contains("together"));
+    assert_eq!(gather(&large[..3], desk.folder.path()).unwrap().len(), 3);
+    assert!(gather(&large, desk.folder.path()).unwrap_err().to_string().contains("together"));
 }
 
 #[test]
@@ -196,7 +201,8 @@ fn what_is_kept_is_private_known_and_checked() {
     let desk = Desk::new();
     let shelf = desk.shelf();
     let picture = png(3, 2, 9);
-    let files = gather(&[desk.put("shot.png", &picture), desk.put("data", b"\0\x01")]).unwrap();
+    let paths = [desk.put("shot.png", &picture), desk.put("data", b"\0\x01")];
+    let files = gather(&paths, desk.folder.path()).unwrap();
     let taken = shelf.take(files, &Secrets::default()).unwrap();
     let [image, data] = &taken[..] else { panic!("{taken:?}") };
     assert_eq!(image.summary(), "shot.png (image/png, 3x2, 66 bytes)");

@@ -302,6 +302,10 @@ impl Nursery {
             tracker: self.tracker(&workspace, &folder),
             workspace,
             shelf: resources,
+            output_folders: std::iter::once(&folder)
+                .chain(&*base.output_folders)
+                .cloned()
+                .collect(),
             session_folder: folder,
             // What the user wants of the answer is wanted of theirs alone.
             wishes: crate::provider::Wishes {

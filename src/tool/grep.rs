@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use grep_matcher::LineTerminator;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
@@ -21,9 +21,9 @@ use super::search::{
     self, Firsts, Hits, InFile, Interest, NOTES_ROOM, Names, Page, Sort, Stop, Tally, Walk, Window,
     visible, walk, while_wanted,
 };
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, output};
 use crate::secret::Secrets;
-use crate::workspace::{Place, Wanted, Workspace};
+use crate::workspace::{OpenFile, Place, Wanted, Workspace};
 
 /// Results per page when the call does not say.
 const DEFAULT_RESULTS: u64 = 100;
@@ -99,11 +99,34 @@ impl Tool for Grep {
     }
 }
 
+/// Where a search begins.
+enum Start {
+    Workspace(Place),
+    /// The full output of a command.
+    SpilledOutput(OpenFile),
+}
+
+impl Start {
+    fn new(context: &ToolContext, path: Option<&Path>) -> Result<Self, ToolError> {
+        if let Some(output) = path.and_then(|path| output::open_spilled(context, path)) {
+            return Ok(Self::SpilledOutput(output));
+        }
+        search::start(&context.workspace, path).map(Self::Workspace)
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Workspace(place) => &place.path,
+            Self::SpilledOutput(output) => &output.path,
+        }
+    }
+}
+
 /// One search: what to look for, and where.
 struct Search<'c> {
     context: &'c ToolContext,
     matcher: RegexMatcher,
-    place: Place,
+    start: Start,
     globs: Override,
     all: bool,
     show: Show,
@@ -127,7 +150,7 @@ impl<'c> Search<'c> {
         Ok(Self {
             context,
             matcher: matcher(args)?,
-            place: search::start(&context.workspace, args.path.as_deref())?,
+            start: Start::new(context, args.path.as_deref())?,
             globs: search::globs(args.globs.iter().flatten().map(String::as_str))?,
             all: args.all,
             show: args.show,
@@ -184,7 +207,7 @@ impl<'c> Search<'c> {
         }
         let last = self.window.skip + shown;
         let details = json!({
-            "path": self.place.path.to_string_lossy(),
+            "path": self.start.path().to_string_lossy(),
             "results": shown,
             "total": known,
             "next_offset": (known != Some(last)).then_some(last + 1),
@@ -197,13 +220,15 @@ impl<'c> Search<'c> {
     /// Everything that the threads found.
     fn findings(&self, stop: &Stop) -> Result<(Vec<Findings<'c>>, Tally), ToolError> {
         let workspace = &self.context.workspace;
-        if !self.place.is_folder() {
-            return self.in_file(stop);
-        }
+        let place = match &self.start {
+            Start::Workspace(place) if place.is_folder() => place,
+            Start::Workspace(place) => return self.in_file(place, stop),
+            Start::SpilledOutput(output) => return Ok(self.in_output(output, stop)),
+        };
         let plan = Walk {
             workspace,
             stop,
-            start: &self.place.path,
+            start: &place.path,
             all: self.all,
             hidden: false,
             globs: &self.globs,
@@ -225,9 +250,9 @@ impl<'c> Search<'c> {
     }
 
     /// A file that was named is searched whatever the rules say.
-    fn in_file(&self, stop: &Stop) -> Result<(Vec<Findings<'c>>, Tally), ToolError> {
-        let path = self.place.path.as_os_str().as_encoded_bytes();
-        if let Some(what) = self.place.irregular() {
+    fn in_file(&self, place: &Place, stop: &Stop) -> Result<(Vec<Findings<'c>>, Tally), ToolError> {
+        let path = place.path.as_os_str().as_encoded_bytes();
+        if let Some(what) = place.irregular() {
             let message = format!("{} is {what}, not a file or folder", visible(path));
             return Err(ToolError::invalid(message));
         }
@@ -235,6 +260,17 @@ impl<'c> Search<'c> {
         self.look_into(&mut found, &mut tally, &self.context.workspace, path, stop);
         tally.stopped = stop.reason();
         Ok((vec![found], tally))
+    }
+
+    fn in_output(&self, output: &OpenFile, stop: &Stop) -> (Vec<Findings<'c>>, Tally) {
+        let path = output.path.as_os_str().as_encoded_bytes();
+        let (mut found, mut tally) = (self.nothing_yet(), Tally::default());
+        match output.file.try_clone() {
+            Ok(file) => self.search_file(&mut found, &mut tally, file, path, stop),
+            Err(error) => tally.note_unreadable(path, errno_of(&error)),
+        }
+        tally.stopped = stop.reason();
+        (vec![found], tally)
     }
 
     fn nothing_yet(&self) -> Findings<'c> {
@@ -270,10 +306,20 @@ impl<'c> Search<'c> {
         if found.files.is_too_late(path) {
             return;
         }
-        let file = match workspace.open_exact(path, Wanted::File) {
-            Ok(descriptor) => File::from(descriptor),
-            Err(errno) => return tally.note_unreadable(path, errno),
-        };
+        match workspace.open_exact(path, Wanted::File) {
+            Ok(descriptor) => self.search_file(found, tally, File::from(descriptor), path, stop),
+            Err(errno) => tally.note_unreadable(path, errno),
+        }
+    }
+
+    fn search_file(
+        &self,
+        found: &mut Findings<'_>,
+        tally: &mut Tally,
+        file: File,
+        path: &[u8],
+        stop: &Stop,
+    ) {
         let interest = match self.show {
             Show::Lines => Interest::Lines(self.window.end() + 1),
             Show::Files => Interest::Any,

@@ -137,6 +137,9 @@ pub struct ToolContext {
     pub secrets: Arc<Secrets>,
     /// The Session's folder beside its Log, for spilled output; created on first use.
     pub session_folder: SessionFolder,
+    /// The Sessions whose spilled output may be read: this one, and those that it was forked from or
+    /// works for.
+    pub output_folders: Arc<[SessionFolder]>,
     /// How much text reaches the model, in bytes.
     pub output_limit: usize,
     /// What a host command of this call is confined to.

@@ -18,6 +18,7 @@ use crate::disk;
 use crate::files::StateFolder;
 use crate::id::CallId;
 use crate::secret::{Cleaner, Secrets};
+use crate::workspace::OpenFile;
 
 /// How much of one command is shown live; a flood is for the file.
 const LIVE_LIMIT: usize = 1 << 20;
@@ -29,6 +30,17 @@ const LIVE_INTERVAL: Duration = Duration::from_millis(25);
 pub const FOLDER: &str = "output";
 /// How much of one command is kept on disk.
 const SPILL_LIMIT: u64 = 512 << 20;
+
+/// Opens the full output of a command by the path that its result names. That lies outside the Workspace
+/// when the state does; no other file there is opened.
+pub fn open_spilled(context: &ToolContext, path: &Path) -> Option<OpenFile> {
+    let mut folders = context.output_folders.iter().map(|session| session.join(FOLDER));
+    let folder = folders.find(|folder| path.starts_with(folder.path()))?;
+    let name = path.strip_prefix(folder.path()).ok()?;
+    let file = folder.open().ok()??.open_file(name).ok()??;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    Some(OpenFile { file, path: path.to_owned(), stat })
+}
 
 /// Takes a command's output as it comes.
 pub struct Output<'a> {
@@ -344,6 +356,7 @@ mod tests {
             signals: Signals::to(bus),
             secrets: Arc::default(),
             session_folder: StateRoot::in_workspace(folder).session_folder(&SessionId::mint()),
+            output_folders: [].into(),
             output_limit: 16 * 1024,
             desk: crate::tool::Desk::default(),
             tracker: None,

@@ -74,7 +74,7 @@ impl Tool for Read {
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let (seen, images) = (self.seen.clone(), self.shelf.clone());
         on_disk(move || {
-            let mut opened = match open_spilled_output(&context, &args.path) {
+            let mut opened = match output::open_spilled(&context, &args.path) {
                 Some(opened) => opened,
                 None => open(&context.workspace, &args.path, &seen)?,
             };
@@ -100,15 +100,6 @@ impl Tool for Read {
         })
         .await
     }
-}
-
-/// The full output of a command of this Session, which lies outside the Workspace when its state does.
-fn open_spilled_output(context: &ToolContext, path: &Path) -> Option<OpenFile> {
-    let folder = context.session_folder.join(output::FOLDER);
-    let name = path.strip_prefix(folder.path()).ok()?;
-    let file = folder.open().ok()??.open_file(name).ok()??;
-    let stat = rustix::fs::fstat(&file).ok()?;
-    Some(OpenFile { file, path: path.to_owned(), stat })
 }
 
 fn open(workspace: &Workspace, path: &Path, seen: &Seen) -> Result<OpenFile, ToolError> {

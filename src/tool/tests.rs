@@ -39,6 +39,7 @@ impl Bench {
             secrets: Arc::default(),
             session_folder: StateRoot::in_workspace(folder.path())
                 .session_folder(&crate::id::SessionId::mint()),
+            output_folders: [].into(),
             output_limit: 16 * 1024,
             confinement: crate::sandbox::Profile::Workspace,
             desk: Desk::default(),

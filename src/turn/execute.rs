@@ -322,6 +322,7 @@ impl Turn {
             signals: Signals::to(self.context.bus().clone()).recording(self.recorder()),
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),
+            output_folders: Arc::clone(&self.settings.output_folders),
             output_limit: self.settings.output_limit,
             confinement,
         }

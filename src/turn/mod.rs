@@ -88,6 +88,8 @@ pub struct Settings {
     pub tool_grace: Duration,
     pub output_limit: usize,
     pub session_folder: SessionFolder,
+    /// The Sessions whose spilled output may be read: this one first.
+    pub output_folders: Arc<[SessionFolder]>,
     pub prompt: Prompt,
     /// What the run may use up; shared by its Turns.
     pub budget: Arc<Budget>,

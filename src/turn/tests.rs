@@ -180,6 +180,7 @@ mod fakes {
                 output_limit: 1024,
                 session_folder: crate::state::StateRoot::in_workspace(self.folder.path())
                     .session_folder(&SessionId::mint()),
+                output_folders: [].into(),
                 prompt: Prompt {
                     contract: "test",
                     instructions: "x".into(),

@@ -7,6 +7,7 @@
 mod batch;
 mod carry;
 mod enclosing;
+mod escape;
 mod exact;
 mod further;
 mod links;
@@ -27,6 +28,7 @@ use serde_json::{Value, json};
 
 pub use batch::{Broken, Done, Fate, Step, abandon, commit};
 pub use enclosing::project_folders;
+pub use escape::escape_by_link;
 pub use exact::{Place, Wanted, name_exact};
 pub use target::Target;
 

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use pixir::scripted::{Received, Reply, Script};
 use serde_json::{Value, json};
 
+use crate::subagents::cast::{self, Line, cast, line, says, waits};
 use crate::support::House;
 use crate::support::desk::Ran;
 
@@ -189,22 +190,109 @@ async fn a_required_sandbox_makes_no_difference_to_planted_state() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_full_output_of_a_command_can_be_read_where_state_lives_in_the_home() {
-    let script = Script::answering(|request: &Received| match &request.outputs()[..] {
-        [] => Reply::calls("bash", json!({ "command": "seq 1 20000" })),
-        [shown] => {
-            let path = shown.split("bytes: ").nth(1).and_then(|rest| rest.split(']').next());
-            let args = json!({ "path": path.unwrap_or("none"), "offset": 9_999, "limit": 2 });
-            Reply::calls("read", args)
+/// A house whose state lives in the Home. Its model does what it is told last: `count`, `read PATH`
+/// or `grep PATH`, and answers with what it was shown.
+async fn counting_house() -> House {
+    let script = Script::answering(|request: &Received| {
+        let items = request.input();
+        let last = items.iter().rposition(|item| item["role"] == "user").unwrap();
+        let is_output = |item: &Value| item["type"] == "function_call_output";
+        if items[last..].iter().any(is_output) {
+            return Reply::says(request.outputs().last().unwrap());
         }
-        [_, page, ..] => Reply::says(page),
+        let said = request.user_texts().last().copied().unwrap_or_default();
+        told(said.split_once(' ').unwrap_or((said, "")))
     });
     let house = House::scripted(script).await;
     fs::create_dir(outside(&house)).unwrap();
     plant(Plant::LinkToFolder, &house, ".pixir/sessions");
-    let ran = house.pixir(&["count"]).exits(0);
-    assert!(ran.out.contains("10000\t10000"), "{}{}", ran.out, ran.err);
+    house
+}
+
+fn told((what, path): (&str, &str)) -> Reply {
+    match what {
+        "read" => Reply::calls("read", json!({ "path": path, "offset": 9_999, "limit": 2 })),
+        "grep" => Reply::calls("grep", json!({ "path": path, "pattern": "^1000.$", "offset": 1 })),
+        _ => Reply::calls("bash", json!({ "command": "seq 1 20000" })),
+    }
+}
+
+/// The file that the result of a command names.
+fn spilled(shown: &str) -> String {
+    let path = shown.split("bytes: ").nth(1).and_then(|rest| rest.split(']').next());
+    path.unwrap_or_else(|| panic!("{shown}")).to_owned()
+}
+
+/// Whether the full output can be read and searched in a Session that goes on with `resume`.
+fn can_see(house: &House, session: &[&str], path: &str) -> (bool, bool) {
+    let ask = |what: &str| {
+        let words = format!("{what} {path}");
+        house.pixir(&[session, &[&words]].concat()).exits(0).out
+    };
+    (ask("read").contains("10000\t10000"), ask("grep").contains("10009: 10009"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_full_output_of_a_command_can_be_read_and_searched_where_state_lives_in_the_home() {
+    let house = counting_house().await;
+    let ran = house.pixir(&["--json", "count"]).exits(0);
+    let ran: Value = serde_json::from_str(&ran.out).unwrap();
+    let own = ran["session_id"].as_str().unwrap();
+    let path = spilled(house.requests().last().unwrap().outputs()[0]);
+    assert!(!Path::new(&path).starts_with(house.workspace()), "{path}");
+    assert_eq!(can_see(&house, &["resume", own], &path), (true, true));
+    assert_eq!(can_see(&house, &[], &path), (false, false), "another Session");
+    let log = Path::new(&path).ancestors().nth(2).unwrap().with_extension("ndjson");
+    let beside =
+        format!("{}/../output/../../{own}.ndjson", Path::new(&path).parent().unwrap().display());
+    assert!(log.exists());
+    for other in [log.to_str().unwrap(), &beside] {
+        let words = format!("grep {other}");
+        let ran = house.pixir(&["resume", own, &words]).exits(0);
+        assert!(ran.out.contains("outside"), "{}", ran.out);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_see_the_full_outputs_of_the_sessions_that_they_come_from_and_of_no_others() {
+    let house = counting_house().await;
+    let json =
+        |args: &[&str]| -> Value { serde_json::from_str(&house.pixir(args).exits(0).out).unwrap() };
+    let id = |value: Value| value["session_id"].as_str().unwrap().to_owned();
+    let first = id(json(&["--json", "count"]));
+    let old = spilled(house.requests().last().unwrap().outputs()[0]);
+    let fork = id(json(&["fork", "--json", &first]));
+    let second = id(json(&["fork", "--json", &fork]));
+    assert_eq!(can_see(&house, &["resume", &fork], &old), (true, true));
+    assert_eq!(can_see(&house, &["resume", &second], &old), (true, true), "a fork of a fork");
+    house.pixir(&["resume", &fork, "count"]).exits(0);
+    let new = spilled(house.requests().last().unwrap().outputs().last().unwrap());
+    assert_ne!(new, old);
+    assert_eq!(can_see(&house, &["resume", &fork], &new), (true, true));
+    assert_eq!(can_see(&house, &["resume", &first], &new), (false, false), "its parent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subagents_see_the_full_outputs_of_their_parent() {
+    let spawn: Line = Box::new(|request| {
+        let path = spilled(request.outputs()[0]);
+        Reply::calls("spawn_agent", json!({ "task": path, "role": "explorer" }))
+    });
+    let count = line(told(("count", "")));
+    let script = cast([count, spawn, waits(), says("ok")], |task, step| match step {
+        0 => told(("read", task)),
+        1 => told(("grep", task)),
+        _ => Reply::says("done"),
+    });
+    let house = House::scripted(script).await;
+    fs::create_dir(outside(&house)).unwrap();
+    plant(Plant::LinkToFolder, &house, ".pixir/sessions");
+    house.pixir(&["count"]).exits(0);
+    let requests = house.requests();
+    let child = requests.iter().rfind(|request| cast::task(request).is_some()).unwrap();
+    let outputs = child.outputs();
+    assert!(outputs[0].contains("10000\t10000"), "{outputs:?}");
+    assert!(outputs[1].contains("10009: 10009"), "{outputs:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

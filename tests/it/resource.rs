@@ -1,5 +1,6 @@
 //! Stories of files that are attached and images that are looked at, each ending in the Log.
 
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use base64::Engine;
@@ -278,6 +279,61 @@ async fn what_cannot_be_attached_stops_the_run_before_anything_is_recorded() {
     }
     stage.run(&["sessions", "--attach", "x"]).expect_code(2);
     assert!(stage.server.requests().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_of_the_workspace_attaches_nothing_that_lies_outside() {
+    let stage = stage([]).await;
+    let workspace = stage.workspace();
+    let outside = workspace.parent().unwrap().join("private");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("id_key"), r#"{"type": "object", "title": "precious"}"#).unwrap();
+    symlink(outside.join("id_key"), workspace.join("notes.txt")).unwrap();
+    symlink("../private/id_key", workspace.join("relative.txt")).unwrap();
+    symlink("notes.txt", workspace.join("second.txt")).unwrap();
+    symlink(&outside, workspace.join("docs")).unwrap();
+    // A link of the user's own that leads to one of the checkout.
+    symlink(workspace.join("notes.txt"), outside.join("shortcut")).unwrap();
+    let absolute = workspace.join("notes.txt");
+    let shortcut = outside.join("shortcut");
+    let refused = ["notes.txt", "relative.txt", "second.txt", "docs/id_key", "../private/shortcut"];
+    let named =
+        refused.into_iter().chain([&absolute, &shortcut].map(|path| path.to_str().unwrap()));
+    for (flag, path) in named.flat_map(|path| [("--attach", path), ("--output-schema", path)]) {
+        let ended = stage.run(&["--json", flag, path, "look"]);
+        ended.expect_code(2);
+        let error = &serde_json::from_str::<Value>(&ended.stdout).unwrap()["error"];
+        assert_eq!(error["kind"], "outside_workspace", "{flag} {path}: {error}");
+        let real = outside.canonicalize().unwrap().join("id_key");
+        let next = error["details"]["next_actions"][0].as_str().unwrap();
+        assert!(next.contains(real.to_str().unwrap()), "{flag} {path}: {error}");
+        assert_eq!(stage.session(), None, "no Session");
+    }
+    assert!(stage.server.requests().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_outside_that_the_user_names_and_links_that_stay_inside_are_attached() {
+    let stage = stage([Reply::says("seen"), Reply::says("seen again")]).await;
+    let workspace = stage.workspace();
+    put(&stage, "plain.txt", "named outside\n");
+    std::fs::create_dir(workspace.join("docs")).unwrap();
+    std::fs::write(workspace.join("docs/inside.txt"), "linked inside\n").unwrap();
+    symlink("docs/inside.txt", workspace.join("inner.txt")).unwrap();
+    let outside = workspace.parent().unwrap();
+    symlink("plain.txt", outside.join("own-link.txt")).unwrap();
+    symlink(workspace.join("docs"), outside.join("way-in")).unwrap();
+    for args in [
+        ["--attach", "../plain.txt", "--attach", "inner.txt", "look"].as_slice(),
+        ["--attach", "docs/../../own-link.txt", "--attach", "../way-in/inside.txt", "look"]
+            .as_slice(),
+    ] {
+        stage.run(args).expect_code(0);
+    }
+    for request in stage.server.requests() {
+        assert!(request.body_text.contains("named outside"), "{}", request.body_text);
+        assert!(request.body_text.contains("linked inside"), "{}", request.body_text);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,6 +74,7 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
     let cx = ToolContext {
         call_id: CallId::new("doctor".to_owned()),
         session_folder,
+        output_folders: [].into(),
         workspace,
         cancel: CancellationToken::new(),
         signals: Signals::nowhere(),

@@ -263,12 +263,7 @@ fn turns(history: &History) -> Vec<Turn> {
 }
 
 fn lineage(root: &StateRoot, id: &SessionId, history: &History) -> Lineage {
-    let parent = history.facts().next().and_then(|fact| match fact {
-        Canonical::SessionFork(fork) => Some(fork.parent_session_id.clone()),
-        Canonical::SessionStarted(started) => started.parent_session_id.clone(),
-        _ => None,
-    });
-    let parent = parent.filter(|parent| !parent.is_empty());
+    let parent = history.parent().map(str::to_owned);
     let is_here =
         |parent: &String| SessionId::parse(parent).is_ok_and(|parent| root.has_log(&parent));
     let forks = super::list(std::slice::from_ref(root), usize::MAX)

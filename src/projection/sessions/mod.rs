@@ -18,9 +18,10 @@ use serde_json::Value;
 
 use crate::event::{AssistantMessage, TerminalStatus};
 use crate::files::{StateDir, StateEntry};
+use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{self, Locks, LogError, holder};
-use crate::state::{StateRoot, log_name};
+use crate::state::{SessionFolder, StateRoot, log_name};
 
 use super::workspaces::is_gone;
 
@@ -29,6 +30,9 @@ const WINDOW: usize = 64 * 1024;
 
 /// A line longer than this is not searched for a title or a standing.
 const LARGEST_WINDOW: usize = 4 * 1024 * 1024;
+
+/// How many Sessions a Session is known to come from.
+const MOST_ANCESTORS: usize = 100;
 
 /// How every `user_message` looks in a Log, of this Pixir and of the first. Quotes inside strings
 /// are escaped, so text cannot imitate it.
@@ -206,6 +210,26 @@ pub fn posture_model(root: &StateRoot, id: &SessionId) -> Option<String> {
         }
     }
     None
+}
+
+/// The folder of a Session, then those of the Sessions that it was forked from or works for, as far as their
+/// Logs are beside its own; the nearest first.
+pub fn lineage_folders(own: &SessionFolder, history: &History) -> Vec<SessionFolder> {
+    let root = own.root();
+    let mut folders = vec![own.clone()];
+    let mut parent = history.parent().map(str::to_owned);
+    while let Some(id) = parent.and_then(|id| SessionId::parse(&id).ok()) {
+        let folder = root.session_folder(&id);
+        // Logs can be edited, and name each other in a circle.
+        if folders.contains(&folder) || folders.len() > MOST_ANCESTORS {
+            break;
+        }
+        folders.push(folder);
+        let log = log::open_file(root, &id).ok();
+        let head = log.and_then(|mut log| window_at_start(&mut log, WINDOW).ok());
+        parent = head.and_then(|head| origin(&head)).map(|origin| origin.parent_session_id);
+    }
+    folders
 }
 
 struct Entry {
