@@ -39,7 +39,7 @@ pub use scratch::Scratch;
 pub use spec::{NAMING, Sandbox, Spec, Wish};
 pub use tame::ASIDE;
 pub use views::Views;
-pub use world::{build, name_spaces};
+pub use world::{build, is_replaced as is_private, name_spaces};
 
 use crate::config::SandboxLevel;
 use crate::event::PermissionMode;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 
 use super::namespace::Mounts;
-use crate::sandbox::{Level, Spec};
+use crate::sandbox::{Level, Spec, is_private};
 
 /// What must stay covered while commands of one supervisor run.
 pub struct Covers {
@@ -47,7 +47,12 @@ impl Covers {
             (_, Level::Off) | (None, _) => Vec::new(),
         };
         let places = lists.into_iter().flatten();
-        let places = places.map(|path| (path.clone(), identity(path))).collect();
+        let places = places.map(|path| (path.clone(), identity(path)));
+        // In a folder that is the command's own, another supervisor may make what does not lead outside.
+        let is_outside = |(path, found): &(PathBuf, Identity)| {
+            found.is_some() || level != Level::Full || !is_private(path)
+        };
+        let places = places.filter(is_outside).collect();
         Self { mounts: Mounts::watch(), places, is_mounted: level == Level::Full }
     }
 
