@@ -1,6 +1,6 @@
 //! The difference between two Manifests, small enough to stand in a Record.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,17 @@ pub struct ManifestDelta {
     /// Files that changed and are too large to be kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_kept: Vec<RawPath>,
+    /// Files that had existed before and were not covered, because they were ignored or unreadable or
+    /// lay elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub appeared: Vec<AppearedFile>,
+}
+
+/// A file or link that came into sight.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppearedFile {
+    pub path: RawPath,
+    pub state: State,
 }
 
 /// A file or link; a state of `None` means that it does not exist.
@@ -62,7 +73,42 @@ impl ManifestDelta {
             files: files.into_iter().filter(is_kept).map(file).collect(),
             folders: folders.into_iter().map(folder).collect(),
             not_kept: survey::unkept(before, after).into_iter().map(RawPath).collect(),
+            appeared: Vec::new(),
         }
+    }
+
+    /// Sets apart files that are new to the Manifests and were made before the earlier one: nothing is
+    /// known of what they were. A file that was renamed is known by its inode.
+    #[must_use]
+    pub fn with_appeared(
+        mut self,
+        before: &Manifest,
+        after: &Manifest,
+        is_older: impl Fn(&Path) -> bool,
+    ) -> Self {
+        let inode = |path: &Path| after.entries.get(path).map(|entry| entry.look.inode);
+        let is_new = |file: &FileDelta| file.from.is_none() && file.to.is_some();
+        if !self.files.iter().any(is_new) {
+            return self;
+        }
+        let known: HashSet<u64> = before.entries.values().map(|entry| entry.look.inode).collect();
+        let (appeared, files) = self.files.into_iter().partition(|file| {
+            let path = file.path.as_ref();
+            is_new(file) && inode(path).is_some_and(|own| !known.contains(&own)) && is_older(path)
+        });
+        self.files = files;
+        let appeared: Vec<FileDelta> = appeared;
+        let shown = |FileDelta { path, to, .. }| Some(AppearedFile { path, state: to? });
+        self.appeared = appeared.into_iter().filter_map(shown).collect();
+        self
+    }
+
+    /// Takes these files out into a delta of their own.
+    pub fn split_off(&mut self, is_other: impl Fn(&FileDelta) -> bool) -> Self {
+        let files = std::mem::take(&mut self.files);
+        let (other, own) = files.into_iter().partition(is_other);
+        self.files = own;
+        Self { files: other, ..Self::default() }
     }
 
     /// What stands between a Manifest and itself.
@@ -82,6 +128,10 @@ impl ManifestDelta {
                 }
                 None => drop(manifest.entries.remove(&path.0)),
             }
+        }
+        for AppearedFile { path, state } in &self.appeared {
+            let entry = Entry { state: state.clone(), look };
+            manifest.entries.insert(path.0.clone(), entry);
         }
         for FolderDelta { path, to, .. } in &self.folders {
             match to {

@@ -93,6 +93,8 @@ pub trait World {
     fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>>;
     /// Files beside this one that a Tool wrote and had no time to give its name.
     fn drafts(&self, path: &Path) -> Vec<PathBuf>;
+    /// When what stands at a place was made, in nanoseconds since the epoch, where that is known.
+    fn born(&self, path: &Path) -> Option<u64>;
     /// Everything as it is now, these files included, for a Turn that was cut before its last survey.
     fn survey(&self, touched: &[PathBuf]) -> Option<Manifest>;
 }

@@ -309,6 +309,10 @@ pub struct Here<'a> {
 }
 
 impl super::plan::World for Here<'_> {
+    fn born(&self, path: &Path) -> Option<u64> {
+        self.workspace.birth_exact(path)
+    }
+
     fn manifest(&self, hash: &super::Hash) -> io::Result<super::Manifest> {
         super::Manifest::kept(hash, self.store)
     }

@@ -107,7 +107,7 @@ impl Eye<'_> {
         };
         let (_, folder) = self.folder.insert(folder);
         let stat = rustix::fs::statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        self.watch.inspect(|watch| watch.meet(folder.as_fd(), name, &stat));
+        self.watch.inspect(|watch| watch.meet(folder.as_fd(), path, &stat));
         let link = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&*folder, name, Vec::new())?;

@@ -325,9 +325,74 @@ fn what_a_command_changes_without_a_report_is_found_when_the_turn_ends() {
         fs::hard_link(yard.path("mine"), yard.path("ignored/mine")).unwrap();
         fs::write(yard.path("ignored/mine"), "two\n").unwrap();
     });
+    // A person saves something before the Turn ends.
+    fs::write(yard.path("saved"), "by a person\n").unwrap();
     yard.tracker.end().unwrap();
     let plan = yard.plan(&[1], Direction::Back);
     assert_eq!(reasons(&plan), [("mine", Reason::WhileCommandRan)]);
+    assert_eq!(plan.foreign, [Path::new("saved")]);
+}
+
+#[test]
+fn what_a_command_changes_without_a_report_is_found_before_the_next_change() {
+    for by_tool in [true, false] {
+        let mut yard = Yard::new(1);
+        fs::write(yard.path("mine"), "one\n").unwrap();
+        fs::create_dir(yard.path("ignored")).unwrap();
+        yard.tracker.begin(1);
+        yard.run(|_| {});
+        yard.run(|yard| {
+            fs::hard_link(yard.path("mine"), yard.path("ignored/mine")).unwrap();
+            fs::write(yard.path("ignored/mine"), "two\n").unwrap();
+            fs::remove_file(yard.path("ignored/mine")).unwrap();
+        });
+        let mode = fs::metadata(yard.path("mine")).unwrap().mode();
+        if by_tool {
+            yard.tracker.before_write(Path::new("mine"), Some((b"two\n", mode))).unwrap();
+            fs::write(yard.path("mine"), "three\n").unwrap();
+            yard.tracker.after_write(Path::new("mine"), Some((b"three\n", mode))).unwrap();
+        } else {
+            fs::write(yard.path("saved"), "by a person\n").unwrap();
+            yard.run(|_| {});
+        }
+        yard.tracker.end().unwrap();
+        let plan = yard.plan(&[1], Direction::Back);
+        assert_eq!(reasons(&plan), [("mine", Reason::WhileCommandRan)], "{by_tool}");
+        assert_eq!(plan.foreign.is_empty(), by_tool);
+    }
+}
+
+#[test]
+fn what_only_came_into_sight_is_never_removed() {
+    let deeds: [(&str, fn(&Yard)); 3] = [
+        ("ignored no more", |yard| fs::write(yard.path(".gitignore"), "").unwrap()),
+        ("another repository", |yard| fs::create_dir(yard.path("sub/.git")).unwrap()),
+        ("moved", |yard| fs::rename(yard.path("sub/ignored"), yard.path("sub/shown")).unwrap()),
+    ];
+    for (name, deed) in deeds {
+        let mut yard = Yard::new(1);
+        fs::create_dir_all(yard.path("sub")).unwrap();
+        fs::create_dir_all(yard.path(".git")).unwrap();
+        fs::write(yard.path("sub/ignored"), "mine\n").unwrap();
+        fs::write(yard.path("sub/known"), "one\n").unwrap();
+        std::thread::sleep(Duration::from_millis(60));
+        yard.tracker.begin(1);
+        yard.run(|yard| {
+            deed(yard);
+            fs::write(yard.path("made"), "").unwrap();
+            fs::rename(yard.path("sub/known"), yard.path("sub/renamed")).unwrap();
+        });
+        yard.tracker.end().unwrap();
+        let plan = yard.plan(&[1], Direction::Back);
+        let changed: Vec<&str> = reasons(&plan).into_iter().map(|(path, _)| path).collect();
+        assert!(
+            changed.contains(&"made") && changed.contains(&"sub/renamed"),
+            "{name}: {changed:?}"
+        );
+        let is_named = |path: &str| changed.contains(&path);
+        assert!(!is_named("sub/ignored") && !is_named("sub/shown"), "{name}: {changed:?}");
+        assert!(plan.notes.iter().any(|note| note.contains("existed before")), "{name}");
+    }
 }
 
 #[test]

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::claims::OtherSessions;
-use super::delta::{FileDelta, FolderDelta, ManifestDelta};
+use super::delta::{AppearedFile, FileDelta, FolderDelta, ManifestDelta};
 use super::line::{Line, Seen, When};
 use super::plan::World;
 use super::record::Record;
+use super::tracker::is_before;
 use super::{Hash, Manifest, RawPath, State};
 
 /// Who made a change.
@@ -282,6 +283,12 @@ impl Reader<'_> {
             let (found, left) = (Folder::of(*from), Folder::of(*to));
             self.changes.folders.push(FolderTouch { path: path.clone(), found, left, source });
         }
+        for AppearedFile { path: RawPath(path), .. } in &delta.appeared {
+            let path = path.display();
+            self.changes.note(format!(
+                "{path} existed before where it was not covered (ignored, unreadable or elsewhere), so it stays"
+            ));
+        }
         for RawPath(path) in &delta.not_kept {
             let path = path.display();
             self.changes.note(format!("{path} changed, and is too large to be taken back"));
@@ -341,12 +348,16 @@ impl Reader<'_> {
                     self.end_old(&now, Source::CutOff);
                 }
             }
-            Interval::Running { .. } => {
+            Interval::Running { started } => {
                 let read = |hash: &Hash| self.world.manifest(hash);
                 match self.record.manifest_before(self.record.lines.len(), read) {
                     Ok(Some(before)) => {
                         if let Some(now) = self.world.survey(&self.record.touched()) {
+                            let is_older = |path: &Path| {
+                                self.world.born(path).is_some_and(|born| is_before(born, started))
+                            };
                             let delta = self.delta(&before, &now);
+                            let delta = delta.with_appeared(&before, &now, is_older);
                             self.while_running(&delta, Source::CutOff, None);
                         }
                     }

@@ -49,8 +49,10 @@ struct Following {
     last: Option<Known>,
     /// Tells whether the last Manifest still holds.
     watch: Option<FolderWatch>,
-    /// Whether a survey of this Turn relied on it.
+    /// Whether a survey since the last one of everything relied on it.
     has_relied: bool,
+    /// When the last survey began, in nanoseconds since the epoch.
+    surveyed_at: u64,
     /// The Record of this Turn.
     record: Option<File>,
 }
@@ -100,6 +102,10 @@ impl Tracker {
     /// A Tool is about to write here: `content` is what it found, with its mode.
     pub fn before_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
         let Some(turn) = self.following().turn else { return Ok(()) };
+        if self.is_unreported(path, content) {
+            let _alone = self.surveying();
+            self.look_for_unreported(turn)?;
+        }
         let _hold = self.0.store.hold()?;
         let state = match content {
             _ if self.is_of_running_command(path) => None,
@@ -118,6 +124,20 @@ impl Tracker {
         }
         let path = RawPath(path.to_owned());
         self.append(turn, &Line::Found { path, state, made, at: now() })
+    }
+
+    /// Whether a file is not what the last survey took it for, although no change was reported.
+    fn is_unreported(&self, path: &Path, content: Option<(&[u8], u32)>) -> bool {
+        let following = self.following();
+        let Some(known) = following.last.as_ref().filter(|_| following.has_relied) else {
+            return false;
+        };
+        let found = content.map(|(bytes, mode)| State::File {
+            sha256: super::Hash::of(bytes),
+            mode: mode & 0o7777,
+        });
+        let is_other = known.manifest.state(path) != found.as_ref();
+        is_other && following.watch.as_ref().is_some_and(|watch| !watch.was_reported(path))
     }
 
     /// Whether a file was made by a command that still runs: the survey before it would have seen it.
@@ -171,6 +191,14 @@ impl Tracker {
     pub fn before_command(&self) -> io::Result<()> {
         let _alone = self.surveying();
         let Some(turn) = self.turn_to_survey() else { return Ok(()) };
+        let is_news = {
+            let following = self.following();
+            let is_quiet = || following.watch.as_ref().is_some_and(FolderWatch::is_quiet);
+            following.has_relied && !following.is_running && !is_quiet()
+        };
+        if is_news {
+            self.look_for_unreported(turn)?;
+        }
         self.survey(turn, true, Look::Changes)
     }
 
@@ -218,18 +246,16 @@ impl Tracker {
         following.turn.filter(|_| following.refused.is_none())
     }
 
-    /// Surveys everything when a survey of this Turn relied on the watch. What was changed without a
-    /// report was changed while some command ran.
+    /// Surveys everything when surveys have relied on the watch. What differs and was not reported since
+    /// the last of them was changed before, while some command ran; the rest was changed by something else.
     fn look_for_unreported(&self, turn: u64) -> io::Result<()> {
-        let is_due = {
+        let surveyed_at = {
             let following = self.following();
-            // What was reported since the last command was not changed by one.
-            let is_quiet = || following.watch.as_ref().is_some_and(FolderWatch::is_quiet);
-            following.has_relied && following.refused.is_none() && is_quiet()
+            if !following.has_relied || following.refused.is_some() {
+                return Ok(());
+            }
+            following.surveyed_at
         };
-        if !is_due {
-            return Ok(());
-        }
         let started = now();
         let _hold = self.0.store.hold()?;
         let (known, touched, named) = self.to_compare();
@@ -237,18 +263,43 @@ impl Tracker {
         let Ok(manifest) = self.look_at_everything(Some(&known.manifest), &touched) else {
             return Ok(());
         };
-        let delta = ManifestDelta::between(&known.manifest, &manifest, &named);
-        self.following().last = Some(known.followed_by(manifest));
-        if delta == ManifestDelta::default() {
-            return Ok(());
+        let mut since = self.delta(&known.manifest, &manifest, &named, surveyed_at);
+        let unreported = {
+            let mut following = self.following();
+            following.has_relied = false;
+            following.last = Some(known.followed_by(manifest));
+            let was_reported =
+                |path: &Path| following.watch.as_ref().is_none_or(|watch| watch.was_reported(path));
+            since.split_off(|file| file.from.is_some() && !was_reported(file.path.as_ref()))
+        };
+        let is_running = self.following().is_running;
+        if unreported != ManifestDelta::default() {
+            let seen = Seen::Changed(ManifestDelta::default());
+            let ended = started;
+            self.append(turn, &Line::CommandSurvey { seen, is_running: true, started, ended })?;
+            let (seen, ended) = (Seen::Changed(unreported), now());
+            self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
         }
-        let seen = Seen::Changed(ManifestDelta::default());
-        self.append(
-            turn,
-            &Line::CommandSurvey { seen, is_running: true, started, ended: started },
-        )?;
-        let (seen, ended) = (Seen::Changed(delta), now());
-        self.append(turn, &Line::CommandSurvey { seen, is_running: false, started, ended })
+        if since != ManifestDelta::default() {
+            let (seen, ended) = (Seen::Changed(since), now());
+            self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
+        }
+        Ok(())
+    }
+
+    /// What changed since a survey that began at that moment.
+    fn delta(
+        &self,
+        before: &Manifest,
+        after: &Manifest,
+        named: &BTreeSet<PathBuf>,
+        began: u64,
+    ) -> ManifestDelta {
+        let is_older = |path: &Path| {
+            let born = self.0.workspace.birth_exact(path);
+            born.is_some_and(|born| is_before(born, began)) && !named.contains(path)
+        };
+        ManifestDelta::between(before, after, named).with_appeared(before, after, is_older)
     }
 
     fn survey(&self, turn: u64, is_running: bool, look: Look) -> io::Result<()> {
@@ -280,14 +331,14 @@ impl Tracker {
         let store = &self.0.store;
         let started = now();
         let (known, touched, named) = self.to_compare();
-        let (is_first, is_same) = {
+        let (is_first, is_same, surveyed_at) = {
             let following = self.following();
             let is_quiet = || following.watch.as_ref().is_some_and(FolderWatch::is_quiet);
             let is_seen =
                 |manifest: &Manifest| named.iter().all(|path| manifest.entries.contains_key(path));
             let is_known = known.as_ref().is_some_and(|known| is_seen(&known.manifest));
             let is_same = look == Look::Changes && is_known && is_quiet();
-            (!following.is_surveyed, is_same)
+            (!following.is_surveyed, is_same, following.surveyed_at)
         };
         let _hold = if is_same && !is_first { None } else { Some(store.hold()?) };
         let (seen, known) = match known {
@@ -308,7 +359,7 @@ impl Tracker {
                 match known {
                     Some(known) if is_first => known.followed_by(manifest).kept(store)?,
                     Some(known) => {
-                        let delta = ManifestDelta::between(&known.manifest, &manifest, &named);
+                        let delta = self.delta(&known.manifest, &manifest, &named, surveyed_at);
                         (Seen::Changed(delta), known.followed_by(manifest))
                     }
                     None => Known { manifest: Arc::new(manifest), kept: None }.kept(store)?,
@@ -320,7 +371,8 @@ impl Tracker {
             following.last = Some(known);
             following.is_surveyed = true;
             following.is_running = is_running;
-            following.has_relied |= is_same;
+            following.has_relied = is_same;
+            following.surveyed_at = started;
         }
         let ended = now();
         self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
@@ -386,6 +438,11 @@ impl Tracker {
     fn following(&self) -> MutexGuard<'_, Following> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a file was made before a survey began. Times of files are those of the last tick.
+pub(super) fn is_before(born: u64, began: u64) -> bool {
+    born.saturating_add(20_000_000) < began
 }
 
 impl Known {

@@ -4,17 +4,26 @@
 //! The kernel queues an event before the system call that changes something returns. It reports
 //! nothing for a write through a hard link in another folder and for what another machine writes, and a
 //! write to mapped memory only when the file is closed. So a watch answers only for folders on one
-//! local file system whose files have one name each, and the last survey of a Turn does without it.
+//! local file system whose files have one name each, and the end of a Turn does without it. What is
+//! ignored also depends on files that no survey reads, and on mounts: those are compared.
 
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::fs::{FileType, Stat, fstat, fstatfs};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{AtFlags, FileType, Stat, fstat, fstatfs, lstat, statat};
 use rustix::io::Errno;
 
+use crate::walk::rules_outside;
 use crate::workspace::{Wanted, Workspace};
 
 /// How many watches one process has; a user has 128 by default, for all programs together.
@@ -53,11 +62,51 @@ static WATCHES: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub struct FolderWatch {
     inotify: OwnedFd,
+    /// Tells when something is mounted or unmounted.
+    mounts: File,
+    root: PathBuf,
     device: u64,
-    folders: AtomicUsize,
     /// Whether all folders of the last survey are watched and nothing was reported since.
     is_current: AtomicBool,
+    known: Mutex<Known>,
     _place: Place,
+}
+
+/// What a watch knows of its folders.
+#[derive(Debug, Default)]
+struct Known {
+    /// The folder of each number that events name.
+    folders: HashMap<i32, PathBuf>,
+    /// Files with ignore rules that no watched folder holds, and how they looked.
+    rules: Vec<(PathBuf, Option<Stamp>)>,
+    /// What was reported before the last survey, and since it began.
+    before: Reported,
+    since: Reported,
+}
+
+/// What was reported.
+#[derive(Debug, Default)]
+struct Reported {
+    paths: BTreeSet<PathBuf>,
+    /// Whether a folder changed its place, or events were lost: then it may be anything.
+    is_vague: bool,
+}
+
+impl Reported {
+    fn has(&self, path: &Path) -> bool {
+        self.is_vague || self.paths.contains(path)
+    }
+}
+
+/// How a file with rules looks: its inode, and if it is no folder its size and time of change.
+type Stamp = (u64, i64, i64, u64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let found = lstat(path).ok()?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        return Some((found.st_ino, 0, 0, 0));
+    }
+    Some((found.st_ino, found.st_size, found.st_ctime, found.st_ctime_nsec))
 }
 
 /// One of the watches that a process may have.
@@ -82,53 +131,78 @@ impl FolderWatch {
     pub fn new(workspace: &Workspace) -> Option<Self> {
         let place = Place::take()?;
         let root = workspace.open_exact(b"", Wanted::Folder).ok()?;
-        let kind = fstatfs(&root).ok()?.f_type;
-        let kind = u64::try_from(kind).ok()? & 0xffff_ffff;
+        let kind = u64::try_from(fstatfs(&root).ok()?.f_type).ok()? & 0xffff_ffff;
         if !LOCAL.contains(&kind) {
             return None;
         }
-        let device = fstat(&root).ok()?.st_dev;
-        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
-        let (folders, is_current) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Some(Self { inotify, device, folders, is_current, _place: place })
+        Some(Self {
+            inotify: inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?,
+            mounts: File::open("/proc/self/mountinfo").ok()?,
+            root: workspace.root().to_owned(),
+            device: fstat(&root).ok()?.st_dev,
+            is_current: AtomicBool::new(false),
+            known: Mutex::default(),
+            _place: place,
+        })
     }
 
     /// A survey of the whole Workspace begins: what was reported so far will be seen by it.
     pub fn begin(&self, workspace: &Workspace) {
-        self.has_events();
-        self.folders.store(0, Ordering::Relaxed);
+        self.have_mounts_changed();
+        self.take_events();
+        {
+            let mut known = self.known();
+            known.before = std::mem::take(&mut known.since);
+            let rules = rules_outside(workspace).into_iter();
+            let stamped = |path: PathBuf| {
+                let stamp = stamp(&path);
+                (path, stamp)
+            };
+            known.rules = rules.map(stamped).collect();
+        }
         self.is_current.store(true, Ordering::Relaxed);
         match workspace.open_exact(b"", Wanted::Folder) {
-            Ok(root) => self.add(root.as_fd(), b"."),
+            Ok(root) => self.add(root.as_fd(), b".", Path::new("")),
             Err(_) => self.give_up(),
         }
     }
 
     /// Takes note of what the survey meets in a folder; must be called before it reads a folder that
     /// it meets.
-    pub fn meet(&self, folder: BorrowedFd<'_>, name: &[u8], found: &Stat) {
+    pub fn meet(&self, folder: BorrowedFd<'_>, path: &[u8], found: &Stat) {
         if !self.is_current.load(Ordering::Relaxed) {
             return;
         }
         if found.st_dev != self.device {
             return self.give_up();
         }
+        let path = Path::new(OsStr::from_bytes(path));
+        let name = path.file_name().unwrap_or_default().as_bytes();
         match FileType::from_raw_mode(found.st_mode) {
-            FileType::Directory => self.add(folder, name),
+            FileType::Directory => {
+                self.add(folder, name, path);
+                let nested = [name, b"/.git"].concat();
+                if statat(folder, nested, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                    let rules = self.root.join(path).join(".git/info/exclude");
+                    self.known().rules.push((rules.clone(), stamp(&rules)));
+                }
+            }
             FileType::RegularFile if found.st_nlink > 1 => self.give_up(),
             _ => {}
         }
     }
 
-    fn add(&self, folder: BorrowedFd<'_>, name: &[u8]) {
-        if self.folders.fetch_add(1, Ordering::Relaxed) >= MOST_FOLDERS {
-            return self.give_up();
-        }
-        let mut path = Vec::with_capacity(32 + name.len());
-        let written = write!(path, "/proc/self/fd/{}/", folder.as_raw_fd());
-        path.extend_from_slice(name);
-        if written.is_err() || inotify::add_watch(&self.inotify, &*path, CHANGES).is_err() {
-            self.give_up();
+    fn add(&self, folder: BorrowedFd<'_>, name: &[u8], path: &Path) {
+        let mut place = Vec::with_capacity(32 + name.len());
+        let written = write!(place, "/proc/self/fd/{}/", folder.as_raw_fd());
+        place.extend_from_slice(name);
+        let added = inotify::add_watch(&self.inotify, &*place, CHANGES);
+        let mut known = self.known();
+        match added {
+            Ok(number) if written.is_ok() && known.folders.len() < MOST_FOLDERS => {
+                known.folders.insert(number, path.to_owned());
+            }
+            _ => self.give_up(),
         }
     }
 
@@ -139,24 +213,68 @@ impl FolderWatch {
 
     /// Whether nothing was changed since the last survey began, as far as can be told.
     pub fn is_quiet(&self) -> bool {
-        if self.is_current.load(Ordering::Relaxed) && self.has_events() {
+        if self.is_current.load(Ordering::Relaxed)
+            && (self.take_events() || self.have_mounts_changed() || self.have_rules_changed())
+        {
             self.give_up();
         }
         self.is_current.load(Ordering::Relaxed)
     }
 
-    /// Takes all events; a queue that ran over is one.
-    fn has_events(&self) -> bool {
+    /// Whether a change of this path was reported since the survey before the last one.
+    pub fn was_reported(&self, path: &Path) -> bool {
+        if self.take_events() {
+            self.give_up();
+        }
+        let known = self.known();
+        known.before.has(path) || known.since.has(path)
+    }
+
+    fn have_rules_changed(&self) -> bool {
+        self.known().rules.iter().any(|(path, was)| stamp(path) != *was)
+    }
+
+    fn have_mounts_changed(&self) -> bool {
+        let mut polled = [PollFd::new(&self.mounts, PollFlags::PRI)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
+    }
+
+    /// Takes all events, and says whether there were any; a queue that ran over is one.
+    fn take_events(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
         let mut has_some = false;
+        let mut known = self.known();
         loop {
-            match rustix::io::read(&self.inotify, &mut buffer) {
-                Ok((read, _)) if !read.is_empty() => has_some = true,
-                Err(Errno::INTR) => {}
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return has_some,
-                Ok(_) | Err(_) => return true,
+                Err(_) => {
+                    known.since.is_vague = true;
+                    return true;
+                }
+            };
+            has_some = true;
+            let flags = event.events();
+            let is_of_folder = flags.contains(ReadFlags::ISDIR)
+                && flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO);
+            let folder = known.folders.get(&event.wd());
+            let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+            match folder.zip(name).map(|(folder, name)| folder.join(name)) {
+                Some(path) if !is_of_folder => drop(known.since.paths.insert(path)),
+                None if flags.intersects(ReadFlags::ATTRIB | ReadFlags::DELETE_SELF) => {}
+                _ => known.since.is_vague = true,
+            }
+            if flags.contains(ReadFlags::IGNORED) {
+                known.folders.remove(&event.wd());
             }
         }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,6 +348,33 @@ mod tests {
 
     fn mode(path: &Path) {
         fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn rules_that_lie_elsewhere_count_and_what_was_reported_is_known_by_name() {
+        let folder = folder();
+        let (inner, top) = (folder.path().join("a"), folder.path().join(".git/info"));
+        fs::create_dir_all(inner.join("b/.git/info")).unwrap();
+        fs::create_dir_all(&top).unwrap();
+        fs::create_dir(inner.join(".pixir")).unwrap();
+        for rules in [top.join("exclude"), inner.join("b/.git/info/exclude")] {
+            let watch = watched(&inner);
+            assert!(watch.is_quiet());
+            fs::write(&rules, "x\n").unwrap();
+            assert!(!watch.is_quiet(), "{}", rules.display());
+        }
+        let watch = watched(&inner);
+        fs::write(folder.path().join(".gitignore"), "y\n").unwrap();
+        assert!(!watch.is_quiet());
+        fs::write(inner.join("b/file"), "two").unwrap();
+        assert!(watch.was_reported(Path::new("b/file")));
+        assert!(!watch.was_reported(Path::new("b/other")));
+        survey(&Workspace::open(&inner).unwrap(), &watch);
+        assert!(watch.is_quiet() && watch.was_reported(Path::new("b/file")));
+        survey(&Workspace::open(&inner).unwrap(), &watch);
+        assert!(!watch.was_reported(Path::new("b/file")));
+        fs::rename(inner.join("b"), inner.join("c")).unwrap();
+        assert!(watch.was_reported(Path::new("c/file")), "a folder has another place");
     }
 
     #[test]

@@ -76,14 +76,13 @@ impl Bash {
         Ok(slot)
     }
 
-    /// What a call asks for. Unix sockets that everybody may use are no request.
+    /// What a call asks for.
     fn needs(&self, args: &Args, context: &ToolContext) -> Needs {
         let is_declared = args.local_sockets == Some(true) && context.confinement != Profile::Off;
-        let is_needed = self.commands.may_declare_sockets() && self.commands.must_declare_sockets();
         Needs {
             profile: context.confinement,
             network: args.network.unwrap_or(false),
-            local_sockets: is_declared && is_needed,
+            local_sockets: is_declared && self.commands.may_declare_sockets(),
         }
     }
 

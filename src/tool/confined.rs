@@ -33,8 +33,6 @@ struct Shared {
     is_told_of_size: AtomicBool,
     /// The same, that commands cannot use Unix sockets.
     is_told_of_sockets: AtomicBool,
-    /// A command has run, and Unix sockets need not be declared.
-    has_harmless_sockets: AtomicBool,
 }
 
 /// What a person must know about a Workspace that is too large to be searched.
@@ -90,12 +88,6 @@ impl Confined {
     /// Which of the calls that declare Unix sockets get them.
     pub fn socket_rule(&self) -> SocketRule {
         self.commands.sandbox().socket_rule()
-    }
-
-    /// Whether Unix sockets have to be declared, as far as is known by now: before the first command
-    /// it is safer to ask.
-    pub fn must_declare_sockets(&self) -> bool {
-        !self.shared.has_harmless_sockets.load(Ordering::Relaxed)
     }
 
     /// How many commands may run at once, in all Sessions together.
@@ -185,10 +177,6 @@ impl Confined {
             before.unguarded().await?
         };
         let ran = self.commands.run(&Job { witness: Some(&witness), ..*job }, output).await;
-        if let Ok(outcome) = &ran {
-            let is_harmless = outcome.sockets == LocalSockets::Harmless;
-            self.shared.has_harmless_sockets.store(is_harmless, Ordering::Relaxed);
-        }
         let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
         let mended = aftermath.mend(uncovered).await;
         let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();

@@ -56,10 +56,9 @@ impl Covers {
         Self { mounts: Mounts::watch(), places, is_mounted: level == Level::Full }
     }
 
-    /// Whether another command must not start here. What was replaced while none ran is no case for
-    /// this: its inode is part of the Spec, which another supervisor serves then.
+    /// Whether another command must not start here.
     pub fn are_stale(&self) -> bool {
-        self.is_mounted && self.mounts.have_changed()
+        self.is_mounted && self.mounts.have_changed() || !self.moved().is_empty()
     }
 
     /// Whether anything was mounted or unmounted.

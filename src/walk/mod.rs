@@ -20,6 +20,7 @@ pub use stop::{Stop, Stopped};
 
 use crate::paths::STATE_FOLDER;
 use crate::workspace::{Wanted, Workspace};
+pub use rules::outside as rules_outside;
 use rules::{GIT, Judgement, Present, Rules};
 
 /// Threads beyond this help nobody; ripgrep stops there too.

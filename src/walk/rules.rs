@@ -12,7 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ignore::Match;
@@ -78,6 +78,22 @@ impl Present {
         self.git |= name == GIT_RULES.as_bytes();
         self.repository |= name == GIT.as_bytes();
     }
+}
+
+/// Files that bring rules and lie in no folder of a walk, whether they exist or not. `.git` itself tells
+/// where a repository begins.
+pub fn outside(workspace: &Workspace) -> Vec<PathBuf> {
+    let root = workspace.root();
+    let mut files = vec![root.join(EXCLUDED)];
+    for folder in root.ancestors() {
+        if folder != root {
+            files.extend([GIT, GIT_RULES, OWN_RULES, EXCLUDED].map(|name| folder.join(name)));
+        }
+        if folder.join(GIT).exists() {
+            break;
+        }
+    }
+    files
 }
 
 impl Rules {

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::{
@@ -113,6 +113,16 @@ impl Workspace {
             }
         }
         Err(last)
+    }
+
+    /// When what stands at this place was made, in nanoseconds since the epoch, where that is known.
+    pub fn birth_exact(&self, path: &Path) -> Option<u64> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = self.resolve_exact(or_root(path), flags).ok()?;
+        let found = statx(&descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+        let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        let seconds = u64::try_from(found.stx_btime.tv_sec).ok().filter(|_| is_known)?;
+        Some(seconds * 1_000_000_000 + u64::from(found.stx_btime.tv_nsec))
     }
 
     /// Opens what stands at this place, relative to the root, for reading.
