@@ -241,10 +241,10 @@ struct RecordReader<'a> {
 impl RecordReader<'_> {
     fn read(&mut self, line: Line) {
         match line {
-            Line::Found { path, made, at, .. } => {
-                if made.iter().chain([&path]).any(|path| self.place(path).is_some()) {
-                    self.open.insert(path.0, (at, made));
-                }
+            Line::Found { path, made, at, .. }
+                if made.iter().chain([&path]).any(|path| self.place(path).is_some()) =>
+            {
+                self.open.insert(path.0, (at, made));
             }
             Line::Left { path, at, .. } => {
                 let (started, made) = self.open.remove(&path.0).unwrap_or((at, Vec::new()));
