@@ -342,7 +342,7 @@ pub enum ForkError {
     NoSuchTurn { number: usize, turns: usize },
     #[error("there is no seq {seq}; the last one is {last}")]
     NoSuchSeq { seq: Seq, last: Seq },
-    #[error("the fork could not be written: {0}")]
+    #[error("the fork could not be written")]
     Write(#[from] io::Error),
     #[error(transparent)]
     State(StateError),

@@ -228,7 +228,7 @@ impl Harness {
         caller: Caller,
     ) -> Result<Conversation, HarnessError> {
         let place = self.state(workspace.root());
-        let root = place.root_of(id);
+        let root = &place.root_of(id);
         let (session, opened) = self.sessions.open(root, id, self.manners()).await?;
         let history = session.history().await?;
         let granted = self.grants.find(id, workspace.root());

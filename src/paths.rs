@@ -108,3 +108,12 @@ pub fn workspace_servers(workspace: &Path) -> PathBuf {
 pub fn workspace_config(workspace: &Path) -> PathBuf {
     state(workspace).join("config.json")
 }
+
+/// A word that every POSIX shell reads back as it is.
+pub fn shell_word(word: &str) -> String {
+    let is_plain = !word.is_empty()
+        && word.bytes().all(|byte| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b':')
+        });
+    if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}

@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
 use crate::event::{Canonical, Extra, HistoryRewound, Seq, SharedEvent, SubagentEvent};
+use crate::files::StateError;
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
 use crate::snapshot::{
     Conflict, Direction, Here, Hold, Limits, OtherSessions, Plan, Reason, Record, Restored, State,
-    Store, Survey, in_the_way, missing, restore,
+    Store, Survey, Unread, in_the_way, missing, restore,
 };
 use crate::state::{SessionFolder, StateRoot};
 use crate::workspace::Workspace;
@@ -83,6 +84,10 @@ impl Rewind {
     ) -> Result<Self, RewindError> {
         let read = |turn: &Seq| Record::read(&site.session_folder, *turn);
         let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
+        if let Some((record, path)) = records.iter().find_map(|it| Some((it, it.outside()?))) {
+            let record = Record::path(&site.session_folder, record.turn);
+            return Err(RewindError::Outside { record, path: path.to_owned() });
+        }
         let store = Store::beside(&site.session_folder);
         let hold = store.hold().ok();
         let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
@@ -91,6 +96,7 @@ impl Rewind {
         plan.notes.extend(outside(history, turns, site.workspace.root()));
         let mut notes = left_alone(&plan);
         notes.extend(shared_with(&plan, &others));
+        notes.extend(others.unread().map(not_read));
         plan.notes.append(&mut notes);
         let words = |turn: &Seq| {
             let said = history.iter().find(|event| event.seq() == Some(*turn));
@@ -278,8 +284,18 @@ pub enum RewindError {
     Lost(Vec<PathBuf>),
     #[error("Subagents changed files in these Turns: {}", names(.0).join(", "))]
     Children(Vec<SessionId>),
-    #[error("what files were could not be read: {0}")]
-    Read(#[from] std::io::Error),
+    #[error("{} names {}, which is outside the Workspace", record.display(), path.display())]
+    Outside { record: PathBuf, path: PathBuf },
+    #[error(transparent)]
+    State(StateError),
+    #[error("what files were could not be read")]
+    Read(#[source] std::io::Error),
+}
+
+impl From<std::io::Error> for RewindError {
+    fn from(error: std::io::Error) -> Self {
+        error.downcast().map_or_else(Self::Read, Self::State)
+    }
 }
 
 fn names(children: &[SessionId]) -> Vec<String> {
@@ -333,11 +349,18 @@ fn shared_with(plan: &Plan, others: &OtherSessions) -> Vec<String> {
     }
     let note = |(session, paths): (&str, Vec<&Path>)| {
         let named = told(paths.into_iter());
-        format!(
-            "a command of Session {session} ran at the same time, and may have changed: {named}"
-        )
+        format!("Session {session} ran at the same time, and may have changed: {named}")
     };
     paths_of.into_iter().map(note).collect()
+}
+
+/// What is said of Records of other Sessions that are too large or too many to be read.
+fn not_read(unread: &Unread) -> String {
+    let (count, path) = (unread.count, unread.path.display());
+    format!(
+        "{count} Records of other Sessions were not read, because they are too large or too many, such as {path}: \
+         what those Sessions changed is not told apart"
+    )
 }
 
 /// What is said of files that something else than these Turns changed meanwhile.
@@ -371,7 +394,8 @@ impl Explain for RewindError {
         match self {
             Self::NothingToUndo { .. } | Self::NothingToRedo => Kind::NoTurn,
             Self::Changed(_) | Self::Occupied(_) | Self::Children(_) => Kind::FileChanged,
-            Self::Lost(_) | Self::Read(_) => Kind::ReadFailed,
+            Self::Lost(_) | Self::Read(_) | Self::Outside { .. } => Kind::ReadFailed,
+            Self::State(error) => error.kind(),
         }
     }
 
@@ -384,6 +408,8 @@ impl Explain for RewindError {
             Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths::as_texts(paths) }),
             Self::Children(children) => json!({ "subagents": names(children) }),
             Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
+            Self::Outside { record, .. } => json!({ "path": record.to_string_lossy() }),
+            Self::State(error) => error.details(),
             Self::NothingToRedo | Self::Read(_) => Value::Null,
         }
     }
@@ -394,6 +420,11 @@ impl Explain for RewindError {
                 let undo = |child: &SessionId| format!("take back what it did: pixir undo {child}");
                 return children.iter().take(NAMED).map(undo).collect();
             }
+            Self::Outside { record, .. } => {
+                let record = record.display();
+                return vec![format!("look at {record}, remove it, then try again")];
+            }
+            Self::State(error) => return error.next_actions(),
             Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
             Self::NothingToRedo => "take Turns back with `pixir undo`",
             Self::Changed(paths) if paths.iter().all(|(_, reason)| is_of_command(*reason)) => {

@@ -23,7 +23,7 @@ const SAID: usize = 500;
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum AnnexError {
-    #[error("the Workspace cannot be copied: {0}")]
+    #[error("the Workspace cannot be copied")]
     Survey(#[source] Refused),
     #[error("{} has {bytes} bytes, more than the {limit} that a copy may have", path.display())]
     TooLarge { path: PathBuf, bytes: u64, limit: u64 },

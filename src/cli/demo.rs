@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::door::{Access, Opened, quoted};
+use super::door::{Access, Opened};
 use super::drive::{Driven, Driver, in_runtime};
 use super::exit::{self, Exit};
 use super::workflow::run_example;
@@ -19,6 +19,7 @@ use crate::config::{Config, Loaded, Origins};
 use crate::error::{Kind, Report};
 use crate::event::Canonical;
 use crate::harness::Which;
+use crate::paths::shell_word;
 use crate::render::{Envelope, Look, Mode, Surface, clean};
 use crate::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, EXAMPLES, Example};
 
@@ -61,8 +62,9 @@ fn workflow(example: &Example, context: &Context) -> Result<Exit, Report> {
     let workspace = scratch(example.files.iter().chain(&own))?;
     let arguments: Vec<String> =
         example.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let given: Vec<String> = arguments.iter().map(|own| format!("--arg {}", quoted(own))).collect();
-    let place = quoted(&workspace.display().to_string());
+    let given: Vec<String> =
+        arguments.iter().map(|own| format!("--arg {}", shell_word(own))).collect();
+    let place = shell_word(&workspace.display().to_string());
     context.notice(&format!(
         "› pixir workflow run {file} {} --model {DEMO_MODEL} --cwd {place}\n",
         given.join(" ")
@@ -125,7 +127,7 @@ async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
     told.push(format!("Everything that happened is in the Log:\n  {log}"));
     let verdict = verify::verdict(conversation.state_root(), conversation.id())?;
     told.push(format!("Does the Log prove it?\n{}", indented(&verdict)));
-    let (resume, question) = (driver.resume_command(), quoted("what did you change?"));
+    let (resume, question) = (driver.resume_command(), shell_word("what did you change?"));
     told.push(format!("Go on with this Session:\n  {resume} {question}\n"));
     Ok(clean(&told.join("\n\n")))
 }

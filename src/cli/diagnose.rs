@@ -58,7 +58,7 @@ pub fn diagnose(args: &DiagnoseArgs, context: &Context) -> Result<Exit, Report> 
         let output = serde_json::to_value(&found)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
         let mut envelope = Envelope::success("diagnose", output, context.started.elapsed())
-            .of_session(&id, context.resume_command(&id, folder));
+            .of_session(&id, context.resume_command_of(&id, &root));
         if !is_sound {
             let failed = found.checks.iter().filter(|check| check.status == Health::Failed);
             let failed: Vec<&str> = failed.map(|check| check.id).collect();

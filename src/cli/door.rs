@@ -13,7 +13,7 @@ use crate::credential::{
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::network::Network;
-use crate::paths::{Home, STATE_FOLDER};
+use crate::paths::{Home, STATE_FOLDER, shell_word};
 use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
 use crate::resource::{self, Attachment, Flaw};
@@ -123,8 +123,10 @@ impl Context {
         let choice = if is_named { Choice::Named } else { Choice::Current };
         Workspace::admit(directory, user_home().as_deref(), choice).map_err(|error| {
             let message = Report::from(&error).message;
-            let named =
-                format!("start it as `pixir acp --cwd {}`", quoted(&directory.to_string_lossy()));
+            let named = format!(
+                "start it as `pixir acp --cwd {}`",
+                shell_word(&directory.to_string_lossy())
+            );
             let actions = vec!["open a project folder".to_owned(), format!("or {named}")];
             Report::new(Kind::WorkspaceRefused, message).with_next_actions(actions)
         })
@@ -173,7 +175,7 @@ impl Context {
         let here = self.state_here()?;
         let root = here.root_of(id);
         if root.has_log(id) || self.flags.cwd.is_some() {
-            return Ok(root.clone());
+            return Ok(root);
         }
         let home = self.home()?;
         let known = projection::state_roots(&home, &projection::known(&home));
@@ -428,7 +430,7 @@ impl Context {
     pub fn command_here(&self, words: &str, workspace: &Path) -> String {
         let mut command = format!("{} {words}", self.program());
         if let Some(provider) = &self.flags.provider {
-            command = format!("{command} --provider {}", quoted(provider));
+            command = format!("{command} --provider {}", shell_word(provider));
         }
         let is_here = std::env::current_dir()
             .and_then(|here| here.canonicalize())
@@ -436,7 +438,7 @@ impl Context {
         if is_here {
             return command;
         }
-        format!("{command} --cwd {}", quoted(&workspace.to_string_lossy()))
+        format!("{command} --cwd {}", shell_word(&workspace.to_string_lossy()))
     }
 
     /// How this program is called: by name where the shell finds it, by path where it does not.
@@ -447,22 +449,13 @@ impl Context {
             .map(|folder| folder.join("pixir"))
             .find_map(|candidate| candidate.canonicalize().ok())
             .is_some_and(|found| own.canonicalize().is_ok_and(|own| own == found));
-        if is_found { "pixir".to_owned() } else { quoted(&own.to_string_lossy()) }
+        if is_found { "pixir".to_owned() } else { shell_word(&own.to_string_lossy()) }
     }
 
     /// One envelope needs one Turn.
     pub fn refuse_lines(&self) -> Result<(), Report> {
         if self.flags.json { Err(stdin::no_prompt()) } else { Ok(()) }
     }
-}
-
-/// A word that every POSIX shell reads back as it is.
-pub fn quoted(word: &str) -> String {
-    let is_plain = !word.is_empty()
-        && word.bytes().all(|byte| {
-            byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b':')
-        });
-    if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 fn user_home() -> Option<PathBuf> {

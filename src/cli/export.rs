@@ -89,7 +89,7 @@ pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
         };
     }
     let envelope = Envelope::success("export", output, context.started.elapsed());
-    say(&envelope.of_session(&id, context.resume_command(&id, folder)).line());
+    say(&envelope.of_session(&id, context.resume_command_of(&id, &root)).line());
     Ok(Exit::Answered)
 }
 

@@ -48,29 +48,30 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
     let to = root.for_fork(&context.home()?);
     let forked = fork(&root, &to, &id, cut, args.summarize, context.flags.dry_run)
         .map_err(|error| Report::from(&error))?;
-    let resume = forked.session_id.as_ref().map(|id| context.resume_command(id, root.workspace()));
     if context.flags.json {
         let output = serde_json::to_value(&forked).unwrap_or_else(|_| json!(null));
         let mut envelope = Envelope::success("fork", output, context.started.elapsed());
-        if let (Some(id), Some(resume)) = (&forked.session_id, resume) {
-            envelope = envelope.of_session(id, resume);
+        if let Some(id) = &forked.session_id {
+            envelope = envelope.of_session(id, context.resume_command_of(id, &root));
         }
         say(&envelope.line());
         return Ok(Exit::Answered);
     }
     let plural = if forked.turns == 1 { "" } else { "s" };
     let what = format!("{} Turn{plural} of {id}, up to #{}", forked.turns, forked.to_seq);
-    let told = match (&forked.session_id, resume) {
-        (Some(child), Some(resume)) => {
-            format!("{child} branches off with {what}\nresume: {resume}\n")
+    let told = match &forked.session_id {
+        Some(child) => {
+            let next = context.next_command(child, &root);
+            format!("{child} branches off with {what}\n{next}\n")
         }
-        _ => format!("a fork would take along {what}\nnothing was made (dry run)\n"),
+        None => format!("a fork would take along {what}\nnothing was made (dry run)\n"),
     };
     say(&clean(&told));
     if let Some(problem) = root.problem() {
         let place = to.folder().path();
+        let verb = if context.flags.dry_run { "would be" } else { "is" };
         context.notice(&format!(
-            "{problem}: the fork is kept in {}, and its earlier Turns cannot be taken back",
+            "{problem}: the fork {verb} kept in {}, and its earlier Turns cannot be taken back",
             place.display()
         ));
     }

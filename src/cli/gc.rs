@@ -77,11 +77,12 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
         }
         plans.extend(own);
     }
-    let at_home = Plan {
+    let home_plan = || Plan {
         workspace: home.folder().to_owned(),
         waste: projection::home_waste(&home),
         ..Plan::default()
     };
+    let mut at_home = home_plan();
     let annexes = annexes(context, &context.user_settings()?);
     let nobodys = Plan {
         workspace: home.annexes(),
@@ -92,9 +93,12 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
     let mut done = Cleared::default();
     if args.apply {
         add(&mut done, collect(&annexes, &nobodys)?);
-        for plan in plans.iter().chain([&at_home]) {
+        for plan in &plans {
             add(&mut done, projection::clear(plan));
         }
+        // State may be empty now.
+        at_home = home_plan();
+        add(&mut done, projection::clear(&at_home));
         if !gone.is_empty()
             && let Err(error) = projection::forget_gone(&home)
         {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::chosen::Chosen;
 use super::exit::Exit;
+use super::resume::refuse_gone;
 use super::{Context, say};
 use crate::config::Config;
 use crate::config::models::Model;
@@ -53,6 +54,7 @@ pub struct InspectReplayArgs {
 
 pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
+    refuse_gone(&id, &root)?;
     let folder = root.workspace();
     let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;
     let holder = projection::holder_of(&root, &id);
@@ -105,7 +107,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
         }
         output["replay"] = taken_apart;
         let envelope = Envelope::success("inspect-replay", output, context.started.elapsed());
-        say(&envelope.of_session(&id, context.resume_command(&id, folder)).line());
+        say(&envelope.of_session(&id, context.resume_command_of(&id, &root)).line());
     } else {
         say(&clean(&told(&id, &preview, &anatomy, window, args.items)));
         for note in notes {

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::chosen::Chosen;
 use super::exit::Exit;
+use super::resume::refuse_read_only;
 use super::{Context, say};
 use crate::error::{Kind, Report};
 use crate::log;
@@ -20,17 +21,18 @@ pub struct RepairArgs {
 
 pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
+    refuse_read_only(&id, &root)?;
     let repaired = log::repair(&root, &id).map_err(|error| Report::from(&error))?;
-    let resume = context.resume_command(&repaired.session_id, root.workspace());
     if context.flags.json {
         let output = serde_json::to_value(&repaired)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
         let envelope = Envelope::success("repair", output, context.started.elapsed());
+        let resume = context.resume_command_of(&repaired.session_id, &root);
         say(&envelope.of_session(&repaired.session_id, resume).line());
         return Ok(Exit::Answered);
     }
     say(&clean(&format!(
-        "{} was copied to {}: {} Events kept, {} dropped, {} added\ncopy:   {}\nreport: {}\nresume: {}\n",
+        "{} was copied to {}: {} Events kept, {} dropped, {} added\ncopy:   {}\nreport: {}\n{}\n",
         repaired.original,
         repaired.session_id,
         repaired.events_kept,
@@ -38,7 +40,7 @@ pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
         repaired.events_added,
         repaired.path.display(),
         repaired.report_path.display(),
-        resume,
+        context.next_command(&repaired.session_id, &root),
     )));
     Ok(Exit::Answered)
 }

@@ -1,7 +1,5 @@
 //! `pixir resume`: another Turn in a Session that exists.
 
-use std::path::Path;
-
 use clap::Args;
 
 use super::drive::{Errand, drive};
@@ -42,10 +40,8 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
     if !root.has_log(&id) {
         return Err(unknown(&id));
     }
+    refuse_gone(&id, &root)?;
     let workspace = root.workspace().to_owned();
-    if !workspace.exists() {
-        return Err(gone(&id, &workspace));
-    }
     let gathered = stdin::gather(&args.words, &args.literal)?;
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;
@@ -93,16 +89,48 @@ impl Context {
         let root = self.state_of(&id)?;
         if root.has_log(&id) { Ok((id, root)) } else { Err(unknown(&id)) }
     }
+
+    /// What to type to go on with a Session of this state; `None` when its Workspace is gone.
+    pub fn resume_command_of(&self, id: &SessionId, root: &StateRoot) -> Option<String> {
+        let workspace = root.workspace();
+        workspace.is_dir().then(|| self.resume_command(id, workspace))
+    }
+
+    /// Says how to go on with a new Session of this state, or how to read it when its Workspace is gone.
+    pub fn next_command(&self, id: &SessionId, root: &StateRoot) -> String {
+        if let Some(command) = self.resume_command_of(id, root) {
+            return format!("resume: {command}");
+        }
+        let workspace = root.workspace().display();
+        self.notice(&format!(
+            "the Workspace is gone: move the folder back to {workspace} to go on"
+        ));
+        format!("read:   {} export {id}", self.program())
+    }
 }
 
-fn gone(id: &SessionId, workspace: &Path) -> Report {
+/// Refuses to work with the files of a Session whose Workspace was moved or removed.
+pub fn refuse_gone(id: &SessionId, root: &StateRoot) -> Result<(), Report> {
+    let workspace = root.workspace();
+    if workspace.is_dir() {
+        return Ok(());
+    }
     let message = format!("the Workspace of Session {id} is gone: {}", workspace.display());
-    Report::new(Kind::NotFound, message)
-        .with_details(serde_json::json!({ "session_id": id, "path": workspace.to_string_lossy() }))
-        .with_next_actions(vec![
-            "move the folder back, then run this again".into(),
-            format!("read the Session with `pixir export {id}`"),
-        ])
+    let details = serde_json::json!({ "session_id": id, "path": workspace.to_string_lossy() });
+    Err(Report::new(Kind::NotFound, message).with_details(details).with_next_actions(vec![
+        "move the folder back, then run this again".into(),
+        format!("read the Session with `pixir export {id}`"),
+    ]))
+}
+
+/// Refuses to change a Session whose state is only read, where a copy does not help.
+pub fn refuse_read_only(id: &SessionId, root: &StateRoot) -> Result<(), Report> {
+    let Some(problem) = root.problem() else { return Ok(()) };
+    let details = serde_json::json!({ "session_id": id, "path": problem.path().to_string_lossy() });
+    let action = format!("{}, then run this again", problem.next_action());
+    Err(Report::new(problem.kind(), format!("Session {id} can only be read: {problem}"))
+        .with_details(details)
+        .with_next_actions(vec![action]))
 }
 
 pub fn unknown(id: &SessionId) -> Report {

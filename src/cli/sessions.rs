@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::exit::Exit;
+use super::resume::refuse_read_only;
 use super::{Context, say};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::projection::{self, Standing, Summary};
 use crate::render::{Envelope, clean, one_line};
+use crate::state::{self, StateRoot};
 
 /// How many Sessions a person is shown unless they ask for more.
 const FIRST_SCREEN: usize = 50;
@@ -66,6 +68,7 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
         context.notice(&notice);
     }
     explain_read_only(&found, context);
+    explain_unreadable(&found, context);
     if context.flags.json {
         let output = serde_json::to_value(&found)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
@@ -86,10 +89,9 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
 
 fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
-    // Never looks elsewhere: what is deleted is what stands here, or where `--cwd` says.
-    let here = context.state_here()?;
-    let deleted =
-        projection::delete(here.root_of(&id), &id).map_err(|error| Report::from(&error))?;
+    let root = state_to_delete_from(&id, context)?;
+    refuse_read_only(&id, &root)?;
+    let deleted = projection::delete(&root, &id).map_err(|error| Report::from(&error))?;
     if context.flags.json {
         let paths: Vec<String> = deleted.iter().map(|path| path.display().to_string()).collect();
         let output = serde_json::json!({ "session_id": id, "deleted": paths });
@@ -99,6 +101,22 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     let lines = deleted.iter().map(|path: &PathBuf| format!("deleted {}\n", path.display()));
     say(&clean(&lines.collect::<String>()));
     Ok(Exit::Answered)
+}
+
+/// What is deleted is what stands here, or where `--cwd` says. No directory leads to a Workspace that is
+/// gone, so its Sessions go by their id.
+fn state_to_delete_from(id: &SessionId, context: &Context) -> Result<StateRoot, Report> {
+    let here = context.state_here().map(|here| here.root_of(id));
+    if here.as_ref().is_ok_and(|root| root.has_log(id)) {
+        return here;
+    }
+    let named = context.flags.cwd.as_ref().and_then(|cwd| std::path::absolute(cwd).ok());
+    let is_meant = |root: &StateRoot| {
+        let workspace = root.workspace();
+        !workspace.is_dir() && named.as_ref().is_none_or(|named| named == workspace)
+    };
+    let gone = state::home_roots(&context.home()?).into_iter().filter(is_meant);
+    gone.into_iter().find(|root| root.has_log(id)).map_or(here, Ok)
 }
 
 fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> String {
@@ -126,6 +144,16 @@ fn explain_read_only(found: &[Summary], context: &Context) {
         context.notice(&format!(
             "{reason}: Sessions there are [read-only]; go on with a copy: `pixir fork ID`"
         ));
+    }
+}
+
+/// Says why Sessions of this list cannot be read.
+fn explain_unreadable(found: &[Summary], context: &Context) {
+    for summary in found {
+        if let Standing::Unreadable { message } = &summary.standing {
+            let id = &summary.session_id;
+            context.notice(&format!("Session {id} cannot be read: {message}"));
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use super::arguments::{Parsed, parse};
-use super::door::quoted;
 use super::exit::{self, Exit};
 use super::*;
+use crate::paths::shell_word;
 
 fn parsed(line: &str) -> Parsed {
     let words = line.split(' ').filter(|word| !word.is_empty());
@@ -136,11 +136,11 @@ fn the_grammar_is_sound_and_every_command_and_flag_has_help() {
 
 #[test]
 fn quoting_survives_a_shell() {
-    assert_eq!(quoted("/tmp/plain-1.0"), "/tmp/plain-1.0");
-    assert_eq!(quoted("/tmp/a b"), "'/tmp/a b'");
-    assert_eq!(quoted("it's"), r"'it'\''s'");
-    assert_eq!(quoted("$(rm)"), "'$(rm)'");
-    assert_eq!(quoted(""), "''");
+    assert_eq!(shell_word("/tmp/plain-1.0"), "/tmp/plain-1.0");
+    assert_eq!(shell_word("/tmp/a b"), "'/tmp/a b'");
+    assert_eq!(shell_word("it's"), r"'it'\''s'");
+    assert_eq!(shell_word("$(rm)"), "'$(rm)'");
+    assert_eq!(shell_word(""), "''");
 }
 
 #[test]

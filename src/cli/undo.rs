@@ -9,7 +9,7 @@ use super::changes::annexes;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::keyboard::{forget_typed, read_line};
-use super::resume::{last, unknown};
+use super::resume::{last, refuse_gone, refuse_read_only, unknown};
 use super::{Context, say};
 use crate::annex::Annex;
 use crate::config::Config;
@@ -94,6 +94,10 @@ fn rewind(
     let root = context.state_of(&id)?;
     if !root.has_log(&id) {
         return Err(unknown(&id));
+    }
+    refuse_gone(&id, &root)?;
+    if !context.flags.dry_run {
+        refuse_read_only(&id, &root)?;
     }
     let config = context.settings(Some(root.workspace()))?.config;
     let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;

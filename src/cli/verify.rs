@@ -47,7 +47,7 @@ pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
     } else {
         let here = context.state_here()?;
         let listed = projection::list(&context.state_roots(false)?, usize::MAX).into_iter();
-        let placed = |id: SessionId| (id.clone(), here.root_of(&id).clone());
+        let placed = |id: SessionId| (id.clone(), here.root_of(&id));
         listed.map(|summary| placed(summary.session_id)).collect()
     };
     let checked = found

@@ -374,7 +374,7 @@ impl StateDir {
             modified: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
             device: stat.st_dev,
             inode: stat.st_ino,
-            is_own: stat.st_uid == rustix::process::geteuid().as_raw(),
+            is_own: is_own(&stat),
         }))
     }
 
@@ -417,8 +417,7 @@ impl StateDir {
     }
 
     fn check_owner(&self, name: &OsStr, stat: &Stat) -> Result<(), StateError> {
-        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
-        if is_own || self.access == Access::ReadOnly {
+        if is_own(stat) || self.access == Access::ReadOnly {
             return Ok(());
         }
         Err(self.unsafe_entry(name, UnsafeEntry::OtherOwner))
@@ -448,14 +447,21 @@ impl StateDir {
 
     /// The error of an open that the kernel refused: what stands there, where that is the reason.
     fn refused(&self, name: &OsStr, errno: Errno, expected: FileType) -> StateError {
-        if matches!(errno, Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO) {
-            let there = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
-            let kind = there.map(|stat| FileType::from_raw_mode(stat.st_mode));
-            if let Some(kind) = kind.ok().filter(|kind| *kind != expected) {
-                return self.unsafe_entry(name, UnsafeEntry::of(kind));
+        let there = || rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+        let found = match errno {
+            Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO => {
+                let kind = there().map(|stat| FileType::from_raw_mode(stat.st_mode));
+                kind.filter(|kind| *kind != expected).map(UnsafeEntry::of)
             }
-        }
-        StateError::io(self.path.join(name), errno)
+            Errno::ACCESS | Errno::PERM => {
+                there().filter(|stat| !is_own(stat)).map(|_| UnsafeEntry::OtherOwner)
+            }
+            _ => None,
+        };
+        found.map_or_else(
+            || StateError::io(self.path.join(name), errno),
+            |found| self.unsafe_entry(name, found),
+        )
     }
 
     fn unsafe_entry(&self, name: &OsStr, found: UnsafeEntry) -> StateError {
@@ -468,6 +474,10 @@ impl StateDir {
         let is_plain = !matches!(bytes, b"" | b"." | b"..") && !bytes.contains(&b'/');
         if is_plain { Ok(name) } else { Err(self.unsafe_entry(name, UnsafeEntry::Name)) }
     }
+}
+
+fn is_own(stat: &Stat) -> bool {
+    stat.st_uid == rustix::process::geteuid().as_raw()
 }
 
 impl AsFd for StateDir {

@@ -97,7 +97,7 @@ impl Harness {
     pub async fn branch(&self, workspace: &Path, parent: &SessionId) -> Result<SessionId, Report> {
         let workspace = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
         let parent = parent.clone();
-        let root = self.state(&workspace).root_of(&parent).clone();
+        let root = self.state(&workspace).root_of(&parent);
         check_place(&self.annexes, &root, &parent).map_err(|error| Report::from(&error))?;
         let to = root.for_fork(&self.config.home);
         let forking = move || fork(&root, &to, &parent, Cut::End, false, false);

@@ -59,7 +59,7 @@ impl Harness {
         mut history: History,
         supposed: Supposed<'_>,
     ) -> Result<Preview, HarnessError> {
-        let root = self.state(workspace.root()).root_of(id).clone();
+        let root = self.state(workspace.root()).root_of(id);
         let logs = root.workspace();
         let own = self.own_workspace(workspace.clone(), &root, id, &history);
         let (own, gone) = match own {

@@ -76,6 +76,9 @@ impl Log {
     /// Makes the Log of a new Session.
     pub fn create(root: impl Into<StateRoot>, id: &SessionId) -> Result<Self, LogError> {
         let root = &root.into();
+        if let Some(problem) = root.problem() {
+            return Err(LogError::ReadOnly { id: id.clone(), problem: problem.clone() });
+        }
         let sessions = root.create_sessions().map_err(LogError::writing)?;
         let file = sessions.create_new(log_name(id)).map_err(|error| match error.io_kind() {
             std::io::ErrorKind::AlreadyExists => LogError::AlreadyExists { id: id.clone() },

@@ -86,9 +86,9 @@ impl Envelope {
 
     /// Names the Session and how to go on with it.
     #[must_use]
-    pub fn of_session(mut self, id: &SessionId, resume_command: String) -> Self {
+    pub fn of_session(mut self, id: &SessionId, resume_command: impl Into<Option<String>>) -> Self {
         self.session_id = Some(id.clone());
-        self.resume_command = Some(resume_command);
+        self.resume_command = resume_command.into();
         self
     }
 

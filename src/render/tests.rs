@@ -369,7 +369,7 @@ fn an_envelope_has_every_field_and_no_session_before_there_is_one() {
     assert!(tally.hear(&live(Ephemeral::Status(Status::Done))));
     let id = SessionId::parse("20260101T000000-abcdef").unwrap();
     let envelope = Envelope::turn(&tally.ending(), Duration::from_millis(7))
-        .of_session(&id, "pixir resume 20260101T000000-abcdef".into());
+        .of_session(&id, "pixir resume 20260101T000000-abcdef".to_owned());
     insta::assert_snapshot!(envelope.line(), @r#"{"ok":true,"status":"completed","kind":"turn","session_id":"20260101T000000-abcdef","output":"42","usage":{"calls":0,"input_tokens":0,"cached_tokens":0,"output_tokens":0,"reasoning_tokens":0,"total_tokens":0},"duration_ms":7,"resume_command":"pixir resume 20260101T000000-abcdef","error":null}"#);
     let report = Report::new(Kind::NoPrompt, "there is no prompt");
     let envelope = Envelope::failure("turn", report, Duration::ZERO);

@@ -270,8 +270,8 @@ impl Sandbox {
         names: &Names,
     ) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
-        let named = self.named.iter().filter_map(|path| names.canonical(path));
-        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = named
+        let places = self.named.iter().filter_map(|path| names.canonical(path));
+        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = places
             .map(|path| whole_environment(path, names))
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .partition(is_folder);

@@ -1,6 +1,12 @@
 //! What other Sessions changed in the same files, and when, read from their Records.
+//!
+//! A Record may have been planted: in a Workspace inside this one by a command of this Session, in a folder
+//! around it by anything. So a Record speaks only for the Session and the Workspace in whose state it lies,
+//! what a command of this Workspace could have written proves nothing, and reading is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,7 +14,7 @@ use rustix::fs::FileType;
 
 use super::delta::ManifestDelta;
 use super::line::{Line, Seen};
-use super::record::{FOLDER, Record};
+use super::record::{FOLDER, Record, name};
 use super::{Hash, Manifest, RawPath, Store};
 use crate::files::StateEntry;
 use crate::id::SessionId;
@@ -16,15 +22,32 @@ use crate::state::{SessionFolder, StateRoot};
 
 /// How much older than the clock the time of a file may be.
 const TICK: Duration = Duration::from_secs(1);
+/// The largest Record of another Session that is read.
+const LARGEST_RECORD: u64 = 16 << 20;
+/// The longest line of it that is read; a longer one is passed over.
+const LONGEST_LINE: u64 = 4 << 20;
+/// How many bytes of their Records are read in all.
+const MOST_BYTES: u64 = 32 << 20;
+/// How many of their Records are read.
+const MOST_RECORDS: usize = 1_000;
 
 /// The changes of other Sessions that a Session must not take for its own.
 #[derive(Debug, Default)]
 pub struct OtherSessions {
     /// What their file tools wrote: only that is known to be theirs.
     claims: BTreeMap<PathBuf, Vec<Claim>>,
-    /// What changed while a command of theirs ran, and a command of this Session too: either may have
-    /// done it, or another program.
-    shared: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// What changed while a command of this Session ran, and may have been changed by one of theirs, by a
+    /// Session that proves nothing, or by another program.
+    shared: BTreeMap<PathBuf, BTreeSet<SessionId>>,
+    unread: Unread,
+}
+
+/// The Records that were not read, or not as a whole.
+#[derive(Debug, Default, Clone)]
+pub struct Unread {
+    pub count: usize,
+    /// One of them.
+    pub path: PathBuf,
 }
 
 /// A span of time, in nanoseconds since the epoch.
@@ -33,14 +56,25 @@ type Span = (u64, u64);
 /// A change by a Session, at some moment of a span.
 #[derive(Debug)]
 struct Claim {
-    session: String,
+    session: SessionId,
     span: Span,
 }
 
-/// The Session that is asked for: where it works, and when commands of it ran.
+/// The Session that is asked for: where it works, when commands of it ran, and what changed meanwhile.
 struct Own<'r> {
+    root: &'r StateRoot,
     workspace: &'r Path,
     commands: Vec<Span>,
+    paths: BTreeSet<PathBuf>,
+}
+
+/// A Record of another Session.
+struct OtherRecord {
+    folder: SessionFolder,
+    turn: u64,
+    bytes: u64,
+    written: Duration,
+    is_proof: bool,
 }
 
 impl OtherSessions {
@@ -56,20 +90,24 @@ impl OtherSessions {
             _ => None,
         });
         let Some(since) = since.min() else { return others };
-        let commands = records.iter().flat_map(command_spans).collect();
-        let own = Own { workspace: workspace.as_ref(), commands };
+        let own = Own {
+            root: session_folder.root(),
+            workspace: workspace.as_ref(),
+            commands: records.iter().flat_map(command_spans).collect(),
+            paths: changed_paths(records, &Store::beside(session_folder)),
+        };
+        if own.paths.is_empty() {
+            return others;
+        }
+        let mut found = Vec::new();
         for folder in roots.iter().flat_map(session_folders) {
-            if folder == *session_folder {
-                continue;
-            }
-            for turn in turns_since(&folder, since) {
-                let Ok(record) = Record::read(&folder, turn) else { continue };
-                // A fork has the same Records as its parent.
-                if record.began().is_some_and(|line| !began.contains(&line)) {
-                    others.add(&record, &Store::beside(&folder), &own);
-                }
+            if folder != *session_folder {
+                found.extend(records_since(&folder, since, own.is_proof(folder.root())));
             }
         }
+        // Those that prove something come first, and the newest of them.
+        found.sort_by_key(|record| std::cmp::Reverse((record.is_proof, record.written)));
+        others.read_all(found, &own, &began);
         others
     }
 
@@ -79,70 +117,186 @@ impl OtherSessions {
         claims.iter().find(|claim| overlap(claim.span, span)).map(|claim| claim.session.as_str())
     }
 
-    /// The Sessions that ran a command while a path changed and this Session ran one too.
+    /// The Sessions that may have changed a path while this Session ran a command.
     pub fn sharing(&self, path: &Path) -> impl Iterator<Item = &str> {
-        self.shared.get(path).into_iter().flatten().map(String::as_str)
+        self.shared.get(path).into_iter().flatten().map(SessionId::as_str)
     }
 
-    fn add(&mut self, record: &Record, store: &Store, own: &Own<'_>) {
-        let Some(Line::Began { session, workspace, .. }) = record.began() else { return };
-        let place = |path: &Path| in_workspace(path, workspace.as_ref(), own.workspace);
-        let mut open: BTreeMap<&Path, (u64, &[RawPath])> = BTreeMap::new();
-        let mut running: Option<u64> = None;
-        for (number, line) in record.lines.iter().enumerate() {
-            match line {
-                Line::Found { path, made, at, .. } => {
-                    open.insert(path.as_ref(), (*at, made));
-                }
-                Line::Left { path, at, .. } => {
-                    let (started, made) = open.remove(path.0.as_path()).unwrap_or((*at, &[]));
-                    self.add_write(&path.0, made, session, (started, *at), place);
-                }
-                Line::CommandSurvey { seen, is_running, started, ended } => {
-                    let span = running.map(|since| (since, *ended));
-                    if span.is_some_and(|span| own.commands.iter().any(|own| overlap(span, *own))) {
-                        let delta = match seen {
-                            Seen::Changed(delta) => Some(delta.clone()),
-                            Seen::All(_) => full_delta(record, number, seen, store),
-                        };
-                        self.add_delta(&delta.unwrap_or_default(), session, place);
-                    }
-                    running = is_running.then_some(*started);
-                }
-                _ => {}
+    /// The Records that were not read, because they are too large or too many.
+    pub fn unread(&self) -> Option<&Unread> {
+        Some(&self.unread).filter(|unread| unread.count > 0)
+    }
+
+    fn read_all(&mut self, records: Vec<OtherRecord>, own: &Own<'_>, began: &[&Line]) {
+        let mut left = MOST_BYTES;
+        for (number, record) in records.into_iter().enumerate() {
+            if number >= MOST_RECORDS || record.bytes > LARGEST_RECORD.min(left) {
+                self.note_unread(&record);
+                continue;
+            }
+            left -= record.bytes;
+            if !self.read_record(&record, own, began) {
+                self.note_unread(&record);
             }
         }
-        // The Turn was cut off, or runs: it may have written this at any moment since.
-        for (path, (started, made)) in open {
-            self.add_write(path, made, session, (started, u64::MAX), place);
+    }
+
+    fn note_unread(&mut self, record: &OtherRecord) {
+        self.unread.count += 1;
+        if self.unread.count == 1 {
+            self.unread.path = Record::path(&record.folder, record.turn);
         }
     }
 
-    fn add_write(
-        &mut self,
-        path: &Path,
-        made: &[RawPath],
-        session: &str,
-        span: Span,
-        place: impl Fn(&Path) -> Option<PathBuf>,
-    ) {
-        for path in made.iter().map(AsRef::as_ref).chain([path]).filter_map(place) {
-            let claim = Claim { session: session.to_owned(), span };
-            self.claims.entry(path).or_default().push(claim);
+    /// Says whether all of it was read.
+    fn read_record(&mut self, record: &OtherRecord, own: &Own<'_>, began: &[&Line]) -> bool {
+        let Some(mut lines) = Lines::open(record) else { return true };
+        let Some(first) = lines.next() else { return lines.is_whole };
+        let Line::Began { workspace, session, .. } = &first else { return true };
+        let id = record.folder.id();
+        let is_of_workspace = own.accepts(workspace.as_ref(), record.folder.root());
+        // A fork has the same Records as its parent.
+        if session != id.as_str() || !is_of_workspace || began.contains(&&first) {
+            return true;
+        }
+        let mut reader = RecordReader {
+            others: self,
+            own,
+            session: id,
+            workspace: workspace.as_ref(),
+            is_proof: record.is_proof,
+            open: BTreeMap::new(),
+            running: None,
+        };
+        for line in lines.by_ref() {
+            reader.read(line);
+        }
+        reader.finish();
+        lines.is_whole
+    }
+}
+
+impl Own<'_> {
+    /// Whether Records in a root are proof: no command of this Workspace can have written them. Its own
+    /// `.pixir` is kept from commands; that of a folder inside is not.
+    fn is_proof(&self, root: &StateRoot) -> bool {
+        root == self.root
+            || root.workspace() == self.workspace
+            || !root.folder().path().starts_with(self.workspace)
+    }
+
+    /// Whether a Record in a root may be of this Workspace: that of the root, or, for children with a
+    /// Workspace of their own and Workspaces that were moved, the one of this Session's Records.
+    fn accepts(&self, workspace: &Path, root: &StateRoot) -> bool {
+        workspace == root.workspace() || (root == self.root && workspace == self.workspace)
+    }
+}
+
+/// The lines of a Record, one at a time, up to the first that is none.
+struct Lines {
+    file: BufReader<std::io::Take<File>>,
+    /// Whether no line was too long.
+    is_whole: bool,
+}
+
+impl Lines {
+    fn open(record: &OtherRecord) -> Option<Self> {
+        let folder = record.folder.join(FOLDER).open().ok()??;
+        let file = folder.open_file(name(record.turn)).ok()??;
+        // It may have grown since.
+        Some(Self { file: BufReader::new(file.take(LARGEST_RECORD)), is_whole: true })
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Line;
+
+    fn next(&mut self) -> Option<Line> {
+        loop {
+            let mut text = Vec::new();
+            let read = (&mut self.file).take(LONGEST_LINE).read_until(b'\n', &mut text).ok()?;
+            if read as u64 == LONGEST_LINE && !text.ends_with(b"\n") {
+                self.is_whole = false;
+                self.file.skip_until(b'\n').ok()?;
+                continue;
+            }
+            return serde_json::from_slice(&text).ok();
+        }
+    }
+}
+
+/// Reads the Record of another Session line by line.
+struct RecordReader<'a> {
+    others: &'a mut OtherSessions,
+    own: &'a Own<'a>,
+    session: &'a SessionId,
+    workspace: &'a Path,
+    is_proof: bool,
+    /// The writes that have not ended: since when, and with which folders.
+    open: BTreeMap<PathBuf, (u64, Vec<RawPath>)>,
+    /// Since when a command runs.
+    running: Option<u64>,
+}
+
+impl RecordReader<'_> {
+    fn read(&mut self, line: Line) {
+        match line {
+            Line::Found { path, made, at, .. }
+                if made.iter().chain([&path]).any(|path| self.place(path).is_some()) =>
+            {
+                self.open.insert(path.0, (at, made));
+            }
+            Line::Left { path, at, .. } => {
+                let (started, made) = self.open.remove(&path.0).unwrap_or((at, Vec::new()));
+                self.add_write(&path, &made, (started, at));
+            }
+            Line::CommandSurvey { seen, is_running, started, ended } => {
+                let span = self.running.map(|since| (since, ended));
+                // A survey that kept everything names no changes.
+                if let (Some(span), Seen::Changed(delta)) = (span, &seen)
+                    && self.own.commands.iter().any(|own| overlap(span, *own))
+                {
+                    self.add_delta(delta);
+                }
+                self.running = is_running.then_some(started);
+            }
+            _ => {}
         }
     }
 
-    fn add_delta(
-        &mut self,
-        delta: &ManifestDelta,
-        session: &str,
-        place: impl Fn(&Path) -> Option<PathBuf>,
-    ) {
+    /// The Turn was cut off, or runs: it may have written this at any moment since.
+    fn finish(mut self) {
+        for (path, (started, made)) in std::mem::take(&mut self.open) {
+            self.add_write(&RawPath(path), &made, (started, u64::MAX));
+        }
+    }
+
+    /// A path as this Session names it, if it changed while a command of it ran.
+    fn place(&self, path: &RawPath) -> Option<PathBuf> {
+        let path = in_workspace(path.as_ref(), self.workspace, self.own.workspace)?;
+        self.own.paths.contains(&path).then_some(path)
+    }
+
+    fn add_write(&mut self, path: &RawPath, made: &[RawPath], span: Span) {
+        let is_shared = self.own.commands.iter().any(|own| overlap(span, *own));
+        for path in made.iter().chain([path]) {
+            let Some(path) = self.place(path) else { continue };
+            if self.is_proof {
+                let claim = Claim { session: self.session.clone(), span };
+                self.others.claims.entry(path).or_default().push(claim);
+            } else if is_shared {
+                self.others.shared.entry(path).or_default().insert(self.session.clone());
+            }
+        }
+    }
+
+    fn add_delta(&mut self, delta: &ManifestDelta) {
         let files = delta.files.iter().filter(|file| file.from != file.to);
         let files = files.map(|file| &file.path);
         let folders = delta.folders.iter().map(|folder| &folder.path);
-        for path in files.chain(folders).filter_map(|RawPath(path)| place(path)) {
-            self.shared.entry(path).or_default().insert(session.to_owned());
+        for path in files.chain(folders) {
+            let Some(path) = self.place(path) else { continue };
+            self.others.shared.entry(path).or_default().insert(self.session.clone());
         }
     }
 }
@@ -173,6 +327,26 @@ fn in_workspace(path: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
     from.join(path).strip_prefix(to).ok().map(Path::to_owned)
 }
 
+/// What changed while commands of these Turns ran, and what their file tools wrote: nothing else can be
+/// another Session's instead of theirs.
+fn changed_paths(records: &[Record], store: &Store) -> BTreeSet<PathBuf> {
+    let mut paths = BTreeSet::new();
+    for record in records {
+        paths.extend(record.touched());
+        for (number, line) in record.lines.iter().enumerate() {
+            let Line::CommandSurvey { seen, .. } = line else { continue };
+            let delta = match seen {
+                Seen::Changed(delta) => Some(delta.clone()),
+                Seen::All(_) => full_delta(record, number, seen, store),
+            };
+            let delta = delta.unwrap_or_default();
+            paths.extend(delta.files.into_iter().map(|file| file.path.0));
+            paths.extend(delta.folders.into_iter().map(|folder| folder.path.0));
+        }
+    }
+    paths
+}
+
 /// What a survey that kept everything saw change since the one before.
 fn full_delta(record: &Record, place: usize, seen: &Seen, store: &Store) -> Option<ManifestDelta> {
     let Seen::All(hash) = seen else { return None };
@@ -191,16 +365,23 @@ fn session_folders(root: &StateRoot) -> Vec<SessionFolder> {
     ids.filter_map(id_of).map(|id| root.session_folder(&id)).collect()
 }
 
-/// The Turns of a Session whose Records were written to since then.
-fn turns_since(folder: &SessionFolder, since: u64) -> Vec<u64> {
+/// The Records of a Session that were written to since then.
+fn records_since(folder: &SessionFolder, since: u64, is_proof: bool) -> Vec<OtherRecord> {
     let since = Duration::from_nanos(since).saturating_sub(TICK);
     let records = folder.join(FOLDER).open().ok().flatten();
     let entries = records.and_then(|records| records.entries().ok()).unwrap_or_default();
-    let turn_of = |entry: StateEntry| {
+    let record_of = |entry: StateEntry| {
         let turn = entry.name.to_str()?.strip_suffix(".ndjson")?.parse().ok()?;
         let (seconds, nanoseconds) = entry.modified;
         let written = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
-        (entry.kind == FileType::RegularFile && written >= since).then_some(turn)
+        let folder = folder.clone();
+        (entry.kind == FileType::RegularFile && written >= since).then_some(OtherRecord {
+            folder,
+            turn,
+            bytes: entry.bytes,
+            written,
+            is_proof,
+        })
     };
-    entries.into_iter().filter_map(turn_of).collect()
+    entries.into_iter().filter_map(record_of).collect()
 }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use claims::OtherSessions;
+pub use claims::{OtherSessions, Unread};
 pub use manifest::Manifest;
 pub use plan::{Change, Conflict, Direction, Plan, Reason};
 pub use record::{Record, last_manifest};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::line::{Line, Seen, When};
@@ -36,6 +36,11 @@ impl Record {
         Ok(Self { turn, lines: lines.collect() })
     }
 
+    /// Where the Record of a Turn is.
+    pub fn path(session_folder: &SessionFolder, turn: u64) -> PathBuf {
+        session_folder.join(FOLDER).path().join(name(turn))
+    }
+
     /// Why it does not tell what commands of the Turn changed, if it does not.
     pub fn gap(&self) -> Option<&str> {
         self.lines.iter().find_map(|line| match line {
@@ -56,6 +61,26 @@ impl Record {
             _ => None,
         });
         touched.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// A path that leads out of the Workspace, in a Record that something else has written.
+    pub fn outside(&self) -> Option<&Path> {
+        let is_outside =
+            |path: &&Path| !path.components().all(|part| matches!(part, Component::Normal(_)));
+        self.lines.iter().find_map(|line| match line {
+            Line::Found { path, made, .. } => {
+                made.iter().chain([path]).map(RawPath::as_ref).find(is_outside)
+            }
+            Line::Left { path, .. } | Line::Folder { path, .. } => {
+                Some(path.as_ref()).filter(is_outside)
+            }
+            Line::CommandSurvey { seen: Seen::Changed(delta), .. } => {
+                let folders = delta.folders.iter().map(|folder| folder.path.as_ref());
+                let files = delta.files.iter().map(|file| file.path.as_ref());
+                files.chain(folders).find(is_outside)
+            }
+            _ => None,
+        })
     }
 
     /// What the last survey before this line saw; `read` finds Manifests that are kept.

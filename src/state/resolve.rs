@@ -12,7 +12,7 @@ use crate::error::Kind;
 use crate::files::{StateDir, StateError, StateFolder, UnsafeEntry};
 use crate::git_index::{self, HASH_LENGTHS, IndexEntry};
 use crate::id::SessionId;
-use crate::paths::{Home, STATE_FOLDER};
+use crate::paths::{self, Home, STATE_FOLDER};
 use rustix::fs::FileType;
 
 /// The folders of `.pixir` that hold state. Settings, skills, roles and prompts are no state.
@@ -24,6 +24,7 @@ const LONGEST_PATH: u64 = 64 * 1024;
 /// Where the state of a Workspace lives.
 #[derive(Debug, Clone)]
 pub struct Resolved {
+    home: Home,
     /// Where new Sessions go.
     pub root: StateRoot,
     /// Where earlier Sessions are; only read when it is the folder in the Workspace.
@@ -66,16 +67,28 @@ impl StateProblem {
     }
 
     /// What to do to have state in the Workspace again.
-    pub fn next_action(&self) -> &'static str {
+    pub fn next_action(&self) -> String {
         match self {
-            Self::Unsafe { found: UnsafeEntry::Tracked, .. } => {
-                "take it out of the repository with `git rm -r --cached`"
+            Self::Unsafe { found: UnsafeEntry::Tracked, path } => {
+                let path = paths::shell_word(&tracked_folder(path).to_string_lossy());
+                format!("take it out of the repository with `git rm -r --cached {path}`")
             }
-            Self::Unsafe { found: UnsafeEntry::OtherOwner, .. } => "make it your own, or remove it",
-            Self::Unsafe { .. } => "look at it and remove it",
-            Self::Unwritable { .. } => "make it writable for you",
+            Self::Unsafe { found: UnsafeEntry::OtherOwner, .. } => {
+                "make it your own with `chown`, or remove it".to_owned()
+            }
+            Self::Unsafe { .. } => "look at it and remove it".to_owned(),
+            Self::Unwritable { .. } => "make it writable for you".to_owned(),
         }
     }
+}
+
+/// The folder of state that a tracked path lies in.
+fn tracked_folder(path: &Path) -> &Path {
+    let is_state = |folder: &&Path| {
+        let parent = folder.parent().and_then(Path::file_name);
+        parent.is_some_and(|name| name.eq_ignore_ascii_case(STATE_FOLDER))
+    };
+    path.ancestors().find(is_state).unwrap_or(path)
 }
 
 impl std::fmt::Display for StateProblem {
@@ -90,10 +103,18 @@ impl std::fmt::Display for StateProblem {
 }
 
 impl Resolved {
-    /// The root that holds the Log of a Session; the first one when none does.
-    pub fn root_of(&self, id: &SessionId) -> &StateRoot {
-        let earlier = self.earlier.as_ref().filter(|_| !self.root.has_log(id));
-        earlier.filter(|root| root.has_log(id)).unwrap_or(&self.root)
+    /// The root that holds the Log of a Session; the first one when none does. State in the Home goes by
+    /// the path of the Workspace: after a move it is found by a link that stands at the old path.
+    pub fn root_of(&self, id: &SessionId) -> StateRoot {
+        let mut own = [Some(&self.root), self.earlier.as_ref()].into_iter().flatten();
+        if let Some(root) = own.find(|root| root.has_log(id)) {
+            return root.clone();
+        }
+        let here = self.root.workspace();
+        let leads_here =
+            |root: &StateRoot| root.workspace().canonicalize().is_ok_and(|it| it == here);
+        let mut moved = home_roots(&self.home).into_iter().filter(|root| root.has_log(id));
+        moved.find(leads_here).unwrap_or_else(|| self.root.clone())
     }
 
     /// What the user should know about the place.
@@ -111,12 +132,12 @@ pub fn resolve(home: &Home, workspace: &Path) -> Resolved {
     match check(workspace) {
         Ok(()) => {
             let earlier = exists(&other).then_some(other);
-            Resolved { root: own, earlier, problem: None }
+            Resolved { home: home.clone(), root: own, earlier, problem: None }
         }
         Err(problem) => {
             let own = own.read_only(problem.clone());
             let earlier = exists(&own).then_some(own);
-            Resolved { root: other, earlier, problem: Some(problem) }
+            Resolved { home: home.clone(), root: other, earlier, problem: Some(problem) }
         }
     }
 }

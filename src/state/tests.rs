@@ -295,8 +295,8 @@ fn sessions_of_the_other_place_are_still_found() {
     let id = SessionId::mint();
     other.create_sessions().unwrap().create_new(log_name(&id)).unwrap();
     let resolved = resolve(&place.home, &place.work());
-    assert_eq!((&resolved.root, resolved.root_of(&id)), (&own, &other));
-    assert_eq!(resolved.root_of(&SessionId::parse("unknown").unwrap()), &own);
+    assert_eq!((&resolved.root, resolved.root_of(&id)), (&own, other.clone()));
+    assert_eq!(resolved.root_of(&SessionId::parse("unknown").unwrap()), own);
     assert_eq!(readable(&place.home, &place.work()), [other]);
 }
 

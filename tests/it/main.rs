@@ -74,6 +74,8 @@ mod permissions;
 mod plan;
 /// Texts for the model that a checkout brings as links, pipes and devices.
 mod planted_checkout;
+/// Records that claim the work of others.
+mod planted_claims;
 /// Files of the Home that are links, pipes, or belong to another user.
 mod planted_home;
 /// A checkout that brings Pixir's state.

@@ -59,7 +59,7 @@ fn log_folder(state: &Resolved) -> Vec<Check> {
     if let (Some(problem), Some(notice)) = (&state.problem, state.notice()) {
         let check = Check::new(ID, Health::Warning, notice);
         let check = check.with(json!({ "path": problem.path().to_string_lossy() }));
-        checks.push(check.kind(problem.kind()).next(problem.next_action()));
+        checks.push(check.kind(problem.kind()).next(&problem.next_action()));
     }
     match folder.open() {
         Ok(None) if checks.is_empty() => {

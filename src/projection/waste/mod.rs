@@ -24,7 +24,8 @@ use crate::files::StateFolder;
 use crate::id::SessionId;
 use crate::log::{Flaw, Locks, Log, LogError};
 use crate::paths::Home;
-use crate::state::StateRoot;
+use crate::projection::workspaces::is_gone;
+use crate::state::{self, StateRoot};
 use mention::{is_plain, mentioned};
 use nook::{Found, Nook, around};
 
@@ -155,7 +156,7 @@ pub fn leftovers(root: &StateRoot) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Drafts in the user's own folder.
+/// Drafts in the user's own folder, and state of Workspaces that are gone when no Session is left in it.
 pub fn home_waste(home: &Home) -> Vec<Waste> {
     let Some(folder) = Nook::open(&StateFolder::root(home.folder())) else { return Vec::new() };
     let is_draft = |found: &Found| {
@@ -170,7 +171,21 @@ pub fn home_waste(home: &Home) -> Vec<Waste> {
             && found.sort == FileType::RegularFile
     };
     let names = folder.names().into_iter().filter(is_draft).filter(is_settled);
-    names.map(|found| thing("leftover", &folder, &found, None)).collect()
+    let drafts = names.map(|found| thing("leftover", &folder, &found, None));
+    drafts.chain(empty_states(home)).collect()
+}
+
+fn empty_states(home: &Home) -> Vec<Waste> {
+    let place = StateFolder::root(home.folder()).join(Home::ANNEXES);
+    let Some(all) = Nook::open(&place) else { return Vec::new() };
+    let is_empty = |root: &StateRoot| {
+        let sessions = root.sessions().open().ok().flatten();
+        let names = sessions.and_then(|sessions| sessions.names().ok());
+        is_gone(root.workspace()) && names.is_some_and(|names| names.is_empty())
+    };
+    let empty = state::home_roots(home).into_iter().filter(is_empty);
+    let found = empty.filter_map(|root| all.look(root.folder().path().file_name()?.to_str()?));
+    found.map(|found| thing("leftover", &all, &found, None)).collect()
 }
 
 fn logs(sessions: &Nook, names: &[Found]) -> Vec<Session> {
