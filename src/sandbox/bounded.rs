@@ -85,6 +85,7 @@ mod tests {
             viewed: Vec::new(),
             sockets: Sockets::Covered,
             local_sockets: false,
+            git_settings: Vec::new(),
             processes: 1,
             file_bytes: 1,
             inodes: 0,

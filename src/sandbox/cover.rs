@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Gid, Mode, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid};
 
 /// A layer that covers names in a folder.
 #[derive(Debug)]
@@ -21,23 +21,30 @@ impl CoverLayer {
     /// Makes the layer for a folder at a place that is still empty. What lies behind a file or a link
     /// is left out.
     pub fn new(folder: &Path, place: &Path, hidden: &[PathBuf]) -> io::Result<Self> {
-        make_folder(folder, place)?;
+        let mut folders = vec![make_folder(folder, place)?];
         let mut layer = Self { hidden: Vec::new() };
         for path in hidden {
             let Ok(inside) = path.strip_prefix(folder) else { continue };
-            if make_way(folder, place, inside)? {
+            if make_way(folder, place, inside, &mut folders)? {
                 let mode = Mode::empty();
                 // An overlay takes a character device with this number for a missing file.
                 rustix::fs::mknodat(CWD, place.join(inside), FileType::CharacterDevice, mode, 0)?;
                 layer.hidden.push(path.clone());
             }
         }
+        // At the end, because what is made in a folder changes its times.
+        folders.iter().try_for_each(MadeFolder::copy_times)?;
         Ok(layer)
     }
 }
 
 /// Makes the folders above a name; false when there is something else on the way.
-fn make_way(folder: &Path, place: &Path, inside: &Path) -> io::Result<bool> {
+fn make_way(
+    folder: &Path,
+    place: &Path,
+    inside: &Path,
+    folders: &mut Vec<MadeFolder>,
+) -> io::Result<bool> {
     let mut above: Vec<&Path> = inside.ancestors().skip(1).collect();
     above.reverse();
     // The first one is the folder itself.
@@ -47,18 +54,36 @@ fn make_way(folder: &Path, place: &Path, inside: &Path) -> io::Result<bool> {
             return Ok(false);
         }
         if fs::symlink_metadata(place.join(way)).is_err() {
-            make_folder(&below, &place.join(way))?;
+            folders.push(make_folder(&below, &place.join(way))?);
         }
     }
     Ok(true)
 }
 
 /// Makes a folder that looks like another one: of two layers the upper one is what is seen.
-fn make_folder(like: &Path, place: &Path) -> io::Result<()> {
+fn make_folder(like: &Path, place: &Path) -> io::Result<MadeFolder> {
     let found = fs::symlink_metadata(like)?;
     rustix::fs::mkdir(place, Mode::RWXU)?;
     // In a user namespace only the user has a number; to others the folder is then the user's.
     let (user, group) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
     rustix::fs::chown(place, Some(user), Some(group)).ok();
-    Ok(rustix::fs::chmod(place, Mode::from_raw_mode(found.mode() & 0o7777))?)
+    rustix::fs::chmod(place, Mode::from_raw_mode(found.mode() & 0o7777))?;
+    let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+    let times = Timestamps {
+        last_access: time(found.atime(), found.atime_nsec()),
+        last_modification: time(found.mtime(), found.mtime_nsec()),
+    };
+    Ok(MadeFolder { place: place.to_owned(), times })
+}
+
+/// A folder of a layer, and the times of the one that it looks like.
+struct MadeFolder {
+    place: PathBuf,
+    times: Timestamps,
+}
+
+impl MadeFolder {
+    fn copy_times(&self) -> io::Result<()> {
+        Ok(rustix::fs::utimensat(CWD, &self.place, &self.times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
 }

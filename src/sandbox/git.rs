@@ -44,6 +44,29 @@ pub fn repository(workspace: &Path, home: Option<&Path>, roots: &[PathBuf]) -> R
     repository
 }
 
+/// The names of the files that git reads the user's and the system's settings from, whatever the repository.
+pub fn user_settings(home: Option<&Path>, config_home: Option<&Path>) -> Vec<PathBuf> {
+    let config_home = config_home.map(Path::to_owned).or_else(|| Some(home?.join(".config")));
+    let names = [
+        Some(PathBuf::from("/etc/gitconfig")),
+        config_home.map(|folder| folder.join("git/config")),
+        home.map(|home| home.join(".gitconfig")),
+    ];
+    names.into_iter().flatten().collect()
+}
+
+/// Looks at such settings. They, the files that they include and those that they are links to count like the
+/// settings of a repository where a command can write: in `roots`.
+pub fn settings_in(roots: &[PathBuf], names: &[PathBuf], home: Option<&Path>) -> Repository {
+    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
+    let mut found = Repository { settings: names.to_vec(), ..Repository::default() };
+    for name in names {
+        found.keep_name(&roots, name);
+    }
+    found.keep_included(&roots, home);
+    found
+}
+
 fn own_repository(workspace: &Path) -> Repository {
     let dot_git = workspace.join(".git");
     let mut repository = Repository::default();

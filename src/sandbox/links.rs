@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// How many links the kernel follows.
-const MOST_LINKS: usize = 40;
+pub const MOST_LINKS: usize = 40;
 
 /// How the kernel resolves a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -15,6 +15,7 @@ mod git;
 mod git_config;
 mod guard;
 mod hidden;
+mod hidden_watch;
 mod links;
 mod listing;
 mod loopback;
@@ -33,6 +34,7 @@ mod world;
 
 pub use confine::{Confined, Enforcement, confine};
 pub use guard::{Guard, expel, is_expelled};
+pub use hidden_watch::HiddenWatch;
 pub use nested::{Findings, NestedRepositories};
 pub use newborn::Top;
 pub use scratch::Scratch;

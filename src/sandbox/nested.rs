@@ -89,6 +89,7 @@ impl NestedRepositories {
         for repository in &sight.repositories {
             self.known.learn(repository);
         }
+        self.known.learn_settings(&spec.git_settings);
         if is_quiet {
             self.known.forget_others();
             self.pointers = sight.pointers;
@@ -118,13 +119,16 @@ impl NestedRepositories {
         let mut sight = self.sight(spec);
         let astray = self.follow_pointers(&mut sight, roots, spec);
         let mut findings = Findings::default();
+        let kept: &[PathBuf] = if uncovered { &[] } else { &spec.kept };
+        let (known, writable) = (&self.known, &spec.writable);
         for repository in &sight.repositories {
             let root = roots.iter().find(|root| repository.starts_with(root));
             let root = root.or(roots.first()).map_or(repository.as_path(), PathBuf::as_path);
-            let kept: &[PathBuf] = if uncovered { &[] } else { &spec.kept };
-            let writable = &spec.writable;
-            let tame = Tame { repository, root, known: &self.known, writable, kept };
-            findings.neutralised.extend(tame.mend());
+            findings.neutralised.extend(Tame { repository, root, known, writable, kept }.mend());
+        }
+        if let Some(root) = roots.first() {
+            let tame = Tame { repository: root, root, known, writable, kept };
+            findings.neutralised.extend(tame.mend_named(&spec.git_settings));
         }
         for path in astray {
             set_aside(&path, &mut findings.neutralised);

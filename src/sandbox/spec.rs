@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::hidden_watch::{EarlierEnds, HiddenWatch, hidden_places};
 use super::links::{Entry, Names};
 use super::{Profile, git, hidden, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
@@ -58,6 +59,9 @@ pub struct Spec {
     pub sockets: Sockets,
     /// Whether Unix sockets may be made where those of other programs are within reach.
     pub local_sockets: bool,
+    /// Names of git settings outside of repositories, if a command could change what they lead to. For
+    /// the look afterwards; the supervisor needs them not.
+    pub git_settings: Vec<PathBuf>,
     pub processes: u64,
     pub file_bytes: u64,
     /// A digest of the devices and inodes of what is writable, kept and hidden, and of the folders above:
@@ -75,6 +79,10 @@ pub struct Sandbox {
     /// What the environment of commands points at.
     named: Vec<PathBuf>,
     roots: Vec<PathBuf>,
+    /// Where links to hidden places led; hidden also when they lead elsewhere by now.
+    earlier_ends: EarlierEnds,
+    /// By which names git reads settings outside of repositories.
+    git_settings: Vec<PathBuf>,
     /// Configured roots that cannot be writable, and why.
     pub objections: Vec<String>,
 }
@@ -133,8 +141,11 @@ impl Sandbox {
                 None => roots.push(root),
             }
         }
+        let config_home = folder("XDG_CONFIG_HOME");
         Self {
             settings: config.sandbox.clone(),
+            earlier_ends: EarlierEnds::default(),
+            git_settings: git::user_settings(user_home.as_deref(), config_home.as_deref()),
             state,
             temp: folder("TMPDIR").unwrap_or_else(|| "/tmp".into()),
             named: named.filter(|path| path.is_absolute()).collect(),
@@ -190,6 +201,7 @@ impl Sandbox {
         let mut writable = Vec::new();
         let mut kept = Vec::new();
         let mut absent = Vec::new();
+        let mut git_settings = Vec::new();
         match wish.profile {
             Profile::Off => return None,
             Profile::ReadOnly => {}
@@ -213,11 +225,19 @@ impl Sandbox {
                     kept.extend(repository.kept);
                     absent.extend(repository.absent);
                 }
+                let home = self.user_home.as_deref();
+                let of_user = git::settings_in(&writable, &self.git_settings, home);
+                if !(of_user.kept.is_empty() && of_user.absent.is_empty()) {
+                    git_settings.clone_from(&self.git_settings);
+                }
+                add(&mut writable, of_user.writable);
+                add(&mut kept, of_user.kept);
+                add(&mut absent, of_user.absent);
             }
         }
         kept.retain(|path| names.exists(path));
-        let (mut shown, mut viewed) = self.seen(wish, network, names);
-        let mut hidden = self.hidden(wish, names);
+        let (mut shown, mut viewed) = self.seen(wish, network, &writable, names);
+        let mut hidden = self.hidden(wish, &writable, names);
         // Where names cannot be covered, only what is there can be. A command may make the others itself.
         let is_in_reach = |path: &PathBuf| writable.iter().any(|root| path.starts_with(root));
         hidden
@@ -245,6 +265,7 @@ impl Sandbox {
             local_sockets: wish.local_sockets
                 && wish.profile == Profile::Workspace
                 && self.may_declare_sockets(),
+            git_settings,
             processes: self.settings.processes,
             file_bytes: self.settings.file_bytes,
         })
@@ -267,14 +288,23 @@ impl Sandbox {
         &self,
         wish: &Wish<'_>,
         network: Network,
+        writable: &[PathBuf],
         names: &Names,
     ) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
-        let places = self.named.iter().filter_map(|path| names.canonical(path));
-        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = places
+        let ends = self.named.iter().filter_map(|path| names.canonical(path));
+        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
             .map(|path| whole_environment(path, names))
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .partition(is_folder);
+        // A link in such a folder is needed as well as what it leads to.
+        let links = self.named.iter().flat_map(|path| names.resolve(Path::new("/"), path).links);
+        let is_within =
+            |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
+        let is_missed = |link: &PathBuf| {
+            world::is_replaced(link) && !is_within(&viewed, link) && !is_within(writable, link)
+        };
+        shown.extend(links.filter(is_missed));
         if wish.profile == Profile::ReadOnly {
             shown.push(wish.workspace.to_owned());
         }
@@ -309,22 +339,36 @@ impl Sandbox {
         hidden
     }
 
-    fn hidden(&self, wish: &Wish<'_>, names: &Names) -> Vec<PathBuf> {
+    /// The names of what no command may read.
+    fn hidden_names(&self, workspace: &Path) -> Vec<PathBuf> {
         let home = self.user_home.as_deref();
         // The whole folder, where it is nothing but Pixir's: the tokens may come later.
-        let is_shared = self.state == paths::state(wish.workspace)
-            || wish.workspace.starts_with(&self.state)
+        let is_shared = self.state == paths::state(workspace)
+            || workspace.starts_with(&self.state)
             || home.is_some_and(|home| home.starts_with(&self.state));
-        let own = if is_shared { self.beside(wish.workspace) } else { vec![self.state.clone()] };
+        let own = if is_shared { self.beside(workspace) } else { vec![self.state.clone()] };
         let configured = self.settings.hide.iter().filter_map(|path| tilde(path, home));
-        let mut hidden: Vec<PathBuf> = hidden::by_default(home)
-            .into_iter()
-            .chain(own)
-            .chain(configured)
-            .flat_map(|path| hidden_places(&path, names))
-            // A Workspace inside such a folder was named by the user.
-            .filter(|path| !wish.workspace.starts_with(path))
-            .collect();
+        hidden::by_default(home).into_iter().chain(own).chain(configured).collect()
+    }
+
+    /// Watches, from outside its world, where the hidden names lead while a command runs.
+    pub fn hidden_watch(&self, workspace: &Path, spec: &Spec) -> HiddenWatch {
+        HiddenWatch::new(self.hidden_names(workspace), workspace, spec)
+    }
+
+    fn hidden(&self, wish: &Wish<'_>, writable: &[PathBuf], names: &Names) -> Vec<PathBuf> {
+        let own = self.hidden_names(wish.workspace);
+        // A link that a command can make leads where the command likes.
+        let is_in_reach = |link: &Path| {
+            link.starts_with(wish.workspace) || writable.iter().any(|root| link.starts_with(root))
+        };
+        // Pixir's own folder depends on the Workspace.
+        let of_user = own.iter().filter(|name| !name.starts_with(&self.state));
+        let earlier = self.earlier_ends.update(of_user, is_in_reach, names);
+        let places = own.iter().flat_map(|name| hidden_places(name, names));
+        // A Workspace inside such a folder was named by the user.
+        let is_meant = |path: &PathBuf| !wish.workspace.starts_with(path);
+        let mut hidden: Vec<PathBuf> = places.chain(earlier).filter(is_meant).collect();
         hidden.sort();
         // What lies in a hidden folder is hidden with it.
         hidden.dedup_by(|later, earlier| later.starts_with(earlier));
@@ -332,16 +376,13 @@ impl Sandbox {
     }
 }
 
-/// Where a name that is to be hidden leads. A link is hidden as well, because something else may take
-/// its place, and of what is not there the first folder that is missing.
-fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
-    let Some((parent, own)) = name.parent().zip(name.file_name()) else { return Vec::new() };
-    let itself = names.resolve(Path::new("/"), parent).end.join(own);
-    let end = names.resolve(Path::new("/"), name).end;
-    let missing = end.ancestors().take_while(|path| !names.exists(path)).last();
-    let missing = missing.map(Path::to_owned);
-    let link = matches!(names.entry(&itself), Entry::Link { .. }).then_some(itself);
-    link.into_iter().chain([missing.unwrap_or(end)]).collect()
+/// Adds what is not in a list yet.
+fn add(list: &mut Vec<PathBuf>, paths: Vec<PathBuf>) {
+    for path in paths {
+        if !list.contains(&path) {
+            list.push(path);
+        }
+    }
 }
 
 /// A digest of the devices and inodes of these paths and of every folder above them.
@@ -444,6 +485,7 @@ impl Spec {
             viewed: Vec::new(),
             sockets: Sockets::Covered,
             local_sockets: false,
+            git_settings: Vec::new(),
             processes: 0,
             file_bytes: 0,
             inodes: 0,

@@ -103,16 +103,28 @@ impl KnownFiles {
         for name in ["config", "config.worktree", "commondir"] {
             self.learn_name(repository, Path::new(name));
         }
+        self.learn_included(&settings_of(repository));
+        for path in hooks_of(repository) {
+            self.learn_file(&path);
+        }
+    }
+
+    /// Learns settings outside of repositories, and what they include.
+    pub fn learn_settings(&mut self, names: &[PathBuf]) {
+        for name in names {
+            self.learn_name(Path::new("/"), name);
+        }
+        self.learn_included(names);
+    }
+
+    fn learn_included(&mut self, settings: &[PathBuf]) {
         // Each round learns what the files of the one before include.
         let mut learned = usize::MAX;
         while learned != self.seen.len() {
             learned = self.seen.len();
-            for name in self.included_by(repository) {
+            for name in self.included_by(settings) {
                 self.learn_name(Path::new("/"), &name);
             }
-        }
-        for path in hooks_of(repository) {
-            self.learn_file(&path);
         }
     }
 
@@ -144,13 +156,12 @@ impl KnownFiles {
         self.ends.retain(|_, end| seen.contains(end));
     }
 
-    /// The names of files that the settings of a repository included when they were learned, also
-    /// through one another.
-    fn included_by(&self, repository: &Path) -> Vec<PathBuf> {
-        let mut waiting = vec![repository.join("config"), repository.join("config.worktree")];
+    /// The names of files that settings included when they were learned, also through one another.
+    fn included_by(&self, settings: &[PathBuf]) -> Vec<PathBuf> {
+        let mut waiting = settings.to_vec();
         let mut found = Vec::new();
         while let Some(config) = waiting.pop() {
-            let folder = config.parent().unwrap_or(repository);
+            let Some(folder) = config.parent() else { continue };
             for path in included(self.text_of(&config)) {
                 let path = included_name(folder, self.home.as_deref(), &path);
                 if !found.contains(&path) && found.len() < MOST_INCLUDED {
@@ -191,6 +202,11 @@ impl KnownFiles {
         let moved = || self.files.iter().find(is_moved).map(|(_, known)| known);
         self.files.get(path).or_else(moved)
     }
+}
+
+/// The settings of a repository.
+fn settings_of(repository: &Path) -> [PathBuf; 2] {
+    ["config", "config.worktree"].map(|name| repository.join(name))
 }
 
 fn is_settled(found: &Stat) -> bool {
@@ -242,12 +258,21 @@ impl Tame<'_> {
         for name in ["config", "config.worktree"] {
             self.mend_settings(self.repository, Path::new(name), &mut mended);
         }
-        for name in self.known.included_by(self.repository) {
+        for name in self.known.included_by(&settings_of(self.repository)) {
             self.mend_settings(Path::new("/"), &name, &mut mended);
         }
         self.mend_common(&mut mended);
         for path in hooks_of(self.repository) {
             self.mend_hook(&path, &mut mended);
+        }
+        mended
+    }
+
+    /// The same of settings outside of repositories, and of what they include.
+    pub fn mend_named(&self, names: &[PathBuf]) -> Vec<PathBuf> {
+        let mut mended = Vec::new();
+        for name in names.iter().chain(&self.known.included_by(names)) {
+            self.mend_settings(Path::new("/"), name, &mut mended);
         }
         mended
     }

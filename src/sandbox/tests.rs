@@ -321,3 +321,63 @@ fn scratch_is_private_and_goes_with_its_owner() {
     drop(scratch);
     assert!(!folder.exists());
 }
+
+#[test]
+fn the_users_own_git_settings_are_kept_where_commands_can_write() {
+    let place = Place::new();
+    let root = place.root.display();
+    place.write("work/team.cfg", "[include]\n\tpath = none/more.cfg\n");
+    place.write("work/dots/config", "");
+    place.write("home/.gitconfig", &format!("[include]\n\tpath = {root}/work/team.cfg\n"));
+    fs::create_dir_all(place.path("config")).unwrap();
+    symlink(place.path("work/dots"), place.path("config/git")).unwrap();
+    let environment = [
+        ("HOME".into(), place.path("home").into()),
+        ("XDG_CONFIG_HOME".into(), place.path("config").into()),
+    ];
+    let sandbox = Sandbox::new(&Config::new(Home::new(place.path("home/.pixir"))), &environment);
+    let spec = place.spec(&sandbox, Profile::Workspace, false).unwrap();
+    assert_eq!(spec.kept, [place.path("work/dots/config"), place.path("work/team.cfg")]);
+    assert!(spec.absent.contains(&place.path("work/none/more.cfg")), "{:?}", spec.absent);
+    assert!(spec.writable.contains(&place.path("work/dots")), "{:?}", spec.writable);
+    assert_eq!(spec.git_settings.len(), 3, "{:?}", spec.git_settings);
+    assert_eq!(spec.git_settings[0], Path::new("/etc/gitconfig"));
+    let other = place.spec(&place.sandbox(|_| {}), Profile::ReadOnly, false).unwrap();
+    assert_eq!((other.kept, other.git_settings), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn where_links_to_credentials_led_stays_hidden() {
+    let place = Place::new();
+    for version in ["1", "2"] {
+        place.write(&format!("home/data/{version}/netrc"), "");
+    }
+    symlink("1", place.path("home/data/now")).unwrap();
+    symlink("now/netrc", place.path("home/data/link")).unwrap();
+    symlink("data/link", place.path("home/.netrc")).unwrap();
+    let sandbox = place.sandbox(|_| {});
+    let spec = || place.spec(&sandbox, Profile::Workspace, false).unwrap();
+    let first = spec();
+    let watch = sandbox.hidden_watch(&place.path("work"), &first);
+    for name in ["home/.netrc", "home/data/link", "home/data/1/netrc"] {
+        assert!(first.hidden.contains(&place.path(name)), "{name}: {:?}", first.hidden);
+    }
+    assert!(!first.hidden.contains(&place.path("home/data/now")), "other things lie behind it");
+    assert_eq!(watch.revealed(), Vec::<PathBuf>::new());
+    fs::remove_file(place.path("home/data/now")).unwrap();
+    assert_eq!(watch.revealed(), Vec::<PathBuf>::new(), "it leads nowhere");
+    symlink("2", place.path("home/data/now")).unwrap();
+    assert_eq!(watch.revealed(), [place.path("home/data/2/netrc")]);
+    let second = spec();
+    for name in ["home/data/1/netrc", "home/data/2/netrc"] {
+        assert!(second.hidden.contains(&place.path(name)), "{name}: {:?}", second.hidden);
+    }
+    fs::remove_dir_all(place.path("home/data/1")).unwrap();
+    assert!(!spec().hidden.contains(&place.path("home/data/1/netrc")), "it is gone");
+    // A file that comes to be is hidden by its name.
+    place.write("home/.pgpass", "");
+    assert_eq!(
+        sandbox.hidden_watch(&place.path("work"), &second).revealed(),
+        Vec::<PathBuf>::new()
+    );
+}

@@ -247,8 +247,9 @@ impl Commands {
         if let Some(witness) = job.witness {
             witness.watches(supervisor.descriptor());
         }
-        let running = Running::new(supervisor, job, self.0.grace);
-        let (outcome, free) = running.watch(output).await?;
+        let hidden = job.spec.map(|spec| self.0.sandbox.hidden_watch(job.directory, spec));
+        let running = Running::new(supervisor, job, self.0.grace, hidden);
+        let (outcome, free) = Box::pin(running.watch(output)).await?;
         if let Some(supervisor) = free {
             self.keep(job.spec, supervisor);
         }

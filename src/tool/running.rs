@@ -19,12 +19,14 @@ use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
 use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED, UNCOVERED};
 use crate::disk;
-use crate::sandbox::{Level, LocalSockets};
+use crate::sandbox::{HiddenWatch, Level, LocalSockets};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
 /// How often the pipe is read once more at the end.
 const READS_OWED: usize = 16;
+/// How often it is looked where hidden names lead.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a killed supervisor may take before Pixir goes on without it.
 const GIVE_UP: Duration = Duration::from_secs(3);
 /// How long Pixir itself kills what a supervisor did not.
@@ -76,6 +78,9 @@ pub struct Running<'a> {
     until: Option<Instant>,
     open: Open,
     news: News,
+    /// What must stay hidden from the command, and when to look next.
+    hidden: Option<HiddenWatch>,
+    look: Option<Instant>,
     /// The supervisor, which is also the number of the session of its processes.
     pid: Option<Pid>,
     survivors: Vec<Leftover>,
@@ -114,12 +119,18 @@ enum Wake {
     Ended(io::Result<ExitStatus>),
     PhaseOver,
     Interrupted,
+    Look,
     Tell,
 }
 
 impl<'a> Running<'a> {
     /// Begins to watch a supervisor that has its order.
-    pub fn new(supervisor: Supervisor, job: &Job<'a>, grace: Duration) -> Self {
+    pub fn new(
+        supervisor: Supervisor,
+        job: &Job<'a>,
+        grace: Duration,
+        hidden: Option<HiddenWatch>,
+    ) -> Self {
         let began = Instant::now();
         Self {
             pid: supervisor.pid(),
@@ -133,6 +144,8 @@ impl<'a> Running<'a> {
             until: job.timeout.map(|timeout| began + timeout),
             open: Open { output: true, status: true, process: true },
             news: News::default(),
+            look: hidden.as_ref().map(|_| began + LOOK_INTERVAL),
+            hidden,
         }
     }
 
@@ -145,6 +158,7 @@ impl<'a> Running<'a> {
         while self.open.output || self.open.status || self.open.process {
             if self.news.is_free {
                 let is_drained = self.drain(&mut buffer, output).await;
+                self.note_revealed();
                 let outcome = self.news.outcome(self.began.elapsed())?;
                 let is_reusable = is_drained && outcome.stopped.is_none();
                 return Ok((outcome, is_reusable.then_some(self.supervisor)));
@@ -163,6 +177,12 @@ impl<'a> Running<'a> {
                     self.until = Some(Instant::now() + LAST_OUTPUT);
                 }
                 Wake::Tell => output.tell(),
+                Wake::Look => {
+                    self.look = Some(Instant::now() + LOOK_INTERVAL);
+                    if self.note_revealed() && self.phase != Phase::Killing {
+                        self.kill().await;
+                    }
+                }
                 Wake::Interrupted => self.stop(Stop::Interrupted).await,
                 Wake::PhaseOver => match self.phase {
                     Phase::Running => self.stop(Stop::TimedOut).await,
@@ -175,6 +195,7 @@ impl<'a> Running<'a> {
             self.give_up().await;
         }
         self.take_rest(&mut buffer, output).await;
+        self.note_revealed();
         let duration = self.began.elapsed();
         Ok((Outcome { survivors: self.survivors, ..self.news.outcome(duration)? }, None))
     }
@@ -186,6 +207,20 @@ impl<'a> Running<'a> {
         {
             stdin.let_go();
         }
+    }
+
+    /// Notes what is hidden from the command no longer, once; says whether there is something.
+    fn note_revealed(&mut self) -> bool {
+        let Some(hidden) = &self.hidden else { return false };
+        let revealed = hidden.revealed();
+        if revealed.is_empty() {
+            return false;
+        }
+        (self.hidden, self.look) = (None, None);
+        for path in revealed {
+            self.news.note_uncovered(path);
+        }
+        true
     }
 
     /// Somebody killed the supervisor; who has left its session by then is out of reach.
@@ -244,6 +279,7 @@ impl<'a> Running<'a> {
             status = process.wait(), if self.open.process => Wake::Ended(status),
             () = at(self.until) => Wake::PhaseOver,
             () = self.cancel.cancelled(), if self.phase == Phase::Running => Wake::Interrupted,
+            () = at(self.look) => Wake::Look,
             () = at(due) => Wake::Tell,
         }
     }
@@ -331,18 +367,23 @@ impl News {
             STALE => self.failure = Some(CommandError::Stale),
             BLIND => self.failure = Some(CommandError::Blind),
             FREE => self.is_free = true,
-            UNCOVERED => {
-                self.uncovered.push(rest.into());
-                // A command that has ended by then was not stopped.
-                if self.end.is_none() {
-                    self.stopped.get_or_insert(Stop::Uncovered);
-                }
-            }
+            UNCOVERED => self.note_uncovered(rest.into()),
             "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
             _ => {
                 // Anything else is a supervisor's last word about a bug of ours.
                 tracing::warn!(line, "a supervisor said something unexpected");
             }
+        }
+    }
+
+    /// Something that the command must not read or change is covered no longer.
+    fn note_uncovered(&mut self, path: PathBuf) {
+        if !self.uncovered.contains(&path) {
+            self.uncovered.push(path);
+        }
+        // A command that has ended by then was not stopped.
+        if self.end.is_none() {
+            self.stopped.get_or_insert(Stop::Uncovered);
         }
     }
 

@@ -26,3 +26,5 @@ mod reach;
 mod repositories;
 /// What a denial, a setting or a mode does, as the Log tells it.
 mod stories;
+/// What is tried with settings of git outside of repositories.
+mod user_attempts;

@@ -32,16 +32,27 @@ struct Place {
 
 impl Place {
     fn new(subreaper: bool) -> Self {
-        Self::made_in(tempfile::tempdir().unwrap(), subreaper, "work")
+        Self::made_in(tempfile::tempdir().unwrap(), subreaper, "work", "home")
     }
 
     /// Outside the temp folders, where a command sees the machine's own files.
     fn outside_temp(workspace: &str) -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        Self::made_in(folder, false, workspace)
+        Self::made_in(folder, false, workspace, "home")
     }
 
-    fn made_in(folder: tempfile::TempDir, subreaper: bool, workspace: &str) -> Self {
+    fn made_in(folder: tempfile::TempDir, subreaper: bool, workspace: &str, home: &str) -> Self {
+        let home = folder.path().canonicalize().unwrap().join(home);
+        Self::with_settings(folder, subreaper, workspace, &home, |_| {})
+    }
+
+    fn with_settings(
+        folder: tempfile::TempDir,
+        subreaper: bool,
+        workspace: &str,
+        home: &Path,
+        adjust: impl FnOnce(&mut pixir::Config),
+    ) -> Self {
         let root = folder.path().canonicalize().unwrap();
         for (name, text) in [
             ("home/.netrc", SECRET),
@@ -62,15 +73,19 @@ impl Place {
             folder: &root.join(workspace),
             environment: vec![
                 ("PATH".into(), std::env::var_os("PATH").unwrap()),
-                ("HOME".into(), root.join("home").into()),
+                ("HOME".into(), home.into()),
                 ("TMPDIR".into(), root.join("temp").into()),
             ],
             subreaper,
             drain: Duration::from_millis(20),
             grace: Duration::from_millis(50),
         };
-        let home = pixir::Home::new(root.join("home/.pixir"));
-        let bench = Workbench::adjusted(setup, |config| config.home = home).unwrap();
+        let state = pixir::Home::new(root.join("home/.pixir"));
+        let adjust = |config: &mut pixir::Config| {
+            config.home = state;
+            adjust(config);
+        };
+        let bench = Workbench::adjusted(setup, adjust).unwrap();
         Self { _folder: folder, root, bench }
     }
 
@@ -298,6 +313,54 @@ async fn files_replaced_between_commands(place: &Place) {
     place.replace("work/.git/config", "[core]\n");
 }
 
+/// A file of the Workspace that the user's own settings include, replaced in the middle of a command.
+async fn included_settings_replaced_in_the_middle(place: &Place) {
+    let include = format!("[include]\n\tpath = {}\n", place.path("work/team.cfg").display());
+    fs::write(place.path("home/.gitconfig"), include).unwrap();
+    fs::write(place.path("work/team.cfg"), "[user]\n").unwrap();
+    let evil = "while [ ! -e go ]; do printf '[core]\\n\\tfsmonitor = evil\\n' >> team.cfg; \
+        sleep 0.01; done 2> /dev/null";
+    let answer = place
+        .run_meanwhile(evil, || {
+            place.replace("work/team.cfg", "[user]\n\tname = Ada\n");
+            if place.bench_is_partial() {
+                fs::write(place.path("work/go"), "").unwrap();
+            }
+        })
+        .await;
+    assert!(!place.read("work/team.cfg").contains("evil"), "{}", answer.text);
+    if is_full(&answer) {
+        was_stopped(&answer, &place.path("work/team.cfg"));
+        assert!(place.read("work/team.cfg").contains("name = Ada"), "the user's stays");
+    }
+    fs::remove_file(place.path("work/go")).ok();
+    fs::remove_file(place.path("home/.gitconfig")).unwrap();
+}
+
+/// A link on the way to credentials that is pointed elsewhere, as programs do that rotate them.
+async fn link_on_the_way_pointed_elsewhere(place: &Place) {
+    for version in ["..v1", "..v2"] {
+        fs::create_dir_all(place.path("home/data").join(version)).unwrap();
+        fs::write(place.path("home/data").join(version).join("pass"), SECRET).unwrap();
+    }
+    symlink("..v1", place.path("home/data/..data")).unwrap();
+    symlink("data/..data/pass", place.path("home/.pgpass")).unwrap();
+    let point_elsewhere = |version: &str| {
+        symlink(version, place.path("home/data/..new")).unwrap();
+        fs::rename(place.path("home/data/..new"), place.path("home/data/..data")).unwrap();
+    };
+    let slow = "sleep 5; cat $HOME/data/..v2/pass $HOME/data/..data/pass";
+    let answer = place.run_meanwhile(slow, || point_elsewhere("..v2")).await;
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    was_stopped(&answer, &place.path("home/data/..v2/pass"));
+    let read = "cd $HOME; cat .pgpass data/..data/pass data/..v1/pass data/..v2/pass; echo went on";
+    let answer = place.run(read).await;
+    assert!(!answer.text.contains(SECRET), "what was hidden once: {}", answer.text);
+    assert!(answer.text.contains("went on"), "{}", answer.text);
+    fs::remove_file(place.path("home/.pgpass")).unwrap();
+    fs::remove_dir_all(place.path("home/data")).unwrap();
+}
+
 impl Place {
     fn bench_is_partial(&self) -> bool {
         self.path("partial").exists()
@@ -310,6 +373,8 @@ async fn everything(subreaper: bool) {
         fs::write(place.path("partial"), "").unwrap();
     }
     settings_replaced_in_the_middle(&place).await;
+    included_settings_replaced_in_the_middle(&place).await;
+    link_on_the_way_pointed_elsewhere(&place).await;
     credential_rotated_in_the_middle(&place).await;
     folder_made_again_in_the_middle(&place).await;
     hidden_by_name(&place).await;
@@ -375,6 +440,70 @@ async fn folders_that_are_replaced_outside_the_temp_folders_are_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_are_hidden_by_name_outside_the_temp_folders() {
     hidden_by_name(&Place::outside_temp("work")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_on_the_way_to_credentials_are_watched_outside_the_temp_folders() {
+    link_on_the_way_pointed_elsewhere(&Place::outside_temp("work")).await;
+}
+
+/// Where nothing can be written, the Workspace is seen as it is, and so is a home inside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_made_in_a_home_inside_a_read_only_workspace_stop_the_command() {
+    for subreaper in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().canonicalize().unwrap().join("work/home");
+        let place = Place::with_settings(folder, subreaper, "work", &home, |config| {
+            config.sandbox.level = pixir::SandboxLevel::ReadOnly;
+        });
+        fs::create_dir_all(place.path("work/home/.config")).unwrap();
+        let args = json!({"command": "echo rea''dy; sleep 20", "background": true});
+        let answer = place.bench.call("bash", args).await.unwrap();
+        let id = answer.details["background"].clone();
+        let args = json!({"id": id, "wait_ms": 30_000});
+        let mut text = answer.text;
+        while !text.contains("ready") {
+            text = place.bench.call("bash_output", json!({"id": id})).await.unwrap().text;
+        }
+        fs::create_dir(place.path("work/home/.config/gh")).unwrap();
+        let answer = place.bench.call("bash_output", args).await.unwrap();
+        assert!(answer.text.contains("stopped by the sandbox"), "{}", answer.text);
+        assert!(answer.text.contains(".config/gh"), "{}", answer.text);
+    }
+}
+
+/// A home that is named by a link in a temp folder, of which commands see another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
+    let links = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let home = links.path().canonicalize().unwrap().join("deep/home");
+    fs::create_dir(home.parent().unwrap()).unwrap();
+    symlink(folder.path().join("home"), &home).unwrap();
+    let place = Place::with_settings(folder, false, "work", &home, |_| {});
+    fs::write(place.path("home/plain"), "plain\n").unwrap();
+    let answer = place.run("cd && cat plain $HOME/plain && readlink $HOME; cat .netrc").await;
+    assert_eq!(answer.text.matches("plain\n").count(), 2, "{}", answer.text);
+    assert!(!answer.text.contains(SECRET), "{}", answer.text);
+    // It is the user's, and nothing that a command makes in its own temp folder takes its place.
+    place.run("rm -f $HOME; ln -sfn /etc $HOME").await;
+    assert!(place.run("cat $HOME/plain").await.ok);
+    assert!(home.is_symlink());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_with_hidden_names_keep_their_times_and_modes() {
+    for place in [Place::new(false), Place::outside_temp("work")] {
+        fs::create_dir_all(place.path("home/.config/gh")).unwrap();
+        let then = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        for name in ["home/.config", "home"] {
+            let folder = fs::File::open(place.path(name)).unwrap();
+            folder.set_permissions(fs::Permissions::from_mode(0o750)).unwrap();
+            folder.set_modified(then).unwrap();
+        }
+        let answer = place.run("stat -c '%Y %a' $HOME $HOME/.config").await;
+        assert_eq!(answer.text.matches("1500000000 750").count(), 2, "{}", answer.text);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::escape::{skip, tell};
 use super::nested_attempts::{Attempt, HOOKS, INCLUDED, LINKED, PLACES, SETTINGS, THEN};
+use super::user_attempts::OF_THE_USER;
 use crate::support::torture::{Size, seed};
 
 /// The variable that makes a test process a driver, and says how commands are held.
@@ -139,7 +140,7 @@ async fn escapes(attempt: &Attempt, profile: SandboxLevel, subreaper: bool) -> b
 }
 
 fn all_attempts() -> Vec<Attempt> {
-    [SETTINGS, HOOKS, PLACES, INCLUDED, LINKED].concat()
+    [SETTINGS, HOOKS, PLACES, INCLUDED, LINKED, OF_THE_USER].concat()
 }
 
 fn chosen(salt: u64) -> Vec<Attempt> {
@@ -218,6 +219,16 @@ fn git_starts_nothing_that_a_command_named_behind_a_link() {
 fn git_starts_nothing_behind_a_link_without_namespaces() {
     let escaped = judge_each(LINKED, SandboxLevel::Workspace, true, "own user, links");
     assert_eq!(escaped, Vec::<&str>::new());
+}
+
+/// All of those through settings outside of repositories.
+#[test]
+fn git_starts_nothing_that_a_command_named_for_the_users_own_settings() {
+    for subreaper in [false, true] {
+        let who = "own user, user's settings";
+        let escaped = judge_each(OF_THE_USER, SandboxLevel::Workspace, subreaper, who);
+        assert_eq!(escaped, Vec::<&str>::new(), "without namespaces: {subreaper}");
+    }
 }
 
 /// Not a test of its own: the process that the next test starts as another user.

@@ -1,0 +1,109 @@
+//! Where hidden names lead: when a Spec is made, and while a command runs.
+//!
+//! A cover hides a name, or a file. When a link on the way to a file is pointed elsewhere, as programs do
+//! that rotate credentials, the name leads to a file that nothing covers, and the file that was covered
+//! has no hidden name any more. A command's own world may go on showing the old link, so Pixir itself
+//! looks, from outside.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::hidden;
+use super::links::{Entry, MOST_LINKS, Names};
+use super::spec::Spec;
+
+/// The places to hide for a name: where it leads, and the links that are names of the same thing, because
+/// something else may take their place. Of what is not there it is the first folder that is missing.
+///
+/// A link in place of a folder on the way is left out: other things are reached through it.
+pub fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    let mut name = name.to_owned();
+    while places.len() < MOST_LINKS
+        && let Some((parent, own)) = name.parent().zip(name.file_name())
+    {
+        let parent = names.resolve(Path::new("/"), parent).end;
+        let itself = parent.join(own);
+        let Entry::Link { target, .. } = names.entry(&itself) else { break };
+        name = parent.join(target);
+        places.push(itself);
+    }
+    let end = names.resolve(Path::new("/"), &name).end;
+    let missing = end.ancestors().take_while(|path| !names.exists(path)).last();
+    let missing = missing.map(Path::to_owned);
+    places.push(missing.unwrap_or(end));
+    places
+}
+
+/// Where links to hidden places have led since Pixir was started, as long as it is there.
+#[derive(Debug, Clone, Default)]
+pub struct EarlierEnds(Arc<Mutex<BTreeSet<PathBuf>>>);
+
+impl EarlierEnds {
+    /// Adds where names lead through links, unless a command can change one of those; gives all.
+    pub fn update<'p>(
+        &self,
+        hidden: impl Iterator<Item = &'p PathBuf>,
+        is_in_reach: impl Fn(&Path) -> bool,
+        names: &Names,
+    ) -> Vec<PathBuf> {
+        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.retain(|end| names.exists(end));
+        for name in hidden {
+            let found = names.resolve(Path::new("/"), name);
+            let is_made_by_commands = found.links.iter().any(|link| is_in_reach(link));
+            if !found.links.is_empty() && !is_made_by_commands && names.exists(&found.end) {
+                ends.insert(found.end);
+            }
+        }
+        ends.iter().cloned().collect()
+    }
+}
+
+/// The hidden names of one command.
+#[derive(Debug)]
+pub struct HiddenWatch {
+    names: Vec<PathBuf>,
+    workspace: PathBuf,
+    /// What is hidden from the command.
+    hidden: Vec<PathBuf>,
+    /// What was not there when it began, in a folder that the command sees as it is.
+    missing: Vec<PathBuf>,
+    writable: Vec<PathBuf>,
+}
+
+impl HiddenWatch {
+    /// Begins with a command.
+    pub fn new(names: Vec<PathBuf>, workspace: &Path, spec: &Spec) -> Self {
+        let is_missing =
+            |path: &&PathBuf| is_in(&spec.shown, path) && path.symlink_metadata().is_err();
+        Self {
+            names,
+            workspace: workspace.to_owned(),
+            missing: spec.hidden.iter().filter(is_missing).cloned().collect(),
+            hidden: spec.hidden.clone(),
+            writable: spec.writable.clone(),
+        }
+    }
+
+    /// What the names lead to by now and the command can read.
+    pub fn revealed(&self) -> Vec<PathBuf> {
+        let now = Names::default();
+        let places = self.names.iter().flat_map(|name| hidden_places(name, &now));
+        let is_revealed = |path: &PathBuf| {
+            let is_hidden = is_in(&self.hidden, path) && !is_in(&self.missing, path);
+            // What commands can write they may have made themselves.
+            let is_exempt = is_in(&self.writable, path)
+                || self.workspace.starts_with(path)
+                || hidden::is_of_system(path);
+            !is_hidden && !is_exempt && now.exists(path)
+        };
+        let revealed: BTreeSet<PathBuf> = places.filter(is_revealed).collect();
+        revealed.into_iter().collect()
+    }
+}
+
+fn is_in(list: &[PathBuf], path: &Path) -> bool {
+    list.iter().any(|own| path.starts_with(own))
+}
