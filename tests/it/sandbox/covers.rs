@@ -495,14 +495,14 @@ async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
 async fn folders_with_hidden_names_keep_their_times_and_modes() {
     for place in [Place::new(false), Place::outside_temp("work")] {
         fs::create_dir_all(place.path("home/.config/gh")).unwrap();
-        let then = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        let then = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_007);
         for name in ["home/.config", "home"] {
             let folder = fs::File::open(place.path(name)).unwrap();
             folder.set_permissions(fs::Permissions::from_mode(0o750)).unwrap();
             folder.set_modified(then).unwrap();
         }
         let answer = place.run("stat -c '%Y %a' $HOME $HOME/.config").await;
-        assert_eq!(answer.text.matches("1500000000 750").count(), 2, "{}", answer.text);
+        assert_eq!(answer.text.matches("1500000007 750").count(), 2, "{}", answer.text);
     }
 }
 
