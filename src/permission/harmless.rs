@@ -79,7 +79,8 @@ pub fn only_looks(command: &str) -> bool {
     script.plain_commands().is_some_and(|commands| commands.iter().all(|words| looks(words)))
 }
 
-fn looks(words: &[Word]) -> bool {
+/// Whether one command does.
+pub fn looks(words: &[Word]) -> bool {
     let Some((program, arguments)) = words.split_first() else { return false };
     let stays = arguments.iter().all(stays_inside);
     let name = program.text.as_str();

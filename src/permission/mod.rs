@@ -9,6 +9,7 @@ mod options;
 mod prefix;
 mod script;
 mod shell;
+mod text_program;
 
 pub use approval::{Approval, Approvals, Scope, Subject, digest, sorted};
 pub use script::{Scripts, scripts};

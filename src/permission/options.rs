@@ -2,7 +2,8 @@
 //! that do not write elsewhere, start a program, or name settings that could.
 //!
 //! Who allows `git log …` for good means looking at the log, not `--output=FILE`. A program, a
-//! command or an option that is not listed here is asked about again.
+//! command or an option that is not listed here is asked about again. Compilers and archivers are
+//! left out: too many of their options name programs.
 
 /// What a prefix covers of some programs.
 struct Covered {
@@ -17,15 +18,16 @@ struct Covered {
 /// Options by name, parted by blanks. A letter with `=` takes a value.
 enum Options {
     All,
-    /// All but these, which do more. One that ends with a comma is the beginning of others.
-    AllBut(&'static str),
     /// These and no others, because those are not known to be harmless.
     Only(&'static str),
-    /// The same, with so many operands at most: a further one is a file that is written.
+    /// The same, with so many operands at most: a further one is a file that is written, or another
+    /// task.
     Operands(usize, &'static str),
+    /// The same, and every operand is another command of the row.
+    Tasks(&'static str),
 }
 
-use Options::{All, AllBut, Only, Operands};
+use Options::{All, Only, Operands, Tasks};
 
 const fn of(programs: &'static str, options: Options) -> Covered {
     Covered { programs, commands: "", options }
@@ -51,23 +53,23 @@ const COVERED: &[Covered] = &[
          truncate unxz unzip xz zstd",
         All,
     ),
-    of("date", AllBut("-s --set")),
-    of("fd fdfind", AllBut("-x -X --exec --exec-batch")),
-    of("file", AllBut("-C --compile")),
-    of("iconv shuf", AllBut("-o --output")),
-    of("patch", AllBut("-e --ed")),
-    of("rg", AllBut("--pre --pre-glob --hostname-bin -z --search-zip")),
-    of("sort", AllBut("-o --output -T --temporary-directory --compress-program")),
-    of("split", AllBut("--filter")),
-    of("tree", AllBut("-o --output -R")),
+    of("date", Only(DATE)),
+    of("fd fdfind", Only(FD)),
+    of("file", Only("-0 -L -N -b -h -i -k -n -r --brief --mime --mime-encoding --mime-type")),
+    of("iconv", Only("-c -f= -l -s -t= --from-code --list --silent --to-code")),
+    of("rg", Only(RG)),
+    of(
+        "shuf",
+        Only("-e -i= -n= -r -z --echo --head-count --input-range --repeat --zero-terminated"),
+    ),
+    of("sort", Only(SORT)),
+    of("split", Only(SPLIT)),
+    of("tree", Only(TREE)),
     of("uniq", Operands(1, UNIQ)),
     of("xxd", Operands(1, "-a -b -c= -d -e -g= -i -l= -n= -o= -p -r -s= -u")),
-    of("yq", AllBut("-i --inplace -s --split-exp")),
-    of("zip", AllBut("-TT --unzip-command --test-command")),
     of("curl", Only(CURL)),
     of("wget", Only(WGET)),
-    // Compilers, formatters and test runners.
-    of("cc clang clang++ g++ gcc", AllBut(COMPILER)),
+    // Formatters and test runners.
     of("ctest", Only(CTEST)),
     of("pytest py.test", Only(PYTEST)),
     of("clang-format gofmt goimports shfmt", Only("-d -e -i -l -n -s -w --dry-run --Werror")),
@@ -81,7 +83,7 @@ const COVERED: &[Covered] = &[
     with(
         "apt apt-get",
         "install, list, remove, search, show, update, upgrade",
-        AllBut("-o --option -c --config-file"),
+        Only("-q -s -y --assume-yes --dry-run --no-install-recommends --quiet --simulate --yes"),
     ),
     with("brew", "info, list, outdated, search, update, upgrade", Only(USUAL)),
     with("bundle", "check, install, list, outdated, show, update", Only(USUAL)),
@@ -105,11 +107,16 @@ const COVERED: &[Covered] = &[
     with("git", "bundle list-heads, bundle verify, stash list, worktree list", Only(GIT_LOG)),
     with("git", "remote", Operands(0, "-v --verbose")),
     with("git", "remote get-url, remote show", Only("-n --all --push")),
-    with("git", "archive, format-patch", AllBut("-o")),
-    with("git", "clone, fetch, ls-remote", AllBut("-c -u")),
-    with("git", "merge, pull", AllBut("-c -s -u --strategy")),
-    with("git", "cherry-pick, revert", AllBut("--strategy")),
-    with("git", "add, apply, checkout, commit, init, mv, push, reset, restore, rm, switch", All),
+    with("git", "archive", Only("-l -v --format --list --prefix --verbose")),
+    with("git", "format-patch", Only("-N -k -n -s --cover-letter --numbered --signoff --stdout")),
+    with("git", "clone, fetch, ls-remote, pull", Only(GIT_REMOTE)),
+    with("git", "push", Only(GIT_PUSH)),
+    with("git", "cherry-pick, merge, revert", Only(GIT_MERGE)),
+    with(
+        "git",
+        "add, apply, checkout, commit, init, mv, reset, restore, rm, switch",
+        Only(GIT_CHANGE),
+    ),
     with("go", "build, fix, fmt, get, install, list, test, version, vet", Only(GO)),
     with("go", "doc", Only("-all -c -cmd -short -src -u")),
     with("go", "env", Only("-json -changed")),
@@ -117,18 +124,19 @@ const COVERED: &[Covered] = &[
     with(
         "gradle",
         "assemble, build, check, classes, clean, dependencies, jar, projects, tasks, test",
-        Only(GRADLE),
+        Tasks(GRADLE),
     ),
     with("helm", "get, lint, list, search, show, status, template, version", Only(USUAL)),
     with("hg", "annotate, branches, diff, heads, log, status, summary, tags", Only(HG)),
     with("jj", "diff, log, show, st, status", Only(JJ)),
-    with("just rake", "*", Only("-n -q -v --dry-run --quiet --verbose")),
+    with("just rake", "*", Operands(0, "-n -q -v --dry-run --quiet --verbose")),
     with("mix", "compile, deps.get, format, test", Only(MIX)),
-    with("mvn", "clean, compile, install, package, test, validate, verify", Only(MVN)),
+    with("mvn", "clean, compile, install, package, test, validate, verify", Tasks(MVN)),
     with("npm pnpm yarn", NPM_COMMANDS, Only(NPM)),
     with("pip pip3", "check, freeze, install, list, show", Only(PIP)),
     with("poetry", "add, build, check, install, lock, remove, show, update", Only(POETRY)),
-    with("rails", "about, db:migrate, db:status, routes, stats, test", Only("-b -f -n= -s= -v")),
+    with("rails", "about, db:migrate, db:status, routes, stats", Operands(0, "-v")),
+    with("rails", "test", Only("-b -f -n= -s= -v")),
     with("rustup", "check, show, update", Only(USUAL)),
     with(
         "swift",
@@ -137,20 +145,16 @@ const COVERED: &[Covered] = &[
     ),
     with("terraform", "fmt, plan, show, validate, version", Only(TERRAFORM)),
     with("uv", "add, lock, remove, sync, tree, version", Only(UV)),
-    with("zig", "build, fmt, test", Only("--check --summary")),
+    with("zig", "build", Operands(0, "--summary")),
+    with("zig", "fmt, test", Only("--check")),
 ];
 
 /// Programs whose long options have one dash, so that letters are not put together.
-const LONG_WITH_ONE_DASH: &[&str] =
-    &["cc", "clang", "clang++", "g++", "gcc", "go", "terraform", "zip"];
+const LONG_WITH_ONE_DASH: &[&str] = &["dotnet", "go", "mvn", "terraform"];
 
-/// Programs for which `@` begins the name of a file.
-const FILES_BEHIND_AT: &[&str] = &["cc", "clang", "clang++", "curl", "g++", "gcc"];
-
-/// Options that no command of git is covered with.
-const GIT_NEVER: &str = "--config --config-env --exec --exec-path --export-marks --ext-diff \
-    --open-files-in-pager --output --output-directory --receive-pack --separate-git-dir --template \
-    --textconv --upload-pack";
+/// Programs for which a word with `@` does not name a file with further options or data.
+const WITHOUT_FILES_BEHIND_AT: &[&str] =
+    &["fd", "fdfind", "git", "jj", "npm", "pnpm", "rg", "yarn"];
 
 /// Commands of git that take the address of a repository.
 const GIT_WITH_ADDRESS: &[&str] =
@@ -164,8 +168,54 @@ const GIT_LOOKS: &str = "blame, cat-file, describe, diff, diff-files, diff-index
 const GIT_LIST: &str = "-a -l= -n= -r -v --all --color --column --contains --format --list --merged \
     --no-color --no-contains --no-merged --points-at --remotes --show-current --sort --verbose";
 
-const COMPILER: &str = "-B -Wa, -Wl, -Wp, -Xassembler -Xclang -Xlinker -Xpreprocessor --config --ld-path \
-    -fplugin -fuse-ld -iplugindir -load -mllvm -specs -wrapper";
+/// Without those that name a program on the other side, such as `-u` of `clone`.
+const GIT_REMOTE: &str = "-4 -6 -a -b= -f -j= -k -n -p -q -r -t -v --all --atomic --autostash --bare --branch --depth \
+    --dry-run --ff --ff-only --force --heads --jobs --mirror --no-checkout --no-ff --no-rebase \
+    --no-recurse-submodules --no-tags --origin --porcelain --progress --prune --quiet --rebase --refs \
+    --shallow-since --single-branch --squash --symref --tags --unshallow --verbose";
+
+const GIT_PUSH: &str = "-4 -6 -d -f -n -o= -q -u -v --all --atomic --delete --dry-run --follow-tags --force \
+    --force-with-lease --mirror --porcelain --progress --prune --quiet --set-upstream --tags --verbose";
+
+/// Without strategies, which are programs.
+const GIT_MERGE: &str = "-X= -e -m= -n -q -v -x --abort --allow-unrelated-histories --continue --edit --ff \
+    --ff-only --mainline --message --no-commit --no-edit --no-ff --quiet --quit --signoff --skip --squash \
+    --stat --strategy-option --verbose";
+
+const GIT_CHANGE: &str = "-3 -A -B= -C= -F= -N -R -S -W -a -b= -c= -d -f -k -m= -n -o -p= -q -r -s= -u -v --3way --all \
+    --allow-empty --amend --author --bare --branch --cached --check --create --date --detach --dry-run --file \
+    --fixup --force --force-create --hard --ignore-unmatch --ignore-whitespace --index --initial-branch \
+    --intent-to-add --keep --message --mixed --no-edit --no-track --numstat --only --orphan --ours --quiet \
+    --recount --reject --reset-author --reuse-message --reverse --signoff --soft --source --squash --staged \
+    --stat --summary --theirs --track --update --verbose --whitespace --worktree";
+
+const DATE: &str =
+    "-I= -R -d= -r= -u --date --iso-8601 --reference --rfc-3339 --rfc-email --universal --utc";
+
+const FD: &str = "-0 -1 -E= -F -H -I -L -S= -a -c= -d= -e= -g -i -j= -p -q -s -t= -u --absolute-path --and \
+    --case-sensitive --changed-before --changed-within --color --exclude --extension --fixed-strings --follow \
+    --full-path --glob --hidden --ignore-case --max-depth --max-results --min-depth --no-ignore --print0 \
+    --quiet --size --type --unrestricted";
+
+const RG: &str = "-. -0 -A= -B= -C= -E= -F -H -I -L -M= -N -P -S -T= -U -a -b -c -d= -e= -f= -g= -h -i -j= -l -m= -n \
+    -o -p -q -r= -s -t= -u -v -w -x --after-context --before-context --case-sensitive --color --colors \
+    --column --context --count --count-matches --crlf --debug --encoding --files --files-with-matches \
+    --files-without-match --fixed-strings --follow --glob --heading --hidden --iglob --ignore-case \
+    --invert-match --json --line-number --line-regexp --max-columns --max-count --max-depth --max-filesize \
+    --multiline --multiline-dotall --no-filename --no-heading --no-ignore --no-ignore-vcs --no-line-number \
+    --no-messages --null --only-matching --passthru --pcre2 --pretty --quiet --regexp --replace --smart-case \
+    --sort --sortr --stats --text --threads --trim --type --type-list --type-not --unrestricted --version \
+    --vimgrep --with-filename --word-regexp";
+
+const SORT: &str = "-C -M -R -S= -V -b -c -d -f -g -h -i -k= -m -n -r -s -t= -u -z --check --field-separator \
+    --general-numeric-sort --human-numeric-sort --ignore-case --key --merge --numeric-sort --parallel \
+    --random-sort --reverse --stable --unique --version-sort --zero-terminated";
+
+const SPLIT: &str = "-C= -a= -b= -d -e -l= -n= -x --additional-suffix --bytes --line-bytes --lines --number \
+    --numeric-suffixes --suffix-length --verbose";
+
+const TREE: &str = "-A -C -D -F -I= -L= -P= -S -a -d -f -g -h -i -l -n -p -q -r -s -t -u -x --dirsfirst --du \
+    --filelimit --gitignore --ignore-case --noreport --prune";
 
 const CTEST: &str = "-E= -L= -N -Q -R= -V -j= --output-on-failure --parallel --progress --rerun-failed \
     --stop-on-failure --timeout --verbose";
@@ -177,7 +227,7 @@ const PYTEST: &str = "-h -k= -l -m= -n= -q -r= -s -v -x --co --collect-only --co
     --show-capture --showlocals --stepwise --strict-markers --sw --tb --verbose --version";
 
 /// What linters, formatters and test runners share, without settings, plugins and reports.
-const RUNNER: &str = "-b -g= -h -i -j= -k= -l -m= -n= -q -s -t= -u -v -w -x --bail --check --ci --color \
+const RUNNER: &str = "-b -g= -h -i -j= -k= -l -m= -q -s -t= -u -v -w -x --bail --check --ci --color \
     --coverage --diff --exitFirst --ext --fail-fast --filter --fix --grep --help --list-different \
     --max-warnings --maxWorkers --no-color --noEmit --pretty --quiet --run --runInBand --silent \
     --strict --testNamePattern --update --verbose --version --watch --watchAll --write";
@@ -189,10 +239,10 @@ const CARGO: &str = "-A= -D= -F= -W= -e= -h -i= -j= -p= -q -r -v -vv --all --all
     --features --format-version --frozen --help --ignored --include-ignored --invert --jobs --keep-going \
     --lib --list --locked --message-format --no-capture --no-default-features --no-deps \
     --no-fail-fast --no-run --nocapture --offline --optional --package --precise --profile --quiet --release \
-    --show-output --skip --target --test --test-threads --tests --verbose --version --workspace";
+    --show-output --skip --test --test-threads --tests --verbose --version --workspace";
 
 const DOTNET: &str =
-    "-c= -f= -v= --configuration --filter --framework --no-build --no-restore --nologo --verbosity";
+    "-c -f -v --configuration --filter --framework --no-build --no-restore --nologo --verbosity";
 
 const GO: &str = "-a -bench -benchmem -benchtime -count -cover -covermode -coverpkg -cpu -deps -e -f -failfast \
     -fullpath -json -list -m -mod -n -p -parallel -race -run -short -shuffle -skip -t -tags -test \
@@ -284,7 +334,7 @@ const GIT_GREP: &str = "-A= -B= -C= -E -F -G -H -I -L -P -W -a -c -e= -h -i -l -
 
 /// How many words say what a command does, if all of its words are covered.
 pub fn covered_words(program: &str, words: &[String]) -> Option<usize> {
-    let mut length = None;
+    let mut length: Option<(usize, &str, &Options)> = None;
     for covered in COVERED {
         if !covered.programs.split(' ').any(|one| one == program) {
             continue;
@@ -292,13 +342,13 @@ pub fn covered_words(program: &str, words: &[String]) -> Option<usize> {
         let commands = covered.commands.split(',').map(str::trim);
         let Some(own) = commands.filter_map(|one| matched(one, words)).max() else { continue };
         // The row that says most about the command is the one that counts.
-        if length.is_none_or(|(known, _)| known < own) {
-            length = Some((own, &covered.options));
+        if length.is_none_or(|(known, ..)| known < own) {
+            length = Some((own, covered.commands, &covered.options));
         }
     }
-    let (length, options) = length?;
-    let is_allowed = are_covered(program, &words[length..], options)
-        && (program != "git" || is_harmless_for_git(words));
+    let (length, commands, options) = length?;
+    let is_allowed = are_covered(program, &words[length..], commands, options)
+        && (program != "git" || !names_program(words));
     is_allowed.then_some(length + 1)
 }
 
@@ -316,51 +366,36 @@ pub fn is_name(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_alphanumeric() || "._+-:".contains(c))
 }
 
-fn is_harmless_for_git(words: &[String]) -> bool {
+/// Whether an address for git names a program, such as `ext::sh -c …`.
+fn names_program(words: &[String]) -> bool {
     let takes_address = words.first().is_some_and(|word| GIT_WITH_ADDRESS.contains(&word.as_str()));
-    // An address such as `ext::sh -c …` names a program.
-    let names_program = takes_address && words.iter().any(|word| word.contains("::"));
-    !names_program && are_covered("git", words, &AllBut(GIT_NEVER))
+    takes_address && words.iter().any(|word| word.contains("::"))
 }
 
-fn are_covered(program: &str, words: &[String], options: &Options) -> bool {
+fn are_covered(program: &str, words: &[String], commands: &str, options: &Options) -> bool {
     let has_letters = !LONG_WITH_ONE_DASH.contains(&program);
-    let names_file = |word: &String| word.starts_with('@') || word.contains("=@");
-    if FILES_BEHIND_AT.contains(&program) && words.iter().any(names_file) {
-        return false;
-    }
-    let are_known = |options: &str| words.iter().all(|word| is_known(word, options, has_letters));
+    let are_known = |options: &str| {
+        // An option that is an operand elsewhere, and options for the test host.
+        let is_switch =
+            |word: &String| program == "dotnet" && (word.starts_with('/') || word == "--");
+        let names_file = |word: &String| word.starts_with('@') || word.contains("=@");
+        let takes_files = !WITHOUT_FILES_BEHIND_AT.contains(&program);
+        words.iter().all(|word| {
+            is_known(word, options, has_letters)
+                && !is_switch(word)
+                && !(takes_files && names_file(word))
+        })
+    };
+    let mut operands = words.iter().filter(|word| !word.starts_with('-') || *word == "-");
     match options {
         All => true,
-        AllBut(options) => !words
-            .iter()
-            .any(|word| options.split(' ').any(|one| is_option(word, one, has_letters))),
         Only(options) => are_known(options),
-        Operands(most, options) => {
-            let operands = words.iter().filter(|word| !word.starts_with('-') || *word == "-");
-            are_known(options) && operands.count() <= *most
+        Operands(most, options) => are_known(options) && operands.count() <= *most,
+        Tasks(options) => {
+            let is_task = |word: &String| commands.split(',').any(|one| one.trim() == word);
+            are_known(options) && operands.all(is_task)
         }
     }
-}
-
-/// Whether a word is that option: alone, with its value, cut short, or among other letters.
-fn is_option(word: &str, option: &str, has_letters: bool) -> bool {
-    if let Some(beginning) = option.strip_suffix(',') {
-        return word.starts_with(beginning);
-    }
-    let name = word.split('=').next().unwrap_or(word);
-    if !has_letters && name.trim_start_matches('-') == option.trim_start_matches('-') {
-        return name.starts_with('-');
-    }
-    if option.len() == 2 {
-        let is_among = || {
-            let letters = name.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
-            has_letters && letters.is_some_and(|letters| letters.contains(&option[1..]))
-        };
-        return name.starts_with(option) || is_among();
-    }
-    let is_beginning = name.starts_with("--") && name.len() > 2 && option.starts_with(name);
-    name == option || is_beginning
 }
 
 /// Whether a word is no option, or one of these.

@@ -1,8 +1,12 @@
 //! Scripts: files of the Workspace that a command runs, so that a grant covers what they say.
 //!
 //! `sh run.sh` says nothing about what happens; the file does. A lasting grant for such a command is
-//! bound to the content of the files that it names, and asked about again when one of them changed.
+//! bound to the content of the files that it runs, and asked about again when one of them changed.
 //! What those files use in turn is not followed.
+//!
+//! A command gets a lasting grant only if all of it is understood: a list of simple commands, each
+//! of a program that is known here or in the table of prefixes, with words that are known. A program
+//! or an option that is not listed can be allowed once only.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,59 +16,70 @@ use rustix::fs::FileType;
 use sha2::{Digest, Sha256};
 
 use super::approval::hex;
-use super::options;
-use super::shell::{Invocation, Script};
+use super::shell::{PlainCommand, PlainScript, Script, Word};
+use super::{harmless, options, text_program};
 use crate::workspace::{Workspace, WorkspaceError};
 
 /// The most of a file that is read.
 const LARGEST: u64 = 16 << 20;
 
-/// How many folders are tried for a relative name, how many words of a command are looked at, and
-/// how deep commands stand in the words of others.
-const MOST_FOLDERS: usize = 16;
+/// How many words of a command are looked at, and how deep commands stand in the words of others.
 const MOST_WORDS: usize = 512;
 const DEEPEST: usize = 4;
 
-/// Programs that run the file they are given, or what they read.
-const INTERPRETERS: &str = "csh elixir expect fish groovy ipython java julia lua nextflow node nodejs nodemon nu \
-    osascript perl php pwsh pypy python pythonw r racket rscript ruby runghc scala swift tclsh \
-    ts-node tsx";
-
 /// Interpreters of the language of commands.
-const SHELLS: &str = ". ash bash dash ksh sh source zsh";
+const SHELLS: &str = "ash bash dash ksh sh zsh";
 
-/// Programs that run a command which one of their words holds.
-const WITH_SHELL_TEXT: &str =
-    "entr env eval flock hyperfine nix-shell parallel script ssh su trap watch xargs";
-
-/// What a shell does itself, and programs that work on files and run none of them.
-const WORK_ON_FILES: &str = ": [ builtin cd dd exit export hash jobs kill local popd printf pushd read return set \
-    shift shopt tar tee test ulimit umask unset wait";
-
-/// Programs that run the file behind `-f`; the others are what they work on.
-const WITH_A_FILE: &str = "awk gawk mawk nawk sed";
-
-/// Programs that run what a file of a fixed name says.
-const BUILD_FILES: &[(&str, &[&str])] = &[
-    ("bun", &["package.json"]),
-    ("deno", &["deno.json", "deno.jsonc", "package.json"]),
-    ("gmake", &["GNUmakefile", "makefile", "Makefile"]),
-    ("gradle", &["build.gradle", "build.gradle.kts", "settings.gradle"]),
-    ("just", &["justfile", "Justfile", ".justfile"]),
-    ("make", &["GNUmakefile", "makefile", "Makefile"]),
-    ("mvn", &["pom.xml"]),
-    ("ninja", &["build.ninja"]),
-    ("npm", &["package.json"]),
-    ("pnpm", &["package.json"]),
-    ("rake", &["Rakefile", "rakefile", "Rakefile.rb"]),
-    ("task", &["Taskfile.yml", "Taskfile.yaml"]),
-    ("tox", &["tox.ini"]),
-    ("yarn", &["package.json"]),
+/// Other interpreters, which run the first file that they are given, and the letters of options
+/// that change nothing about it.
+const INTERPRETERS: &[(&str, &str)] = &[
+    ("bats", ""),
+    ("csh", ""),
+    ("elixir", ""),
+    ("fish", ""),
+    ("julia", ""),
+    ("lua", ""),
+    ("node", ""),
+    ("perl", "wWtT"),
+    ("php", ""),
+    ("pypy", "bBdEIOqsSuv"),
+    ("python", "bBdEIOqsSuv"),
+    ("Rscript", ""),
+    ("ruby", "w"),
+    ("tclsh", ""),
+    ("ts-node", ""),
+    ("tsx", ""),
 ];
 
-/// Options and commands behind which a folder stands in which the rest runs.
-const TO_FOLDER: &[&str] =
-    &["cd", "pushd", "-C", "--prefix", "--cwd", "--dir", "--directory", "--chdir"];
+/// Programs that run what a file of a fixed name says, and files that say how.
+const BUILD_FILES: &[(&str, &str, &str)] = &[
+    ("gmake", "GNUmakefile makefile Makefile", ""),
+    (
+        "gradle",
+        "build.gradle build.gradle.kts",
+        "gradle.properties settings.gradle settings.gradle.kts",
+    ),
+    ("just", "justfile Justfile .justfile", ""),
+    ("make", "GNUmakefile makefile Makefile", ""),
+    ("mvn", "pom.xml", ".mvn/extensions.xml .mvn/jvm.config .mvn/maven.config"),
+    ("npm", "package.json", ".npmrc"),
+    ("pnpm", "package.json", ".npmrc .pnpmfile.cjs pnpm-workspace.yaml"),
+    ("rake", "Rakefile rakefile Rakefile.rb rakefile.rb", ""),
+    ("yarn", "package.json", ".npmrc .yarnrc .yarnrc.yml"),
+];
+
+/// What a shell does itself without running or setting anything.
+const BUILTINS: &str = ": exit printf set test wait";
+
+/// Programs that write the files which they are given, beside those of the table of prefixes.
+const WRITERS: &str = "dd tee";
+
+/// Programs that change files and cannot put a text into one.
+const WITHOUT_TEXT: &str = "chmod kill mkdir rm rmdir sleep touch";
+
+/// Variables that name neither programs nor files.
+const VARIABLES: &str = "CI CLICOLOR COLUMNS DEBUG FORCE_COLOR GOARCH GOOS HOST LANG LC_ALL LINES NODE_ENV NO_COLOR PORT \
+    PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED RUST_BACKTRACE RUST_LOG RUST_TEST_THREADS TERM TZ VERBOSE";
 
 /// What a lasting grant for a command is bound to, besides its words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,13 +91,18 @@ pub enum Scripts {
 }
 
 /// The files of a Workspace that a command may run.
-///
-/// Programs that are known to work on their files, as in the table of prefixes, are bound to none.
-/// Every other one is bound to all files that its words name.
 pub fn scripts(command: &str, workspace: &Workspace) -> Scripts {
-    let folders = vec![PathBuf::new()];
-    let mut search = Search { workspace, folders, left: MOST_WORDS, found: BTreeMap::new() };
+    let mut search = Search {
+        workspace,
+        folder: Some(PathBuf::new()),
+        left: MOST_WORDS,
+        found: BTreeMap::new(),
+        writes: false,
+        is_nested: false,
+    };
     match search.shell_text(command, 0) {
+        // What a script says when it starts may be what another program has just written.
+        Ok(()) if search.writes && !search.found.is_empty() => Scripts::Unknown,
         Ok(()) => Scripts::Known(search.found),
         Err(Unbound) => Scripts::Unknown,
     }
@@ -93,27 +113,32 @@ struct Unbound;
 
 struct Search<'w> {
     workspace: &'w Workspace,
-    /// Where relative names may begin.
-    folders: Vec<PathBuf>,
+    /// Where relative names begin, if that is known.
+    folder: Option<PathBuf>,
     /// How many words may still be looked at.
     left: usize,
     found: BTreeMap<PathBuf, String>,
-}
-
-/// What a word names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Named {
-    File,
-    Nothing,
-    /// A pipe, a device, or a link that leaves the Workspace.
-    Other,
+    /// Whether a program may write a file that a script of the same command is read from.
+    writes: bool,
+    /// Whether a list of commands stands in the words of another.
+    is_nested: bool,
 }
 
 /// What a command reads.
-#[derive(Default)]
-struct Inputs {
-    files: Vec<Option<String>>,
-    texts: Vec<Option<String>>,
+#[derive(Clone, Copy)]
+enum Input<'c> {
+    File(&'c str),
+    /// Nothing, or what is typed later, which is asked about then.
+    Typed,
+    Unknown,
+}
+
+/// Where a command stands.
+#[derive(Clone, Copy)]
+struct Place<'c> {
+    input: Input<'c>,
+    is_last: bool,
+    depth: usize,
 }
 
 impl Search<'_> {
@@ -122,272 +147,347 @@ impl Search<'_> {
             return Ok(());
         }
         let script = Script::parse(text).filter(|_| depth < DEEPEST).ok_or(Unbound)?;
-        let invocations = script.invocations().ok_or(Unbound)?;
-        let mut inputs = Inputs::default();
-        for one in &invocations {
-            match one {
-                Invocation::InputFile(file) => inputs.files.push(file.clone()),
-                Invocation::InputText(text) => inputs.texts.push(text.clone()),
-                Invocation::Command { .. } | Invocation::Assignment { .. } => {}
+        let PlainScript { commands, inputs, outputs, has_or } =
+            script.plain_script().ok_or(Unbound)?;
+        self.is_nested |= depth > 0;
+        let input = match (commands.len(), inputs.as_slice()) {
+            (1, [only]) => Input::File(only),
+            (1, []) if depth == 0 => Input::Typed,
+            _ => Input::Unknown,
+        };
+        let mut is_leading = !has_or;
+        for (at, command) in commands.iter().enumerate() {
+            self.left = self.left.checked_sub(command.words.len()).ok_or(Unbound)?;
+            check_variables(&command.variables)?;
+            let is_cd = command.words.first().is_some_and(|program| program.text == "cd");
+            if is_cd {
+                let is_sure = is_leading && !command.is_in_pipeline;
+                self.folder = if is_sure { Some(self.entered(command)?) } else { None };
+                continue;
             }
+            is_leading = false;
+            let place = Place { input, is_last: at + 1 == commands.len(), depth };
+            self.command(command, place)?;
         }
-        for one in invocations {
-            match one {
-                Invocation::Command { words, is_fed_by_pipe } => {
-                    self.left = self.left.checked_sub(words.len()).ok_or(Unbound)?;
-                    let command = Command { words: &words, is_fed_by_pipe, inputs: &inputs, depth };
-                    self.command(&command)?;
-                }
-                Invocation::Assignment { name, value } => self.assignment(&name, value)?,
-                Invocation::InputFile(_) | Invocation::InputText(_) => {}
-            }
-        }
+        // The last command may write if it stands alone: whatever else runs was read by then.
+        let is_alone = !self.is_nested && commands.last().is_some_and(|last| !last.is_in_pipeline);
+        self.writes |= !outputs.iter().all(|before| is_alone && *before == commands.len());
         Ok(())
     }
 
-    /// A variable may name what another program loads.
-    fn assignment(&mut self, name: &str, value: Option<String>) -> Result<(), Unbound> {
-        if name == "PATH" || name.starts_with("LD_") {
+    /// The folder after a `cd` that is certain to happen.
+    fn entered(&self, command: &PlainCommand) -> Result<PathBuf, Unbound> {
+        match command.words.as_slice() {
+            [_, only] if !only.has_pattern && !only.text.starts_with('-') => {
+                self.folder_at(&only.text)
+            }
+            _ => Err(Unbound),
+        }
+    }
+
+    fn folder_at(&self, name: &str) -> Result<PathBuf, Unbound> {
+        let path = self.path(name)?;
+        let stat = self.workspace.metadata(&path).map_err(|_| Unbound)?;
+        let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if is_folder { Ok(path) } else { Err(Unbound) }
+    }
+
+    fn command(&mut self, command: &PlainCommand, place: Place<'_>) -> Result<(), Unbound> {
+        let words = &command.words;
+        let (program, rest) = words.split_first().ok_or(Unbound)?;
+        if program.has_pattern {
             return Err(Unbound);
         }
-        value.map_or(Ok(()), |value| self.note_all(&value))
-    }
-
-    fn command(&mut self, command: &Command<'_>) -> Result<(), Unbound> {
-        let Some((program, rest)) = command.words.split_first() else { return Ok(()) };
-        let program = program.as_deref().ok_or(Unbound)?;
-        self.enter_folders(command.words)?;
-        let is_path = program.contains('/') && !SYSTEM.iter().any(|own| program.starts_with(own));
-        if is_path && self.program_by_path(program)? {
+        // A pattern may become any option, which only some programs take without harm.
+        let shown = |word: &Word| {
+            if word.has_pattern { "--computed".to_owned() } else { word.text.clone() }
+        };
+        let rest_shown: Vec<String> = rest.iter().map(shown).collect();
+        let name = program.text.as_str();
+        let runs_package = BUILD_FILES.iter().any(|(own, ..)| *own == name);
+        if !runs_package && options::covered_words(name, &rest_shown).is_some() {
+            self.writes |= !(harmless::looks(words) || is_one_of(name, WITHOUT_TEXT));
             return Ok(());
         }
-        let name = program_name(program);
-        if is_one_of(&name, WORK_ON_FILES) || is_covered(&name, rest) {
-            return Ok(());
+        if rest.iter().any(|word| word.has_pattern) {
+            return Err(Unbound);
         }
-        for file in &command.inputs.files {
-            self.must_be_file(file.as_deref().ok_or(Unbound)?)?;
-        }
-        if is_one_of(&name, WITH_A_FILE) {
-            return self.file_options(rest);
-        }
-        if is_one_of(&name, WITH_SHELL_TEXT) {
-            for text in rest.iter().flatten().filter(|word| word.contains(char::is_whitespace)) {
-                self.shell_text(text, command.depth + 1)?;
-            }
-        }
-        // The program itself may be one that starts another.
-        for (at, word) in command.words.iter().enumerate() {
-            let name = word.as_deref().map(program_name).unwrap_or_default();
-            // Elsewhere they are a folder and a name.
-            let is_builtin = matches!(name.as_str(), "." | "source");
-            let is_shell = is_one_of(&name, SHELLS) && (at == 0 || !is_builtin);
-            if is_shell || is_one_of(&name, INTERPRETERS) {
-                return self.interpreted(&name, is_shell, &command.words[at + 1..], command);
-            }
-        }
-        self.build_files(command.words);
-        for word in rest {
-            self.note_all(word.as_deref().ok_or(Unbound)?)?;
-        }
-        Ok(())
+        self.known_words(name, &rest_shown, place)
     }
 
-    /// The folders that a command enters before it goes on.
-    fn enter_folders(&mut self, words: &[Option<String>]) -> Result<(), Unbound> {
-        let is_to_folder =
-            |word: &Option<String>| word.as_deref().is_some_and(|word| TO_FOLDER.contains(&word));
-        for two in words.windows(2).filter(|two| is_to_folder(&two[0])) {
-            let is_cd = matches!(two[0].as_deref(), Some("cd" | "pushd"));
-            let folder = two[1].as_deref().ok_or(Unbound)?;
-            let mut entered: Vec<PathBuf> =
-                self.folders.iter().map(|from| from.join(folder)).collect();
-            entered.retain(|folder| self.is_folder(folder));
-            // Beyond the Workspace, names mean other files.
-            if is_cd && entered.is_empty() {
-                return Err(Unbound);
-            }
-            self.folders.extend(entered);
-            self.folders.truncate(MOST_FOLDERS);
+    /// A command whose words are all known.
+    fn known_words(
+        &mut self,
+        program: &str,
+        words: &[String],
+        place: Place<'_>,
+    ) -> Result<(), Unbound> {
+        if is_one_of(program, BUILTINS) {
+            return check_builtin(program, words);
         }
-        Ok(())
+        if is_one_of(program, WRITERS) {
+            self.writes = true;
+            return Ok(());
+        }
+        match program {
+            "sed" => {
+                self.writes |= text_program::check_sed(words).ok_or(Unbound)?.writes;
+                return Ok(());
+            }
+            "awk" | "gawk" | "mawk" | "nawk" => {
+                return text_program::is_plain_awk(words).then_some(()).ok_or(Unbound);
+            }
+            "." | "source" => return self.sourced(words, place),
+            "go" => return self.go_run(words),
+            "uv" if matches!(words, [run, file, ..] if run == "run" && file.ends_with(".py")) => {
+                return self.run(&words[1]);
+            }
+            _ => {}
+        }
+        if let Some(inner) = started_by(program, words) {
+            return self.started(inner?, place);
+        }
+        if let Some((_, files, settings)) = BUILD_FILES.iter().find(|(own, ..)| *own == program) {
+            return self.built(program, words, files, settings);
+        }
+        let is_own = program.contains('/') && self.program_by_path(program)?;
+        let name = program.rsplit('/').next().unwrap_or(program);
+        if is_one_of(name, SHELLS) {
+            return self.shell(words, place);
+        }
+        let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+        match INTERPRETERS.iter().find(|(own, _)| *own == name) {
+            Some((name, letters)) => self.interpreted(name, letters, words, place),
+            None if is_own => Ok(()),
+            None => Err(Unbound),
+        }
+    }
+
+    /// A command that another one starts.
+    fn started(&mut self, words: &[String], place: Place<'_>) -> Result<(), Unbound> {
+        let (program, rest) = words.split_first().ok_or(Unbound)?;
+        let runs_package = BUILD_FILES.iter().any(|(own, ..)| own == program);
+        if !runs_package && options::covered_words(program, rest).is_some() {
+            self.writes = true;
+            return Ok(());
+        }
+        // What a shell does itself cannot be started.
+        if is_one_of(program, BUILTINS) || matches!(program.as_str(), "." | "source") {
+            return Err(Unbound);
+        }
+        self.known_words(program, rest, place)
     }
 
     /// Whether a program is a file of the Workspace; a link to one of the system is bound to where
     /// it leads, as those of a virtual environment.
     fn program_by_path(&mut self, program: &str) -> Result<bool, Unbound> {
-        match self.note(program) {
-            Named::File => return Ok(true),
-            Named::Nothing => return Err(Unbound),
-            Named::Other => {}
+        let is_plain = Path::new(program).components().all(|part| part != Component::ParentDir);
+        if !is_plain {
+            return Err(Unbound);
         }
-        for folder in &self.folders {
-            let path = folder.join(program);
-            let Ok(real) = self.workspace.root().join(&path).canonicalize() else { continue };
-            let real = real.to_string_lossy().into_owned();
-            if !SYSTEM.iter().any(|own| real.starts_with(own)) {
-                return Err(Unbound);
-            }
-            self.found.insert(path, real);
+        if SYSTEM.iter().any(|own| program.starts_with(own)) {
+            return Ok(false);
         }
+        if self.run(program).is_ok() {
+            return Ok(true);
+        }
+        let path = self.path(program)?;
+        let real = self.workspace.root().join(&path).canonicalize().map_err(|_| Unbound)?;
+        let real = real.to_string_lossy().into_owned();
+        if !SYSTEM.iter().any(|own| real.starts_with(own)) {
+            return Err(Unbound);
+        }
+        self.found.insert(path, real);
         Ok(false)
     }
 
-    /// The files of programs whose own language can run others, which stand behind `-f`.
-    fn file_options(&mut self, words: &[Option<String>]) -> Result<(), Unbound> {
-        let mut before = "";
-        for word in words {
-            let word = word.as_deref().ok_or(Unbound)?;
-            if word.starts_with('-') || before.starts_with('-') {
-                self.note_all(word)?;
-            }
-            before = word;
-        }
-        Ok(())
-    }
-
-    /// What a build tool runs stands in a file of a fixed name.
-    fn build_files(&mut self, words: &[Option<String>]) {
-        for word in words.iter().flatten() {
-            let name = program_name(word);
-            for (_, files) in BUILD_FILES.iter().filter(|(program, _)| *program == name) {
-                for file in *files {
-                    self.note(file);
-                }
-            }
+    /// `.` looks in `PATH` first unless the name has a slash, and changes the shell for all that
+    /// follows.
+    fn sourced(&mut self, words: &[String], place: Place<'_>) -> Result<(), Unbound> {
+        match words {
+            [file, ..] if place.is_last && place.depth == 0 && file.contains('/') => self.run(file),
+            _ => Err(Unbound),
         }
     }
 
-    /// The files that an interpreter is given: those of options, and the first that is none.
-    fn interpreted(
-        &mut self,
-        name: &str,
-        is_shell: bool,
-        words: &[Option<String>],
-        command: &Command<'_>,
-    ) -> Result<(), Unbound> {
-        let mut before = "";
-        let mut is_given = false;
-        for (at, word) in words.iter().enumerate() {
-            let word = word.as_deref().ok_or(Unbound)?;
-            if word == "-" || (is_shell && word == "-s") {
+    fn shell(&mut self, words: &[String], place: Place<'_>) -> Result<(), Unbound> {
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let Some(letters) = word.strip_prefix('-') else { return self.run(word) };
+            if letters == "s" {
                 break;
             }
-            if is_code_option(word, name, is_shell) {
-                let code = words.get(at + 1).map(|code| code.as_deref().ok_or(Unbound));
-                let code = code.transpose()?.unwrap_or_default();
-                return if is_shell { self.shell_text(code, command.depth + 1) } else { Ok(()) };
-            }
-            if before == "-m" {
-                let module = word.replace('.', "/");
-                for inside in [".py", "/__init__.py", "/__main__.py"] {
-                    self.note(&format!("{module}{inside}"));
-                }
-                return Ok(());
-            }
-            if word.starts_with('-') {
-                self.note_all(word)?;
-                before = word;
-                continue;
-            }
-            is_given = true;
-            if self.note_with_inside(word) {
-                if !before.starts_with('-') {
-                    return Ok(());
-                }
-            } else if !before.starts_with('-') {
+            let (letters, is_text) = match letters.strip_suffix('c') {
+                Some(before) => (before, true),
+                None => (letters, false),
+            };
+            if letters.chars().any(|letter| !"euxv".contains(letter)) || word == "-" {
                 return Err(Unbound);
             }
-            before = word;
+            if is_text {
+                let folder = self.folder.clone();
+                let text = words.next().ok_or(Unbound)?;
+                self.shell_text(text, place.depth + 1)?;
+                self.folder = folder;
+                return Ok(());
+            }
         }
-        // What is left is a value of an option, or nothing at all.
-        if is_given && self.found.is_empty() {
-            return Err(Unbound);
-        }
-        self.read_by_interpreter(is_shell, is_given, words.is_empty(), command)
+        self.read(place.input)
     }
 
     /// An interpreter without a file runs what it reads.
-    fn read_by_interpreter(
+    fn read(&mut self, input: Input<'_>) -> Result<(), Unbound> {
+        match input {
+            Input::File(name) => self.run(name),
+            Input::Typed => Ok(()),
+            Input::Unknown => Err(Unbound),
+        }
+    }
+
+    fn interpreted(
         &mut self,
-        is_shell: bool,
-        is_given: bool,
-        is_bare: bool,
-        command: &Command<'_>,
+        name: &str,
+        letters: &str,
+        words: &[String],
+        place: Place<'_>,
     ) -> Result<(), Unbound> {
-        let is_first = command.words.len() == 1;
-        if !is_given && (command.is_fed_by_pipe || (is_bare && !is_first)) {
-            return Err(Unbound);
-        }
-        for text in &command.inputs.texts {
-            let text = text.as_deref().ok_or(Unbound)?;
-            if is_shell {
-                self.shell_text(text, command.depth + 1)?;
+        let is_python = matches!(name, "pypy" | "python");
+        for (at, word) in words.iter().enumerate() {
+            let Some(own) = word.strip_prefix('-') else {
+                let inside = format!("{word}/__main__.py");
+                return match self.run(word) {
+                    Err(Unbound) if is_python => self.run(&inside),
+                    done => done,
+                };
+            };
+            if let Some(module) = own.strip_prefix('m').filter(|_| is_python) {
+                let rest = &words[at + 1..];
+                if !module.is_empty() {
+                    return self.module(module, rest);
+                }
+                let (module, rest) = rest.split_first().ok_or(Unbound)?;
+                return self.module(module, rest);
             }
-        }
-        Ok(())
-    }
-
-    /// Notes a file, or the one that runs when a folder is given.
-    fn note_with_inside(&mut self, word: &str) -> bool {
-        let inside = ["__main__.py", "index.js", "package.json"];
-        let names = inside.map(|inside| format!("{word}/{inside}"));
-        let is_inside =
-            names.iter().fold(false, |is_found, name| is_found | (self.note(name) == Named::File));
-        self.note(word) == Named::File || is_inside
-    }
-
-    fn must_be_file(&mut self, name: &str) -> Result<(), Unbound> {
-        if name == "/dev/null" || self.note(name) == Named::File { Ok(()) } else { Err(Unbound) }
-    }
-
-    /// Notes every file that a word names: as a whole, behind `=`, behind the letter of an option,
-    /// or among other words in it.
-    fn note_all(&mut self, word: &str) -> Result<(), Unbound> {
-        let value = word.split_once('=').map(|(_, value)| value);
-        let glued = word.strip_prefix('-').and_then(|rest| rest.get(1..));
-        let is_parting = |c: char| c.is_whitespace() || "'\"\\=$,:;|&@".contains(c);
-        let parts = word.split(is_parting);
-        for name in [Some(word), value, glued].into_iter().flatten().chain(parts) {
-            if self.note(name) == Named::Other {
+            if own.is_empty() || own.chars().any(|letter| !letters.contains(letter)) {
                 return Err(Unbound);
             }
         }
+        self.read(place.input)
+    }
+
+    /// A module of the Workspace, or one that is a known program.
+    fn module(&mut self, module: &str, words: &[String]) -> Result<(), Unbound> {
+        if !module.chars().all(|c| c.is_ascii_alphanumeric() || "._".contains(c)) {
+            return Err(Unbound);
+        }
+        let path = module.replace('.', "/");
+        let mut is_found = false;
+        for inside in [".py", "/__init__.py", "/__main__.py"] {
+            is_found |= self.run(&format!("{path}{inside}")).is_ok();
+        }
+        if is_found {
+            // Every package around it runs first.
+            for (end, _) in path.match_indices('/') {
+                self.note(&format!("{}/__init__.py", &path[..end]))?;
+            }
+            return Ok(());
+        }
+        self.writes = true;
+        options::covered_words(module, words).map(|_| ()).ok_or(Unbound)
+    }
+
+    /// `go run` with the files of a program.
+    fn go_run(&mut self, words: &[String]) -> Result<(), Unbound> {
+        let [run, files @ ..] = words else { return Err(Unbound) };
+        let files: Vec<&String> = files.iter().take_while(|word| word.ends_with(".go")).collect();
+        if run != "run" || files.is_empty() {
+            return Err(Unbound);
+        }
+        files.into_iter().try_for_each(|file| self.run(file))
+    }
+
+    /// What a build tool runs stands in a file of a fixed name.
+    fn built(
+        &mut self,
+        program: &str,
+        words: &[String],
+        files: &str,
+        settings: &str,
+    ) -> Result<(), Unbound> {
+        let folder = self.folder.clone();
+        if matches!(program, "make" | "gmake") {
+            self.make_words(words)?;
+        } else {
+            let is_elsewhere = |word: &String| {
+                let is_letter =
+                    !word.starts_with("--") && word.starts_with('-') && word.contains('w');
+                is_letter || word.starts_with("--workspace") || word.starts_with("--filter")
+            };
+            let is_known = options::covered_words(program, words).is_some();
+            if !is_known || words.iter().any(is_elsewhere) {
+                return Err(Unbound);
+            }
+        }
+        let mut is_found = false;
+        for file in files.split_ascii_whitespace() {
+            is_found |= self.note(file)?;
+        }
+        for file in settings.split_ascii_whitespace() {
+            self.note(file)?;
+        }
+        self.folder = folder;
+        if is_found { Ok(()) } else { Err(Unbound) }
+    }
+
+    /// The options of `make`: its folder, its file, and how it works.
+    fn make_words(&mut self, words: &[String]) -> Result<(), Unbound> {
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let is_jobs = word.strip_prefix("-j").is_some_and(|count| is_number(count));
+            match word.as_str() {
+                "-C" => self.folder = Some(self.folder_at(words.next().ok_or(Unbound)?)?),
+                "-f" => self.run(words.next().ok_or(Unbound)?)?,
+                "-B" | "-k" | "-n" | "-s" | "--no-print-directory" => {}
+                _ if is_jobs => {}
+                target if options::is_name(target) => {}
+                _ => return Err(Unbound),
+            }
+        }
         Ok(())
     }
 
-    /// Notes a file of the Workspace, if the name is one.
-    fn note(&mut self, name: &str) -> Named {
-        let mut named = Named::Nothing;
-        if name.is_empty() {
-            return named;
-        }
-        for folder in &self.folders {
-            let path = folder.join(name);
-            match digest(&path, self.workspace) {
-                Ok(digest) => {
-                    self.found.insert(path, digest);
-                    named = Named::File;
-                }
-                Err(Named::Other) if named == Named::Nothing => named = Named::Other,
-                Err(_) => {}
-            }
-        }
-        named
+    /// Binds the grant to a file that runs.
+    fn run(&mut self, name: &str) -> Result<(), Unbound> {
+        if self.note(name)? { Ok(()) } else { Err(Unbound) }
     }
 
-    fn is_folder(&self, path: &Path) -> bool {
-        let stat = self.workspace.metadata(path);
-        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    /// Binds the grant to a file if there is one. What is no regular file of the Workspace is not
+    /// known beforehand.
+    fn note(&mut self, name: &str) -> Result<bool, Unbound> {
+        let path = self.path(name)?;
+        match self.workspace.metadata(&path) {
+            Err(WorkspaceError::Missing { .. }) => return Ok(false),
+            Err(_) => return Err(Unbound),
+            Ok(_) => {}
+        }
+        let digest = digest(&path, self.workspace)?;
+        self.found.insert(path, digest);
+        Ok(true)
     }
-}
 
-/// A command of a script, and what it may read.
-struct Command<'c> {
-    words: &'c [Option<String>],
-    is_fed_by_pipe: bool,
-    inputs: &'c Inputs,
-    depth: usize,
+    /// A path below the root, without parts that mean nothing.
+    fn path(&self, name: &str) -> Result<PathBuf, Unbound> {
+        let folder = self.folder.as_ref().ok_or(Unbound)?;
+        let given = Path::new(name);
+        let from_root = given.strip_prefix(self.workspace.root());
+        let whole = from_root.map_or_else(|_| folder.join(given), Path::to_owned);
+        let is_below =
+            |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+        if name.is_empty() || !whole.components().all(|part| is_below(&part)) {
+            return Err(Unbound);
+        }
+        Ok(whole.components().filter(|part| *part != Component::CurDir).collect())
+    }
 }
 
 /// Where programs of the system are.
@@ -397,56 +497,59 @@ fn is_one_of(name: &str, names: &str) -> bool {
     !name.is_empty() && names.split_ascii_whitespace().any(|one| one == name)
 }
 
-/// Whether the words of a program say that it runs none of its files. One that is computed may be
-/// any option.
-fn is_covered(program: &str, words: &[Option<String>]) -> bool {
-    let unknown = || "--computed".to_owned();
-    let words: Vec<String> =
-        words.iter().map(|word| word.clone().unwrap_or_else(unknown)).collect();
-    let runs_package = BUILD_FILES.iter().any(|(name, _)| *name == program);
-    !runs_package && options::covered_words(program, &words).is_some()
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether an option says that the next word is code.
-fn is_code_option(word: &str, name: &str, is_shell: bool) -> bool {
-    let letters = match name {
-        _ if is_shell => "c",
-        "php" => "r",
-        "ipython" | "pwsh" | "pypy" | "python" | "pythonw" | "fish" | "csh" | "expect" | "nu" => {
-            "c"
+/// A variable may name what another program loads.
+fn check_variables(variables: &[(String, String)]) -> Result<(), Unbound> {
+    let are_known = variables.iter().all(|(name, _)| is_one_of(name, VARIABLES));
+    if are_known { Ok(()) } else { Err(Unbound) }
+}
+
+/// An index such as `a[$(x)]` is computed, and `printf -v` sets a variable.
+fn check_builtin(program: &str, words: &[String]) -> Result<(), Unbound> {
+    let is_computed = |word: &String| word.contains(['[', '$', '`']);
+    let sets = program == "printf" && words.first().is_some_and(|word| word.starts_with('-'));
+    if sets || words.iter().any(is_computed) { Err(Unbound) } else { Ok(()) }
+}
+
+/// The command that a program starts, if it is one that starts others.
+fn started_by<'w>(program: &str, words: &'w [String]) -> Option<Result<&'w [String], Unbound>> {
+    let inner = match (program, words) {
+        ("nohup", inner) => inner,
+        ("nice", [option, number, inner @ ..]) if option == "-n" && is_number(number) => inner,
+        ("timeout", [time, inner @ ..])
+            if is_number(time.trim_end_matches(['s', 'm', 'h', 'd'])) =>
+        {
+            inner
         }
-        "node" | "nodejs" => "ep",
-        _ => "eE",
+        ("poetry" | "uv", [run, inner @ ..]) if run == "run" => inner,
+        ("bundle", [exec, inner @ ..]) if exec == "exec" => inner,
+        ("env", words) => {
+            let count = words.iter().take_while(|word| word.contains('=')).count();
+            let (variables, inner) = words.split_at(count);
+            let split = |word: &String| {
+                word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+            };
+            let variables: Vec<_> = variables.iter().filter_map(split).collect();
+            if check_variables(&variables).is_err() {
+                return Some(Err(Unbound));
+            }
+            inner
+        }
+        _ => return None,
     };
-    let Some(rest) = word.strip_prefix('-') else { return false };
-    if let Some(long) = rest.strip_prefix('-') {
-        return matches!(long, "eval" | "print" | "command" | "commands");
-    }
-    let is_cluster = rest.len() < 6 && rest.chars().all(|c| c.is_ascii_alphabetic());
-    is_cluster && rest.ends_with(|c| letters.contains(c))
+    // Options of these programs are not known.
+    let is_command = inner.first().is_some_and(|word| !word.starts_with('-'));
+    Some(if is_command { Ok(inner) } else { Err(Unbound) })
 }
 
-/// The name of a program without its folder and version.
-fn program_name(word: &str) -> String {
-    let name = word.rsplit('/').next().unwrap_or(word).to_lowercase();
-    if name == "." {
-        return name;
-    }
-    name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-').to_owned()
-}
-
-/// The digest of a file, or what else the name leads to.
-fn digest(path: &Path, workspace: &Workspace) -> Result<String, Named> {
-    let stays = path.is_relative() && path.components().all(|part| part != Component::ParentDir);
-    let opened = workspace.open_file(path).map_err(|error| match error {
-        WorkspaceError::NotRegular { what: "a folder", .. } => Named::Nothing,
-        WorkspaceError::NotRegular { .. } => Named::Other,
-        // A link that leads away; a path that plainly does is the business of its program.
-        WorkspaceError::Outside { .. } if stays => Named::Other,
-        _ => Named::Nothing,
-    })?;
+/// The digest of a regular file.
+fn digest(path: &Path, workspace: &Workspace) -> Result<String, Unbound> {
+    let opened = workspace.open_file(path).map_err(|_| Unbound)?;
     let mut bytes = Vec::new();
-    opened.file.take(LARGEST).read_to_end(&mut bytes).map_err(|_| Named::Other)?;
+    opened.file.take(LARGEST).read_to_end(&mut bytes).map_err(|_| Unbound)?;
     let mut hash = Sha256::new();
     hash.update(&bytes);
     if bytes.len() as u64 == LARGEST {
@@ -457,98 +560,4 @@ fn digest(path: &Path, workspace: &Workspace) -> Result<String, Named> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(command: &str) -> Vec<String> {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("tools/pkg")).unwrap();
-        for name in [
-            "run.sh",
-            "a.py",
-            "data",
-            "Makefile",
-            "package.json",
-            "tools/x.js",
-            "tools/pkg/__main__.py",
-        ] {
-            std::fs::write(folder.path().join(name), name).unwrap();
-        }
-        let workspace = Workspace::open(folder.path()).unwrap();
-        let Scripts::Known(scripts) = scripts(command, &workspace) else {
-            return vec!["unknown".to_owned()];
-        };
-        scripts.into_keys().map(|path| path.to_string_lossy().into_owned()).collect()
-    }
-
-    #[test]
-    fn the_files_that_a_command_runs_are_found() {
-        let mut wrong = Vec::new();
-        for (command, expected) in [
-            ("sh run.sh", &["run.sh"][..]),
-            ("./run.sh data", &["./run.sh"]),
-            ("/bin/sh -e run.sh", &["run.sh"]),
-            ("python3.12 a.py data", &["a.py"]),
-            ("python3 <a.py", &["a.py"]),
-            ("cat a.py | python3", &["unknown"]),
-            ("env X=1 timeout 5 python3 -u a.py", &["a.py"]),
-            ("bash -c 'python3 a.py'", &["a.py"]),
-            ("bash -c \"cd tools; node x.js\"", &["tools/x.js"]),
-            ("cd tools && node --require ./x.js missing.js", &["unknown"]),
-            ("cd tools && node --require ./x.js x.js", &["tools/./x.js"]),
-            ("node tools/x.js > data", &["tools/x.js"]),
-            ("python3 -m tools.pkg", &["tools/pkg/__main__.py"]),
-            ("python3 tools/pkg", &["tools/pkg/__main__.py"]),
-            (". run.sh", &["run.sh"]),
-            ("make -f data test", &["Makefile", "data"]),
-            ("npm run build", &["package.json"]),
-            ("awk -f a.py data", &["a.py"]),
-            ("sed -i s/a/b/ data", &[]),
-            ("cp data copy", &[]),
-            ("cat run.sh", &[]),
-            ("python3 -c 'print(1)'", &[]),
-            ("python3 /etc/passwd ../x", &["unknown"]),
-            ("python3 - <<'EOF'\nprint(1)\nEOF", &[]),
-            ("bash <<'EOF'\nsh run.sh\nEOF", &["run.sh"]),
-            ("bash <<< 'sh run.sh'", &["run.sh"]),
-            ("bash <<< \"$X\"", &["unknown"]),
-            ("python3 -c \"$(cat a.py)\"", &["unknown"]),
-            ("eval 'sh run.sh'", &["run.sh"]),
-            ("eval \"$X\"", &["unknown"]),
-            ("find . -name x -exec sh {} +", &["unknown"]),
-            ("ls | xargs sh", &["unknown"]),
-            ("xargs sh run.sh", &["run.sh"]),
-            ("for f in *.sh; do sh \"$f\"; done", &["unknown"]),
-            ("f() { sh \"$1\"; }; f run.sh", &["unknown"]),
-            ("cd / && sh run.sh", &["unknown"]),
-            ("PATH=$PWD:$PATH run.sh", &["unknown"]),
-            ("export PATH=.; run.sh", &["unknown"]),
-            ("LD_PRELOAD=./data ls", &["unknown"]),
-            ("BASH_ENV=run.sh bash -c true", &["run.sh"]),
-            ("NODE_OPTIONS='--require ./tools/x.js' node -e 1", &["./tools/x.js"]),
-            ("unheard-of --file=run.sh -xdata", &["data", "run.sh"]),
-            ("unheard-of $X", &["unknown"]),
-            ("vim -S a.py data", &["a.py", "data"]),
-            ("bun test", &["package.json"]),
-            ("git -c core.pager=./run.sh log", &["./run.sh"]),
-            ("git bisect run sh run.sh", &["run.sh"]),
-            ("git log data", &[]),
-            ("cargo test $X", &["unknown"]),
-            ("cat $X data | grep -n \"$Y\" > copy", &[]),
-            ("[ -f data ] && rm data", &[]),
-            ("pytest -q data", &[]),
-            ("pytest -p a", &[]),
-            ("sh run.sh; sh missing", &["unknown"]),
-            ("python3 --version", &[]),
-            ("perl -i -pe s/a/b/ data", &[]),
-            ("/tmp/x data", &["unknown"]),
-            ("~/x data", &["unknown"]),
-        ] {
-            let found = found(command);
-            if found != expected {
-                wrong.push(format!("{command}: {found:?}"));
-            }
-        }
-        assert!(wrong.is_empty(), "{wrong:#?}");
-    }
-}
+mod tests;

@@ -117,58 +117,81 @@ impl<'a> Script<'a> {
         (!commands.is_empty()).then_some(commands)
     }
 
-    /// Every command that would start, substitutions and function bodies included, in the order
-    /// they stand; `None` when the words of one cannot be told apart.
-    pub fn invocations(&self) -> Option<Vec<Invocation>> {
-        let mut found = Vec::new();
-        let mut waiting = vec![self.tree.root_node()];
-        while let Some(node) = waiting.pop() {
-            let mut cursor = node.walk();
-            let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
+    /// The commands of a script that is made of nothing but plain commands, pipes, lists and
+    /// redirections, in the order they stand, if all of their words are known beforehand.
+    pub fn plain_script(&self) -> Option<PlainScript> {
+        let mut script = PlainScript::default();
+        let mut waiting = vec![(self.tree.root_node(), false)];
+        while let Some((node, is_in_pipeline)) = waiting.pop() {
             match node.kind() {
-                "command" => {
-                    self.check_gaps(node)?;
-                    let is_word = |child: &&Node<'_>| {
-                        !child.kind().ends_with("_redirect")
-                            && child.kind() != "variable_assignment"
-                    };
+                "program" | "list" | "pipeline" | "redirected_statement" => {
+                    let is_in_pipeline = is_in_pipeline || node.kind() == "pipeline";
                     let mut cursor = node.walk();
-                    let all: Vec<Node<'_>> = node.children(&mut cursor).collect();
-                    let words = all.iter().filter(is_word).map(|child| self.known(*child));
-                    let is_fed_by_pipe = is_fed_by_pipe(node);
-                    found.push(Invocation::Command { words: words.collect(), is_fed_by_pipe });
+                    let children: Vec<Node<'_>> = node.children(&mut cursor).collect();
+                    for token in children.iter().filter(|child| !child.is_named()) {
+                        match token.kind() {
+                            "|" | "&&" | ";" | "\n" => {}
+                            "||" => script.has_or = true,
+                            // A command in the background runs beside those that follow.
+                            _ => return None,
+                        }
+                    }
+                    let named = children.into_iter().rev().filter(Node::is_named);
+                    waiting.extend(named.map(|child| (child, is_in_pipeline)));
                 }
-                "variable_assignment" => {
-                    let name =
-                        node.child_by_field_name("name").map(|name| self.of(name).to_owned());
-                    let value = match node.child_by_field_name("value") {
-                        None => Some(String::new()),
-                        Some(value) => self.known(value),
-                    };
-                    found.push(Invocation::Assignment { name: name.unwrap_or_default(), value });
-                }
-                "file_redirect" if self.of(node).contains('<') => {
-                    let file = node.child_by_field_name("destination");
-                    found.push(Invocation::InputFile(file.and_then(|file| self.known(file))));
-                }
-                "herestring_redirect" => {
-                    let text = children.first().and_then(|text| self.known(*text));
-                    found.push(Invocation::InputText(text));
-                }
-                "heredoc_body" => {
-                    found.push(Invocation::InputText(Some(self.of(node).to_owned())));
-                }
-                _ => {}
+                "command" => script.commands.push(self.plain_command(node, is_in_pipeline)?),
+                "file_redirect" => self.redirect(node, &mut script)?,
+                "comment" => {}
+                _ => return None,
             }
-            waiting.extend(children.into_iter().rev());
         }
-        Some(found)
+        Some(script)
     }
 
-    /// A word whose text is known beforehand.
-    fn known(&self, node: Node<'_>) -> Option<String> {
-        let node = if node.kind() == "command_name" { node.named_child(0)? } else { node };
-        self.word(node).filter(|word| !word.has_pattern).map(|word| word.text)
+    fn plain_command(&self, node: Node<'_>, is_in_pipeline: bool) -> Option<PlainCommand> {
+        self.check_gaps(node)?;
+        let mut command = PlainCommand { is_in_pipeline, ..PlainCommand::default() };
+        let mut cursor = node.walk();
+        for child in node.children(&mut cursor) {
+            match child.kind() {
+                "variable_assignment" => command.variables.push(self.assignment(child)?),
+                "command_name" => command.words.push(self.word(child.named_child(0)?)?),
+                _ => command.words.push(self.word(child)?),
+            }
+        }
+        Some(command)
+    }
+
+    fn assignment(&self, node: Node<'_>) -> Option<(String, String)> {
+        let (name, value) = self.of(node).split_once('=')?;
+        // Neither `+=` nor an index, which is computed.
+        let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let value = match node.child_by_field_name("value") {
+            Some(value) => self.word(value)?.text,
+            None => value.is_empty().then(String::new)?,
+        };
+        is_name.then(|| (name.to_owned(), value))
+    }
+
+    fn redirect(&self, node: Node<'_>, script: &mut PlainScript) -> Option<()> {
+        let mut cursor = node.walk();
+        let children: Vec<Node<'_>> = node.children(&mut cursor).collect();
+        let operator = children.iter().find(|child| !child.is_named())?.kind();
+        // The grammar takes further words for files, which are words of the command.
+        let mut files =
+            children.iter().filter(|child| child.is_named() && child.kind() != "file_descriptor");
+        let file = self.word(*files.next()?).filter(|word| !word.has_pattern)?.text;
+        if files.next().is_some() {
+            return None;
+        }
+        match operator {
+            _ if file == "/dev/null" => {}
+            ">&" if file.bytes().all(|byte| byte.is_ascii_digit()) => {}
+            "<" => script.inputs.push(file),
+            ">" | ">>" | ">|" | "&>" | "&>>" => script.outputs.push(script.commands.len()),
+            _ => return None,
+        }
+        Some(())
     }
 
     /// An escaped blank between words is a word to a shell, and nothing to the grammar.
@@ -253,30 +276,24 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Whether a command reads what another one writes.
-fn is_fed_by_pipe(command: Node<'_>) -> bool {
-    let mut node = command;
-    while let Some(parent) = node.parent() {
-        let is_first = parent.named_child(0).is_some_and(|first| first == node);
-        if parent.kind() == "pipeline" && !is_first {
-            return true;
-        }
-        node = parent;
-    }
-    false
+/// A script that is a list of plain commands.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct PlainScript {
+    pub commands: Vec<PlainCommand>,
+    /// The files from which commands read.
+    pub inputs: Vec<String>,
+    /// For each file that is written, how many commands stand before the redirection.
+    pub outputs: Vec<usize>,
+    /// Whether a command runs only if another one fails.
+    pub has_or: bool,
 }
 
-/// A part of a script that says what starts. A text is `None` when it is computed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Invocation {
-    /// A program and its words.
-    Command { words: Vec<Option<String>>, is_fed_by_pipe: bool },
-    /// A variable that is set.
-    Assignment { name: String, value: Option<String> },
-    /// A file from which a command reads.
-    InputFile(Option<String>),
-    /// A text that a command reads.
-    InputText(Option<String>),
+/// A program, its words, and the variables that are set for it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct PlainCommand {
+    pub variables: Vec<(String, String)>,
+    pub words: Vec<Word>,
+    pub is_in_pipeline: bool,
 }
 
 /// A word of a command, as the program will see it.
@@ -368,6 +385,7 @@ mod tests {
             if let Some(script) = Script::parse(&command) {
                 script.parts();
                 script.plain_commands();
+                script.plain_script();
                 if let Some(words) = script.simple_words() {
                     prop_assert!(!words.is_empty());
                     prop_assert!(!command.trim().contains('\n'), "{command:?} {words:?}");
@@ -385,6 +403,7 @@ mod tests {
             let cut = &text[..text.floor_char_boundary(LONGEST.min(text.len()))];
             if let Some(script) = Script::parse(cut) {
                 script.parts();
+                script.plain_script();
             }
         }
     }

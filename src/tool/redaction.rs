@@ -202,75 +202,58 @@ impl<'f> MaskedFile<'f> {
     }
 }
 
-/// Refuses a text that only looks like a marker, such as `[REDACTED]`, where a known Secret of the
-/// file would be gone: it is what a model makes of a marker when it does not repeat it exactly.
+/// Refuses a text that only looks like a marker, such as `[REDACTED]`, when the file would lose a
+/// known Secret: it is what a model makes of a marker when it does not repeat it exactly. Only lines
+/// that the file had already may say so then, wherever they stand.
 pub fn refuse_near_markers(old: &[u8], new: &[u8], secrets: &Secrets) -> Result<(), ToolError> {
-    if near_markers(new, 0..new.len()).next().is_none() || !secrets.is_in(old) {
+    if near_marker_in(new).is_none() || !secrets.is_in(old) {
         return Ok(());
     }
-    let old_lines = line_ranges(old);
-    let new_lines = line_ranges(new);
-    let olds: Vec<&[u8]> = old_lines.iter().map(|line| &old[line.clone()]).collect();
-    let news: Vec<&[u8]> = new_lines.iter().map(|line| &new[line.clone()]).collect();
-    let deadline = Instant::now() + COMPARE_TIME;
-    let ops = capture_diff_slices_deadline(Algorithm::Myers, &olds, &news, Some(deadline));
-    let (hidden_before, hidden_after) = (secrets.find(old), secrets.find(new));
-    let around = |lines: &[Range<usize>]| match lines {
-        [] => 0..0,
-        [first, .., last] => first.start..last.end,
-        [only] => only.clone(),
-    };
-    // Adjoining changes are one place.
-    for group in ops.chunk_by(|one, next| !is_equal(one) && !is_equal(next)) {
-        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
-        if is_equal(first) {
-            continue;
-        }
-        let before = around(&old_lines[first.old_range().start..last.old_range().end]);
-        let after = around(&new_lines[first.new_range().start..last.new_range().end]);
-        let touches = |span: &&SecretSpan, part: &Range<usize>| {
-            span.range.start < part.end && part.start < span.range.end
-        };
-        let overwritten = hidden_before.iter().filter(|span| touches(span, &before)).find(|span| {
-            let is_same = |other: &&SecretSpan, content: &[u8]| {
-                content[other.range.clone()] == old[span.range.clone()]
-            };
-            let count = |spans: &[SecretSpan], content: &[u8], part: &Range<usize>| {
-                let own = spans.iter().filter(|other| touches(other, part));
-                own.filter(|other| is_same(other, content)).count()
-            };
-            count(&hidden_after, new, &after) < count(&hidden_before, old, &before)
-        });
-        let Some(overwritten) = overwritten else { continue };
-        let is_more =
-            near_markers(new, after.clone()).count() > near_markers(old, before.clone()).count();
-        if let Some(at) = near_markers(new, after).next().filter(|_| is_more) {
-            return Err(near_marker(new, at, &overwritten.marker));
+    let before = secrets.find(old);
+    let mut counts: HashMap<&[u8], usize> = HashMap::new();
+    for span in secrets.find(new) {
+        *counts.entry(&new[span.range]).or_default() += 1;
+    }
+    let is_lost = |span: &&SecretSpan| !take_one(&mut counts, &old[span.range.clone()]);
+    let Some(lost) = before.iter().find(is_lost) else { return Ok(()) };
+    let mut known: HashMap<&[u8], usize> = HashMap::new();
+    for line in line_ranges(old) {
+        *known.entry(&old[line]).or_default() += 1;
+    }
+    for line in line_ranges(new) {
+        if let Some(at) = near_marker_in(&new[line.clone()])
+            && !take_one(&mut known, &new[line.clone()])
+        {
+            return Err(near_marker(new, line.start + at, &lost.marker));
         }
     }
     Ok(())
 }
 
-fn is_equal(op: &DiffOp) -> bool {
-    matches!(op, DiffOp::Equal { .. })
+/// Takes one of what was counted; false when none is left.
+fn take_one(counts: &mut HashMap<&[u8], usize>, what: &[u8]) -> bool {
+    match counts.get_mut(what).filter(|count| **count > 0) {
+        None => false,
+        Some(count) => {
+            *count -= 1;
+            true
+        }
+    }
 }
 
-/// Where a part of a text says that something is redacted, in any spelling.
-fn near_markers(text: &[u8], part: Range<usize>) -> impl Iterator<Item = usize> {
+/// Where a text says that something is redacted, in any spelling.
+fn near_marker_in(text: &[u8]) -> Option<usize> {
     const WORD: &[u8] = b"redacted";
-    let part_start = part.start;
-    let part = &text[part];
-    memchr::memchr2_iter(b'r', b'R', part).filter_map(move |at| {
-        let found = part.get(at..at + WORD.len())?;
-        found.eq_ignore_ascii_case(WORD).then_some(part_start + at)
+    memchr::memchr2_iter(b'r', b'R', text).find(|at| {
+        text.get(*at..at + WORD.len()).is_some_and(|found| found.eq_ignore_ascii_case(WORD))
     })
 }
 
 fn near_marker(new: &[u8], at: usize, marker: &str) -> ToolError {
     let line = memchr::memchr_iter(b'\n', &new[..at]).count() + 1;
     let message = format!(
-        "line {line} of the new text says that a value is redacted, and would overwrite the value that the file \
-         has at this place, so nothing was written"
+        "line {line} of the new text says that a value is redacted, and a hidden value of the file would be gone, \
+         so nothing was written"
     );
     ToolError::new(Kind::RedactionMarker, message)
         .details(json!({ "marker": marker, "line": line }))

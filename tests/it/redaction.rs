@@ -173,6 +173,38 @@ async fn a_text_like_a_marker_does_not_overwrite_the_secret() {
 }
 
 #[tokio::test]
+async fn a_text_like_a_marker_overwrites_no_secret_whatever_else_says_redacted() {
+    let before = format!("# values are redacted in logs\nTOKEN={SECRET}\nA=1\n");
+    let calls = vec![
+        (
+            "write",
+            json!({"path": ".env", "content": "# values are hidden in logs\nTOKEN=[REDACTED]\nA=2\n"}),
+        ),
+        (
+            "write",
+            json!({"path": ".env", "content": "A=1\n# values are redacted in logs\nTOKEN=[REDACTED]\n"}),
+        ),
+        ("apply_patch", patch("*** Delete File: .env\n*** Add File: .env\n+TOKEN=[REDACTED]\n")),
+        (
+            "apply_patch",
+            patch(&format!(
+                "*** Add File: x\n+TOKEN=[REDACTED]\n*** Delete File: .env\n*** Update File: x\n*** Move to: .env\n@@\n TOKEN=[REDACTED]\n+B=1\n"
+            )),
+        ),
+    ];
+    let house = house(calls, &before).await;
+    house.turn("go").await;
+    assert_eq!(house.read(".env"), before, "{:?}", results(&house));
+    let results = results(&house);
+    assert_eq!(results.len(), 4);
+    for result in &results {
+        assert!(result.contains("error (redaction_marker)"), "{result}");
+        assert!(result.contains(MARKER), "what to write: {result}");
+    }
+    assert_secret_stays_in_files(&house);
+}
+
+#[tokio::test]
 async fn words_about_redaction_can_be_written_elsewhere_and_a_secret_can_be_removed() {
     let about = "// [REDACTED], [redacted] and <redacted:X> are no markers.\n";
     let calls = vec![

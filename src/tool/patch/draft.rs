@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::super::redaction::refuse_near_markers;
 use super::super::rewrite::{Current, LARGEST, Rewriter, other_names, refuse_large};
 use super::super::write::restored;
 use super::super::{ToolContext, ToolError};
@@ -63,6 +64,7 @@ impl Draft {
                 draft.files[at].error = Some(error);
             }
         }
+        draft.refuse_near_markers(&context.secrets);
         draft.refuse_shared();
         draft.refuse_much();
         draft
@@ -224,6 +226,16 @@ impl Draft {
             notes: Vec::new(),
             error: None,
         })
+    }
+
+    /// A path keeps its secrets through all sections, also when it is deleted and made anew.
+    fn refuse_near_markers(&mut self, secrets: &Secrets) {
+        for file in &mut self.files {
+            let (Some(before), Some(after)) = (&file.before, &file.after) else { continue };
+            if let Err(error) = refuse_near_markers(&before.bytes, after, secrets) {
+                file.error.get_or_insert(error);
+            }
+        }
     }
 
     /// Two names of one file cannot be changed each for itself.
