@@ -121,11 +121,13 @@ impl<'a> Script<'a> {
     /// redirections, in the order they stand, if all of their words are known beforehand.
     pub fn plain_script(&self) -> Option<PlainScript> {
         let mut script = PlainScript::default();
-        let mut waiting = vec![(self.tree.root_node(), false)];
-        while let Some((node, is_in_pipeline)) = waiting.pop() {
+        // Each node with the place where its pipeline begins.
+        let mut waiting: Vec<(Node<'_>, Option<usize>)> = vec![(self.tree.root_node(), None)];
+        while let Some((node, pipeline)) = waiting.pop() {
             match node.kind() {
                 "program" | "list" | "pipeline" | "redirected_statement" => {
-                    let is_in_pipeline = is_in_pipeline || node.kind() == "pipeline";
+                    let begins = (node.kind() == "pipeline").then(|| node.start_byte());
+                    let pipeline = pipeline.or(begins);
                     let mut cursor = node.walk();
                     let children: Vec<Node<'_>> = node.children(&mut cursor).collect();
                     for token in children.iter().filter(|child| !child.is_named()) {
@@ -136,10 +138,17 @@ impl<'a> Script<'a> {
                             _ => return None,
                         }
                     }
-                    let named = children.into_iter().rev().filter(Node::is_named);
-                    waiting.extend(named.map(|child| (child, is_in_pipeline)));
+                    // In `a && b 2>&1 | c` the grammar takes the whole list for the first command
+                    // of the pipeline, where a shell takes its last one.
+                    let is_list = node.kind() == "list" && pipeline == Some(node.start_byte());
+                    let named: Vec<Node<'_>> =
+                        children.into_iter().filter(Node::is_named).collect();
+                    for (at, child) in named.iter().enumerate().rev() {
+                        let is_before = is_list && at + 1 < named.len();
+                        waiting.push((*child, pipeline.filter(|_| !is_before)));
+                    }
                 }
-                "command" => script.commands.push(self.plain_command(node, is_in_pipeline)?),
+                "command" => script.commands.push(self.plain_command(node, pipeline.is_some())?),
                 "file_redirect" => self.redirect(node, &mut script)?,
                 "comment" => {}
                 _ => return None,

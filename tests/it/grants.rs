@@ -49,7 +49,9 @@ async fn a_prefix_covers_no_other_command_and_no_option_that_is_not_known() {
         ("dotnet build", "dotnet build /p:CustomBeforeMicrosoftCommonTargets=a"),
     ] {
         let house = House::scripted(running(&[granted, other])).await.ask_mode();
-        house.write("a", "a\n");
+        for file in ["a", "justfile", "pom.xml"] {
+            house.write(file, "a\n");
+        }
         let conversation = house.start().await;
         let questions = turn_with(&conversation, "go", |request| {
             let is_first = request.command.as_ref().unwrap().text == granted;
@@ -87,6 +89,7 @@ async fn a_grant_for_a_script_covers_its_content() {
         ("python3 tools/build.py --fast", "tools/build.py"),
         ("cd tools && node x.js", "tools/x.js"),
         ("cd . && cd . && cd . && cd . && cd tools && sh x.sh", "tools/x.sh"),
+        ("cd tools && sh y.sh 2>&1 | tail -5", "tools/y.sh"),
         ("make -C tools", "tools/Makefile"),
         ("python3 -mtools.build", "tools/build.py"),
         ("env CI=1 bash -e run.sh > log", "run.sh"),
