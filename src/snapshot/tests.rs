@@ -364,7 +364,8 @@ fn what_a_command_changes_without_a_report_is_found_before_the_next_change() {
 
 #[test]
 fn what_only_came_into_sight_is_never_removed() {
-    let deeds: [(&str, fn(&Yard)); 3] = [
+    type Deed = fn(&Yard);
+    let deeds: [(&str, Deed); 3] = [
         ("ignored no more", |yard| fs::write(yard.path(".gitignore"), "").unwrap()),
         ("another repository", |yard| fs::create_dir(yard.path("sub/.git")).unwrap()),
         ("moved", |yard| fs::rename(yard.path("sub/ignored"), yard.path("sub/shown")).unwrap()),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -154,7 +155,7 @@ fn driver() {
         "devices" => devices(&machine),
         _ => crowd(&machine),
     }
-    println!("driven");
+    writeln!(std::io::stdout(), "driven").unwrap();
 }
 
 fn drive(what: &str, mount: &str) {
