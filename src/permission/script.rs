@@ -239,7 +239,7 @@ impl Search<'_> {
             }
             "." | "source" => return self.sourced(words, place),
             "go" => return self.go_run(words),
-            "uv" if matches!(words, [run, file, ..] if run == "run" && file.ends_with(".py")) => {
+            "uv" if matches!(words, [run, file, ..] if run == "run" && has_ending(file, "py")) => {
                 return self.run(&words[1]);
             }
             _ => {}
@@ -399,7 +399,7 @@ impl Search<'_> {
     /// `go run` with the files of a program.
     fn go_run(&mut self, words: &[String]) -> Result<(), Unbound> {
         let [run, files @ ..] = words else { return Err(Unbound) };
-        let files: Vec<&String> = files.iter().take_while(|word| word.ends_with(".go")).collect();
+        let files: Vec<&String> = files.iter().take_while(|word| has_ending(word, "go")).collect();
         if run != "run" || files.is_empty() {
             return Err(Unbound);
         }
@@ -443,7 +443,7 @@ impl Search<'_> {
     fn make_words(&mut self, words: &[String]) -> Result<(), Unbound> {
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let is_jobs = word.strip_prefix("-j").is_some_and(|count| is_number(count));
+            let is_jobs = word.strip_prefix("-j").is_some_and(is_number);
             match word.as_str() {
                 "-C" => self.folder = Some(self.folder_at(words.next().ok_or(Unbound)?)?),
                 "-f" => self.run(words.next().ok_or(Unbound)?)?,
@@ -499,6 +499,10 @@ fn is_one_of(name: &str, names: &str) -> bool {
 
 fn is_number(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn has_ending(name: &str, ending: &str) -> bool {
+    Path::new(name).extension().is_some_and(|own| own == ending)
 }
 
 /// A variable may name what another program loads.
