@@ -43,7 +43,9 @@ fn record(workspace: &Path, session: &str, paths: &[&str]) -> String {
     let began = json!({ "began": { "workspace": workspace, "session": session, "turn": 1 } });
     let found =
         paths.iter().map(|path| json!({ "found": { "path": path, "state": null, "at": 1 } }));
-    [began].into_iter().chain(found).map(|line| format!("{line}\n")).collect()
+    let lines: Vec<String> =
+        [began].into_iter().chain(found).map(|line| line.to_string()).collect();
+    lines.join("\n") + "\n"
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +97,7 @@ async fn planted_records_do_not_stall_undo() {
         file.set_len(255 << 20).unwrap();
     }
     // Each is small enough, and all are not.
-    let lines = record(&top, PLANTED, &["x"; 200_000]);
+    let lines = record(&top, PLANTED, &vec!["x"; 200_000]);
     for number in 20..=32 {
         fs::write(records.join(format!("{number}.ndjson")), &lines).unwrap();
     }

@@ -187,9 +187,9 @@ async fn a_text_like_a_marker_overwrites_no_secret_whatever_else_says_redacted()
         ("apply_patch", patch("*** Delete File: .env\n*** Add File: .env\n+TOKEN=[REDACTED]\n")),
         (
             "apply_patch",
-            patch(&format!(
-                "*** Add File: x\n+TOKEN=[REDACTED]\n*** Delete File: .env\n*** Update File: x\n*** Move to: .env\n@@\n TOKEN=[REDACTED]\n+B=1\n"
-            )),
+            patch(
+                "*** Add File: x\n+TOKEN=[REDACTED]\n*** Delete File: .env\n*** Update File: x\n*** Move to: .env\n@@\n TOKEN=[REDACTED]\n+B=1\n",
+            ),
         ),
     ];
     let house = house(calls, &before).await;

@@ -308,11 +308,10 @@ async fn sessions_of_a_workspace_that_is_gone_are_listed_read_and_cleared() {
     }
     let mut copies = Vec::new();
     for word in ["fork", "repair"] {
-        let copied = elsewhere(&house, &other, &[word, &id]).exits(0);
-        assert!(!copied.out.contains("resume"), "{word}: {}", copied.out);
-        assert!(copied.err.contains("is gone"), "{word}: {}", copied.err);
-        let command =
-            copied.out.lines().find_map(|line| line.trim().split_once("export ")).unwrap();
+        let said = elsewhere(&house, &other, &[word, &id]).exits(0);
+        assert!(!said.out.contains("resume"), "{word}: {}", said.out);
+        assert!(said.err.contains("is gone"), "{word}: {}", said.err);
+        let command = said.out.lines().find_map(|line| line.trim().split_once("export ")).unwrap();
         elsewhere(&house, &other, &["export", command.1]).exits(0);
         copies.push(command.1.to_owned());
     }
