@@ -202,6 +202,32 @@ impl Tracker {
         self.survey(turn, true, Look::Changes)
     }
 
+    /// The same where nothing has to be looked at, which takes no thread; false when it has to be.
+    pub fn before_command_at_once(&self) -> bool {
+        let Ok(_alone) = self.0.surveying.try_lock() else { return false };
+        let Some(turn) = self.turn_to_survey() else { return true };
+        self.still_holds() && self.survey(turn, true, Look::Changes).is_ok()
+    }
+
+    /// The same after a command.
+    pub fn after_command_at_once(&self) -> bool {
+        let Ok(_alone) = self.0.surveying.try_lock() else { return false };
+        let Some(turn) = self.turn_to_survey() else { return true };
+        let (is_needed, still_runs) = {
+            let following = self.following();
+            (following.is_running, following.commands > 0)
+        };
+        !is_needed || self.still_holds() && self.survey(turn, still_runs, Look::Changes).is_ok()
+    }
+
+    /// Whether the last survey of this Turn still holds.
+    fn still_holds(&self) -> bool {
+        let following = self.following();
+        following.is_surveyed
+            && following.touched_since.is_empty()
+            && following.watch.as_ref().is_some_and(FolderWatch::is_quiet)
+    }
+
     /// Surveys the Workspace after a command, unless none has run since the survey before.
     pub fn after_command(&self) -> io::Result<()> {
         let _alone = self.surveying();

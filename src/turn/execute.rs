@@ -216,6 +216,9 @@ impl Turn {
     async fn survey_before(&self) -> Option<RunningCommand> {
         let tracker = self.settings.tracker.clone()?;
         let running = tracker.command_started();
+        if tracker.before_command_at_once() {
+            return Some(running);
+        }
         match disk::work(move || tracker.before_command()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "what files were is not kept"),
@@ -230,6 +233,9 @@ impl Turn {
             return;
         };
         drop(running);
+        if tracker.after_command_at_once() {
+            return;
+        }
         match disk::work(move || tracker.after_command()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "what a command left is not kept"),

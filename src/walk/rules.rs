@@ -85,13 +85,13 @@ impl Present {
 pub fn outside(workspace: &Workspace) -> Vec<PathBuf> {
     let root = workspace.root();
     let mut files = vec![root.join(EXCLUDED)];
-    for folder in root.ancestors() {
-        if folder != root {
-            files.extend([GIT, GIT_RULES, OWN_RULES, EXCLUDED].map(|name| folder.join(name)));
-        }
-        if folder.join(GIT).exists() {
-            break;
-        }
+    let Some(top) = root.ancestors().find(|folder| folder.join(GIT).exists()) else {
+        // Rules above count from the moment that there is a repository.
+        files.extend(root.ancestors().skip(1).map(|folder| folder.join(GIT)));
+        return files;
+    };
+    for folder in root.ancestors().skip(1).take_while(|folder| folder.starts_with(top)) {
+        files.extend([GIT, GIT_RULES, OWN_RULES, EXCLUDED].map(|name| folder.join(name)));
     }
     files
 }
