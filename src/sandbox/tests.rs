@@ -325,10 +325,10 @@ fn scratch_is_private_and_goes_with_its_owner() {
 #[test]
 fn the_users_own_git_settings_are_kept_where_commands_can_write() {
     let place = Place::new();
-    let root = place.root.display();
+    let team = place.path("work/team.cfg");
     place.write("work/team.cfg", "[include]\n\tpath = none/more.cfg\n");
     place.write("work/dots/config", "");
-    place.write("home/.gitconfig", &format!("[include]\n\tpath = {root}/work/team.cfg\n"));
+    place.write("home/.gitconfig", &format!("[include]\n\tpath = {}\n", team.display()));
     fs::create_dir_all(place.path("config")).unwrap();
     symlink(place.path("work/dots"), place.path("config/git")).unwrap();
     let environment = [

@@ -507,7 +507,7 @@ pub const LINKED: &[Attempt] = &[
     ),
     (
         "a file that a vendored repository includes by the home folder",
-        "user: git -C vendor config include.path '~/../work/vendor/tilde.cfg'\n---\n\
+        "user: git -C vendor config include.path \"~/../${PWD##*/}/vendor/tilde.cfg\"\n---\n\
          printf '[core]\\n\\tfsmonitor = @EVIL\\n' > vendor/tilde.cfg",
         "git -C vendor status",
     ),
