@@ -23,13 +23,13 @@ pub fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
     while places.len() < MOST_LINKS
         && let Some((parent, own)) = name.parent().zip(name.file_name())
     {
-        let parent = names.resolve(Path::new("/"), parent).end;
+        let parent = names.resolve_absolute(parent).end;
         let itself = parent.join(own);
         let Entry::Link { target, .. } = names.entry(&itself) else { break };
         name = parent.join(target);
         places.push(itself);
     }
-    let end = names.resolve(Path::new("/"), &name).end;
+    let end = names.resolve_absolute(&name).end;
     let missing = end.ancestors().take_while(|path| !names.exists(path)).last();
     let missing = missing.map(Path::to_owned);
     places.push(missing.unwrap_or(end));
@@ -51,7 +51,7 @@ impl EarlierEnds {
         let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ends.retain(|end| names.exists(end));
         for name in hidden {
-            let found = names.resolve(Path::new("/"), name);
+            let found = names.resolve_absolute(name);
             let is_made_by_commands = found.links.iter().any(|link| is_in_reach(link));
             if !found.links.is_empty() && !is_made_by_commands && names.exists(&found.end) {
                 ends.insert(found.end);

@@ -66,19 +66,23 @@ impl Entry {
 
 /// Names of the file system at one moment: each is looked at once.
 #[derive(Debug, Default)]
-pub struct Names(RefCell<HashMap<PathBuf, Entry>>);
+pub struct Names {
+    entries: RefCell<HashMap<PathBuf, Entry>>,
+    /// Where folders lead; many names lie in few folders.
+    folders: RefCell<HashMap<PathBuf, Resolved>>,
+}
 
 impl Names {
     /// What stands at a path whose folders are no links.
     pub fn entry(&self, path: &Path) -> Entry {
-        if let Some(known) = self.0.borrow().get(path) {
+        if let Some(known) = self.entries.borrow().get(path) {
             return known.clone();
         }
         let is_nowhere = path.parent().is_some_and(|folder| {
-            self.0.borrow().get(folder).is_some_and(|entry| *entry == Entry::Missing)
+            self.entries.borrow().get(folder).is_some_and(|entry| *entry == Entry::Missing)
         });
         let entry = if is_nowhere { Entry::Missing } else { Entry::at(path) };
-        self.0.borrow_mut().insert(path.to_owned(), entry.clone());
+        self.entries.borrow_mut().insert(path.to_owned(), entry.clone());
         entry
     }
 
@@ -89,14 +93,32 @@ impl Names {
 
     /// Where an absolute name leads, if there is something.
     pub fn canonical(&self, name: &Path) -> Option<PathBuf> {
-        let end = self.resolve(Path::new("/"), name).end;
+        let end = self.resolve_absolute(name).end;
         let is_end = !matches!(self.entry(&end), Entry::Missing | Entry::Link { .. });
         is_end.then_some(end)
     }
 
     /// Resolves a name in a folder whose own path has no links.
     pub fn resolve(&self, folder: &Path, name: &Path) -> Resolved {
-        let mut resolved = Resolved { links: Vec::new(), end: folder.to_owned() };
+        self.resolve_from(Resolved { links: Vec::new(), end: folder.to_owned() }, name)
+    }
+
+    /// Resolves an absolute name.
+    pub fn resolve_absolute(&self, name: &Path) -> Resolved {
+        let (Some(parent), Some(own)) = (name.parent(), name.file_name()) else {
+            return self.resolve(Path::new("/"), name);
+        };
+        if let Some(folder) = self.folders.borrow().get(parent) {
+            return self.resolve_from(folder.clone(), Path::new(own));
+        }
+        let folder = self.resolve_absolute(parent);
+        self.folders.borrow_mut().insert(parent.to_owned(), folder.clone());
+        self.resolve_from(folder, Path::new(own))
+    }
+
+    /// Resolves a name in a folder that was resolved already.
+    fn resolve_from(&self, folder: Resolved, name: &Path) -> Resolved {
+        let mut resolved = folder;
         let mut waiting = VecDeque::new();
         resolved.enter(name, &mut waiting);
         while let Some(part) = waiting.pop_front() {
@@ -162,6 +184,12 @@ mod tests {
         assert_eq!(names.canonical(&root.join("link")), Some(root.join("a/file")));
         assert_eq!(names.canonical(&root.join("gone/x")), None);
         assert_eq!(names.canonical(&root.join("loop")), None);
+        for name in ["a/b/absolute", "way/../file", "way/new", "gone/x/../y", "loop/x", "link"] {
+            let name = root.join(name);
+            let whole = resolve(Path::new("/"), &name);
+            assert_eq!(names.resolve_absolute(&name), whole, "{}", name.display());
+            assert_eq!(names.resolve_absolute(&name), whole, "again: {}", name.display());
+        }
         assert_eq!(resolve(&root, Path::new("loop")).links.len(), MOST_LINKS);
         assert_eq!(resolve(&root, Path::new("/etc/x")).end, Path::new("/etc/x"));
     }

@@ -1,7 +1,8 @@
 //! The Spec: what one command may write, must not change and cannot read, as paths of this machine.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -298,7 +299,7 @@ impl Sandbox {
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .partition(is_folder);
         // A link in such a folder is needed as well as what it leads to.
-        let links = self.named.iter().flat_map(|path| names.resolve(Path::new("/"), path).links);
+        let links = self.named.iter().flat_map(|path| names.resolve_absolute(path).links);
         let is_within =
             |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
         let is_missed = |link: &PathBuf| {
@@ -387,11 +388,13 @@ fn add(list: &mut Vec<PathBuf>, paths: Vec<PathBuf>) {
 
 /// A digest of the devices and inodes of these paths and of every folder above them.
 fn inodes<'p>(paths: impl Iterator<Item = &'p PathBuf>, names: &Names) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let all: BTreeSet<&Path> = paths.flat_map(|path| path.ancestors()).collect();
+    let mut seen: HashSet<&OsStr> = HashSet::new();
     let mut digest = DefaultHasher::new();
-    for path in all {
-        (path, names.entry(path).identity()).hash(&mut digest);
+    for path in paths {
+        // What is above a folder that was seen was seen with it.
+        for path in path.ancestors().take_while(|path| seen.insert(path.as_os_str())) {
+            (path.as_os_str(), names.entry(path).identity()).hash(&mut digest);
+        }
     }
     digest.finish()
 }

@@ -16,6 +16,10 @@ use super::{Manifest, RawPath, State, Store};
 use crate::state::SessionFolder;
 use crate::workspace::Workspace;
 
+/// How many surveys are taken before the Workspace is watched: those around the first command. The
+/// kernel takes about 15 ms to close a watch, more than a survey of some hundred files.
+const SURVEYS_WITHOUT_WATCH: usize = 2;
+
 /// Follows the Turns of one Session; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Tracker(Arc<Shared>);
@@ -49,7 +53,9 @@ struct Following {
     last: Option<Known>,
     /// Tells whether the last Manifest still holds.
     watch: Option<FolderWatch>,
-    /// Whether a survey since the last one of everything relied on it.
+    /// How many surveys of everything this Session has taken.
+    surveys: usize,
+    /// Whether a survey since the last one of everything relied on the watch.
     has_relied: bool,
     /// When the last survey began, in nanoseconds since the epoch.
     surveyed_at: u64,
@@ -95,8 +101,9 @@ impl Tracker {
     pub fn begin(&self, turn: u64) {
         let mut following = self.following();
         let before = std::mem::take(&mut *following);
-        let Following { last, watch, commands, .. } = before;
-        *following = Following { turn: Some(turn), last, watch, commands, ..Following::default() };
+        let Following { last, watch, surveys, commands, .. } = before;
+        let turn = Some(turn);
+        *following = Following { turn, last, watch, surveys, commands, ..Following::default() };
     }
 
     /// A Tool is about to write here: `content` is what it found, with its mode.
@@ -405,15 +412,19 @@ impl Tracker {
         Ok(None)
     }
 
-    /// Surveys the whole Workspace, and watches it from then on where that is possible.
+    /// Surveys the whole Workspace, and watches it from the second command on where that is possible.
     fn look_at_everything(
         &self,
         before: Option<&Manifest>,
         touched: &[PathBuf],
     ) -> Result<Manifest, Refused> {
         let Shared { workspace, store, limits, .. } = &*self.0;
-        let watch = self.following().watch.take();
-        let watch = watch.or_else(|| FolderWatch::new(workspace));
+        let (watch, is_worth_it) = {
+            let mut following = self.following();
+            following.surveys += 1;
+            (following.watch.take(), following.surveys > SURVEYS_WITHOUT_WATCH)
+        };
+        let watch = watch.or_else(|| is_worth_it.then(|| FolderWatch::new(workspace)).flatten());
         let survey = Survey { workspace, store, limits: *limits };
         let manifest = survey.take_watched(before, touched, watch.as_ref())?;
         self.following().watch = watch;
