@@ -323,7 +323,7 @@ impl Commands {
         let mut command = Command::new(&self.0.own_binary);
         command.arg(SUPERVISE).arg(if self.is_without_namespaces() { SUBREAPER } else { BEST });
         let group = self.new_group(spec);
-        command.arg(group.as_ref().map(|group| group.folder()).unwrap_or(Path::new("")));
+        command.arg(group.as_ref().map_or(Path::new(""), |group| group.folder()));
         command.args(spec.map(Spec::arguments).unwrap_or_default());
         // The supervisor gets no environment: commands could read it there.
         let (lifeline, far_end) = Lifeline::new().map_err(CommandError::Start)?;

@@ -74,7 +74,7 @@ pub fn explain(output: &str, outcome: &Outcome, limits: Option<&CommandLimits>) 
     let is_full = ended_by(outcome, SIGBUS) || says(NO_SPACE);
     if is_full && outcome.level == Level::Full {
         let most = size(limits.shared_bytes);
-        lines.push(format!("limit: /dev/shm and System V shared memory may each hold {most}, at most a quarter of all memory; the user can raise that (sandbox.max_shared_memory_bytes); elsewhere, the disk is full"));
+        lines.push(format!("limit: /dev/shm, and for root System V shared memory, may hold {most}, at most a quarter of all memory; the user can raise that (sandbox.max_shared_memory_bytes); elsewhere, the disk is full"));
     }
     if says(TOO_MANY_FILES) {
         let most = limits.open_files;
