@@ -4,6 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// How many were made.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
 /// A control group with a limit on memory; removed when it is dropped.
 pub struct MemoryCage {
     folder: PathBuf,
@@ -27,7 +30,6 @@ impl MemoryCage {
             } else {
                 return None;
             };
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = parent.join(format!("pixir-story-{}-{number}", std::process::id()));
         fs::create_dir(&folder).ok()?;
