@@ -89,6 +89,8 @@ impl Key {
 
 const HOUR: u64 = 3_600_000;
 const MANY: u64 = 1_000_000_000_000;
+/// With less memory not even a shell starts.
+const LEAST_MEMORY: u64 = 64 << 20;
 
 /// Every setting there is.
 pub const KEYS: &[Key] = &[
@@ -225,6 +227,18 @@ pub const KEYS: &[Key] = &[
     }),
     workspace("sandbox.max_file_bytes", Shape::Number, |config, value| {
         put(&mut config.sandbox.file_bytes, number(value, &(1..=MANY * 1000))?)
+    }),
+    workspace("sandbox.max_open_files", Shape::Number, |config, value| {
+        put(&mut config.sandbox.open_files, number(value, &(64..=MANY))?)
+    }),
+    workspace("sandbox.max_process_bytes", Shape::Number, |config, value| {
+        put(&mut config.sandbox.process_bytes, number(value, &(LEAST_MEMORY..=MANY * 1000))?)
+    }),
+    workspace("sandbox.max_shared_memory_bytes", Shape::Number, |config, value| {
+        put(&mut config.sandbox.shared_bytes, number(value, &(1..=MANY * 1000))?)
+    }),
+    workspace("sandbox.max_memory_bytes", Shape::Number, |config, value| {
+        put(&mut config.sandbox.memory_bytes, number(value, &(LEAST_MEMORY..=MANY * 1000))?)
     }),
     user("grace.turn_ms", Shape::Number, |config, value| {
         put(&mut config.grace.turn, millis(value, 0..=60_000)?)

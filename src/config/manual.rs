@@ -238,6 +238,26 @@ const MANUAL: &[Entry] = &[
     entry("sandbox.max_file_bytes", "How large a file may become that a command writes", |c| {
         json!(c.sandbox.file_bytes)
     }),
+    entry(
+        "sandbox.max_open_files",
+        "How many files each process of a command may have open",
+        |c| json!(c.sandbox.open_files),
+    ),
+    entry(
+        "sandbox.max_process_bytes",
+        "How much private memory each process of a command may have. By default as much as there are addresses: sanitizers reserve terabytes, and would not start with less",
+        |c| json!(c.sandbox.process_bytes),
+    ),
+    entry(
+        "sandbox.max_shared_memory_bytes",
+        "How much `/dev/shm` of a command may hold; never more than a quarter of the memory of the machine or container",
+        |c| json!(c.sandbox.shared_bytes),
+    ),
+    entry(
+        "sandbox.max_memory_bytes",
+        "How much memory all processes of a command may take, where Pixir can make a control group (cgroup v2, delegated); never more than seven eighths of the memory of the machine or container",
+        |c| json!(c.sandbox.memory_bytes),
+    ),
     entry("grace.turn_ms", "How long an interrupted Turn may take to end by itself", |c| {
         millis(c.grace.turn)
     }),

@@ -33,7 +33,7 @@ pub use mcp::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
 pub use models::{Sight, Window};
 pub use origin::Origins;
 pub use prices::Prices;
-pub use sandbox::{NetworkRule, Sandbox, SandboxLevel, SocketRule};
+pub use sandbox::{ADDRESS_SPACE, NetworkRule, Sandbox, SandboxLevel, SocketRule};
 pub use schema::{AnswerSchema, Miss};
 pub use servers::{Server, Servers};
 pub use wanted::{Wanted, wanted};

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 const DEFAULT_ROOTS: &[&str] =
     &["~/.cargo/registry", "~/.cargo/git", "~/.npm/_cacache", "~/.cache"];
 
+/// The addresses of a process on most machines; as much memory as this is no limit.
+pub const ADDRESS_SPACE: u64 = 1 << 47;
+
 /// What holds host commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
@@ -20,6 +23,14 @@ pub struct Sandbox {
     pub processes: u64,
     /// How large a file may become.
     pub file_bytes: u64,
+    /// How many files a process may have open.
+    pub open_files: u64,
+    /// How much private memory a process may have.
+    pub process_bytes: u64,
+    /// How much `/dev/shm` may hold.
+    pub shared_bytes: u64,
+    /// How much memory all processes of a command may take.
+    pub memory_bytes: u64,
 }
 
 /// How strict the sandbox is.
@@ -115,6 +126,10 @@ impl Default for Sandbox {
             hide: Vec::new(),
             processes: 4096,
             file_bytes: 64 << 30,
+            open_files: 65_536,
+            process_bytes: ADDRESS_SPACE,
+            shared_bytes: 2 << 30,
+            memory_bytes: 1 << 40,
         }
     }
 }
@@ -132,5 +147,9 @@ impl Sandbox {
             || other.hide.iter().any(|path| !self.hide.contains(path))
             || self.processes > other.processes
             || self.file_bytes > other.file_bytes
+            || self.open_files > other.open_files
+            || self.process_bytes > other.process_bytes
+            || self.shared_bytes > other.shared_bytes
+            || self.memory_bytes > other.memory_bytes
     }
 }

@@ -280,6 +280,12 @@ fn a_workspace_may_narrow_the_sandbox_and_never_widen_it() {
     let wide = r#"{"sandbox": {"network": "allow", "write": ["/etc"], "max_processes": 9999}}"#;
     let (kept, notices) = sandbox("{}", wide);
     assert_eq!((kept, notices), (Sandbox::default(), 3));
+    for key in ["open_files", "process_bytes", "shared_memory_bytes", "memory_bytes"] {
+        let set = |value: u64| format!(r#"{{"sandbox": {{"max_{key}": {value}}}}}"#);
+        let (kept, notices) = sandbox(&set(1 << 30), &set(1 << 31));
+        assert_eq!((kept, notices), (sandbox(&set(1 << 30), "{}").0, 1), "{key}");
+        assert_eq!(sandbox(&set(1 << 31), &set(1 << 30)), sandbox(&set(1 << 30), "{}"), "{key}");
+    }
     let narrow = r#"{"sandbox": {"network": "deny", "write": [], "hide": ["~/x"]}}"#;
     let (kept, notices) = sandbox(r#"{"sandbox": {"hide": ["~/y"]}}"#, narrow);
     assert_eq!((kept.network, kept.write.len(), notices), (NetworkRule::Deny, 0, 0));

@@ -70,6 +70,7 @@ mod tests {
 
     use super::*;
     use crate::bounds::WriteGlobs;
+    use crate::sandbox::limits::CommandLimits;
     use crate::sandbox::spec::{Floor, Network, Sockets};
 
     fn spec(workspace: &Path) -> Spec {
@@ -86,8 +87,7 @@ mod tests {
             sockets: Sockets::Covered,
             local_sockets: false,
             git_settings: Vec::new(),
-            processes: 1,
-            file_bytes: 1,
+            limits: CommandLimits::default(),
             inodes: 0,
         }
     }

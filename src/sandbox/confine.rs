@@ -28,9 +28,9 @@ pub fn confine(spec: &Spec, place: Confined) -> Result<Enforcement, String> {
     }
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     if place == Confined::InOwnWorld {
-        capabilities::limit_numbers(spec);
+        spec.limits.apply_to_namespaces();
     }
-    capabilities::limit(spec).map_err(|error| told("limits", &error))?;
+    spec.limits.apply().map_err(|error| told("limits", &error))?;
     let sight = if place == Confined::InOwnWorld { Sight::OwnWorld } else { Sight::Machine };
     let enforced = rules::apply(spec, sight).map_err(|error| told("Landlock", &error))?;
     if !enforced.any {

@@ -7,6 +7,7 @@
 
 mod bounded;
 mod capabilities;
+mod cgroup;
 mod confine;
 mod cover;
 mod filter;
@@ -16,9 +17,11 @@ mod git_config;
 mod guard;
 mod hidden;
 mod hidden_watch;
+mod limits;
 mod links;
 mod listing;
 mod loopback;
+mod memory;
 mod nested;
 mod newborn;
 mod pinned;
@@ -32,9 +35,12 @@ mod tests;
 mod views;
 mod world;
 
+pub use cgroup::{CommandGroup, DelegatedGroup, LimitEvents, join as join_group};
 pub use confine::{Confined, Enforcement, confine};
 pub use guard::{Guard, expel, is_expelled};
 pub use hidden_watch::HiddenWatch;
+pub use limits::{CommandLimits, holds_shared_memory};
+pub use memory::OomKillCounter;
 pub use nested::{Findings, NestedRepositories};
 pub use newborn::Top;
 pub use scratch::Scratch;

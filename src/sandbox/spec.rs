@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::hidden_watch::{EarlierEnds, HiddenWatch, hidden_places};
+use super::limits::CommandLimits;
 use super::links::{Entry, Names};
 use super::{Profile, git, hidden, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
@@ -63,8 +64,7 @@ pub struct Spec {
     /// Names of git settings outside of repositories, if a command could change what they lead to. For
     /// the look afterwards; the supervisor needs them not.
     pub git_settings: Vec<PathBuf>,
-    pub processes: u64,
-    pub file_bytes: u64,
+    pub limits: CommandLimits,
     /// A digest of the devices and inodes of what is writable, kept and hidden, and of the folders above:
     /// when one of them was replaced, the mounts of an earlier supervisor lie elsewhere.
     pub inodes: u64,
@@ -267,8 +267,7 @@ impl Sandbox {
                 && wish.profile == Profile::Workspace
                 && self.may_declare_sockets(),
             git_settings,
-            processes: self.settings.processes,
-            file_bytes: self.settings.file_bytes,
+            limits: CommandLimits::new(&self.settings),
         })
     }
 
@@ -444,8 +443,7 @@ impl Spec {
         let mut arguments = vec![
             word("f", if self.floor == Floor::Full { "full" } else { "partial" }),
             word("n", if self.network == Network::Open { "open" } else { "closed" }),
-            word("p", &self.processes.to_string()),
-            word("b", &self.file_bytes.to_string()),
+            word("m", &self.limits.encode()),
             word("i", &self.inodes.to_string()),
             path("s", &self.scratch),
             word("u", if self.sockets == Sockets::Covered { "covered" } else { "reachable" }),
@@ -489,8 +487,7 @@ impl Spec {
             sockets: Sockets::Covered,
             local_sockets: false,
             git_settings: Vec::new(),
-            processes: 0,
-            file_bytes: 0,
+            limits: CommandLimits::default(),
             inodes: 0,
         };
         for argument in arguments {
@@ -504,8 +501,7 @@ impl Spec {
                 (b'f', b"partial") => spec.floor = Floor::Partial,
                 (b'n', b"open") => spec.network = Network::Open,
                 (b'n', b"closed") => spec.network = Network::Closed,
-                (b'p', _) => spec.processes = number().ok_or_else(odd)?,
-                (b'b', _) => spec.file_bytes = number().ok_or_else(odd)?,
+                (b'm', _) => spec.limits = CommandLimits::decode(value).ok_or_else(odd)?,
                 (b'i', _) => spec.inodes = number().ok_or_else(odd)?,
                 (b's', _) => spec.scratch = path(),
                 (b'w', _) => spec.writable.push(path()),

@@ -24,6 +24,7 @@ use rustix::mount::{
 };
 
 use super::cover::CoverLayer;
+use super::limits::LAYER_OPTIONS;
 use super::listing::Listing;
 use super::spec::Spec;
 use super::world::{self, Mount, Piece};
@@ -378,7 +379,9 @@ fn overlay(folder: &Path, other: &OwnedFd, order: Order) -> io::Result<(OwnedFd,
 /// An empty file system, not yet in its place.
 fn empty() -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(&context, "mode", "0755")?;
+    for (name, value) in LAYER_OPTIONS {
+        fsconfig_set_string(&context, name, value)?;
+    }
     fsconfig_create(&context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)

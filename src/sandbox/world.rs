@@ -17,6 +17,7 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+use super::limits::{self, CommandLimits};
 use super::spec::{Network, Spec};
 use super::views::{Surveyor, Views};
 use super::{loopback, scratch};
@@ -27,7 +28,9 @@ pub const PRIVATE_TEMP: &str = "/tmp";
 /// Folders of which a command sees its own: those that share the Session's temp folder.
 const TEMP_FOLDERS: &[&str] = &[PRIVATE_TEMP, "/var/tmp"];
 /// Folders of which a command sees its own, empty at first.
-const EMPTY_FOLDERS: &[&str] = &["/run", "/dev/shm"];
+const EMPTY_FOLDERS: &[&str] = &["/run", SHARED_MEMORY];
+/// The one of them that a command can write.
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Where terminals are. A command sees those that it makes itself: what is typed on the user's, and
 /// what is shown there, is none of its business.
@@ -99,7 +102,7 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
         inner.push(Piece { tree: take(&cover)?, place: path.clone() });
     }
     lay(machine)?;
-    replace(&temp)?;
+    replace(&temp, &spec.limits)?;
     lay(inner)?;
     // The old world can be seen from the working folder that this process came with.
     rustix::process::chdir("/")?;
@@ -154,8 +157,7 @@ fn named(errno: Errno, what: &str, path: &Path) -> io::Error {
 }
 
 /// Covers temp folders, `/run` and terminals.
-fn replace(temp: &OwnedFd) -> io::Result<()> {
-    let none: Option<&str> = None;
+fn replace(temp: &OwnedFd, limits: &CommandLimits) -> io::Result<()> {
     for folder in TEMP_FOLDERS.iter().map(Path::new).filter(|folder| is_own_folder(folder)) {
         let tree = open_tree(
             temp,
@@ -168,8 +170,10 @@ fn replace(temp: &OwnedFd) -> io::Result<()> {
     }
     let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     for folder in EMPTY_FOLDERS.iter().map(Path::new).filter(|folder| is_own_folder(folder)) {
-        nix::mount::mount(Some("tmpfs"), folder, Some("tmpfs"), strict, Some("mode=0755"))
-            .or_else(|_| nix::mount::mount(Some("tmpfs"), folder, Some("tmpfs"), strict, none))?;
+        let is_shared_memory = folder == Path::new(SHARED_MEMORY);
+        let options =
+            if is_shared_memory { limits.shared_memory_options() } else { limits::layer_options() };
+        nix::mount::mount(Some("tmpfs"), folder, Some("tmpfs"), strict, Some(&*options))?;
     }
     if is_own_folder(Path::new(TERMINALS)) {
         let (own, strict) = (Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC);

@@ -26,7 +26,9 @@ use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::error::{Explain, Kind};
-use crate::sandbox::{Level, LocalSockets, Sandbox, Spec};
+use crate::sandbox::{
+    CommandGroup, DelegatedGroup, Level, LimitEvents, LocalSockets, OomKillCounter, Sandbox, Spec,
+};
 
 /// Starts commands; cheap to clone.
 #[derive(Clone)]
@@ -64,6 +66,10 @@ struct Shared {
     /// serves one Spec. The last one was used last.
     spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
     sandbox: Sandbox,
+    /// Where control groups for commands are made, if they can be; found with the first command.
+    groups: OnceLock<Option<DelegatedGroup>>,
+    /// Counts what the kernel killed in Pixir's own control group.
+    kills: OnceLock<OomKillCounter>,
     slots: Slots,
     /// What is still to be looked at after commands.
     pending: Pending,
@@ -113,6 +119,8 @@ pub struct Outcome {
     pub duration: Duration,
     /// `namespace` or `subreaper`.
     pub containment: String,
+    /// Which limits the kernel enforced while it ran.
+    pub events: LimitEvents,
     /// How well it was confined.
     pub level: Level,
     /// Whether Unix sockets had to be declared.
@@ -160,6 +168,8 @@ impl Commands {
             subreaper_only: AtomicBool::new(containment == Containment::Subreaper),
             spares: Mutex::new(Vec::new()),
             sandbox,
+            groups: OnceLock::new(),
+            kills: OnceLock::new(),
             slots: Slots::new(config.bash.max_commands),
             pending: Pending::default(),
             closing: CancellationToken::new(),
@@ -247,13 +257,33 @@ impl Commands {
         if let Some(witness) = job.witness {
             witness.watches(supervisor.descriptor());
         }
+        let group = supervisor.group.clone();
+        let before = self.limit_events(group.as_deref());
         let hidden = job.spec.map(|spec| self.0.sandbox.hidden_watch(job.directory, spec));
         let running = Running::new(supervisor, job, self.0.grace, hidden);
-        let (outcome, free) = Box::pin(running.watch(output)).await?;
+        let (mut outcome, free) = Box::pin(running.watch(output)).await?;
+        outcome.events = self.limit_events(group.as_deref()).since(before);
         if let Some(supervisor) = free {
             self.keep(job.spec, supervisor);
         }
         Ok(outcome)
+    }
+
+    /// How often limits were met so far: those of a command's own control group, else of Pixir's.
+    fn limit_events(&self, group: Option<&CommandGroup>) -> LimitEvents {
+        let of_pixir = || {
+            let kills = self.0.kills.get_or_init(OomKillCounter::of_own_group);
+            LimitEvents { oom_kills: kills.read(), refused_processes: 0 }
+        };
+        group.map_or_else(of_pixir, CommandGroup::events)
+    }
+
+    /// A control group for a supervisor with this Spec, where one can be made.
+    fn new_group(&self, spec: Option<&Spec>) -> Option<Arc<CommandGroup>> {
+        let limits = &spec?.limits;
+        let groups = self.0.groups.get_or_init(DelegatedGroup::of_this_process).as_ref()?;
+        let made = groups.create(limits);
+        made.inspect_err(|error| tracing::debug!(%error, "no control group")).ok().map(Arc::new)
     }
 
     fn spares(&self) -> MutexGuard<'_, Vec<(Option<Spec>, Supervisor)>> {
@@ -292,6 +322,8 @@ impl Commands {
     pub(super) fn start(&self, spec: Option<&Spec>) -> Result<Supervisor, CommandError> {
         let mut command = Command::new(&self.0.own_binary);
         command.arg(SUPERVISE).arg(if self.is_without_namespaces() { SUBREAPER } else { BEST });
+        let group = self.new_group(spec);
+        command.arg(group.as_ref().map_or(Path::new(""), |group| group.folder()));
         command.args(spec.map(Spec::arguments).unwrap_or_default());
         // The supervisor gets no environment: commands could read it there.
         let (lifeline, far_end) = Lifeline::new().map_err(CommandError::Start)?;
@@ -301,7 +333,7 @@ impl Commands {
             return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
         };
         let status = BufReader::new(status).lines();
-        Ok(Supervisor { process, lifeline, output, status })
+        Ok(Supervisor { process, lifeline, output, status, group })
     }
 }
 

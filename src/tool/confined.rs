@@ -10,7 +10,9 @@ use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
 use super::slot::Slots;
 use crate::config::SocketRule;
-use crate::sandbox::{Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish};
+use crate::sandbox::{
+    CommandLimits, Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish,
+};
 
 /// The commands of one Session; cheap to clone.
 #[derive(Debug, Clone)]
@@ -65,6 +67,8 @@ pub struct Ran {
     pub mended: Mended,
     /// What it could not see.
     pub hidden: Vec<PathBuf>,
+    /// `None` when the user wants no sandbox.
+    pub limits: Option<CommandLimits>,
 }
 
 impl Confined {
@@ -160,7 +164,8 @@ impl Confined {
         let needs_guard = self.commands.is_without_namespaces();
         let (Some(spec), Some(scratch)) = (job.spec, scratch) else {
             let outcome = self.commands.run(job, output).await?;
-            return Ok(Ran { outcome, mended: Mended::default(), hidden: Vec::new() });
+            let mended = Mended::default();
+            return Ok(Ran { outcome, mended, hidden: Vec::new(), limits: None });
         };
         let witness = Arc::new(Witness::default());
         let before = Before {
@@ -181,7 +186,7 @@ impl Confined {
         let mended = aftermath.mend(uncovered).await;
         let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
         let hidden = spec.hidden.iter().filter(is_there).cloned().collect();
-        Ok(Ran { outcome: ran?, mended, hidden })
+        Ok(Ran { outcome: ran?, mended, hidden, limits: Some(spec.limits) })
     }
 
     fn scratch(&self) -> Result<Arc<Scratch>, CommandError> {

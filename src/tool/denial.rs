@@ -66,10 +66,6 @@ const NO_SOCKET: &[&str] =
 /// What programs say when a socket may not even be made.
 const NO_SOCKETS_AT_ALL: &[&str] = &["permission denied", "eacces", "permissionerror"];
 
-/// What programs say when there are too many of them, or too much in a file.
-const NO_MORE: &[&str] =
-    &["fork: retry: resource temporarily unavailable", "file size limit exceeded"];
-
 /// What a call could have declared, and would have got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MayDeclare {
@@ -125,9 +121,6 @@ pub fn explain(
                 "sandbox: if this was a refused access: only the workspace and $TMPDIR can be written, not .pixir, .git/hooks, .git/config, and credentials cannot be read; the user can add folders (sandbox.write)"
             }
         });
-    }
-    if says(NO_MORE) {
-        lines.push("sandbox: processes and file sizes are limited; the user can raise that (sandbox.max_processes, sandbox.max_file_bytes)");
     }
     lines.into_iter().map(str::to_owned).collect()
 }

@@ -10,6 +10,7 @@ use super::aftermath::Mended;
 use super::command::{End, Leftover, Outcome, Stop};
 use super::confined::{Confined, Needs, Ran};
 use super::denial::{self, MayDeclare};
+use super::limit_notes;
 use super::output::Collected;
 use crate::sandbox::{ASIDE, Level, LocalSockets};
 
@@ -51,7 +52,7 @@ impl Ending {
         commands: &Confined,
         telling: &Telling<'_>,
     ) -> Self {
-        let Ran { outcome, mended, hidden } = ran;
+        let Ran { outcome, mended, hidden, limits } = ran;
         let mut lines = closing(outcome, collected, telling);
         let warnings = warnings(outcome, mended);
         for warning in &warnings {
@@ -68,6 +69,10 @@ impl Ending {
             for line in denial::explain(said, telling.needs, may_declare, hidden) {
                 write!(lines, "\n[{line}]").ok();
             }
+        }
+        let text = &collected.bounded.text;
+        for line in limit_notes::explain(text, outcome, limits.as_ref()) {
+            write!(lines, "\n[{line}]").ok();
         }
         let mut details = facts(outcome, collected);
         let lists = [

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -19,7 +20,7 @@ use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
 use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED, UNCOVERED};
 use crate::disk;
-use crate::sandbox::{HiddenWatch, Level, LocalSockets};
+use crate::sandbox::{CommandGroup, HiddenWatch, Level, LimitEvents, LocalSockets};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -43,6 +44,8 @@ pub struct Supervisor {
     pub lifeline: Lifeline,
     pub output: ChildStdout,
     pub status: Lines<BufReader<ChildStderr>>,
+    /// The control group that it is in, if one could be made.
+    pub group: Option<Arc<CommandGroup>>,
 }
 
 impl Drop for Supervisor {
@@ -406,6 +409,7 @@ impl News {
             uncovered: self.uncovered,
             duration,
             containment: containment.to_owned(),
+            events: LimitEvents::default(),
             level: Level::from_name(level).unwrap_or(Level::Off),
             sockets: LocalSockets::from_name(sockets).unwrap_or(LocalSockets::Harmless),
         })

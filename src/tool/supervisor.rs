@@ -17,6 +17,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 use super::covers::Covers;
 use super::lifeline::Given;
 use super::namespace::Entry;
+use super::oom_score::OomScore;
 use super::order::Order;
 use super::refresh::{Answerer, Asker};
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
@@ -69,7 +71,8 @@ const INNER_PATIENCE: Duration = Duration::from_millis(500);
 /// Descriptors up to this one are closed where `/proc` does not list them.
 const GUESSED_DESCRIPTORS: i32 = 256;
 
-/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: a role, and the Spec.
+/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: a role, the folder of a control
+/// group or an empty one, and the Spec.
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let role = arguments.next().unwrap_or_default();
     let asker = (role == INIT).then(|| Asker::inherited(&arguments.next().unwrap_or_default()));
@@ -80,6 +83,8 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let is_outer = role != INIT && role != INNER;
+    let group = is_outer.then(|| arguments.next()).flatten().unwrap_or_default();
     let told: Vec<OsString> = arguments.collect();
     let spec = match Spec::read(told.iter().cloned()) {
         Ok(spec) => spec,
@@ -95,6 +100,11 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         return serve(Reach::Descendants, spec.as_ref(), None);
     }
     close_inherited();
+    OomScore::of_supervisor();
+    // A command runs without its limits where this fails.
+    if !group.is_empty() {
+        sandbox::join_group(Path::new(&group)).ok();
+    }
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     if role != SUBREAPER {
@@ -204,8 +214,8 @@ fn adopt_orphans() -> io::Result<()> {
 
 /// Waits for orders, runs them one by one, and leaves nothing behind.
 fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCode {
-    let enforcement = match settle(reach, spec) {
-        Ok(enforcement) => enforcement,
+    let settled = match settle(reach, spec) {
+        Ok(settled) => settled,
         Err(refusal) => {
             report(refusal);
             return ExitCode::FAILURE;
@@ -213,7 +223,7 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
     };
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
-    let covers = Covers::new(spec, enforcement.level);
+    let covers = Covers::new(spec, settled.enforcement.level);
     loop {
         let (mut order, given) = match lifeline::receive() {
             Ok(Some(received)) => received,
@@ -243,7 +253,7 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
         if let Some(spec) = spec {
             order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
         }
-        let peace = match carry_out(&order, given, reach, enforcement, &covers) {
+        let peace = match carry_out(&order, given, reach, &settled, &covers) {
             Ok(peace) => peace,
             Err(error) => {
                 report(format_args!("failed {error}"));
@@ -251,7 +261,7 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
             }
         };
         let is_reusable = reach == Reach::Namespace && !covers.mounts().have_changed();
-        if peace == Peace::Broken || !is_reusable {
+        if peace == Peace::Broken || !is_reusable || sandbox::holds_shared_memory() {
             return ExitCode::SUCCESS;
         }
         report(FREE);
@@ -265,8 +275,14 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
     }
 }
 
+/// The process that starts commands, once it is confined.
+struct Settled {
+    enforcement: Enforcement,
+    score: OomScore,
+}
+
 /// Takes its place: whoever is first in a namespace, or gathers orphans, and is confined.
-fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Enforcement, String> {
+fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Settled, String> {
     if reach == Reach::Namespace {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
         namespace::show_own_processes();
@@ -276,25 +292,29 @@ fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Enforcement, String> {
     } else {
         adopt_orphans().map_err(|error| format!("failed cannot adopt orphans: {error}"))?;
     }
+    let score = OomScore::of_supervisor();
     let Some(spec) = spec else {
-        return Ok(Enforcement { level: Level::Off, sockets: LocalSockets::Harmless });
+        let enforcement = Enforcement { level: Level::Off, sockets: LocalSockets::Harmless };
+        return Ok(Settled { enforcement, score });
     };
     let place = if reach == Reach::Namespace { Confined::InOwnWorld } else { Confined::OnMachine };
-    sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))
+    let enforcement =
+        sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))?;
+    Ok(Settled { enforcement, score })
 }
 
 fn carry_out(
     order: &Order,
     given: Given,
     reach: Reach,
-    enforcement: Enforcement,
+    settled: &Settled,
     covers: &Covers,
 ) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-    let Enforcement { level, sockets } = enforcement;
+    let Enforcement { level, sockets } = settled.enforcement;
     report(format_args!("starting {reach_name} {} {}", level.name(), sockets.name()));
-    let command = start(order, given)?;
+    let command = settled.score.start_command(|| start(order, given))?;
     let mut watch = Watch::new(reach, command);
     if reach == Reach::Descendants && !descendants::has_child(command) {
         // Who does not see the command cannot see what it starts.

@@ -12,6 +12,8 @@ mod endpoints;
 mod escape;
 /// Ordinary commands.
 mod everyday;
+/// Commands that use up memory, processes and files.
+mod limits;
 /// Mounts in the home folder, and sockets among the devices.
 mod mounted;
 /// What is tried with repositories below the Workspace.
@@ -24,6 +26,8 @@ mod programs;
 mod reach;
 /// What git would run for the user.
 mod repositories;
+/// What is tried to use up memory, processes and files.
+mod resource_attempts;
 /// What a denial, a setting or a mode does, as the Log tells it.
 mod stories;
 /// What is tried with settings of git outside of repositories.

@@ -1,5 +1,6 @@
 //! What every story needs: a house to live in, a stage for the binary, and a way to read its Log.
 
+pub mod cage;
 pub mod desk;
 pub mod editor;
 pub mod house;

@@ -131,13 +131,26 @@ impl Stage {
     /// lets the kernel kill it there, in the middle of a write; `Strike::Refuse` fails the write.
     pub fn start_limited(&self, args: &[&str], limit: u64, strike: Strike) -> Running {
         let trap = if strike == Strike::Refuse { "trap '' XFSZ; " } else { "" };
+        let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
+        self.start_prepared(args, trap, |running| {
+            prlimit(Some(running.pid()), Resource::Fsize, limits).unwrap();
+        })
+    }
+
+    /// Starts the binary once `prepare` has done something to its process. `first` is what a shell
+    /// does in it before.
+    pub fn start_prepared(
+        &self,
+        args: &[&str],
+        first: &str,
+        prepare: impl FnOnce(&Running),
+    ) -> Running {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &format!(r#"{trap}read go && exec "$@" </dev/null"#), "sh"]);
+        command.args(["-c", &format!(r#"{first}read go && exec "$@" </dev/null"#), "sh"]);
         command.arg(self.program()).args(args);
         self.dress(&mut command);
         let mut running = Running::start(command.stdin(Stdio::piped()));
-        let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
-        prlimit(Some(running.pid()), Resource::Fsize, limits).unwrap();
+        prepare(&running);
         running.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         running
     }

@@ -1,0 +1,279 @@
+//! Limits: a command that uses up memory, processes or files ends, Pixir goes on, and the result
+//! says which limit was met.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use pixir::SandboxLevel;
+use pixir::scripted::{Reply, Script};
+use pixir::workbench::{Setup, Workbench};
+use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
+use serde_json::{Value, json};
+
+use super::escape::{skip, tell};
+use super::resource_attempts::{DEADLY, FURTHER, ResourceAttempt, Takes};
+use crate::support::Stage;
+use crate::support::cage::MemoryCage;
+use crate::support::stage::wait_for;
+use crate::support::torture::{Size, seed};
+
+/// The memory of a cage.
+const MEMORY: u64 = 700 << 20;
+/// How long one attempt may take.
+const PATIENCE_MS: u64 = 15_000;
+/// How many of the further attempts are made when only a sample is asked for.
+const SAMPLE: usize = 4;
+
+/// How commands are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Full,
+    Partial,
+    Off,
+}
+
+fn cage() -> Option<MemoryCage> {
+    let cage = MemoryCage::new(MEMORY);
+    if cage.is_none() {
+        skip("no control group with a limit on memory can be made here");
+    }
+    cage
+}
+
+/// A command as the table names it.
+fn dressed(command: &str) -> String {
+    match command.strip_prefix("py:") {
+        Some(program) => format!("python3 - <<'PROGRAM'\n{program}\nPROGRAM"),
+        None => command.to_owned(),
+    }
+}
+
+/// Takes namespaces from this thread and everything that it starts.
+fn lose_namespaces() {
+    let rules = BTreeMap::from([(nix::libc::SYS_unshare, Vec::new())]);
+    let refused = SeccompAction::Errno(nix::libc::EPERM.cast_unsigned());
+    let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
+
+/// What the tool said, when Pixir lived through an attempt in a cage.
+fn survived(stage: &Stage, hold: Hold, attempt: &ResourceAttempt) -> Result<String, String> {
+    let Some(cage) = MemoryCage::new(MEMORY) else { return Err("no cage".to_owned()) };
+    let sandbox: &[&str] = if hold == Hold::Off { &["--sandbox", "off"] } else { &[] };
+    let args: Vec<&str> = sandbox.iter().copied().chain(["use it up"]).collect();
+    let start = || stage.start_prepared(&args, "", |running| cage.hold(running.child.id()));
+    let running = if hold == Hold::Partial {
+        let in_thread = || {
+            lose_namespaces();
+            start()
+        };
+        std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap())
+    } else {
+        start()
+    };
+    let ended = running.end();
+    let kills = cage.kills();
+    if ended.status.code() != Some(0) || ended.stdout != "done\n" {
+        return Err(format!("Pixir ended with {:?} after {kills} kills", ended.status));
+    }
+    stage.assert_nothing_survives();
+    let left = wait_for(Duration::from_secs(10), || cage.processes(), Vec::is_empty);
+    if !left.is_empty() {
+        return Err(format!("{left:?} are left"));
+    }
+    let results: Vec<Value> =
+        stage.events().into_iter().filter(|event| event["type"] == "tool_result").collect();
+    let said = results.first().and_then(|result| result["data"]["output"].as_str());
+    let said = format!("\n{}", said.unwrap_or_default());
+    if attempt.told.iter().any(|words| said.contains(words)) {
+        Ok(said)
+    } else {
+        Err(format!("not told ({kills} kills): {said}"))
+    }
+}
+
+/// Makes an attempt in a Pixir of its own.
+async fn try_one(hold: Hold, attempt: &'static ResourceAttempt) -> Result<String, String> {
+    let mark = Stage::mark();
+    let command = format!(": {mark}\n{}", dressed(attempt.command));
+    let call = json!({"command": command, "timeout_ms": PATIENCE_MS});
+    let script = Script::new([Reply::calls("bash", call), Reply::says("done")]);
+    let stage = Stage::new(mark, script).await;
+    let limits =
+        json!({"max_processes": 600, "max_file_bytes": 3_u64 << 30, "max_open_files": 4096});
+    stage.configure(&json!({"durability": "none", "sandbox": limits}));
+    tokio::task::spawn_blocking(move || survived(&stage, hold, attempt)).await.unwrap()
+}
+
+async fn try_all(hold: Hold, attempts: impl IntoIterator<Item = &'static ResourceAttempt>) {
+    if cage().is_none() {
+        return;
+    }
+    let mut failed = Vec::new();
+    let mut tried = 0;
+    for attempt in attempts {
+        tried += 1;
+        if let Err(why) = try_one(hold, attempt).await {
+            failed.push(format!("{}: {why}", attempt.name));
+        }
+    }
+    tell(&format!(
+        "limits: {hold:?}: {tried} attempts, {} not held (seed={})",
+        failed.len(),
+        seed()
+    ));
+    assert!(failed.is_empty(), "{hold:?}: {failed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_uses_up_memory_dies_and_pixir_lives() {
+    try_all(Hold::Full, DEADLY).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_holds_without_namespaces_and_without_a_sandbox() {
+    let of_memory = || DEADLY.iter().filter(|attempt| attempt.takes == Takes::Memory);
+    try_all(Hold::Partial, of_memory()).await;
+    try_all(Hold::Off, of_memory()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_ways_to_use_things_up_end_at_a_limit() {
+    let mut attempts: Vec<&ResourceAttempt> = FURTHER.iter().collect();
+    if Size::asked() != Size::Full {
+        fastrand::Rng::with_seed(seed()).shuffle(&mut attempts);
+        attempts.truncate(SAMPLE);
+    }
+    try_all(Hold::Full, attempts).await;
+}
+
+fn bench(folder: &Path, subreaper: bool, adjust: impl FnOnce(&mut pixir::Config)) -> Workbench {
+    let setup = Setup {
+        own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+        folder,
+        environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+        subreaper,
+        drain: Duration::from_millis(100),
+        grace: Duration::from_millis(300),
+    };
+    Workbench::adjusted(setup, adjust).unwrap()
+}
+
+async fn said(bench: &Workbench, command: &str) -> String {
+    bench.call("bash", json!({ "command": command })).await.unwrap().text
+}
+
+/// The score of a command and of its supervisor, which has that of a command until it has started it.
+const SCORES: &str = "for i in $(seq 200); do \
+    grep -q 1000 /proc/$PPID/oom_score_adj || break; sleep 0.05; done; \
+    cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj";
+
+/// The kernel is to kill a command before its supervisor, and both before Pixir.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_to_die_before_its_supervisor() {
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+    let own: i32 = own.trim().parse().unwrap();
+    for (subreaper, level) in [
+        (false, SandboxLevel::Workspace),
+        (true, SandboxLevel::Workspace),
+        (false, SandboxLevel::Off),
+        (true, SandboxLevel::Off),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let bench = bench(folder.path(), subreaper, |config| config.sandbox.level = level);
+        // Twice: the second command has a supervisor that was used before.
+        for _ in 0..2 {
+            let text = said(&bench, SCORES).await;
+            let scores: Vec<i32> = text.lines().map_while(|line| line.parse().ok()).collect();
+            assert_eq!(scores, [1000, own.max(500)], "{subreaper} {level:?}: {text}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_with_too_much_memory_is_told_which_setting_it_met() {
+    for subreaper in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let bench =
+            bench(folder.path(), subreaper, |config| config.sandbox.process_bytes = 256 << 20);
+        let text = said(&bench, "perl -e 'push @a, qq(x$n) x 1000000 while ++$n'").await;
+        assert!(text.contains("sandbox.max_process_bytes"), "{text}");
+        assert!(said(&bench, "ulimit -d unlimited && echo raised").await.contains("not permitted"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_left_in_shared_memory_is_freed() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = bench(folder.path(), false, |_| {});
+    let text = said(&bench, "head -c 8M /dev/zero > /dev/shm/left && stat -f -c %b /dev/shm").await;
+    assert!(text.contains("exit code 0"), "{text}");
+    let text = said(&bench, "ls /dev/shm").await;
+    assert_eq!(text, "(no output)\n[exit code 0]");
+}
+
+/// Programs that reserve far more addresses than they use.
+const RESERVING: &[(&str, &str)] = &[
+    ("node", "node -e 'console.log(\"it runs\")'"),
+    ("java", "java -version && echo it runs"),
+    ("go", "go version && echo it runs"),
+    ("gcc", "gcc -fsanitize=address x.c -o a && ASAN_OPTIONS=detect_leaks=0 ./a"),
+    ("gcc", "gcc -fsanitize=thread x.c -o t && ./t"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_reserve_much_memory_start() {
+    for subreaper in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = "#include <stdio.h>\nint main() { puts(\"it runs\"); }\n";
+        std::fs::write(folder.path().join("x.c"), source).unwrap();
+        let bench = bench(folder.path(), subreaper, |_| {});
+        for (program, command) in RESERVING {
+            if said(&bench, &format!("command -v {program}")).await.contains("exit code 1") {
+                skip(&format!("there is no {program}"));
+                continue;
+            }
+            let text = said(&bench, command).await;
+            assert!(text.contains("it runs\n[exit code 0]"), "{command}: {text}");
+        }
+    }
+}
+
+/// The control: with no limit but the memory of the control group, each of them uses that up.
+#[test]
+fn without_limits_the_kernel_has_to_kill() {
+    let Some(cage) = cage() else { return };
+    let can_mount = Command::new("unshare").args(["-mpif", "true"]).status();
+    if !can_mount.is_ok_and(|status| status.success()) {
+        return skip("`unshare` cannot make namespaces here");
+    }
+    for attempt in DEADLY.iter().filter(|attempt| attempt.takes != Takes::Other) {
+        let before = cage.kills();
+        let inside = r#"read go && mount -t tmpfs tmpfs /dev/shm && bash -c "$0"; exit 0"#;
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("unshare");
+        command.current_dir(folder.path());
+        command.args(["-mpif", "--kill-child", "/bin/sh", "-c", inside]);
+        command.arg(dressed(attempt.command)).stdin(Stdio::piped());
+        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        cage.hold(child.id());
+        // `unshare` has forked by now, or will; both are to be inside.
+        let inner = || {
+            let path = format!("/proc/{0}/task/{0}/children", child.id());
+            std::fs::read_to_string(path).unwrap_or_default().trim().parse::<u32>().ok()
+        };
+        let inner = wait_for(Duration::from_secs(10), inner, Option::is_some).unwrap();
+        cage.hold(inner);
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
+        let killed = wait_for(Duration::from_secs(30), || cage.kills(), |kills| *kills > before);
+        child.kill().ok();
+        child.wait().unwrap();
+        wait_for(Duration::from_secs(10), || cage.processes(), Vec::is_empty);
+        assert!(killed > before, "{}", attempt.name);
+    }
+}
