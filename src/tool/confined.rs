@@ -10,7 +10,9 @@ use super::command::{CommandError, Commands, Job, Outcome};
 use super::output::Output;
 use super::slot::Slots;
 use crate::config::SocketRule;
-use crate::sandbox::{Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish};
+use crate::sandbox::{
+    HiddenPaths, Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish,
+};
 
 /// The commands of one Session; cheap to clone.
 #[derive(Debug, Clone)]
@@ -64,7 +66,7 @@ pub struct Ran {
     /// What was found afterwards.
     pub mended: Mended,
     /// What it could not see.
-    pub hidden: Vec<PathBuf>,
+    pub hidden: HiddenPaths,
 }
 
 impl Confined {
@@ -160,7 +162,7 @@ impl Confined {
         let needs_guard = self.commands.is_without_namespaces();
         let (Some(spec), Some(scratch)) = (job.spec, scratch) else {
             let outcome = self.commands.run(job, output).await?;
-            return Ok(Ran { outcome, mended: Mended::default(), hidden: Vec::new() });
+            return Ok(Ran { outcome, mended: Mended::default(), hidden: HiddenPaths::default() });
         };
         let witness = Arc::new(Witness::default());
         let before = Before {
@@ -179,8 +181,7 @@ impl Confined {
         let ran = self.commands.run(&Job { witness: Some(&witness), ..*job }, output).await;
         let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
         let mended = aftermath.mend(uncovered).await;
-        let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
-        let hidden = spec.hidden.iter().filter(is_there).cloned().collect();
+        let hidden = self.commands.sandbox().hidden_paths(spec);
         Ok(Ran { outcome: ran?, mended, hidden })
     }
 

@@ -12,6 +12,10 @@ mod endpoints;
 mod escape;
 /// Ordinary commands.
 mod everyday;
+/// What commands see of the home folder.
+mod home;
+/// What is tried to read credentials.
+mod home_attempts;
 /// Mounts in the home folder, and sockets among the devices.
 mod mounted;
 /// What is tried with repositories below the Workspace.
