@@ -129,7 +129,8 @@ fn a_virtual_environment_of_the_path_is_seen_whole() {
     let environment = [("PATH".into(), path.into()), ("HOME".into(), place.path("home").into())];
     let sandbox = Sandbox::new(&Config::new(Home::new(place.path("home/.pixir"))), &environment);
     let spec = place.spec(&sandbox, Profile::Workspace, false).unwrap();
-    let is_own = |path: &&PathBuf| path.starts_with(&place.root) && !path.ends_with("home");
+    let is_own =
+        |path: &&PathBuf| path.starts_with(&place.root) && !path.starts_with(place.path("home"));
     let viewed: Vec<&PathBuf> = spec.viewed.iter().filter(is_own).collect();
     let expected = [place.path("tools/bin"), place.path("venv")];
     // Only where commands see another temp folder.
