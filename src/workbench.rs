@@ -21,6 +21,7 @@ use crate::log::Log;
 use crate::paths::Home;
 use crate::resource::Shelf;
 use crate::sandbox::Profile;
+pub use crate::sandbox::{CREDENTIALS, CredentialPlace};
 use crate::secret::Secrets;
 use crate::state::{SessionFolder, StateRoot};
 use crate::tool::{

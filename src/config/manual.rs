@@ -228,8 +228,13 @@ const MANUAL: &[Entry] = &[
         json!(c.sandbox.write)
     }),
     entry(
+        "sandbox.read",
+        "What commands may read in home folders, beside tool chains, caches and settings without secrets; credentials in it stay hidden unless they are named exactly",
+        |c| json!(c.sandbox.read),
+    ),
+    entry(
         "sandbox.hide",
-        "What commands cannot read, beside credentials; lists of several files add up",
+        "What commands cannot read, beside credentials and most of home folders; lists of several files add up",
         |c| json!(c.sandbox.hide),
     ),
     entry("sandbox.max_processes", "How many processes a command may have", |c| {

@@ -17,6 +17,8 @@ pub struct Sandbox {
     pub local_sockets: SocketRule,
     /// Writable beside the Workspace; `~` is the user's home.
     pub write: Vec<PathBuf>,
+    /// Readable in home folders, beside what always is.
+    pub read: Vec<PathBuf>,
     /// Unreadable beside what always is.
     pub hide: Vec<PathBuf>,
     /// How many processes a command may have.
@@ -123,6 +125,7 @@ impl Default for Sandbox {
             network: NetworkRule::Declare,
             local_sockets: SocketRule::Ask,
             write: DEFAULT_ROOTS.iter().map(PathBuf::from).collect(),
+            read: Vec::new(),
             hide: Vec::new(),
             processes: 4096,
             file_bytes: 64 << 30,
@@ -144,6 +147,7 @@ impl Sandbox {
             || self.network < other.network
             || self.local_sockets < other.local_sockets
             || self.write.iter().any(|root| !other.write.contains(root))
+            || self.read.iter().any(|path| !other.read.contains(path))
             || other.hide.iter().any(|path| !self.hide.contains(path))
             || self.processes > other.processes
             || self.file_bytes > other.file_bytes

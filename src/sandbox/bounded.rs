@@ -82,6 +82,7 @@ mod tests {
             kept: vec![workspace.join(".pixir")],
             absent: Vec::new(),
             hidden: Vec::new(),
+            closed: Vec::new(),
             shown: Vec::new(),
             viewed: Vec::new(),
             sockets: Sockets::Covered,

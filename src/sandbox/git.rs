@@ -67,6 +67,28 @@ pub fn settings_in(roots: &[PathBuf], names: &[PathBuf], home: Option<&Path>) ->
     found
 }
 
+/// Such settings and the files that they include, by their names. What a command could change includes nothing.
+pub fn settings_files(
+    names: &[PathBuf],
+    home: Option<&Path>,
+    is_in_reach: impl Fn(&Path) -> bool,
+) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = names.to_vec();
+    let mut next = 0;
+    while let Some(file) = files.get(next).cloned() {
+        next += 1;
+        let is_trusted = !resolve(Path::new("/"), &file).places().any(|place| is_in_reach(place));
+        let Some(folder) = file.parent().filter(|_| is_trusted) else { continue };
+        for path in included(&settings(&file).unwrap_or_default()) {
+            let name = included_name(folder, home, &path);
+            if !files.contains(&name) && files.len() < MOST_FOLDERS {
+                files.push(name);
+            }
+        }
+    }
+    files
+}
+
 fn own_repository(workspace: &Path) -> Repository {
     let dot_git = workspace.join(".git");
     let mut repository = Repository::default();

@@ -2,51 +2,66 @@
 
 use std::path::{Path, PathBuf};
 
-/// Files and folders of the user that hold keys, tokens, sessions or what was typed.
-const OF_THE_USER: &[&str] = &[
-    ".ssh",
-    ".aws",
-    ".gnupg",
-    ".azure",
-    ".kube",
-    ".netrc",
-    ".pgpass",
-    ".git-credentials",
-    ".pypirc",
-    ".vault-token",
-    ".password-store",
-    ".docker",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".config/git/credentials",
-    ".config/gcloud",
-    ".config/gh",
-    ".config/hub",
-    ".config/op",
-    ".config/rclone",
-    ".terraform.d/credentials.tfrc.json",
-    ".local/share/keyrings",
-    ".bash_history",
-    ".zsh_history",
-    // Browser profiles.
-    ".mozilla",
-    ".config/google-chrome",
-    ".config/chromium",
-    ".config/BraveSoftware",
-    ".config/microsoft-edge",
-    ".config/vivaldi",
-    ".config/opera",
-    ".thunderbird",
-    "snap/firefox",
-    "snap/chromium",
-    ".var/app",
-    // Other agents.
-    ".codex",
-    ".claude/.credentials.json",
+/// Credentials of the system; most of them only root could read anyway.
+const OF_THE_SYSTEM: &[&str] = &[
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/security/opasswd",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/krb5.keytab",
+    "/etc/ssl/private",
+    "/etc/pki/tls/private",
+    "/etc/letsencrypt",
+    "/etc/ssh/ssh_host_dsa_key",
+    "/etc/ssh/ssh_host_ecdsa_key",
+    "/etc/ssh/ssh_host_ed25519_key",
+    "/etc/ssh/ssh_host_rsa_key",
+    "/etc/ppp/chap-secrets",
+    "/etc/ppp/pap-secrets",
+    "/etc/wireguard",
+    "/etc/openvpn",
+    "/etc/ipsec.secrets",
+    "/etc/ipsec.d/private",
+    "/etc/NetworkManager/system-connections",
+    "/etc/netplan",
+    "/etc/wpa_supplicant",
+    "/etc/docker/key.json",
+    "/etc/docker/certs.d",
+    "/etc/containers/auth.json",
+    "/etc/kubernetes",
+    "/etc/rancher",
+    "/etc/vault.d",
+    "/etc/cloudflared",
+    "/etc/mysql/debian.cnf",
+    "/etc/boto.cfg",
+    "/etc/msmtprc",
+    "/etc/exim4/passwd.client",
+    "/etc/postfix/sasl_passwd",
+    "/etc/credstore",
+    "/etc/credstore.encrypted",
+    "/run/secrets",
+    "/run/credentials",
+    "/run/user",
+    "/var/backups",
+    "/var/mail",
+    "/var/spool/cron",
+    "/var/spool/mail",
+    "/var/lib/NetworkManager",
+    "/var/lib/bluetooth",
+    "/var/lib/cloud",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/iwd",
+    "/var/lib/kubelet",
+    "/var/lib/rancher",
+    "/var/lib/samba/private",
+    "/var/lib/sss",
+    "/var/lib/tailscale",
 ];
-
-/// The same of the system; only root could read them anyway.
-const OF_THE_SYSTEM: &[&str] = &["/etc/shadow", "/etc/gshadow", "/etc/ssl/private"];
 
 /// Folders that programs are started or configured from; no setting makes them writable.
 const NEVER_WRITABLE: &[&str] = &[
@@ -69,10 +84,9 @@ const NEVER_WRITABLE: &[&str] = &[
 const NEVER_WRITABLE_OF_THE_SYSTEM: &[&str] =
     &["/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr"];
 
-/// Everything that is hidden by default; much of it is not there.
-pub fn by_default(home: Option<&Path>) -> Vec<PathBuf> {
-    let own = OF_THE_USER.iter().filter_map(|name| Some(home?.join(name)));
-    own.chain(OF_THE_SYSTEM.iter().map(PathBuf::from)).collect()
+/// Where credentials of the system may be.
+pub fn of_system() -> impl Iterator<Item = PathBuf> {
+    OF_THE_SYSTEM.iter().map(PathBuf::from)
 }
 
 /// Whether a path is one of those of the system.

@@ -61,41 +61,52 @@ impl EarlierEnds {
     }
 }
 
+/// Names that must not be read.
+#[derive(Debug)]
+pub struct HiddenNames {
+    /// What the user and Pixir keep from commands.
+    pub always: Vec<PathBuf>,
+    pub credentials: Arc<[PathBuf]>,
+    /// The folder in which most of them are; a name is looked at only when the folder has it.
+    pub home: Option<PathBuf>,
+}
+
 /// The hidden names of one command.
 #[derive(Debug)]
 pub struct HiddenWatch {
-    names: Vec<PathBuf>,
+    names: HiddenNames,
     workspace: PathBuf,
-    /// What is hidden from the command.
-    hidden: Vec<PathBuf>,
+    /// What holds the command.
+    spec: Spec,
     /// What was not there when it began, in a folder that the command sees as it is.
     missing: Vec<PathBuf>,
-    writable: Vec<PathBuf>,
 }
 
 impl HiddenWatch {
     /// Begins with a command.
-    pub fn new(names: Vec<PathBuf>, workspace: &Path, spec: &Spec) -> Self {
+    pub fn new(names: HiddenNames, workspace: &Path, spec: &Spec) -> Self {
         let is_missing =
             |path: &&PathBuf| is_in(&spec.shown, path) && path.symlink_metadata().is_err();
         Self {
             names,
             workspace: workspace.to_owned(),
             missing: spec.hidden.iter().filter(is_missing).cloned().collect(),
-            hidden: spec.hidden.clone(),
-            writable: spec.writable.clone(),
+            spec: spec.clone(),
         }
     }
 
     /// What the names lead to by now and the command can read.
     pub fn revealed(&self) -> Vec<PathBuf> {
-        let now = Names::default();
-        let places = self.names.iter().flat_map(|name| hidden_places(name, &now));
+        let HiddenNames { always, credentials, home } = &self.names;
+        let now = Names::listing(home.as_deref());
+        let names = always.iter().chain(credentials.iter()).filter(|name| now.may_exist(name));
+        let places = names.flat_map(|name| hidden_places(name, &now));
         let is_revealed = |path: &PathBuf| {
-            let is_hidden = is_in(&self.hidden, path) && !is_in(&self.missing, path);
+            let is_hidden = is_in(&self.spec.hidden, path) && !is_in(&self.missing, path);
             // What commands can write they may have made themselves.
-            let is_exempt = is_in(&self.writable, path)
+            let is_exempt = is_in(&self.spec.writable, path)
                 || self.workspace.starts_with(path)
+                || self.spec.is_unseen(path)
                 || hidden::is_of_system(path);
             !is_hidden && !is_exempt && now.exists(path)
         };

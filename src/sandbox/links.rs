@@ -1,7 +1,7 @@
 //! Links on the way to a file: a command that cannot change the file may still change one of them.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -67,22 +67,39 @@ impl Entry {
 /// Names of the file system at one moment: each is looked at once.
 #[derive(Debug, Default)]
 pub struct Names {
-    entries: RefCell<HashMap<PathBuf, Entry>>,
-    /// Where folders lead; many names lie in few folders.
-    folders: RefCell<HashMap<PathBuf, Resolved>>,
+    known: RefCell<HashMap<PathBuf, Entry>>,
+    /// A folder, and the names in it.
+    listed: Option<(PathBuf, HashSet<OsString>)>,
 }
 
 impl Names {
+    /// Reads a folder once, so that names which are missing in it cost nothing.
+    pub fn listing(folder: Option<&Path>) -> Self {
+        let list = |folder: &Path| {
+            let entries = fs::read_dir(folder).ok()?;
+            let names = entries.map(|entry| Some(entry.ok()?.file_name()));
+            Some((folder.to_owned(), names.collect::<Option<_>>()?))
+        };
+        Self { listed: folder.and_then(list), ..Self::default() }
+    }
+
+    /// Whether the folder that was read does not rule a path out.
+    pub fn may_exist(&self, path: &Path) -> bool {
+        let Some((folder, names)) = &self.listed else { return true };
+        let Ok(inside) = path.strip_prefix(folder) else { return true };
+        inside.components().next().is_none_or(|first| names.contains(first.as_os_str()))
+    }
+
     /// What stands at a path whose folders are no links.
     pub fn entry(&self, path: &Path) -> Entry {
-        if let Some(known) = self.entries.borrow().get(path) {
+        if let Some(known) = self.known.borrow().get(path) {
             return known.clone();
         }
         let is_nowhere = path.parent().is_some_and(|folder| {
-            self.entries.borrow().get(folder).is_some_and(|entry| *entry == Entry::Missing)
+            self.known.borrow().get(folder).is_some_and(|entry| *entry == Entry::Missing)
         });
         let entry = if is_nowhere { Entry::Missing } else { Entry::at(path) };
-        self.entries.borrow_mut().insert(path.to_owned(), entry.clone());
+        self.known.borrow_mut().insert(path.to_owned(), entry.clone());
         entry
     }
 

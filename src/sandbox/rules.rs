@@ -58,7 +58,7 @@ pub fn apply(spec: &Spec, sight: Sight) -> Result<Enforced, RulesetError> {
     ruleset = allow(ruleset, ["/"], AccessFs::ReadDir.into())?;
     ruleset = allow(ruleset, readable(spec, sight), AccessFs::from_read(NEWEST))?;
     ruleset = allow(ruleset, DEVICES, device_rights())?;
-    ruleset = allow(ruleset, &spec.writable, writing())?;
+    ruleset = allow_writing(ruleset, spec, sight)?;
     ruleset = match sight {
         Sight::OwnWorld => {
             let ruleset = allow(ruleset, TERMINALS, device_rights())?;
@@ -78,6 +78,29 @@ pub fn apply(spec: &Spec, sight: Sight) -> Result<Enforced, RulesetError> {
     })
 }
 
+/// Where something that is hidden lies in a writable folder, and no mount covers it, only what is there beside
+/// it can be read. What a command makes directly in such a folder it can write, and not read.
+fn allow_writing(
+    mut ruleset: RulesetCreated,
+    spec: &Spec,
+    sight: Sight,
+) -> Result<RulesetCreated, RulesetError> {
+    for root in &spec.writable {
+        let is_inside = |path: &&PathBuf| path.starts_with(root) && sight == Sight::Machine;
+        let denied: Vec<PathBuf> = spec.hidden.iter().filter(is_inside).cloned().collect();
+        if denied.is_empty() {
+            ruleset = allow(ruleset, [root], writing())?;
+            continue;
+        }
+        let reading = AccessFs::ReadFile | AccessFs::Execute;
+        ruleset = allow(ruleset, [root], writing() & !reading)?;
+        let mut allowed = Vec::new();
+        spread(root, &denied, &mut allowed);
+        ruleset = allow(ruleset, allowed, reading)?;
+    }
+    Ok(ruleset)
+}
+
 fn writing() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEWEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock)
 }
@@ -90,10 +113,18 @@ fn device_rights() -> BitFlags<AccessFs> {
 fn readable(spec: &Spec, sight: Sight) -> Vec<PathBuf> {
     let mut denied = vec![PathBuf::from("/dev")];
     if sight == Sight::Machine {
-        denied.extend(spec.hidden.iter().cloned());
+        denied.extend(spec.hidden.iter().chain(&spec.closed).cloned());
     }
     let mut allowed = Vec::new();
     spread(Path::new("/"), &denied, &mut allowed);
+    let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    for path in spec.shown.iter().chain(&spec.viewed).filter(|path| !is_link(path)) {
+        if denied.iter().any(|denied| denied.starts_with(path)) {
+            spread(path, &denied, &mut allowed);
+        } else {
+            allowed.push(path.clone());
+        }
+    }
     allowed
 }
 

@@ -100,7 +100,8 @@ fn profiles_differ_in_what_can_be_written_and_reached() {
     let sandbox = place.sandbox(|_| {});
     let own = place.spec(&sandbox, Profile::Workspace, false).unwrap();
     assert_eq!(own.writable, [place.path("work"), place.path("home/.cache")]);
-    assert!(own.hidden.contains(&place.path("home/.ssh")));
+    assert!(own.closed.contains(&place.path("home")) && own.is_unseen(&place.path("home/.ssh")));
+    assert!(!own.is_unseen(&place.path("home/.cache/x")));
     assert!(own.hidden.contains(&place.path("home/.pixir")));
     assert_eq!((own.network, own.floor), (Network::Closed, Floor::Partial));
     let looking = place.spec(&sandbox, Profile::ReadOnly, true).unwrap();
@@ -128,7 +129,8 @@ fn a_virtual_environment_of_the_path_is_seen_whole() {
     let environment = [("PATH".into(), path.into()), ("HOME".into(), place.path("home").into())];
     let sandbox = Sandbox::new(&Config::new(Home::new(place.path("home/.pixir"))), &environment);
     let spec = place.spec(&sandbox, Profile::Workspace, false).unwrap();
-    let is_own = |path: &&PathBuf| path.starts_with(&place.root) && !path.ends_with("home");
+    let is_own =
+        |path: &&PathBuf| path.starts_with(&place.root) && !path.starts_with(place.path("home"));
     let viewed: Vec<&PathBuf> = spec.viewed.iter().filter(is_own).collect();
     let expected = [place.path("tools/bin"), place.path("venv")];
     // Only where commands see another temp folder.
@@ -355,7 +357,7 @@ fn where_links_to_credentials_led_stays_hidden() {
     symlink("1", place.path("home/data/now")).unwrap();
     symlink("now/netrc", place.path("home/data/link")).unwrap();
     symlink("data/link", place.path("home/.netrc")).unwrap();
-    let sandbox = place.sandbox(|_| {});
+    let sandbox = place.sandbox(|config| config.sandbox.read = vec!["~".into()]);
     let spec = || place.spec(&sandbox, Profile::Workspace, false).unwrap();
     let first = spec();
     let watch = sandbox.hidden_watch(&place.path("work"), &first);
@@ -380,4 +382,45 @@ fn where_links_to_credentials_led_stays_hidden() {
         sandbox.hidden_watch(&place.path("work"), &second).revealed(),
         Vec::<PathBuf>::new()
     );
+}
+
+#[test]
+fn a_home_shows_what_is_chosen_and_is_not_closed_where_programs_are() {
+    let place = Place::new();
+    for name in ["home/tools/x/bin/x", "home/tools/x/lib/x", "home/plain/bin/x", "home/.gitconfig"]
+    {
+        place.write(name, "");
+    }
+    for name in ["home/mono/.git", "home/mono/part", "home/.dots/.git", "home/.dots/part"] {
+        fs::create_dir_all(place.path(name)).unwrap();
+    }
+    let path = ["home/tools/x/bin", "home/plain/bin", "home"].map(|name| place.path(name));
+    let path = std::env::join_paths(path).unwrap();
+    let config = Config::new(Home::new(place.path("home/.pixir")));
+    let spec = |home: &Path, workspace: &str| {
+        let environment = [("HOME".into(), home.into()), ("PATH".into(), path.clone())];
+        let sandbox = Sandbox::new(&config, &environment);
+        let (workspace, scratch) = (&*place.path(workspace), &*place.path("scratch"));
+        let (profile, network, local_sockets, further) = (Profile::Workspace, false, false, &[]);
+        sandbox
+            .spec(&Wish { profile, network, local_sockets, workspace, further, scratch })
+            .unwrap()
+    };
+    let closed = spec(&place.path("home"), "home/mono/part");
+    assert!(closed.closed.contains(&place.path("home")));
+    for seen in ["mono/x", "mono/part/x", "tools/x/lib/x", "plain/bin/x", ".gitconfig", ".cache/x"]
+    {
+        assert!(!closed.is_unseen(&place.path("home").join(seen)), "{seen}");
+    }
+    for unseen in ["x", "tools/y", "plain/x", ".dots/x", ".ssh", ".pixir"] {
+        assert!(closed.is_unseen(&place.path("home").join(unseen)), "{unseen}");
+    }
+    let dotted = spec(&place.path("home"), "home/.dots/part");
+    assert!(dotted.is_unseen(&place.path("home/.dots/x")), "settings of every kind");
+    let whole = spec(&place.path("home"), "home");
+    assert!(!whole.closed.contains(&place.path("home")));
+    assert!(whole.hidden.contains(&place.path("home/.ssh")), "{:?}", whole.hidden);
+    for home in ["/", "/usr", "/var", "/dev"] {
+        assert!(!spec(Path::new(home), "work").closed.contains(&home.into()), "{home}");
+    }
 }

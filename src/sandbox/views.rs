@@ -182,7 +182,8 @@ impl<'a> Surveyor<'a> {
 
     /// Makes a folder visible without its sockets.
     pub fn view(&mut self, folder: &Path) -> io::Result<()> {
-        if self.is_laid_later(folder) || world::is_replaced_itself(folder) {
+        let is_closed = self.spec.closed.iter().any(|closed| closed == folder);
+        if self.is_laid_later(folder) || world::is_replaced_itself(folder) || is_closed {
             return Ok(());
         }
         let is_inside = |mount: &Mount| mount.place != folder && mount.place.starts_with(folder);
@@ -199,6 +200,11 @@ impl<'a> Surveyor<'a> {
             Err(_) if folder.symlink_metadata().is_err() => Ok(()),
             Err(error) => self.view_as_it_is(folder, &error),
         }
+    }
+
+    /// Puts an empty folder in place of each home of which only chosen places are seen.
+    pub fn close_homes(&mut self) -> io::Result<()> {
+        self.spec.closed.iter().try_for_each(|home| self.hide(home))
     }
 
     /// Whether something else will lie over a path.

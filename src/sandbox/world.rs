@@ -50,6 +50,11 @@ pub fn is_replaced(path: &Path) -> bool {
     TEMP_FOLDERS.iter().chain(EMPTY_FOLDERS).any(|folder| path.starts_with(folder))
 }
 
+/// Whether a path is such a folder, or has one in it.
+pub fn is_around_replaced(path: &Path) -> bool {
+    TEMP_FOLDERS.iter().chain(EMPTY_FOLDERS).any(|folder| Path::new(folder).starts_with(path))
+}
+
 /// Whether a path is such a folder.
 pub fn is_replaced_itself(path: &Path) -> bool {
     TEMP_FOLDERS.iter().chain(EMPTY_FOLDERS).any(|folder| path == Path::new(folder))
@@ -88,10 +93,13 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
     let mut surveyor = Surveyor::new(spec, &mounts)?;
     surveyor.survey()?;
     let machine = surveyor.pieces();
+    surveyor.close_homes()?;
     spec.viewed.iter().try_for_each(|folder| surveyor.view(folder))?;
     let mut inner = surveyor.pieces();
     inner.extend(pieces);
-    for path in spec.hidden.iter().filter(|path| !surveyor.is_covered(path)) {
+    let is_seen = |path: &Path| !spec.is_unseen(path) && (!is_replaced(path) || spec.shows(path));
+    let is_bare = |path: &&PathBuf| !surveyor.is_covered(path) && is_seen(path);
+    for path in spec.hidden.iter().filter(is_bare) {
         // What is gone since needs no cover.
         let Ok(found) = path.symlink_metadata() else { continue };
         let cover = if found.is_dir() {
@@ -104,6 +112,7 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
     lay(machine)?;
     replace(&temp, &spec.limits)?;
     lay(inner)?;
+    spec.closed.iter().try_for_each(|home| freeze_closed(home))?;
     // The old world can be seen from the working folder that this process came with.
     rustix::process::chdir("/")?;
     Ok(surveyor.finish())
@@ -186,6 +195,15 @@ fn replace(temp: &OwnedFd, limits: &CommandLimits) -> io::Result<()> {
 /// Some of them are links to others, and some are missing.
 fn is_own_folder(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir())
+}
+
+/// Makes the file system of a closed home read-only, when everything is in its place.
+fn freeze_closed(home: &Path) -> io::Result<()> {
+    let none: Option<&str> = None;
+    let frozen = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    nix::mount::mount(none, home, none, frozen | strict, none)
+        .map_err(|errno| named(Errno::from_raw_os_error(errno as i32), "cannot freeze", home))
 }
 
 /// Makes everything that is mounted read-only.

@@ -11,7 +11,7 @@ use super::output::Output;
 use super::slot::Slots;
 use crate::config::SocketRule;
 use crate::sandbox::{
-    CommandLimits, Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish,
+    HiddenPaths, Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish,
 };
 
 /// The commands of one Session; cheap to clone.
@@ -66,9 +66,7 @@ pub struct Ran {
     /// What was found afterwards.
     pub mended: Mended,
     /// What it could not see.
-    pub hidden: Vec<PathBuf>,
-    /// `None` when the user wants no sandbox.
-    pub limits: Option<CommandLimits>,
+    pub hidden: HiddenPaths,
 }
 
 impl Confined {
@@ -164,8 +162,7 @@ impl Confined {
         let needs_guard = self.commands.is_without_namespaces();
         let (Some(spec), Some(scratch)) = (job.spec, scratch) else {
             let outcome = self.commands.run(job, output).await?;
-            let mended = Mended::default();
-            return Ok(Ran { outcome, mended, hidden: Vec::new(), limits: None });
+            return Ok(Ran { outcome, mended: Mended::default(), hidden: HiddenPaths::default() });
         };
         let witness = Arc::new(Witness::default());
         let before = Before {
@@ -184,9 +181,8 @@ impl Confined {
         let ran = self.commands.run(&Job { witness: Some(&witness), ..*job }, output).await;
         let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
         let mended = aftermath.mend(uncovered).await;
-        let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
-        let hidden = spec.hidden.iter().filter(is_there).cloned().collect();
-        Ok(Ran { outcome: ran?, mended, hidden, limits: Some(spec.limits) })
+        let hidden = self.commands.sandbox().hidden_paths(spec);
+        Ok(Ran { outcome: ran?, mended, hidden })
     }
 
     fn scratch(&self) -> Result<Arc<Scratch>, CommandError> {

@@ -41,7 +41,9 @@ impl Covers {
     /// Notes how things are once a supervisor is confined.
     pub fn new(spec: Option<&Spec>, level: Level) -> Self {
         let lists = match (spec, level) {
-            (Some(spec), Level::Full) => vec![&spec.writable, &spec.kept, &spec.hidden],
+            (Some(spec), Level::Full) => {
+                vec![&spec.writable, &spec.kept, &spec.hidden, &spec.closed]
+            }
             // Rights without mounts belong to files; what is kept is compared by Pixir itself.
             (Some(spec), Level::Partial) => vec![&spec.writable, &spec.hidden],
             (_, Level::Off) | (None, _) => Vec::new(),

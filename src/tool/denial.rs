@@ -2,10 +2,8 @@
 //!
 //! A command that is refused something says so in its own words; these are the usual ones.
 
-use std::path::PathBuf;
-
 use super::confined::Needs;
-use crate::sandbox::Profile;
+use crate::sandbox::{HiddenPath, HiddenPaths, Profile};
 
 /// What programs say when there is no network.
 const NO_NETWORK: &[&str] = &[
@@ -78,10 +76,9 @@ pub fn explain(
     output: &str,
     needs: Needs,
     may_declare: MayDeclare,
-    hidden: &[PathBuf],
+    hidden: &HiddenPaths,
 ) -> Vec<String> {
-    let covered = hidden.iter().map(|path| path.to_string_lossy());
-    let covered = covered.into_iter().find(|path| output.contains(path.as_ref()));
+    let covered = hidden.find(output);
     let output = output.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| output.contains(word));
     let mut lines = Vec::new();
@@ -107,9 +104,16 @@ pub fn explain(
         });
     }
     if let Some(path) = covered {
-        let line = format!(
-            "sandbox: {path} is hidden from commands, because it holds credentials; only the user can use it"
-        );
+        let line = match path {
+            HiddenPath::Credential(path) => format!(
+                "sandbox: {} is hidden from commands, because it holds credentials; only the user can use it",
+                path.display()
+            ),
+            HiddenPath::InHome(path) => format!(
+                "sandbox: {} is hidden from commands; the user can show it with sandbox.read",
+                path.display()
+            ),
+        };
         return lines.into_iter().map(str::to_owned).chain([line]).collect();
     }
     if says(NO_ACCESS) {
@@ -131,7 +135,8 @@ mod tests {
 
     #[track_caller]
     fn check(output: &str, profile: Profile, network: bool, expected: &[&str]) {
-        let hidden = [PathBuf::from("/home/me/.ssh")];
+        let mut hidden = HiddenPaths::default();
+        hidden.hidden.push("/home/me/.ssh".into());
         let needs = Needs { profile, network, local_sockets: false };
         let may_declare = MayDeclare { network: true, sockets: false };
         let lines = explain(output, needs, may_declare, &hidden);
@@ -162,7 +167,7 @@ mod tests {
             [(own, false, true), (own, true, false), (Profile::ReadOnly, false, false)]
         {
             let needs = Needs { profile, network: false, local_sockets };
-            let lines = explain(refused, needs, may_declare, &[]);
+            let lines = explain(refused, needs, may_declare, &HiddenPaths::default());
             assert_eq!(lines[0].contains("local_sockets: true"), is_told, "{lines:?}");
         }
         let both = "getaddrinfo EAI_AGAIN\nEROFS: read-only file system";

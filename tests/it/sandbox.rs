@@ -12,8 +12,10 @@ mod endpoints;
 mod escape;
 /// Ordinary commands.
 mod everyday;
-/// Commands that use up memory, processes and files.
-mod limits;
+/// What commands see of the home folder.
+mod home;
+/// What is tried to read credentials.
+mod home_attempts;
 /// Mounts in the home folder, and sockets among the devices.
 mod mounted;
 /// What is tried with repositories below the Workspace.

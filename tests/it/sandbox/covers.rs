@@ -83,6 +83,8 @@ impl Place {
         let state = pixir::Home::new(root.join("home/.pixir"));
         let adjust = |config: &mut pixir::Config| {
             config.home = state;
+            // Seen whole, so that what hides credentials in it is tried.
+            config.sandbox.read = vec!["~".into()];
             adjust(config);
         };
         let bench = Workbench::adjusted(setup, adjust).unwrap();

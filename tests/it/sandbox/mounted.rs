@@ -51,7 +51,12 @@ impl Machine {
             grace: Duration::from_millis(50),
         };
         let home = pixir::Home::new(root.join("home/.pixir"));
-        let bench = Workbench::adjusted(setup, |config| config.home = home).unwrap();
+        let adjust = |config: &mut pixir::Config| {
+            config.home = home;
+            // Seen whole, with the mounts in it.
+            config.sandbox.read = vec!["~".into()];
+        };
+        let bench = Workbench::adjusted(setup, adjust).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { root: root.to_owned(), bench, runtime }
     }

@@ -161,7 +161,7 @@ async fn a_denied_access_is_explained_in_one_line() {
     house.turn("go").await;
     let outputs = outputs(&house);
     assert!(outputs[0].contains("[sandbox: if this was a refused access"), "{}", outputs[0]);
-    assert!(outputs[1].contains(".ssh is hidden from commands"), "{}", outputs[1]);
+    assert!(outputs[1].contains(".ssh/id is hidden from commands"), "{}", outputs[1]);
     assert!(!outputs[1].contains("planted-key"), "{}", outputs[1]);
     assert_eq!(fs::metadata(house.workspace().join("big")).unwrap().len(), 100_000);
     assert!(!house.home().join("outside").exists());

@@ -1,0 +1,223 @@
+//! Sight: what of the file system a command sees, and what is hidden from it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::credentials::{CREDENTIALS, locations};
+use super::hidden_paths::HiddenPaths;
+use super::hidden_watch::{HiddenNames, HiddenWatch, hidden_places};
+use super::home_view::{HomeRequest, HomeView};
+use super::links::{Entry, Names};
+use super::spec::{Network, Sandbox, Spec, Wish, tilde};
+use super::{Profile, git, hidden, home_list, world};
+use crate::config;
+use crate::paths::{self, Home};
+
+/// Places of the user's home folder, by settings and environment.
+#[derive(Debug, Clone, Default)]
+pub struct HomePlaces {
+    /// What commands see by default.
+    listed: Vec<PathBuf>,
+    /// Where credentials may be, without those that the user named to be read.
+    credentials: Arc<[PathBuf]>,
+    /// `sandbox.read`.
+    read: Vec<PathBuf>,
+}
+
+impl HomePlaces {
+    /// Works them out once; `folder` gives the folder that a variable names.
+    pub fn new(
+        settings: &config::Sandbox,
+        home: Option<&Path>,
+        folder: &dyn Fn(&str) -> Option<PathBuf>,
+    ) -> Self {
+        let read: Vec<PathBuf> =
+            settings.read.iter().filter_map(|path| tilde(path, home)).collect();
+        let Some(home) = home else {
+            return Self { read, ..Self::default() };
+        };
+        let lists = [home_list::TOOL_CHAINS, home_list::CACHES, home_list::SETTINGS];
+        let listed = lists.into_iter().flatten();
+        let credentials = CREDENTIALS.iter().flat_map(|own| locations(own.path, home, folder));
+        Self {
+            listed: listed.flat_map(|path| locations(path, home, folder)).collect(),
+            credentials: credentials.filter(|path| !read.contains(path)).collect(),
+            read,
+        }
+    }
+}
+
+/// Whether a path lies in a closed folder and in nothing that is seen of it.
+pub fn is_unseen(closed: &[PathBuf], seen: &[&[PathBuf]], path: &Path) -> bool {
+    let around = closed.iter().filter(|closed| path.starts_with(closed));
+    let Some(innermost) = around.max_by_key(|closed| closed.components().count()) else {
+        return false;
+    };
+    let mut inside = seen.iter().copied().flatten().filter(|seen| seen.starts_with(innermost));
+    !inside.any(|seen| path.starts_with(seen))
+}
+
+impl Sandbox {
+    /// The part of the homes that a command sees.
+    pub(super) fn home_view(
+        &self,
+        wish: &Wish<'_>,
+        writable: &[PathBuf],
+        names: &Names,
+    ) -> HomeView {
+        let roots = self.roots.iter().filter_map(|root| names.canonical(root));
+        let mut reach: Vec<PathBuf> = writable.iter().chain(wish.further).cloned().collect();
+        reach.push(wish.workspace.to_owned());
+        reach.extend(roots);
+        let home = self.user_home.as_deref();
+        let is_in_reach = |path: &Path| reach.iter().any(|root| path.starts_with(root));
+        // What is writable is seen as well.
+        let repositories = if wish.profile == Profile::ReadOnly {
+            git::repository(&self.top_of(wish.workspace), home, &[]).writable
+        } else {
+            Vec::new()
+        };
+        let ends = self.named.iter().filter_map(|path| names.canonical(path));
+        let ends: Vec<PathBuf> = ends.map(|path| whole_environment(path, names)).collect();
+        HomeView::new(
+            &HomeRequest {
+                home,
+                workspace: wish.workspace,
+                further: wish.further,
+                reach: &reach,
+                listed: &self.places.listed,
+                named: &[&ends[..], &self.named].concat(),
+                read: &self.places.read,
+                git_settings: &git::settings_files(&self.git_settings, home, is_in_reach),
+                repositories: &repositories,
+                credentials: &self.places.credentials,
+            },
+            names,
+        )
+    }
+
+    /// What is seen as it is, although it cannot be written; and folders that programs need, where the
+    /// command sees another folder.
+    pub(super) fn seen(
+        &self,
+        wish: &Wish<'_>,
+        network: Network,
+        writable: &[PathBuf],
+        names: &Names,
+    ) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
+        let ends = self.named.iter().filter_map(|path| names.canonical(path));
+        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
+            .map(|path| whole_environment(path, names))
+            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
+            .partition(is_folder);
+        // A link in such a folder is needed as well as what it leads to.
+        let links = self.named.iter().flat_map(|path| names.resolve(Path::new("/"), path).links);
+        let is_within =
+            |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
+        let is_missed = |link: &PathBuf| {
+            world::is_replaced(link) && !is_within(&viewed, link) && !is_within(writable, link)
+        };
+        shown.extend(links.filter(is_missed));
+        if wish.profile == Profile::ReadOnly {
+            shown.push(wish.workspace.to_owned());
+        }
+        let top = self.top_of(wish.workspace);
+        if top != wish.workspace {
+            shown.push(top);
+        }
+        if network == Network::Open {
+            // Often a link into /run.
+            let resolver = names.canonical(Path::new("/etc/resolv.conf"));
+            shown.extend(resolver.filter(|path| world::is_replaced(path)));
+        }
+        for list in [&mut shown, &mut viewed] {
+            list.sort();
+            list.dedup();
+        }
+        // What lies in such a folder is seen with it.
+        viewed.dedup_by(|later, earlier| later.starts_with(earlier));
+        (shown, viewed)
+    }
+
+    /// What to hide of Pixir's folder when the Workspace is beneath it, or is around it: the tokens,
+    /// and in a child's annex everything else that is not on the way there.
+    fn beside(&self, workspace: &Path) -> Vec<PathBuf> {
+        let home = Home::new(&self.state);
+        let mut hidden = vec![home.auth()];
+        if workspace.starts_with(home.annexes()) {
+            let entries = std::fs::read_dir(&self.state).into_iter().flatten().flatten();
+            let others = entries.map(|entry| entry.path());
+            hidden.extend(others.filter(|path| *path != home.annexes()));
+        }
+        hidden
+    }
+
+    /// The names of what no command may read, beside credentials: what the user and Pixir keep from it.
+    fn hidden_names(&self, workspace: &Path) -> Vec<PathBuf> {
+        let home = self.user_home.as_deref();
+        // The whole folder, where it is nothing but Pixir's: the tokens may come later.
+        let is_shared = self.state == paths::state(workspace)
+            || workspace.starts_with(&self.state)
+            || home.is_some_and(|home| home.starts_with(&self.state));
+        let own = if is_shared { self.beside(workspace) } else { vec![self.state.clone()] };
+        let configured = self.settings.hide.iter().filter_map(|path| tilde(path, home));
+        own.into_iter().chain(configured).collect()
+    }
+
+    /// Watches, from outside its world, where the hidden names lead while a command runs.
+    pub fn hidden_watch(&self, workspace: &Path, spec: &Spec) -> HiddenWatch {
+        let names = HiddenNames {
+            always: self.hidden_names(workspace),
+            credentials: Arc::clone(&self.places.credentials),
+            home: self.user_home.clone(),
+        };
+        HiddenWatch::new(names, workspace, spec)
+    }
+
+    /// What is hidden from a command, to be found in its output.
+    pub fn hidden_paths(&self, spec: &Spec) -> HiddenPaths {
+        HiddenPaths::new(spec, self.user_home.as_deref(), Arc::clone(&self.places.credentials))
+    }
+
+    /// The places to hide; credentials only where they would be seen.
+    pub(super) fn hidden(
+        &self,
+        wish: &Wish<'_>,
+        writable: &[PathBuf],
+        is_unseen: &dyn Fn(&Path) -> bool,
+        names: &Names,
+    ) -> Vec<PathBuf> {
+        let always = self.hidden_names(wish.workspace);
+        let is_possible = |name: &&PathBuf| names.may_exist(name) || !is_unseen(name);
+        let of_home = self.places.credentials.iter().filter(is_possible).cloned();
+        let credentials: Vec<PathBuf> = of_home.collect();
+        let of_system = hidden::of_system().filter(|path| !self.places.read.contains(path));
+        // A link that a command can make leads where the command likes.
+        let is_in_reach = |link: &Path| {
+            link.starts_with(wish.workspace) || writable.iter().any(|root| link.starts_with(root))
+        };
+        // Pixir's own folder depends on the Workspace.
+        let of_user = always.iter().chain(&credentials);
+        let of_user = of_user.filter(|name| !name.starts_with(&self.state));
+        let earlier = self.earlier_ends.update(of_user, is_in_reach, names);
+        let places = credentials.into_iter().chain(of_system);
+        let places = places.flat_map(|name| hidden_places(&name, names));
+        let seen = places.chain(earlier).filter(|place| !is_unseen(place));
+        let always = always.iter().flat_map(|name| hidden_places(name, names));
+        // A Workspace inside such a folder was named by the user.
+        let is_meant = |path: &PathBuf| !wish.workspace.starts_with(path);
+        let mut hidden: Vec<PathBuf> = always.chain(seen).filter(is_meant).collect();
+        hidden.sort();
+        // What lies in a hidden folder is hidden with it.
+        hidden.dedup_by(|later, earlier| later.starts_with(earlier));
+        hidden
+    }
+}
+
+/// The programs of a virtual environment of Python need what lies beside them.
+fn whole_environment(path: PathBuf, names: &Names) -> PathBuf {
+    let has_settings = |around: &&Path| names.canonical(&around.join("pyvenv.cfg")).is_some();
+    let around = path.parent().filter(has_settings).map(Path::to_owned);
+    around.unwrap_or(path)
+}
