@@ -228,6 +228,16 @@ const MANUAL: &[Entry] = &[
         json!(c.sandbox.write)
     }),
     entry(
+        "sandbox.caches",
+        "Package caches that commands write through a private layer: nothing they write there is seen outside",
+        |c| json!(c.sandbox.caches),
+    ),
+    entry(
+        "sandbox.max_cache_bytes",
+        "How many bytes the private layers over caches may have; larger ones are removed when no command uses them",
+        |c| json!(c.sandbox.cache_bytes),
+    ),
+    entry(
         "sandbox.hide",
         "What commands cannot read, beside credentials; lists of several files add up",
         |c| json!(c.sandbox.hide),

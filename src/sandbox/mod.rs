@@ -6,7 +6,11 @@
 //! (`guard`).
 
 mod bounded;
+mod cache_slots;
+mod cache_spec;
+mod caches;
 mod capabilities;
+mod cargo_home;
 mod confine;
 mod cover;
 mod filter;
@@ -32,6 +36,9 @@ mod tests;
 mod views;
 mod world;
 
+pub use cache_slots::{free_slots, remove_slot};
+pub use cache_spec::CacheAccess;
+pub use caches::PrivateCaches;
 pub use confine::{Confined, Enforcement, confine};
 pub use guard::{Guard, expel, is_expelled};
 pub use hidden_watch::HiddenWatch;

@@ -6,8 +6,10 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::cache_spec::{CacheSettings, CacheSpec};
 use super::hidden_watch::{EarlierEnds, HiddenWatch, hidden_places};
 use super::links::{Entry, Names};
+use super::views::Views;
 use super::{Profile, git, hidden, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
 use crate::paths::{self, Home};
@@ -56,6 +58,8 @@ pub struct Spec {
     pub shown: Vec<PathBuf>,
     /// Lies where the command sees another folder, and must be seen all the same.
     pub viewed: Vec<PathBuf>,
+    /// Package caches, which are written through private layers.
+    pub caches: CacheSpec,
     pub sockets: Sockets,
     /// Whether Unix sockets may be made where those of other programs are within reach.
     pub local_sockets: bool,
@@ -79,6 +83,7 @@ pub struct Sandbox {
     /// What the environment of commands points at.
     named: Vec<PathBuf>,
     roots: Vec<PathBuf>,
+    caches: CacheSettings,
     /// Where links to hidden places led; hidden also when they lead elsewhere by now.
     earlier_ends: EarlierEnds,
     /// By which names git reads settings outside of repositories.
@@ -116,6 +121,9 @@ pub const NAMING: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
+/// The letter before what a supervisor is told about package caches.
+pub const CACHES: &str = "c";
+
 impl Sandbox {
     /// Reads the machine's side once; `environment` is what commands will get.
     pub fn new(config: &config::Config, environment: &[(OsString, OsString)]) -> Self {
@@ -133,14 +141,21 @@ impl Sandbox {
         let named = listed.flat_map(|value| std::env::split_paths(&value).collect::<Vec<_>>());
         let state = config.home.folder().to_owned();
         let mut objections = Vec::new();
-        let mut roots = Vec::new();
-        for root in &config.sandbox.write {
-            let Some(root) = expanded(root, user_home.as_deref(), &folder) else { continue };
-            match hidden::objection(&root, user_home.as_deref(), &state) {
-                Some(reason) => objections.push(reason),
-                None => roots.push(root),
+        let mut allowed = |configured: &[PathBuf]| {
+            let mut roots = Vec::new();
+            for root in configured {
+                let Some(root) = expanded(root, user_home.as_deref(), &folder) else { continue };
+                match hidden::objection(&root, user_home.as_deref(), &state) {
+                    Some(reason) => objections.push(reason),
+                    None => roots.push(root),
+                }
             }
-        }
+            roots
+        };
+        let roots = allowed(&config.sandbox.write);
+        let places = allowed(&config.sandbox.caches);
+        let mut caches = CacheSettings::new(&state, user_home.as_deref(), places, &folder);
+        caches.max_bytes = config.sandbox.cache_bytes;
         let config_home = folder("XDG_CONFIG_HOME");
         Self {
             settings: config.sandbox.clone(),
@@ -151,6 +166,7 @@ impl Sandbox {
             named: named.filter(|path| path.is_absolute()).collect(),
             user_home,
             roots,
+            caches,
             objections,
         }
     }
@@ -163,6 +179,11 @@ impl Sandbox {
     /// The user's home folder, as commands know it.
     pub fn user_home(&self) -> Option<&Path> {
         self.user_home.as_deref()
+    }
+
+    /// Removes private layers over package caches that are too many or too large.
+    pub fn prune_caches(&self) {
+        self.caches.prune();
     }
 
     /// Where scratch folders are made.
@@ -202,6 +223,7 @@ impl Sandbox {
         let mut kept = Vec::new();
         let mut absent = Vec::new();
         let mut git_settings = Vec::new();
+        let mut caches = CacheSpec::default();
         match wish.profile {
             Profile::Off => return None,
             Profile::ReadOnly => {}
@@ -233,6 +255,7 @@ impl Sandbox {
                 add(&mut writable, of_user.writable);
                 add(&mut kept, of_user.kept);
                 add(&mut absent, of_user.absent);
+                caches = self.caches.spec(&writable, names);
             }
         }
         kept.retain(|path| names.exists(path));
@@ -243,10 +266,11 @@ impl Sandbox {
         hidden
             .retain(|path| names.exists(path) || !is_in_reach(path) && !hidden::is_of_system(path));
         let is_hidden = |path: &PathBuf| hidden.iter().any(|hidden| path.starts_with(hidden));
-        for list in [&mut writable, &mut kept, &mut shown, &mut viewed] {
+        for list in [&mut writable, &mut kept, &mut shown, &mut viewed, &mut caches.places] {
             list.retain(|path| !is_hidden(path));
         }
-        let inodes = inodes(writable.iter().chain(&kept).chain(&hidden), names);
+        let inodes =
+            inodes(writable.iter().chain(&kept).chain(&hidden).chain(&caches.places), names);
         Some(Spec {
             inodes,
             floor: match self.settings.level {
@@ -261,6 +285,7 @@ impl Sandbox {
             hidden,
             shown,
             viewed,
+            caches,
             sockets: Sockets::Covered,
             local_sockets: wish.local_sockets
                 && wish.profile == Profile::Workspace
@@ -330,7 +355,7 @@ impl Sandbox {
     /// and in a child's annex everything else that is not on the way there.
     fn beside(&self, workspace: &Path) -> Vec<PathBuf> {
         let home = Home::new(&self.state);
-        let mut hidden = vec![home.auth()];
+        let mut hidden = vec![home.auth(), home.caches()];
         if workspace.starts_with(home.annexes()) {
             let entries = std::fs::read_dir(&self.state).into_iter().flatten().flatten();
             let others = entries.map(|entry| entry.path());
@@ -459,12 +484,14 @@ impl Spec {
         for (letter, list) in lists {
             arguments.extend(list.iter().map(|item| path(letter, item)));
         }
+        arguments.extend(self.caches.arguments(CACHES));
         arguments
     }
 
-    /// The argument that says, after those of a Spec, that not all sockets are covered.
-    pub fn with_sockets_in_reach() -> OsString {
-        "ureachable".into()
+    /// Arguments that say, after those of a Spec, what only the process knows that made the mounts.
+    pub fn with_views(views: &Views) -> Vec<OsString> {
+        let sockets = views.are_incomplete().then(|| "ureachable".into());
+        sockets.into_iter().chain([views.caches().argument(CACHES)]).collect()
     }
 
     /// Reads arguments back; none at all mean that nothing is confined.
@@ -483,6 +510,7 @@ impl Spec {
             hidden: Vec::new(),
             shown: Vec::new(),
             viewed: Vec::new(),
+            caches: CacheSpec::default(),
             sockets: Sockets::Covered,
             local_sockets: false,
             git_settings: Vec::new(),
@@ -511,6 +539,7 @@ impl Spec {
                 (b'h', _) => spec.hidden.push(path()),
                 (b'v', _) => spec.shown.push(path()),
                 (b'o', _) => spec.viewed.push(path()),
+                (b'c', _) => spec.caches.read_argument(value).ok_or_else(odd)?,
                 (b'l', b"declared") => spec.local_sockets = true,
                 (b'l', b"none") => spec.local_sockets = false,
                 (b'u', b"covered") => spec.sockets = Sockets::Covered,
