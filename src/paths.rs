@@ -44,6 +44,9 @@ impl Home {
     /// The name of the folder that holds the Workspaces of children.
     pub const ANNEXES: &str = "workspaces";
 
+    /// The name of the folder that holds the private layers over package caches.
+    pub const CACHES: &str = "caches";
+
     /// `PIXIR_HOME` when given, else `~/.pixir`.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self(folder.into())
@@ -87,6 +90,10 @@ impl Home {
     /// The Workspaces of children, and who has them.
     pub fn annexes(&self) -> PathBuf {
         self.0.join(Self::ANNEXES)
+    }
+    /// The private layers over package caches, in slots.
+    pub fn caches(&self) -> PathBuf {
+        self.0.join(Self::CACHES)
     }
     /// A cache of Workspaces that were used.
     pub fn workspaces(&self) -> PathBuf {

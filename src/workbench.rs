@@ -143,6 +143,11 @@ impl Workbench {
         Ok((text(&output), text(&aside[..count])))
     }
 
+    /// Ends what waits for another command, and waits until it has ended.
+    pub async fn close(&self) {
+        self.commands.close().await;
+    }
+
     /// Interrupts every running call, and all later ones.
     pub fn interrupt(&self) {
         self.cancel.cancel();

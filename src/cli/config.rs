@@ -21,7 +21,7 @@ use crate::render::{clean, one_line};
         anything, unless you trust it), the environment, flags. `set` and `unset` change your own file, and nothing else in \
         it; what would not load is refused. docs/config.md describes every setting.",
     after_long_help = "Examples:\n  pixir config list --origin\n  pixir config get model\n  \
-        pixir config set bash.timeout_ms 300000\n  pixir config set sandbox.write '[\"~/.cache\", \"/var/build\"]'\n  \
+        pixir config set bash.timeout_ms 300000\n  pixir config set sandbox.write '[\"~/build\", \"/var/build\"]'\n  \
         pixir config unset effort\n  pixir config path"
 )]
 pub struct ConfigArgs {

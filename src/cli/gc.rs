@@ -27,7 +27,7 @@ const SHOWN: usize = 30;
     long_about = "Clear away what nobody needs any more.\n\n\
         Shows what would go and how much room it takes; nothing is removed without --apply. Without other flags that is \
         only what no Log mentions: blobs, Resources, spilled output and kept contents of files, folders of Sessions that were \
-        deleted, Workspaces of their children and of those whose changes are all merged, leftovers of processes that were killed, and Workspaces of your list that are gone. Sessions, and what the first Pixir left \
+        deleted, Workspaces of their children and of those whose changes are all merged, leftovers of processes that were killed, private layers over package caches that no command uses, and Workspaces of your list that are gone. Sessions, and what the first Pixir left \
         of its children, go only with --older-than. What a process has open, what a Session that stays refers to, and whatever is younger than an hour \
         is never touched.",
     after_long_help = "Examples:\n  pixir gc\n  pixir gc --apply\n  pixir gc --older-than 90d --keep 20\n  \

@@ -218,8 +218,11 @@ pub const KEYS: &[Key] = &[
     workspace("sandbox.write", Shape::List, |config, value| {
         put(&mut config.sandbox.write, places(value)?)
     }),
-    workspace("sandbox.read", Shape::List, |config, value| {
-        put(&mut config.sandbox.read, places(value)?)
+    workspace("sandbox.caches", Shape::List, |config, value| {
+        put(&mut config.sandbox.caches, places(value)?)
+    }),
+    workspace("sandbox.max_cache_bytes", Shape::Number, |config, value| {
+        put(&mut config.sandbox.cache_bytes, number(value, &(0..=MANY * 1000))?)
     }),
     workspace("sandbox.hide", Shape::List, |config, value| {
         config.sandbox.hide.extend(places(value)?);

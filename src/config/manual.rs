@@ -228,9 +228,14 @@ const MANUAL: &[Entry] = &[
         json!(c.sandbox.write)
     }),
     entry(
-        "sandbox.read",
-        "What commands may read in home folders, beside tool chains, caches and settings without secrets; credentials in it stay hidden unless they are named exactly",
-        |c| json!(c.sandbox.read),
+        "sandbox.caches",
+        "Package caches that commands write through a private layer: nothing they write there is seen outside",
+        |c| json!(c.sandbox.caches),
+    ),
+    entry(
+        "sandbox.max_cache_bytes",
+        "How many bytes the private layers over caches may have; larger ones are removed when no command uses them",
+        |c| json!(c.sandbox.cache_bytes),
     ),
     entry(
         "sandbox.hide",

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// Roots that package managers write by default; never programs or settings.
-const DEFAULT_ROOTS: &[&str] =
+/// Caches of package managers; never programs or settings.
+const DEFAULT_CACHES: &[&str] =
     &["~/.cargo/registry", "~/.cargo/git", "~/.npm/_cacache", "~/.cache"];
 
 /// The addresses of a process on most machines; as much memory as this is no limit.
@@ -17,8 +17,10 @@ pub struct Sandbox {
     pub local_sockets: SocketRule,
     /// Writable beside the Workspace; `~` is the user's home.
     pub write: Vec<PathBuf>,
-    /// Readable in home folders, beside what always is.
-    pub read: Vec<PathBuf>,
+    /// Package caches that commands write through private layers; `~` is the user's home.
+    pub caches: Vec<PathBuf>,
+    /// How large the private layers of one slot may become before they are removed.
+    pub cache_bytes: u64,
     /// Unreadable beside what always is.
     pub hide: Vec<PathBuf>,
     /// How many processes a command may have.
@@ -124,8 +126,9 @@ impl Default for Sandbox {
             level: SandboxLevel::Workspace,
             network: NetworkRule::Declare,
             local_sockets: SocketRule::Ask,
-            write: DEFAULT_ROOTS.iter().map(PathBuf::from).collect(),
-            read: Vec::new(),
+            write: Vec::new(),
+            caches: DEFAULT_CACHES.iter().map(PathBuf::from).collect(),
+            cache_bytes: 10 << 30,
             hide: Vec::new(),
             processes: 4096,
             file_bytes: 64 << 30,
@@ -147,7 +150,8 @@ impl Sandbox {
             || self.network < other.network
             || self.local_sockets < other.local_sockets
             || self.write.iter().any(|root| !other.write.contains(root))
-            || self.read.iter().any(|path| !other.read.contains(path))
+            || self.caches.iter().any(|cache| !other.caches.contains(cache))
+            || self.cache_bytes > other.cache_bytes
             || other.hide.iter().any(|path| !self.hide.contains(path))
             || self.processes > other.processes
             || self.file_bytes > other.file_bytes

@@ -277,12 +277,14 @@ fn a_workspace_may_narrow_the_sandbox_and_never_widen_it() {
     assert_eq!((kept.level, notices), (SandboxLevel::ReadOnly, 0));
     let (kept, notices) = sandbox(r#"{"sandbox": "required"}"#, r#"{"sandbox": "read-only"}"#);
     assert_eq!((kept.level, notices), (SandboxLevel::Required, 1), "the floor stays");
-    let wide = r#"{"sandbox": {"network": "allow", "write": ["/etc"], "read": ["~"], "max_processes": 9999}}"#;
+    let wide = r#"{"sandbox": {"network": "allow", "write": ["/etc"], "max_processes": 9999,
+        "caches": ["/srv"], "max_cache_bytes": 99000000000}}"#;
     let (kept, notices) = sandbox("{}", wide);
-    assert_eq!((kept, notices), (Sandbox::default(), 4));
-    let narrow = r#"{"sandbox": {"network": "deny", "write": [], "hide": ["~/x"]}}"#;
+    assert_eq!((kept, notices), (Sandbox::default(), 5));
+    let narrow = r#"{"sandbox": {"network": "deny", "write": [], "hide": ["~/x"], "caches": []}}"#;
     let (kept, notices) = sandbox(r#"{"sandbox": {"hide": ["~/y"]}}"#, narrow);
     assert_eq!((kept.network, kept.write.len(), notices), (NetworkRule::Deny, 0, 0));
+    assert_eq!(kept.caches.len(), 0);
     assert_eq!(kept.hide.len(), 2, "what the user hides stays hidden");
     let mut desk = Desk::new().user(r#"{"sandbox": "off"}"#);
     desk.flags.sandbox = Some("required".into());

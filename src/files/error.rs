@@ -93,7 +93,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    pub(super) fn io(path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
+    pub fn io(path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
         Self::Io { path: path.into(), source: source.into() }
     }
 

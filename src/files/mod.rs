@@ -12,6 +12,7 @@ mod folder;
 mod regular;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -33,9 +34,6 @@ const COMMON: OFlags =
 const FOLDER: OFlags = COMMON.union(OFlags::DIRECTORY).union(OFlags::RDONLY);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
-
-/// How deep a folder is that `remove_tree` removes; each level costs a descriptor.
-const DEEPEST_TREE: usize = 400;
 
 /// Whether a written file must outlast a power failure before the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +107,11 @@ impl StateDir {
             }
             opened => opened,
         }
+    }
+
+    /// A folder that was opened already.
+    pub fn from_descriptor(fd: OwnedFd, path: &Path) -> Self {
+        Self { fd: Arc::new(fd), path: path.to_owned(), access: Access::Own }
     }
 
     /// Where it is, for messages.
@@ -303,31 +306,6 @@ impl StateDir {
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<bool, StateError> {
         let name = self.plain(name.as_ref())?;
         self.unlink(name, AtFlags::empty())
-    }
-
-    /// Removes an entry with everything in it, through no link; says whether there was one.
-    pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> Result<bool, StateError> {
-        self.remove_level(self.plain(name.as_ref())?, DEEPEST_TREE)
-    }
-
-    fn remove_level(&self, name: &OsStr, depth: usize) -> Result<bool, StateError> {
-        let path = self.path.join(name);
-        let folder = match rustix::fs::openat(&self.fd, name, FOLDER, Mode::empty()) {
-            Ok(fd) => self.below(name, fd),
-            Err(Errno::NOENT) => return Ok(false),
-            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
-                return self.unlink(name, AtFlags::empty());
-            }
-            Err(errno) => return Err(StateError::io(path, errno)),
-        };
-        if depth == 0 {
-            let source = std::io::Error::other("its folders are nested too deep");
-            return Err(StateError::io(&folder.path, source));
-        }
-        for inner in folder.names()? {
-            folder.remove_level(&inner, depth - 1)?;
-        }
-        self.unlink(name, AtFlags::REMOVEDIR)
     }
 
     fn unlink(&self, name: &OsStr, flags: AtFlags) -> Result<bool, StateError> {

@@ -188,6 +188,29 @@ fn whatever_stands_in_a_tree_is_removed_as_what_it_is() {
 }
 
 #[test]
+fn a_tree_is_removed_however_deep_it_is_and_whatever_is_closed() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let root = StateDir::open_root(&place.root()).unwrap();
+    let mut deep = root.create_dir("tree").unwrap();
+    for _ in 0..1_000 {
+        deep = deep.create_dir("d").unwrap();
+    }
+    symlink(place.folder.path().join("outside"), place.root().join("tree/link")).unwrap();
+    fs::create_dir_all(place.root().join("tree/closed/in")).unwrap();
+    fs::write(place.root().join("tree/closed/in/file"), "12345").unwrap();
+    let link = fs::symlink_metadata(place.root().join("tree/link")).unwrap();
+    assert_eq!(root.tree_bytes("tree"), 5 + link.len());
+    for name in ["tree/closed/in", "tree/closed"] {
+        fs::set_permissions(place.root().join(name), fs::Permissions::from_mode(0o0)).unwrap();
+    }
+    let before = place.outside();
+    assert!(root.remove_tree("tree").unwrap());
+    assert!(root.names().unwrap().is_empty());
+    assert_eq!(place.outside(), before);
+}
+
+#[test]
 fn a_file_with_a_second_name_is_read_and_replaced_but_never_written() {
     let place = Place::new();
     let outside = place.folder.path().join("outside/file");

@@ -85,6 +85,7 @@ mod tests {
             closed: Vec::new(),
             shown: Vec::new(),
             viewed: Vec::new(),
+            caches: crate::sandbox::cache_spec::CacheSpec::default(),
             sockets: Sockets::Covered,
             local_sockets: false,
             git_settings: Vec::new(),

@@ -3,7 +3,7 @@
 use super::filter::{self, Freedom};
 use super::rules::{self, Enforced, Sight};
 use super::spec::{Floor, Network, Sockets, Spec};
-use super::{Level, LocalSockets, capabilities};
+use super::{CacheAccess, Level, LocalSockets, capabilities};
 
 /// Where a supervisor stands when it confines itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub enum Confined {
 pub struct Enforcement {
     pub level: Level,
     pub sockets: LocalSockets,
+    pub caches: CacheAccess,
 }
 
 /// Confines this process and everything it will start; an error says why that cannot be done.
@@ -52,7 +53,7 @@ pub fn confine(spec: &Spec, place: Confined) -> Result<Enforcement, String> {
         Confined::OnMachine => Level::Partial,
     };
     let sockets = if is_harmless { LocalSockets::Harmless } else { LocalSockets::OnDeclaration };
-    Ok(Enforcement { level, sockets })
+    Ok(Enforcement { level, sockets, caches: spec.caches.access })
 }
 
 /// Whether every command may make sockets with names: only while no other program's can be reached.

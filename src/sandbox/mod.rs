@@ -6,8 +6,11 @@
 //! (`guard`).
 
 mod bounded;
+mod cache_slots;
+mod cache_spec;
+mod caches;
 mod capabilities;
-mod cgroup;
+mod cargo_home;
 mod confine;
 mod cover;
 mod credentials;
@@ -39,7 +42,9 @@ mod tests;
 mod views;
 mod world;
 
-pub use cgroup::{CommandGroup, DelegatedGroup, LimitEvents, join as join_group};
+pub use cache_slots::{free_slots, remove_slot};
+pub use cache_spec::CacheAccess;
+pub use caches::PrivateCaches;
 pub use confine::{Confined, Enforcement, confine};
 pub use credentials::{CREDENTIALS, CredentialPlace};
 pub use guard::{Guard, expel, is_expelled};

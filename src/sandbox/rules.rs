@@ -62,9 +62,14 @@ pub fn apply(spec: &Spec, sight: Sight) -> Result<Enforced, RulesetError> {
     ruleset = match sight {
         Sight::OwnWorld => {
             let ruleset = allow(ruleset, TERMINALS, device_rights())?;
+            let ruleset = allow(ruleset, &spec.caches.places, writing())?;
             allow(ruleset, OWN_FOLDERS, writing())?
         }
-        Sight::Machine => allow(ruleset, [scratch::temp(&spec.scratch)], writing())?,
+        Sight::Machine => {
+            let private = spec.caches.environment().into_iter().map(|(_, folder)| folder);
+            let ruleset = allow(ruleset, private, writing())?;
+            allow(ruleset, [scratch::temp(&spec.scratch)], writing())?
+        }
     };
     let status = ruleset.restrict_self()?;
     let has = |version: ABI| match status.landlock {

@@ -5,13 +5,15 @@
 #![expect(clippy::disallowed_methods, reason = "the private folder of a command")]
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
+
+use crate::files::StateDir;
 
 /// What the name of every scratch folder begins with.
 const PREFIX: &str = "pixir-scratch-";
@@ -96,20 +98,9 @@ fn sweep(parent: &Path) {
 
 /// Removes a folder, also one whose insides a command has locked up.
 fn remove(folder: &Path) {
-    fs::remove_dir(empty_folder(folder)).ok();
-    if fs::remove_dir_all(folder).is_err() {
-        open_up(folder);
-        if let Err(error) = fs::remove_dir_all(folder) {
-            tracing::warn!(folder = %folder.display(), %error, "scratch is left behind");
-        }
-    }
-}
-
-fn open_up(folder: &Path) {
-    fs::set_permissions(folder, Permissions::from_mode(0o700)).ok();
-    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path());
-        }
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return };
+    let removed = StateDir::open_root(parent).and_then(|parent| parent.remove_tree(name));
+    if let Err(error) = removed {
+        tracing::warn!(folder = %folder.display(), %error, "scratch is left behind");
     }
 }

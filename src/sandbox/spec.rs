@@ -7,9 +7,10 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::hidden_watch::EarlierEnds;
-use super::links::Names;
-use super::sight::{HomePlaces, is_unseen};
+use super::cache_spec::{CacheSettings, CacheSpec};
+use super::hidden_watch::{EarlierEnds, HiddenWatch, hidden_places};
+use super::links::{Entry, Names};
+use super::views::Views;
 use super::{Profile, git, hidden, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
 use crate::paths::{self, Home};
@@ -60,6 +61,8 @@ pub struct Spec {
     pub shown: Vec<PathBuf>,
     /// Lies where the command sees another folder, and must be seen all the same.
     pub viewed: Vec<PathBuf>,
+    /// Package caches, which are written through private layers.
+    pub caches: CacheSpec,
     pub sockets: Sockets,
     /// Whether Unix sockets may be made where those of other programs are within reach.
     pub local_sockets: bool,
@@ -81,9 +84,9 @@ pub struct Sandbox {
     pub(super) state: PathBuf,
     temp: PathBuf,
     /// What the environment of commands points at.
-    pub(super) named: Vec<PathBuf>,
-    pub(super) roots: Vec<PathBuf>,
-    pub(super) places: HomePlaces,
+    named: Vec<PathBuf>,
+    roots: Vec<PathBuf>,
+    caches: CacheSettings,
     /// Where links to hidden places led; hidden also when they lead elsewhere by now.
     pub(super) earlier_ends: EarlierEnds,
     /// By which names git reads settings outside of repositories.
@@ -121,6 +124,9 @@ pub const NAMING: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
+/// The letter before what a supervisor is told about package caches.
+pub const CACHES: &str = "c";
+
 impl Sandbox {
     /// Reads the machine's side once; `environment` is what commands will get.
     pub fn new(config: &config::Config, environment: &[(OsString, OsString)]) -> Self {
@@ -138,14 +144,21 @@ impl Sandbox {
         let named = listed.flat_map(|value| std::env::split_paths(&value).collect::<Vec<_>>());
         let state = config.home.folder().to_owned();
         let mut objections = Vec::new();
-        let mut roots = Vec::new();
-        for root in &config.sandbox.write {
-            let Some(root) = expanded(root, user_home.as_deref(), &folder) else { continue };
-            match hidden::objection(&root, user_home.as_deref(), &state) {
-                Some(reason) => objections.push(reason),
-                None => roots.push(root),
+        let mut allowed = |configured: &[PathBuf]| {
+            let mut roots = Vec::new();
+            for root in configured {
+                let Some(root) = expanded(root, user_home.as_deref(), &folder) else { continue };
+                match hidden::objection(&root, user_home.as_deref(), &state) {
+                    Some(reason) => objections.push(reason),
+                    None => roots.push(root),
+                }
             }
-        }
+            roots
+        };
+        let roots = allowed(&config.sandbox.write);
+        let places = allowed(&config.sandbox.caches);
+        let mut caches = CacheSettings::new(&state, user_home.as_deref(), places, &folder);
+        caches.max_bytes = config.sandbox.cache_bytes;
         let config_home = folder("XDG_CONFIG_HOME");
         Self {
             settings: config.sandbox.clone(),
@@ -160,6 +173,7 @@ impl Sandbox {
             places: HomePlaces::new(&config.sandbox, user_home.as_deref(), &folder),
             user_home,
             roots,
+            caches,
             objections,
         }
     }
@@ -172,6 +186,11 @@ impl Sandbox {
     /// The user's home folder, as commands know it.
     pub fn user_home(&self) -> Option<&Path> {
         self.user_home.as_deref()
+    }
+
+    /// Removes private layers over package caches that are too many or too large.
+    pub fn prune_caches(&self) {
+        self.caches.prune();
     }
 
     /// Where scratch folders are made.
@@ -211,6 +230,7 @@ impl Sandbox {
         let mut kept = Vec::new();
         let mut absent = Vec::new();
         let mut git_settings = Vec::new();
+        let mut caches = CacheSpec::default();
         match wish.profile {
             Profile::Off => return None,
             Profile::ReadOnly => {}
@@ -242,6 +262,7 @@ impl Sandbox {
                 add(&mut writable, of_user.writable);
                 add(&mut kept, of_user.kept);
                 add(&mut absent, of_user.absent);
+                caches = self.caches.spec(&writable, names);
             }
         }
         kept.retain(|path| names.exists(path));
@@ -258,11 +279,11 @@ impl Sandbox {
         hidden
             .retain(|path| names.exists(path) || !is_in_reach(path) && !hidden::is_of_system(path));
         let is_hidden = |path: &PathBuf| hidden.iter().any(|hidden| path.starts_with(hidden));
-        for list in [&mut writable, &mut kept, &mut shown, &mut viewed] {
+        for list in [&mut writable, &mut kept, &mut shown, &mut viewed, &mut caches.places] {
             list.retain(|path| !is_hidden(path));
         }
-        let places = [&writable, &kept, &hidden, &closed, &shown, &viewed];
-        let inodes = inodes(places.into_iter().flatten(), names);
+        let inodes =
+            inodes(writable.iter().chain(&kept).chain(&hidden).chain(&caches.places), names);
         Some(Spec {
             inodes,
             floor: match self.settings.level {
@@ -278,6 +299,7 @@ impl Sandbox {
             closed,
             shown,
             viewed,
+            caches,
             sockets: Sockets::Covered,
             local_sockets: wish.local_sockets
                 && wish.profile == Profile::Workspace
@@ -296,6 +318,99 @@ impl Sandbox {
         let mut above = root.ancestors().take_while(inside);
         let top = above.find(|folder| folder.join(".git").symlink_metadata().is_ok());
         top.unwrap_or(root).to_owned()
+    }
+
+    /// What is seen as it is, although it cannot be written; and folders that programs need, where the
+    /// command sees another folder.
+    fn seen(
+        &self,
+        wish: &Wish<'_>,
+        network: Network,
+        writable: &[PathBuf],
+        names: &Names,
+    ) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
+        let ends = self.named.iter().filter_map(|path| names.canonical(path));
+        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
+            .map(|path| whole_environment(path, names))
+            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
+            .partition(is_folder);
+        // A link in such a folder is needed as well as what it leads to.
+        let links = self.named.iter().flat_map(|path| names.resolve(Path::new("/"), path).links);
+        let is_within =
+            |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
+        let is_missed = |link: &PathBuf| {
+            world::is_replaced(link) && !is_within(&viewed, link) && !is_within(writable, link)
+        };
+        shown.extend(links.filter(is_missed));
+        if wish.profile == Profile::ReadOnly {
+            shown.push(wish.workspace.to_owned());
+        }
+        let top = self.top_of(wish.workspace);
+        if top != wish.workspace {
+            shown.push(top);
+        }
+        if network == Network::Open {
+            // Often a link into /run.
+            let resolver = names.canonical(Path::new("/etc/resolv.conf"));
+            shown.extend(resolver.filter(|path| world::is_replaced(path)));
+        }
+        for list in [&mut shown, &mut viewed] {
+            list.sort();
+            list.dedup();
+        }
+        // What lies in such a folder is seen with it.
+        viewed.dedup_by(|later, earlier| later.starts_with(earlier));
+        (shown, viewed)
+    }
+
+    /// What to hide of Pixir's folder when the Workspace is beneath it, or is around it: the tokens,
+    /// and in a child's annex everything else that is not on the way there.
+    fn beside(&self, workspace: &Path) -> Vec<PathBuf> {
+        let home = Home::new(&self.state);
+        let mut hidden = vec![home.auth(), home.caches()];
+        if workspace.starts_with(home.annexes()) {
+            let entries = std::fs::read_dir(&self.state).into_iter().flatten().flatten();
+            let others = entries.map(|entry| entry.path());
+            hidden.extend(others.filter(|path| *path != home.annexes()));
+        }
+        hidden
+    }
+
+    /// The names of what no command may read.
+    fn hidden_names(&self, workspace: &Path) -> Vec<PathBuf> {
+        let home = self.user_home.as_deref();
+        // The whole folder, where it is nothing but Pixir's: the tokens may come later.
+        let is_shared = self.state == paths::state(workspace)
+            || workspace.starts_with(&self.state)
+            || home.is_some_and(|home| home.starts_with(&self.state));
+        let own = if is_shared { self.beside(workspace) } else { vec![self.state.clone()] };
+        let configured = self.settings.hide.iter().filter_map(|path| tilde(path, home));
+        hidden::by_default(home).into_iter().chain(own).chain(configured).collect()
+    }
+
+    /// Watches, from outside its world, where the hidden names lead while a command runs.
+    pub fn hidden_watch(&self, workspace: &Path, spec: &Spec) -> HiddenWatch {
+        HiddenWatch::new(self.hidden_names(workspace), workspace, spec)
+    }
+
+    fn hidden(&self, wish: &Wish<'_>, writable: &[PathBuf], names: &Names) -> Vec<PathBuf> {
+        let own = self.hidden_names(wish.workspace);
+        // A link that a command can make leads where the command likes.
+        let is_in_reach = |link: &Path| {
+            link.starts_with(wish.workspace) || writable.iter().any(|root| link.starts_with(root))
+        };
+        // Pixir's own folder depends on the Workspace.
+        let of_user = own.iter().filter(|name| !name.starts_with(&self.state));
+        let earlier = self.earlier_ends.update(of_user, is_in_reach, names);
+        let places = own.iter().flat_map(|name| hidden_places(name, names));
+        // A Workspace inside such a folder was named by the user.
+        let is_meant = |path: &PathBuf| !wish.workspace.starts_with(path);
+        let mut hidden: Vec<PathBuf> = places.chain(earlier).filter(is_meant).collect();
+        hidden.sort();
+        // What lies in a hidden folder is hidden with it.
+        hidden.dedup_by(|later, earlier| later.starts_with(earlier));
+        hidden
     }
 }
 
@@ -389,12 +504,14 @@ impl Spec {
         for (letter, list) in lists {
             arguments.extend(list.iter().map(|item| path(letter, item)));
         }
+        arguments.extend(self.caches.arguments(CACHES));
         arguments
     }
 
-    /// The argument that says, after those of a Spec, that not all sockets are covered.
-    pub fn with_sockets_in_reach() -> OsString {
-        "ureachable".into()
+    /// Arguments that say, after those of a Spec, what only the process knows that made the mounts.
+    pub fn with_views(views: &Views) -> Vec<OsString> {
+        let sockets = views.are_incomplete().then(|| "ureachable".into());
+        sockets.into_iter().chain([views.caches().argument(CACHES)]).collect()
     }
 
     /// Reads arguments back; none at all mean that nothing is confined.
@@ -414,6 +531,7 @@ impl Spec {
             closed: Vec::new(),
             shown: Vec::new(),
             viewed: Vec::new(),
+            caches: CacheSpec::default(),
             sockets: Sockets::Covered,
             local_sockets: false,
             git_settings: Vec::new(),
@@ -441,6 +559,7 @@ impl Spec {
                 (b'c', _) => spec.closed.push(path()),
                 (b'v', _) => spec.shown.push(path()),
                 (b'o', _) => spec.viewed.push(path()),
+                (b'c', _) => spec.caches.read_argument(value).ok_or_else(odd)?,
                 (b'l', b"declared") => spec.local_sockets = true,
                 (b'l', b"none") => spec.local_sockets = false,
                 (b'u', b"covered") => spec.sockets = Sockets::Covered,

@@ -23,6 +23,7 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick,
 };
 
+use super::caches::CacheMounts;
 use super::cover::CoverLayer;
 use super::limits::LAYER_OPTIONS;
 use super::listing::Listing;
@@ -74,6 +75,8 @@ pub struct Views {
     uncovered: Vec<PathBuf>,
     /// What was in the folders that were put together.
     listings: Vec<Listing>,
+    /// Layers over package caches.
+    caches: CacheMounts,
 }
 
 impl Views {
@@ -105,6 +108,17 @@ impl Views {
                 tracing::debug!(%error, "an overlay was not refreshed");
             }
         }
+        self.caches.refresh();
+    }
+
+    /// The layers over package caches.
+    pub fn caches(&self) -> &CacheMounts {
+        &self.caches
+    }
+
+    /// Unmounts the layers over package caches when no process is left in this world.
+    pub fn release(self) {
+        self.caches.release();
     }
 }
 
@@ -159,8 +173,8 @@ impl<'a> Surveyor<'a> {
     }
 
     /// The views, when everything has been collected.
-    pub fn finish(self) -> Views {
-        self.views
+    pub fn finish(self, caches: CacheMounts) -> Views {
+        Views { caches, ..self.views }
     }
 
     fn top(&mut self, path: &Path) -> io::Result<()> {
@@ -210,7 +224,9 @@ impl<'a> Surveyor<'a> {
     /// Whether something else will lie over a path.
     fn is_laid_later(&self, path: &Path) -> bool {
         let is_within = |list: &[PathBuf]| list.iter().any(|own| path.starts_with(own));
-        is_within(&self.spec.writable) || is_within(&self.spec.shown)
+        is_within(&self.spec.writable)
+            || is_within(&self.spec.shown)
+            || is_within(&self.spec.caches.places)
     }
 
     /// An overlay of a folder, without what is hidden in it where the kernel allows that.

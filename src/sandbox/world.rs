@@ -17,7 +17,7 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
-use super::limits::{self, CommandLimits};
+use super::caches::CacheMounts;
 use super::spec::{Network, Spec};
 use super::views::{Surveyor, Views};
 use super::{loopback, scratch};
@@ -87,6 +87,8 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
     // What is taken before everything freezes stays writable, what is taken after does not.
     let temp = take(&scratch::temp(&spec.scratch))?;
     let mut pieces = taken(&spec.writable)?;
+    let (caches, layers) = CacheMounts::new(&spec.caches);
+    pieces.extend(layers);
     freeze(&mounts)?;
     pieces.extend(taken(&spec.shown)?);
     pieces.extend(taken(&spec.kept)?);
@@ -115,7 +117,7 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
     spec.closed.iter().try_for_each(|home| freeze_closed(home))?;
     // The old world can be seen from the working folder that this process came with.
     rustix::process::chdir("/")?;
-    Ok(surveyor.finish())
+    Ok(surveyor.finish(caches))
 }
 
 fn taken(paths: &[PathBuf]) -> io::Result<Vec<Piece>> {

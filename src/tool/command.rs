@@ -26,9 +26,7 @@ use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::error::{Explain, Kind};
-use crate::sandbox::{
-    CommandGroup, DelegatedGroup, Level, LimitEvents, LocalSockets, OomKillCounter, Sandbox, Spec,
-};
+use crate::sandbox::{CacheAccess, Level, LocalSockets, Sandbox, Spec};
 
 /// Starts commands; cheap to clone.
 #[derive(Clone)]
@@ -125,6 +123,8 @@ pub struct Outcome {
     pub level: Level,
     /// Whether Unix sockets had to be declared.
     pub sockets: LocalSockets,
+    /// How it used the package caches.
+    pub caches: CacheAccess,
 }
 
 /// How the command itself ended.
@@ -191,10 +191,15 @@ impl Commands {
         &self.0.pending
     }
 
-    /// Ends the commands in the background, and waits until everything was looked at.
+    /// Ends the commands in the background, and waits until everything was looked at and the supervisors
+    /// have given back what they hold.
     pub async fn close(&self) {
         self.0.closing.cancel();
         self.0.pending.none().await;
+        let spares: Vec<_> = self.spares().drain(..).collect();
+        for (_, supervisor) in spares {
+            supervisor.end().await;
+        }
     }
 
     /// Waits for the end of the run.
@@ -245,9 +250,11 @@ impl Commands {
         job: &Job<'_>,
         output: &mut Output<'_>,
     ) -> Result<Outcome, CommandError> {
-        let mut supervisor = match self.take_spare(job.spec) {
-            Some(spare) => spare,
-            None => self.start(job.spec)?,
+        let mut supervisor = if let Some(spare) = self.take_spare(job.spec) {
+            spare
+        } else {
+            Box::pin(self.end_other_spares(job.spec)).await;
+            self.start(job.spec)?
         };
         if supervisor.lifeline.send(frame, job.stdin).await.is_err() {
             supervisor = self.start(job.spec)?;
@@ -295,6 +302,21 @@ impl Commands {
         let place = spares.iter().rposition(|(own, _)| own.as_ref() == spec)?;
         let (_, mut spare) = spares.remove(place);
         matches!(spare.process.try_wait(), Ok(None)).then_some(spare)
+    }
+
+    /// Ends the spares of the same Session that serve other Specs, so that the next supervisor finds in the
+    /// package caches what their commands wrote. The one that was used last gives its slot back last.
+    async fn end_other_spares(&self, spec: Option<&Spec>) {
+        let Some(spec) = spec.filter(|spec| !spec.caches.places.is_empty()) else { return };
+        let is_other = |own: &Option<Spec>| {
+            own.as_ref().is_some_and(|own| {
+                own.scratch == spec.scratch && own != spec && !own.caches.places.is_empty()
+            })
+        };
+        let others: Vec<_> = self.spares().extract_if(.., |(own, _)| is_other(own)).collect();
+        for (_, supervisor) in others {
+            supervisor.end().await;
+        }
     }
 
     fn keep(&self, spec: Option<&Spec>, supervisor: Supervisor) {

@@ -11,7 +11,7 @@ use super::output::Output;
 use super::slot::Slots;
 use crate::config::SocketRule;
 use crate::sandbox::{
-    HiddenPaths, Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish,
+    CacheAccess, Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish,
 };
 
 /// The commands of one Session; cheap to clone.
@@ -35,6 +35,8 @@ struct Shared {
     is_told_of_size: AtomicBool,
     /// The same, that commands cannot use Unix sockets.
     is_told_of_sockets: AtomicBool,
+    /// The same, that package caches are not seen through private layers.
+    is_told_of_caches: AtomicBool,
 }
 
 /// What a person must know about a Workspace that is too large to be searched.
@@ -49,6 +51,14 @@ const PARTIAL: &str = "the sandbox is partial here: without namespaces, commands
 const WITHOUT_SOCKETS: &str = "commands cannot use Unix sockets here unless they declare it, because \
     those of other programs cannot be hidden from them (more than 512 entries beside a mount, or a \
     file system that cannot be covered)";
+
+/// What a person must know where package caches are replaced by private folders.
+const PRIVATE_CACHES: &str = "commands cannot see your package caches through a private layer here, \
+    and use private folders instead: the first build downloads again";
+
+/// What a person must know where there are no private folders either.
+const READ_ONLY_CACHES: &str = "package caches are read-only for commands here, because there is no \
+    place for private layers in Pixir's home: builds that download will fail";
 
 /// What a call asks for.
 #[derive(Debug, Clone, Copy)]
@@ -115,10 +125,17 @@ impl Confined {
         let must_declare = outcome.sockets == LocalSockets::OnDeclaration;
         let must_declare = must_declare && outcome.level == Level::Full;
         let must_declare = once(must_declare, &shared.is_told_of_sockets);
+        let caches = match outcome.caches {
+            CacheAccess::Layered => None,
+            CacheAccess::Private => Some(PRIVATE_CACHES),
+            CacheAccess::ReadOnly => Some(READ_ONLY_CACHES),
+        };
+        let caches = caches.filter(|_| once(true, &shared.is_told_of_caches));
         let notices = [
             is_partial.then_some(PARTIAL),
             is_large.then_some(TOO_LARGE),
             must_declare.then_some(WITHOUT_SOCKETS),
+            caches,
         ];
         notices.into_iter().flatten().collect()
     }
@@ -194,6 +211,9 @@ impl Confined {
             Scratch::new(self.commands.sandbox().temp()).map_err(CommandError::NoScratch)?,
         );
         *scratch = Some(Arc::clone(&made));
+        // Not waited for: what the end of the process interrupts, the next one goes on with.
+        let sandbox = self.commands.sandbox().clone();
+        std::thread::spawn(move || sandbox.prune_caches());
         Ok(made)
     }
 }

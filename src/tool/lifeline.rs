@@ -77,6 +77,11 @@ impl Lifeline {
         Ok((Self(UnixStream::from_std(near)?), Stdio::from(OwnedFd::from(far))))
     }
 
+    /// Closes both directions, so that the supervisor ends.
+    pub fn close(&self) {
+        rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both).ok();
+    }
+
     /// Says a word.
     pub async fn say(&mut self, word: u8) -> io::Result<()> {
         self.0.write_all(&[word]).await

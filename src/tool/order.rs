@@ -46,9 +46,10 @@ impl Order {
     }
 
     /// Sets a variable of the command, whatever it was.
-    pub fn set(&mut self, name: &str, value: OsString) {
+    pub fn set(&mut self, name: impl AsRef<OsStr>, value: OsString) {
+        let name = name.as_ref();
         self.environment.retain(|(own, _)| own != name);
-        self.environment.push((name.into(), value));
+        self.environment.push((name.to_owned(), value));
     }
 
     /// Reads the fields back.

@@ -20,7 +20,7 @@ use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
 use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED, UNCOVERED};
 use crate::disk;
-use crate::sandbox::{CommandGroup, HiddenWatch, Level, LimitEvents, LocalSockets};
+use crate::sandbox::{CacheAccess, HiddenWatch, Level, LocalSockets};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -61,6 +61,14 @@ impl Supervisor {
     /// A descriptor of the process; its end can be waited for.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         pidfd_open(self.pid()?, PidfdFlags::empty()).ok()
+    }
+
+    /// Lets go of it, and waits until it has ended.
+    pub async fn end(mut self) {
+        self.lifeline.close();
+        if timeout(GIVE_UP, self.process.wait()).await.is_err() {
+            tracing::debug!("a supervisor is still ending");
+        }
     }
 
     /// Its number, as long as it has not been reaped.
@@ -400,7 +408,7 @@ impl News {
         let started = self.started.unwrap_or_default();
         let mut words = started.split(' ');
         let mut word = || words.next().unwrap_or_default();
-        let (containment, level, sockets) = (word(), word(), word());
+        let (containment, level, sockets, caches) = (word(), word(), word(), word());
         Ok(Outcome {
             end: self.end.unwrap_or(End::Unknown),
             stopped: self.stopped,
@@ -412,6 +420,7 @@ impl News {
             events: LimitEvents::default(),
             level: Level::from_name(level).unwrap_or(Level::Off),
             sockets: LocalSockets::from_name(sockets).unwrap_or(LocalSockets::Harmless),
+            caches: CacheAccess::from_name(caches).unwrap_or_default(),
         })
     }
 }

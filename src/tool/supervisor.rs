@@ -33,7 +33,9 @@ use super::order::Order;
 use super::refresh::{Answerer, Asker};
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, lifeline, namespace};
-use crate::sandbox::{self, Confined, Enforcement, Level, LocalSockets, Spec, Views};
+use crate::sandbox::{
+    self, CacheAccess, Confined, Enforcement, Level, LocalSockets, PrivateCaches, Spec, Views,
+};
 
 /// The hidden first argument that makes `pixir` a supervisor.
 pub const SUPERVISE: &str = "__supervise";
@@ -86,7 +88,7 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let is_outer = role != INIT && role != INNER;
     let group = is_outer.then(|| arguments.next()).flatten().unwrap_or_default();
     let told: Vec<OsString> = arguments.collect();
-    let spec = match Spec::read(told.iter().cloned()) {
+    let mut spec = match Spec::read(told.iter().cloned()) {
         Ok(spec) => spec,
         Err(error) => {
             report(format_args!("{UNCONFINED} the specification cannot be read: {error}"));
@@ -109,7 +111,7 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     rustix::process::setsid().ok();
     if role != SUBREAPER {
         match enter_world(spec.as_ref()) {
-            Ok(views) => return start_init(told, views.as_ref()),
+            Ok(views) => return start_init(told, views),
             // Pixir asks again for less, so that it knows beforehand what it gets.
             Err(Entry::Refused) if spec.is_some() => {
                 report("unsupported namespaces are not allowed");
@@ -126,7 +128,13 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         report(BLIND);
         return ExitCode::FAILURE;
     }
-    start_inner(&told)
+    let caches = spec.as_mut().and_then(|spec| PrivateCaches::prepare(&mut spec.caches));
+    let told = spec.map(|spec| spec.arguments()).unwrap_or_default();
+    let outcome = start_inner(&told);
+    if let Some(caches) = caches {
+        caches.release();
+    }
+    outcome
 }
 
 /// Enters namespaces, and builds in them what the command is to see.
@@ -152,17 +160,20 @@ fn close_inherited() {
 
 /// Starts the first process of the namespace and stays until it has ended.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start_init(mut told: Vec<OsString>, views: Option<&Views>) -> ExitCode {
-    if views.is_some_and(Views::are_incomplete) {
-        told.push(Spec::with_sockets_in_reach());
+fn start_init(mut told: Vec<OsString>, views: Option<Views>) -> ExitCode {
+    if let Some(views) = &views {
+        told.extend(Spec::with_views(views));
     }
     let outcome = Answerer::new().and_then(|answerer| {
         let mut init = Command::new("/proc/self/exe");
-        init.args([SUPERVISE, INIT]).arg(answerer.argument(views)).args(told);
+        init.args([SUPERVISE, INIT]).arg(answerer.argument(views.as_ref())).args(told);
         let mut init = init.spawn()?;
-        answerer.serve(views);
+        answerer.serve(views.as_ref());
         init.wait()
     });
+    if let Some(views) = views {
+        views.release();
+    }
     match outcome {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -252,6 +263,9 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
         }
         if let Some(spec) = spec {
             order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
+            for (name, folder) in spec.caches.environment() {
+                order.set(name, folder.into());
+            }
         }
         let peace = match carry_out(&order, given, reach, &settled, &covers) {
             Ok(peace) => peace,
@@ -294,8 +308,8 @@ fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Settled, String> {
     }
     let score = OomScore::of_supervisor();
     let Some(spec) = spec else {
-        let enforcement = Enforcement { level: Level::Off, sockets: LocalSockets::Harmless };
-        return Ok(Settled { enforcement, score });
+        let (level, sockets) = (Level::Off, LocalSockets::Harmless);
+        return Ok(Enforcement { level, sockets, caches: CacheAccess::Layered });
     };
     let place = if reach == Reach::Namespace { Confined::InOwnWorld } else { Confined::OnMachine };
     let enforcement =
@@ -312,9 +326,10 @@ fn carry_out(
 ) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-    let Enforcement { level, sockets } = settled.enforcement;
-    report(format_args!("starting {reach_name} {} {}", level.name(), sockets.name()));
-    let command = settled.score.start_command(|| start(order, given))?;
+    let Enforcement { level, sockets, caches } = enforcement;
+    let (level, sockets, caches) = (level.name(), sockets.name(), caches.name());
+    report(format_args!("starting {reach_name} {level} {sockets} {caches}"));
+    let command = start(order, given)?;
     let mut watch = Watch::new(reach, command);
     if reach == Reach::Descendants && !descendants::has_child(command) {
         // Who does not see the command cannot see what it starts.

@@ -4,6 +4,10 @@
 mod arena;
 /// What is tried.
 mod attempts;
+/// What is tried with package caches.
+mod cache_attempts;
+/// Package caches and their private layers.
+mod caches;
 /// What is replaced or moved aside outside.
 mod covers;
 /// Programs outside that listen on sockets and pipes.

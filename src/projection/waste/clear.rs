@@ -10,6 +10,7 @@ use super::nook::Nook;
 use super::{Plan, Waste, legacy};
 use crate::log::LogError;
 use crate::projection::sessions::{delete_as_it_was, while_closed};
+use crate::sandbox;
 use crate::snapshot::Store;
 use crate::state::StateRoot;
 
@@ -114,6 +115,11 @@ fn remove(thing: &Waste) -> io::Result<bool> {
         _ => return Ok(false),
     }
     match thing.kind {
+        // A supervisor may have begun to use it.
+        "package_cache" => {
+            let folder = nook.place();
+            return sandbox::remove_slot(folder, name.as_ref()).map_err(Into::into);
+        }
         "session_folder" | "leftover" => nook.remove_all(name)?,
         "subagent_folder" => legacy::remove(&nook, name)?,
         _ => nook.remove_file(name)?,

@@ -25,6 +25,7 @@ use crate::id::SessionId;
 use crate::log::{Flaw, Locks, Log, LogError};
 use crate::paths::Home;
 use crate::projection::workspaces::is_gone;
+use crate::sandbox;
 use crate::state::{self, StateRoot};
 use mention::{is_plain, mentioned};
 use nook::{Found, Nook, around};
@@ -45,7 +46,7 @@ pub struct Wish {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waste {
     /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover`, `annex`,
-    /// `subagent_folder` or `workspace_entry`.
+    /// `subagent_folder`, `package_cache` or `workspace_entry`.
     pub kind: &'static str,
     #[serde(serialize_with = "crate::paths::as_text")]
     pub path: PathBuf,
@@ -172,7 +173,23 @@ pub fn home_waste(home: &Home) -> Vec<Waste> {
     };
     let names = folder.names().into_iter().filter(is_draft).filter(is_settled);
     let drafts = names.map(|found| thing("leftover", &folder, &found, None));
-    drafts.chain(empty_states(home)).collect()
+    drafts.chain(empty_states(home)).chain(cache_slots(home)).collect()
+}
+
+/// Private layers over package caches that no command uses.
+fn cache_slots(home: &Home) -> Vec<Waste> {
+    let folder = StateFolder::root(home.folder()).join(Home::CACHES);
+    let settled =
+        sandbox::free_slots(&folder).into_iter().filter(|slot| is_before(slot.used, SETTLED));
+    let waste = settled.map(|slot| Waste {
+        kind: "package_cache",
+        path: folder.path().join(slot.name),
+        bytes: slot.bytes,
+        session_id: None,
+        written: slot.used,
+        folder: Some(folder.clone()),
+    });
+    waste.collect()
 }
 
 fn empty_states(home: &Home) -> Vec<Waste> {
@@ -441,9 +458,13 @@ fn is_settled(found: &Found) -> bool {
 }
 
 fn is_older(found: &Found, age: Duration) -> bool {
+    is_before(found.written, age)
+}
+
+fn is_before(written: (i64, i64), age: Duration) -> bool {
     let now = jiff::Timestamp::now().as_second();
     let age = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
-    found.written.0 < now.saturating_sub(age)
+    written.0 < now.saturating_sub(age)
 }
 
 #[cfg(test)]

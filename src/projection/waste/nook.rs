@@ -75,12 +75,7 @@ impl Nook {
 
     /// How many bytes lie in a folder inside.
     pub fn bytes_of(&self, name: &str) -> u64 {
-        let Some(inner) = self.inner(name) else { return 0 };
-        let sizes = inner.names().into_iter().map(|found| match found.sort {
-            FileType::Directory => inner.bytes_of(&found.name),
-            _ => found.bytes,
-        });
-        sizes.sum()
+        self.dir.tree_bytes(name)
     }
 }
 

@@ -205,11 +205,8 @@ impl Arena {
 
     fn look_at(&self, path: &Path, sight: &mut Sight) {
         let Ok(found) = fs::symlink_metadata(path) else { return };
-        // Package managers may write there, and so may commands; and Pixir spills long output.
-        if path.ends_with("work/.session") {
-            return;
-        }
-        if path.ends_with("home/.cache") || path.ends_with("home/.cargo/registry") {
+        // Pixir spills long output, and keeps what commands wrote over caches in its own home.
+        if path.ends_with("work/.session") || path.ends_with("home/.pixir/caches") {
             return;
         }
         let shown = path.strip_prefix(&self.root).unwrap_or(path).display().to_string();
@@ -331,7 +328,13 @@ fn furnish(root: &Path) {
         ("home/.cargo/bin/cargo", "true\n"),
         ("home/.cargo/config.toml", ""),
         ("home/.cache/.keep", ""),
-        ("home/.cargo/registry/.keep", ""),
+        ("home/.cache/pre-commit/repo/bin/hook", "true\n"),
+        ("home/.cache/pypoetry/virtualenvs/v/bin/python", "true\n"),
+        ("home/.cache/go-build/program", "true\n"),
+        ("home/.cargo/registry/src/i/dep-1/build.rs", "fn main() {}\n"),
+        ("home/.cargo/registry/cache/i/dep-1.crate", "crate\n"),
+        ("home/.cargo/git/checkouts/r/1/build.rs", "fn main() {}\n"),
+        ("home/.npm/_cacache/content-v2/ab", "content\n"),
         ("home/.ssh/id", SECRET),
         ("home/.aws/credentials", SECRET),
         ("home/.gnupg/key", SECRET),

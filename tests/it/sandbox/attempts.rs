@@ -5,6 +5,8 @@
 //! mark of this run. A command that reads what it must not prints it, or says `LEAK-@ID`. A line that begins
 //! with `py:` is a program.
 
+use super::cache_attempts::CACHES;
+
 /// One attempt: what it tries, and the command.
 pub type Attempt = (&'static str, &'static str);
 
@@ -24,6 +26,7 @@ pub const ONLY_FULL: &[&str] = &[
     "owner by chown",
     "group by chgrp",
     "attribute by setfattr",
+    "attribute of a cached file",
     "flags of a file",
     "append to a Log",
     "nice of another process",
@@ -42,6 +45,7 @@ pub const TABLE: &[Part] = &[
     ("tools that run others", RUNNERS),
     ("links and races", LINKS),
     ("the home", HOME),
+    ("package caches", CACHES),
     ("Pixir's state", STATE),
     ("git", GIT),
     ("modes, owners and times", MODES),

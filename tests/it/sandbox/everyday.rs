@@ -91,6 +91,22 @@ const WORK: &[(&str, &str, &str)] = &[
         "cargo init -q --vcs none --name probe probe && cd probe && cargo test -q --offline",
     ),
     (
+        "cargo with a dependency of the registry",
+        "cargo",
+        "ls ${CARGO_HOME:-$HOME/.cargo}/registry/cache/*/cfg-if-1*.crate || { echo skipped: no crate; exit 0; }
+         cargo init -q --vcs none --name needy needy && cd needy && echo 'cfg-if = \"1\"' >> Cargo.toml && cargo build -q --offline",
+    ),
+    (
+        "npm's cache",
+        "npm",
+        "mkdir -p dep && cd dep && echo '{\"name\":\"dep\",\"version\":\"1.0.0\"}' > package.json && npm pack && npm cache add ./dep-1.0.0.tgz && npm cache verify",
+    ),
+    (
+        "pip's cache",
+        "pip",
+        "mkdir -p \"$(pip cache dir)\" && echo x > \"$(pip cache dir)/probe\" && pip cache info",
+    ),
+    (
         "git",
         "git",
         "git -C repo add -A && git -C repo commit -qm work && git -C repo log --oneline | grep -q work",

@@ -1,0 +1,211 @@
+//! The package caches in a Spec: where they are, and how a supervisor is told.
+#![expect(clippy::disallowed_methods, reason = "caches are folders of the user")]
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::cache_slots;
+use super::links::Names;
+use crate::files::StateFolder;
+use crate::paths::Home;
+
+/// The variable that names cargo's folder.
+pub const CARGO_HOME: &str = "CARGO_HOME";
+
+/// Variables that lead programs to their caches, and the folder below the user's home that they use without.
+const VARIABLES: &[(&str, &str)] =
+    &[(CARGO_HOME, ".cargo"), ("XDG_CACHE_HOME", ".cache"), ("npm_config_cache", ".npm")];
+
+/// How commands use the package caches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CacheAccess {
+    /// Through a private layer over each of them, or there are none.
+    #[default]
+    Layered,
+    /// Some are replaced by private folders, which are empty at first.
+    Private,
+    /// Some can only be read.
+    ReadOnly,
+}
+
+impl CacheAccess {
+    /// The word for it, in status lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheAccess::Layered => "layered",
+            CacheAccess::Private => "private",
+            CacheAccess::ReadOnly => "read-only",
+        }
+    }
+
+    /// Reads the word back.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [CacheAccess::Layered, CacheAccess::Private, CacheAccess::ReadOnly];
+        all.into_iter().find(|access| access.name() == name)
+    }
+}
+
+/// The package caches of a command, and where its private layers lie.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// Pixir's home, which holds the slots.
+    pub home: PathBuf,
+    /// The caches, where they really are.
+    pub places: Vec<PathBuf>,
+    /// Variables that lead programs to their caches, and the folders that they would use otherwise.
+    pub variables: Vec<(OsString, PathBuf)>,
+    /// How the command uses the caches, which only the process that prepares them knows.
+    pub access: CacheAccess,
+    /// The folder with the private folders that the variables name, where nothing can be mounted.
+    pub private: Option<PathBuf>,
+}
+
+impl CacheSpec {
+    /// The folder of all slots.
+    pub fn slots(&self) -> StateFolder {
+        slots(&self.home)
+    }
+
+    /// The caches as arguments of a supervisor, each behind `letter`.
+    pub fn arguments(&self, letter: &str) -> Vec<OsString> {
+        if self.places.is_empty() {
+            return Vec::new();
+        }
+        let argument = |kind: &str, value: &OsStr| {
+            let mut argument = OsString::from(format!("{letter}{kind}"));
+            argument.push(value);
+            argument
+        };
+        let mut arguments =
+            vec![argument("h", self.home.as_os_str()), argument("a", self.access.name().as_ref())];
+        arguments.extend(self.places.iter().map(|place| argument("p", place.as_os_str())));
+        arguments.extend(self.private.iter().map(|folder| argument("f", folder.as_os_str())));
+        arguments.extend(self.variables.iter().map(|(name, folder)| {
+            let mut value = name.clone();
+            value.push("=");
+            value.push(folder);
+            argument("v", &value)
+        }));
+        arguments
+    }
+
+    /// Reads one argument back, without the letter; `None` when it is none of ours.
+    pub fn read_argument(&mut self, argument: &[u8]) -> Option<()> {
+        let (kind, value) = argument.split_first()?;
+        let text = || std::str::from_utf8(value).ok();
+        let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        match kind {
+            b'h' => self.home = path(value),
+            b'a' => self.access = CacheAccess::from_name(text()?)?,
+            b'p' => self.places.push(path(value)),
+            b'f' => self.private = Some(path(value)),
+            b'v' => {
+                let equals = memchr::memchr(b'=', value)?;
+                let name = OsStr::from_bytes(&value[..equals]).to_owned();
+                self.variables.push((name, path(&value[equals + 1..])));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Variables of a command that lead programs to private folders.
+    pub fn environment(&self) -> Vec<(&OsStr, PathBuf)> {
+        let Some(private) = &self.private else { return Vec::new() };
+        self.variables.iter().map(|(name, _)| (name.as_os_str(), private.join(name))).collect()
+    }
+}
+
+/// The folder of all slots below Pixir's home.
+fn slots(home: &Path) -> StateFolder {
+    StateFolder::root(home).join(Home::CACHES)
+}
+
+/// The caches of the settings, on this machine.
+#[derive(Debug, Clone)]
+pub struct CacheSettings {
+    /// Pixir's home.
+    pub home: PathBuf,
+    pub user_home: Option<PathBuf>,
+    /// The caches, as they are named.
+    pub places: Vec<PathBuf>,
+    /// Folders that variables name.
+    pub variables: Vec<(OsString, PathBuf)>,
+    /// A slot with more bytes than this is removed once it is free.
+    pub max_bytes: u64,
+}
+
+impl CacheSettings {
+    /// The caches at `places`; `variable` is a folder that commands find in their environment.
+    pub fn new(
+        home: &Path,
+        user_home: Option<&Path>,
+        places: Vec<PathBuf>,
+        variable: &dyn Fn(&str) -> Option<PathBuf>,
+    ) -> Self {
+        let folder = |(name, default): &(&str, &str)| {
+            let folder = variable(name).or_else(|| Some(user_home?.join(default)))?;
+            Some((OsString::from(name), folder))
+        };
+        Self {
+            home: home.to_owned(),
+            user_home: user_home.map(Path::to_owned),
+            places,
+            variables: VARIABLES.iter().filter_map(folder).collect(),
+            max_bytes: 0,
+        }
+    }
+
+    /// The caches of a command that may write `writable` for good.
+    pub fn spec(&self, writable: &[PathBuf], names: &Names) -> CacheSpec {
+        self.places.iter().for_each(|place| self.create_missing(place));
+        let mut places: Vec<PathBuf> =
+            self.places.iter().filter_map(|place| names.canonical(place)).collect();
+        let is_writable = |path: &Path| writable.iter().any(|root| path.starts_with(root));
+        places.retain(|place| place.is_dir() && !is_writable(place));
+        places.sort();
+        // What lies in a cache is layered with it.
+        places.dedup_by(|later, earlier| later.starts_with(earlier));
+        if places.is_empty() {
+            return CacheSpec::default();
+        }
+        let is_for_caches = |folder: &Path| {
+            let has_cache = places.iter().any(|place| place.starts_with(folder));
+            has_cache && !writable.iter().any(|root| root.starts_with(folder))
+        };
+        let ends = self.variables.iter().filter_map(|(name, folder)| {
+            let folder = names.canonical(folder)?;
+            is_for_caches(&folder).then(|| (name.clone(), folder))
+        });
+        let variables = ends.collect();
+        let home = self.home.clone();
+        let spec = CacheSpec { home, places, variables, ..CacheSpec::default() };
+        // What is there from the beginning can be hidden from the beginning.
+        if !self.home.join(Home::CACHES).is_dir()
+            && let Err(error) = spec.slots().create_with_root()
+        {
+            tracing::debug!(%error, "no folder for slots of caches");
+        }
+        spec
+    }
+
+    /// Removes slots that are too many, too large, or were left by a supervisor that died.
+    pub fn prune(&self) {
+        if let Ok(Some(all)) = slots(&self.home).open() {
+            cache_slots::prune(&all, self.max_bytes);
+        }
+    }
+
+    /// Makes a cache of the user that is missing: a layer needs a folder to lie over.
+    fn create_missing(&self, place: &Path) {
+        let is_below_home = self.user_home.as_ref().is_some_and(|home| place.starts_with(home));
+        if is_below_home && place.symlink_metadata().is_err() {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(place);
+            if let Err(error) = made {
+                tracing::debug!(place = %place.display(), %error, "no folder for a cache");
+            }
+        }
+    }
+}
