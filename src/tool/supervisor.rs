@@ -15,7 +15,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -23,6 +23,7 @@ use std::time::Duration;
 use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::fs::{Mode, OFlags};
 
 use super::covers::Covers;
 use super::lifeline::Given;
@@ -311,7 +312,7 @@ fn carry_out(
 /// else nothing.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
 fn start(order: &Order, given: Given) -> io::Result<Pid> {
-    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    let errors = given.errors.map_or_else(open_output, Ok)?;
     let child = Command::new(&order.shell)
         .arg("-c")
         .arg(&order.command)
@@ -319,9 +320,21 @@ fn start(order: &Order, given: Given) -> io::Result<Pid> {
         .env_clear()
         .envs(order.environment.iter().map(|(name, value)| (name, value)))
         .stdin(given.stdin.map_or_else(Stdio::null, Stdio::from))
-        .stdout(Stdio::from(output.try_clone()?))
-        .stderr(Stdio::from(given.errors.unwrap_or(output)))
+        .stdout(Stdio::from(open_output()?))
+        .stderr(Stdio::from(errors))
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_child(&child))
+}
+
+/// Opens the output pipe again. Status flags such as `O_NONBLOCK` belong to an open file description:
+/// what one command sets must reach neither the next one nor its own standard error.
+fn open_output() -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(output) = rustix::fs::open("/proc/self/fd/1", flags, Mode::empty()) {
+        return Ok(output);
+    }
+    // Without a `/proc` of this process the description is shared, as it was at the start.
+    rustix::fs::fcntl_setfl(io::stdout(), OFlags::empty())?;
+    io::stdout().as_fd().try_clone_to_owned()
 }

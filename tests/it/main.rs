@@ -104,6 +104,8 @@ mod sandbox;
 mod search;
 /// Other servers that speak the dialect.
 mod servers;
+/// Streams whose flags another process changed.
+mod shared_streams;
 /// Packages of instructions, used when they are asked for.
 mod skills;
 /// Commands that wait for each other.
