@@ -331,9 +331,10 @@ impl Teller {
     }
 
     fn tell(&mut self, line: Option<String>) {
-        if let Some(line) = line {
-            self.paper.activity(line.as_bytes());
-        }
+        let Some(line) = line else { return };
+        let is_json = self.progress.is_some();
+        let line = if is_json { escape_hidden(&line) } else { line.into() };
+        self.paper.activity(line.as_bytes());
     }
 }
 
