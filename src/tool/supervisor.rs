@@ -21,9 +21,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use nix::sched::CloneFlags;
+use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::covers::Covers;
 use super::lifeline::Given;
@@ -72,6 +73,8 @@ const GUESSED_DESCRIPTORS: i32 = 256;
 
 /// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: a role, and the Spec.
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    // Pixir blocks it for itself, and a mask is inherited; commands expect it as ever.
+    SigSet::from(nix::sys::signal::Signal::SIGXFSZ).thread_unblock().ok();
     let role = arguments.next().unwrap_or_default();
     let asker = (role == INIT).then(|| Asker::inherited(&arguments.next().unwrap_or_default()));
     let asker = match asker.transpose() {

@@ -35,7 +35,7 @@ impl Drop for Stage {
     }
 }
 
-/// What the kernel does at a limit.
+/// What happens at a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strike {
     Kill,
@@ -127,12 +127,16 @@ impl Stage {
             .stderr(Stdio::piped());
     }
 
-    /// Starts the binary under a limit on the size of files that it may write. `Strike::Kill`
-    /// lets the kernel kill it there, in the middle of a write; `Strike::Refuse` fails the write.
+    /// Starts the binary under a limit on the size of files that it may write: the kernel writes
+    /// a part of a line and then refuses. `Strike::Kill` has `strace` kill it there, before it
+    /// takes the part back.
     pub fn start_limited(&self, args: &[&str], limit: u64, strike: Strike) -> Running {
-        let trap = if strike == Strike::Refuse { "trap '' XFSZ; " } else { "" };
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &format!(r#"{trap}read go && exec "$@" </dev/null"#), "sh"]);
+        command.args(["-c", r#"read go && exec "$@" </dev/null"#, "sh"]);
+        if strike == Strike::Kill {
+            command.args(["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=ftruncate"]);
+            command.args(["-e", "inject=ftruncate:signal=KILL", "--"]);
+        }
         command.arg(self.program()).args(args);
         self.dress(&mut command);
         let mut running = Running::start(command.stdin(Stdio::piped()));
