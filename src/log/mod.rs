@@ -3,6 +3,7 @@
 //! `append` takes a fact and is the one place that makes a sequenced Event, so nothing that is not
 //! on disk can be published. Nothing here interprets Events; that is `history`.
 
+mod alteration;
 mod archive;
 mod blob;
 mod line;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub use alteration::Alteration;
 pub use archive::Archive;
 pub use lock::{Locks, holder};
 pub use read::{Damage, Flaw, Place, Reading, Torn};
@@ -33,6 +35,7 @@ use crate::files::{StateDir, StateError};
 use crate::history::History;
 use crate::id::{EventId, SessionId};
 use crate::state::{SessionFolder, StateProblem, StateRoot, log_name};
+use alteration::{FileIdentity, find_alteration};
 use line::{Draft, Proof};
 
 /// An open Log: this process is its one writer until the value is dropped.
@@ -43,6 +46,8 @@ pub struct Log {
     /// Where blobs and spilled output go.
     folder: SessionFolder,
     file: Arc<File>,
+    /// The folder of blobs, once this handle has stored one.
+    blobs: Option<FileIdentity>,
     history: History,
     next_seq: Seq,
     proof: Proof,
@@ -125,6 +130,7 @@ impl Log {
             path,
             folder: root.session_folder(id),
             file: Arc::new(file),
+            blobs: None,
             history: History::default(),
             next_seq: 0,
             proof: Proof::default(),
@@ -158,11 +164,11 @@ impl Log {
         if self.state == State::Poisoned {
             return Err(self.write_error(std::io::Error::other("an earlier sync failed")));
         }
+        self.check_unaltered()?;
         self.data.clear();
         serde_json::to_writer(&mut self.data, &fact).map_err(|error| self.encode_error(error))?;
         if self.data.len() > blob::LARGEST_INLINE {
-            self.data =
-                blob::store(&self.folder, &self.data).map_err(|source| self.write_error(source))?;
+            self.store_blob().map_err(|source| self.write_error(source))?;
         }
         self.line.clear();
         if self.state == State::Torn {
@@ -192,6 +198,29 @@ impl Log {
         self.proof = proof;
         self.history.push(Arc::clone(&event));
         Ok(event)
+    }
+
+    /// Refuses to write when another program changed the file or its folder of blobs.
+    fn check_unaltered(&self) -> Result<(), LogError> {
+        let failed = |source| self.write_error(source);
+        let mut found = find_alteration(&self.file, &self.path, self.end).map_err(failed)?;
+        if found.is_none() && self.blobs.is_some() {
+            let folder = blob::folder(&self.folder);
+            if FileIdentity::at(&folder).map_err(failed)? != self.blobs {
+                found = Some(Alteration::BlobsRemoved { folder });
+            }
+        }
+        match found {
+            Some(alteration) => Err(LogError::Altered { path: self.path.clone(), alteration }),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves a large payload out of the line.
+    fn store_blob(&mut self) -> std::io::Result<()> {
+        self.data = blob::store(&self.folder, &self.data)?;
+        self.blobs = FileIdentity::at(&blob::folder(&self.folder))?;
+        Ok(())
     }
 
     fn write_line(&mut self) -> Result<(), LogError> {
@@ -398,6 +427,14 @@ pub enum LogError {
         #[source]
         source: std::io::Error,
     },
+    /// Another program changed it while it was open here.
+    #[error("the Log {} cannot be written: {alteration} while this Session was open", path.display())]
+    Altered {
+        /// The Log.
+        path: PathBuf,
+        /// What was done to it.
+        alteration: Alteration,
+    },
     /// Something could not be looked at.
     #[error("{} cannot be read", path.display())]
     Io {
@@ -439,7 +476,7 @@ impl Explain for LogError {
             LogError::Busy { .. } => Kind::SessionBusy,
             LogError::ReadOnly { problem, .. } => problem.kind(),
             LogError::UnsafePath(error) => error.kind(),
-            LogError::Write { .. } => Kind::LogWriteFailed,
+            LogError::Write { .. } | LogError::Altered { .. } => Kind::LogWriteFailed,
             LogError::Io { .. } => Kind::LogReadFailed,
         }
     }
@@ -454,7 +491,9 @@ impl Explain for LogError {
                 json!({ "session_id": id, "path": problem.path().to_string_lossy() })
             }
             LogError::UnsafePath(error) => error.details(),
-            LogError::Write { path, .. } | LogError::Io { path, .. } => {
+            LogError::Write { path, .. }
+            | LogError::Altered { path, .. }
+            | LogError::Io { path, .. } => {
                 json!({ "path": path.to_string_lossy() })
             }
         }
@@ -470,6 +509,7 @@ impl Explain for LogError {
                 return vec![format!("go on with a copy: `pixir fork {id}`"), other];
             }
             LogError::UnsafePath(error) => return error.next_actions(),
+            LogError::Altered { alteration, .. } => return alteration.next_actions(),
             LogError::Write { .. } => {
                 "free some space or permit writing there, then go on with `pixir resume`"
             }

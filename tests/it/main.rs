@@ -10,6 +10,8 @@
 
 /// The editor's agent, over its own two streams.
 mod acp;
+/// Logs that other programs change under a running Turn.
+mod altered_log;
 /// Children in Workspaces of their own, and what comes back of them.
 mod annex;
 /// Answers with a shape, and answers from the web.
