@@ -15,7 +15,7 @@ mod tests;
 mod verify;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 pub use alteration::Alteration;
 pub use archive::Archive;
 pub use lock::{Locks, holder};
-pub use read::{Damage, Flaw, Place, Reading, Torn};
+pub use read::{Damage, Flaw, Place, Reading, Scan, Torn};
 pub use repair::{Repaired, repair};
 pub use verify::{Break, Open, Verification, verify};
 
@@ -36,6 +36,7 @@ use crate::history::History;
 use crate::id::{EventId, SessionId};
 use crate::state::{SessionFolder, StateProblem, StateRoot, log_name};
 use alteration::{FileIdentity, find_alteration};
+use archive::FromStart;
 use line::{Draft, Proof};
 
 /// An open Log: this process is its one writer until the value is dropped.
@@ -120,6 +121,13 @@ impl Log {
         let file = open_file(root, id)?;
         read::read(&file, id, &root.session_folder(id))
             .map_err(|source| LogError::Io { path: root.log(id), source })
+    }
+
+    /// Opens a Log to read it one Event at a time, without locking it.
+    pub fn open_scan(root: &StateRoot, id: &SessionId) -> Result<ScannedLog, LogError> {
+        let file = open_file(root, id)?;
+        let folder = root.session_folder(id);
+        Ok(ScannedLog { file, path: root.log(id), id: id.clone(), folder })
     }
 
     fn over(root: &StateRoot, id: &SessionId, file: File) -> Result<Self, LogError> {
@@ -333,6 +341,28 @@ impl Drop for Log {
     /// holds a copy of every descriptor until it has become its program.
     fn drop(&mut self) {
         self.file.unlock().ok();
+    }
+}
+
+/// A Log that is read as often as wanted and never held as a whole.
+#[derive(Debug)]
+pub struct ScannedLog {
+    file: File,
+    path: PathBuf,
+    id: SessionId,
+    folder: SessionFolder,
+}
+
+impl ScannedLog {
+    /// Reads from the start, up to so many bytes: a writer may be at work.
+    pub fn scan(&self, most: u64) -> Scan<impl Read + '_> {
+        let from_start = FromStart { file: &self.file, offset: 0 };
+        Scan::new(from_start.take(most), &self.id, &self.folder)
+    }
+
+    /// The error of a scan.
+    pub fn unreadable(&self, source: std::io::Error) -> LogError {
+        LogError::Io { path: self.path.clone(), source }
     }
 }
 
