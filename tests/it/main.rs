@@ -128,6 +128,8 @@ mod support;
 mod telemetry;
 /// What a person sees on a terminal.
 mod terminal;
+/// Runs in which hardly a thread can be started.
+mod thread_limits;
 /// The house rules.
 mod tidy;
 /// Stories of the transport.
