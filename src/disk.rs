@@ -4,6 +4,7 @@
 //! have a hundred of them, which only wait for the same disk.
 
 use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -51,6 +52,22 @@ impl Gate {
 /// Begins a piece of work that waits for the disk and for nothing else.
 pub fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     GATE.work(work)
+}
+
+/// Does a piece of work on a thread of its own, or here where none can be started.
+pub fn spawn_or_run(work: impl FnOnce() + Send + 'static) {
+    fn run<W: FnOnce()>(held: &Mutex<Option<W>>) {
+        let work = held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            work();
+        }
+    }
+    // A thread that cannot be started drops what it was given.
+    let held = Arc::new(Mutex::new(Some(work)));
+    let shared = Arc::clone(&held);
+    if std::thread::Builder::new().spawn(move || run(&shared)).is_err() {
+        run(&held);
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //!
 //! Log, Provider and screen then see the same bytes. Files that tools write are never altered.
 
+mod echo;
+
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
@@ -10,6 +12,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use serde_json::Value;
+
+pub use echo::redact_echo;
 
 /// The parts of a variable's name that make its value a secret.
 const TELLING: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::connection::wire_id;
 use super::to_acp::diff::Before;
 use super::to_acp::{self, call};
-use crate::event::{Answer, PermissionRequest, Said, guest};
+use crate::event::{Answer, PermissionRequest, Said, guest, hidden_in, spell_hidden};
 use crate::id::SessionId;
 use crate::rpc::Fault;
 
@@ -58,11 +58,16 @@ pub fn question(
             vec![call::text(&command_text(asked, &command.text, &command.parts))]
         }
         (None, None) if is_guest => vec![call::text(&guest_text(asked))],
-        (None, None) => vec![call::text(&asked.summary)],
+        (None, None) => vec![call::text(&spell_hidden(&asked.summary))],
     };
     if asked.diff_is_cut {
         content
             .push(call::text("The diff is too long to be shown whole; the input has all of it."));
+    }
+    let hidden = hidden_characters(asked);
+    if !hidden.is_empty() {
+        let words = format!("It contains characters that hide: {}", hidden.join(" "));
+        content.push(call::text(&words));
     }
     let fields = ToolCallUpdateFields::new()
         .title(to_acp::child::asked_title(asked, &title))
@@ -79,6 +84,8 @@ pub fn question(
 /// A call of an MCP server: all that it is given, and that nothing holds it.
 fn guest_text(asked: &PermissionRequest) -> String {
     let all = serde_json::to_string_pretty(&asked.args).unwrap_or_default();
+    let all = spell_hidden(&all);
+    let summary = spell_hidden(&asked.summary);
     let end = all.floor_char_boundary(SHOWN_ARGUMENTS);
     let shown = to_acp::fenced(all.get(..end).unwrap_or_default(), "json");
     let rest = if end < all.len() {
@@ -86,25 +93,34 @@ fn guest_text(asked: &PermissionRequest) -> String {
     } else {
         ""
     };
-    format!("{}\n\n{shown}{rest}\n\nAn MCP server runs outside the sandbox.", asked.summary)
+    format!("{summary}\n\n{shown}{rest}\n\nAn MCP server runs outside the sandbox.")
+}
+
+/// Code points of the question that would not be seen as they are.
+fn hidden_characters(asked: &PermissionRequest) -> Vec<String> {
+    let arguments = asked.command.is_none().then(|| asked.args.to_string());
+    let command = asked.command.as_ref().map(|command| command.text.as_str());
+    let names = asked.paths.iter().map(String::as_str).chain(command).chain(arguments.as_deref());
+    hidden_in(names.chain(asked.diff.as_deref().into_iter().flat_map(str::lines)))
 }
 
 fn command_text(asked: &PermissionRequest, text: &str, parts: &[String]) -> String {
-    let mut told = to_acp::fenced(text, "sh");
+    let mut told = to_acp::fenced(&spell_hidden(text), "sh");
     if parts.len() > 1 {
         told.push_str("\n\nIts parts:\n");
         for part in parts {
-            told.extend(["- `", &part.replace('`', "'"), "`\n"]);
+            told.extend(["- `", &spell_hidden(part).replace('`', "'"), "`\n"]);
         }
     }
-    told.extend(["\n\nIn ", &asked.directory]);
+    told.extend(["\n\nIn ", &spell_hidden(&asked.directory)]);
     if asked.network {
         told.push_str(", with the network");
     }
     if asked.local_sockets {
         told.push_str(", with the Unix sockets of other programs on this machine");
     }
-    if let Some(prefix) = &asked.prefix {
+    if let Some(prefix) = asked.prefix.as_deref().map(spell_hidden) {
+        let prefix = prefix.as_str();
         told.extend(["\n\nTo allow every `", prefix, " …` in this project: `", WIDER, prefix, "`"]);
     }
     if asked.is_unsandboxed {

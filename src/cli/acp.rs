@@ -18,6 +18,7 @@ use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
 use crate::harness::{Door, Harness};
 use crate::role::strictest;
+use crate::rpc::BlockingStream;
 use crate::scripted::Server;
 use crate::subagent::Capacity;
 
@@ -52,7 +53,9 @@ pub fn acp(args: &AcpArgs, context: &Context) -> Result<Exit, Report> {
         let stop = async move {
             signals.next().await;
         };
-        acp::serve(doors, std::io::stdin(), std::io::stdout(), stop)
+        let input = BlockingStream(std::io::stdin());
+        let output = BlockingStream(std::io::stdout());
+        acp::serve(doors, input, output, stop)
             .await
             .map_err(|error| Report::new(Kind::Internal, format!("no streams: {error}")))?;
         Ok(Exit::Answered)

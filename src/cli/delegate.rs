@@ -14,7 +14,8 @@ use super::{Context, bad_argument, say};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Canonical, EventKind, Heard, PermissionMode, WorkflowEvent};
 use crate::harness::{Which, WorkflowOrder};
-use crate::render::{Envelope, Gone, Paper, Signalled, clean, error_text};
+use crate::render::{Envelope, Gone, Paper, Signalled, clean, error_text, escape_hidden};
+use crate::rpc::BlockingStream;
 use crate::workflow::{
     DelegateCommands, DelegateSource, Delegation, Finished, Flaw, Ground, Halt, Outcome, Progress,
     SpecError, Written, delegate_plan, delegate_shown,
@@ -198,7 +199,7 @@ fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {
     };
     let mut bytes = Vec::new();
     let from: Box<dyn Read> = match (spec, &context.flags.cwd) {
-        ("-", _) => Box::new(std::io::stdin()),
+        ("-", _) => Box::new(BlockingStream(std::io::stdin())),
         (path, Some(cwd)) => Box::new(File::open(cwd.join(path)).map_err(unreadable)?),
         (path, None) => Box::new(File::open(path).map_err(unreadable)?),
     };
@@ -330,9 +331,10 @@ impl Teller {
     }
 
     fn tell(&mut self, line: Option<String>) {
-        if let Some(line) = line {
-            self.paper.activity(line.as_bytes());
-        }
+        let Some(line) = line else { return };
+        let is_json = self.progress.is_some();
+        let line = if is_json { escape_hidden(&line) } else { line.into() };
+        self.paper.activity(line.as_bytes());
     }
 }
 

@@ -3,7 +3,9 @@
 mod attend;
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
@@ -18,7 +20,6 @@ use super::keyboard::{Keyboard, forget_typed};
 use super::relay::{Relay, Wish};
 use super::signals::{Asked, Signals};
 use super::stdin::{Gathered, Prompt};
-use crate::config::Durability;
 use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
 use crate::event::{
@@ -48,11 +49,7 @@ pub struct Errand {
 
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
-    let syncs = errand.opened.loaded.config.durability != Durability::None;
     in_runtime(async {
-        if syncs {
-            tokio::spawn(threads_for_the_disk());
-        }
         let mut first_line = None;
         let mut keyboard = Keyboard::default();
         if errand.gathered.prompt == Prompt::Lines && errand.session == Which::New {
@@ -86,30 +83,53 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
     })
 }
 
-/// Has the threads made that force the Log to the disk, by one that has nothing else to do yet: the
-/// first words of a Session would wait for them.
-async fn threads_for_the_disk() {
-    let threads = [(); 2].map(|()| tokio::task::spawn_blocking(|| ()));
-    for thread in threads {
-        thread.await.ok();
-    }
-}
-
 /// Runs a future to its end. Threads that are stuck in a system call do not hold up the exit.
 ///
 /// One worker beside this thread: a Turn is a chain of tasks that wait for each other, and a
 /// second worker would only make every step a switch between threads. What the screen does here
 /// never holds up the Turn there.
 pub fn in_runtime<T>(work: impl Future<Output = Result<T, Report>>) -> Result<T, Report> {
+    check_threads().map_err(|error| no_threads(&error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("pixir")
+        .thread_keep_alive(Duration::MAX)
         .enable_all()
         .build()
-        .map_err(|error| Report::new(Kind::Internal, format!("no runtime: {error}")))?;
+        .map_err(|error| no_threads(&error))?;
+    // Made now and kept: tokio lines up what needs a thread and cannot have one, behind threads that exist. Besides,
+    // the first words of a Session would wait for them.
+    for _ in 0..BLOCKING_THREADS {
+        drop(runtime.spawn_blocking(|| ()));
+    }
     let result = runtime.block_on(work);
     runtime.shutdown_background();
     result
+}
+
+/// How many threads for blocking work a run keeps: one may wait for the keyboard.
+const BLOCKING_THREADS: usize = 2;
+
+/// Starts as many threads as a run cannot do without, because tokio panics where it has none.
+fn check_threads() -> io::Result<()> {
+    let gate = Mutex::new(());
+    std::thread::scope(|scope| {
+        let _closed = gate.lock();
+        for _ in 0..=BLOCKING_THREADS {
+            std::thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        Ok(())
+    })
+}
+
+fn no_threads(error: &io::Error) -> Report {
+    Report::new(Kind::Internal, format!("no thread can be started: {error}")).with_next_actions(
+        vec![
+        "end other programs of this user, or raise the limit on processes (`ulimit -u`, or the \
+         pids limit of the container)"
+            .to_owned(),
+    ],
+    )
 }
 
 /// One run's hold on a Conversation.

@@ -2,21 +2,22 @@
 #![expect(clippy::disallowed_methods, reason = "the user names the file")]
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::chosen::Chosen;
 use super::exit::Exit;
-use super::markdown::markdown;
-use super::{Context, say};
+use super::{Context, markdown, say};
 use crate::error::{Kind, Report};
-use crate::projection::transcript;
-use crate::render::{Envelope, clean};
+use crate::log::LogError;
+use crate::projection::{Transcript, transcript};
+use crate::render::{Envelope, Gone, Paper, Signalled, clean, escape_hidden};
 use crate::secret::Secrets;
 
 /// Write a Session down for others to read
@@ -48,49 +49,174 @@ enum Format {
 
 pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
-    let folder = root.workspace();
     let told = transcript(&root, &id).map_err(|error| Report::from(&error))?;
-    let secrets = context.secrets(folder);
-    let mut value = serde_json::to_value(&told)
-        .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
-    // The Log has none that were known when it was written; one that is known only now goes too.
-    secrets.clean_value(&mut value);
-    let document = match args.format {
-        Format::Markdown => clean(&secrets.clean(&markdown(&told))),
-        Format::Json => {
-            let text = serde_json::to_string_pretty(&value).unwrap_or_default();
-            format!("{text}\n")
-        }
-    };
-    if told.damaged_lines > 0 {
-        let count = told.damaged_lines;
+    let exported =
+        Exported { told, format: args.format, secrets: context.secrets(root.workspace()) };
+    let count = exported.told.tail.damaged_lines;
+    if count > 0 {
         context.notice(&format!("{count} damaged places are missing; see `pixir diagnose {id}`"));
     }
     let mut output = json!({ "format": match args.format {
         Format::Markdown => "markdown",
         Format::Json => "json",
-    }, "bytes": document.len(), "turns": told.turns.len() });
+    }, "bytes": 0, "turns": exported.told.turn_count });
     if let Some(path) = &args.output {
-        replace(path, &document).map_err(|error| unwritable(path, &error))?;
+        let bytes = exported.replace(path).map_err(|error| error.into_report(path))?;
+        output["bytes"] = json!(bytes);
         output["file"] = json!(path.to_string_lossy());
-        let words = format!("{} bytes in {}", document.len(), path.display());
         if !context.flags.json {
-            context.notice(&words);
+            context.notice(&format!("{bytes} bytes in {}", path.display()));
             return Ok(Exit::Answered);
         }
     } else if !context.flags.json {
-        let is_seen = std::io::stdout().is_terminal();
-        say(&if is_seen { clean(&document) } else { document });
-        return Ok(Exit::Answered);
+        let mut paper = PaperWriter(Paper::standard(Signalled::default()));
+        return match exported.write(&mut paper) {
+            // A reader that left has seen enough; another failure of stdout was told.
+            Ok(_) | Err(ExportError::Write(_)) => Ok(Exit::Answered),
+            Err(ExportError::Log(error)) => Err(Report::from(&error)),
+        };
     } else {
+        let mut document = Vec::new();
+        let bytes =
+            exported.write(&mut document).map_err(|error| error.into_report(Path::new("-")))?;
+        output["bytes"] = json!(bytes);
         output["document"] = match args.format {
-            Format::Markdown => Value::from(document),
-            Format::Json => value,
+            Format::Markdown => Value::from(String::from_utf8_lossy(&document)),
+            Format::Json => serde_json::from_slice(&document).unwrap_or_default(),
         };
     }
     let envelope = Envelope::success("export", output, context.started.elapsed());
     say(&envelope.of_session(&id, context.resume_command_of(&id, &root)).line());
     Ok(Exit::Answered)
+}
+
+/// A document that is written Turn by Turn, so that neither the Log nor the document is held.
+struct Exported {
+    told: Transcript,
+    format: Format,
+    secrets: Arc<Secrets>,
+}
+
+impl Exported {
+    /// Writes all of it; says how many bytes it has.
+    fn write(&self, out: &mut dyn Write) -> Result<u64, ExportError> {
+        let mut out = Counted { out, bytes: 0 };
+        match self.format {
+            Format::Markdown => self.write_markdown(&mut out)?,
+            Format::Json => self.write_json(&mut out)?,
+        }
+        out.flush()?;
+        Ok(out.bytes)
+    }
+
+    fn write_markdown(&self, out: &mut impl Write) -> Result<(), ExportError> {
+        let Transcript { head, tail, .. } = &self.told;
+        let text = |page: &str| clean(&self.secrets.clean(page));
+        out.write_all(text(&markdown::head(head, tail)).as_bytes())?;
+        self.told.for_each_turn(|turn| Ok(out.write_all(text(&markdown::turn(&turn)).as_bytes())?))
+    }
+
+    /// The head and the tail are fields of one object around the list of Turns.
+    fn write_json(&self, out: &mut impl Write) -> Result<(), ExportError> {
+        let head = self.json(&self.told.head);
+        let tail = self.json(&self.told.tail);
+        out.write_all(head.trim_end_matches("\n}").as_bytes())?;
+        out.write_all(b",\n  \"turns\": [")?;
+        let mut is_first = true;
+        self.told.for_each_turn(|turn| {
+            out.write_all(if is_first { b"\n    " } else { b",\n    " })?;
+            is_first = false;
+            Ok::<_, ExportError>(
+                out.write_all(self.json(&turn).replace('\n', "\n    ").as_bytes())?,
+            )
+        })?;
+        out.write_all(if is_first { b"]," } else { b"\n  ]," })?;
+        out.write_all(tail.trim_start_matches('{').as_bytes())?;
+        Ok(out.write_all(b"\n")?)
+    }
+
+    /// A part as JSON. The Log has no secret that was known when it was written; one that is known only
+    /// now goes too.
+    fn json(&self, part: &impl Serialize) -> String {
+        let mut value = serde_json::to_value(part).unwrap_or_default();
+        self.secrets.clean_value(&mut value);
+        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+        escape_hidden(&text).into_owned()
+    }
+
+    /// Puts the document in place whole, for one pair of eyes.
+    fn replace(&self, path: &Path) -> Result<u64, ExportError> {
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        if path.is_dir() {
+            return Err(io::Error::other("it is a folder").into());
+        }
+        let temporary = folder.join(format!(".export.{:016x}", fastrand::u64(..)));
+        let write = || {
+            let mut options = OpenOptions::new();
+            let file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
+            let mut out = BufWriter::new(file);
+            let bytes = self.write(&mut out)?;
+            out.get_ref().sync_all()?;
+            fs::rename(&temporary, path)?;
+            Ok(bytes)
+        };
+        write().inspect_err(|_| {
+            fs::remove_file(&temporary).ok();
+        })
+    }
+}
+
+/// Counts what is written.
+struct Counted<'a> {
+    out: &'a mut dyn Write,
+    bytes: u64,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.out.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// stdout as a writer.
+struct PaperWriter(Paper);
+
+impl Write for PaperWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.answer(bytes).map_err(|Gone| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(self.0.flush().map_err(|Gone| io::ErrorKind::BrokenPipe)?)
+    }
+}
+
+/// Why there is no document.
+#[derive(Debug, thiserror::Error)]
+enum ExportError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
+
+impl ExportError {
+    fn into_report(self, path: &Path) -> Report {
+        match self {
+            Self::Log(error) => Report::from(&error),
+            Self::Write(error) => unwritable(path, &error),
+        }
+    }
 }
 
 impl Context {
@@ -104,28 +230,6 @@ impl Context {
         }
         secrets
     }
-}
-
-/// Puts a document in place whole, for one pair of eyes.
-fn replace(path: &Path, document: &str) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    if path.is_dir() {
-        return Err(io::Error::other("it is a folder"));
-    }
-    let temporary = folder.join(format!(".export.{:016x}", fastrand::u64(..)));
-    let write = || {
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(document.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().inspect_err(|_| {
-        fs::remove_file(&temporary).ok();
-    })
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Report {

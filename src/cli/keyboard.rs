@@ -3,12 +3,15 @@
 //! A thread that reads a line cannot be called back. So there is one reading at a time, and what it
 //! brings goes to the next who asks, never to nobody.
 
-use std::io;
+use std::io::{self, BufRead};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use rustix::event::PollFlags;
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::task::JoinHandle;
+
+use crate::rpc::wait_until_ready;
 
 /// The reader of stdin.
 #[derive(Default)]
@@ -58,8 +61,15 @@ pub fn forget_typed() {
 /// A line of stdin without its end; `None` when there are no more.
 pub fn read_line() -> Option<String> {
     let mut bytes = Vec::new();
-    match io::BufRead::read_until(&mut io::stdin().lock(), b'\n', &mut bytes) {
-        Ok(0) | Err(_) => None,
-        Ok(_) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
-    }
+    let mut stdin = io::stdin().lock();
+    let count = loop {
+        match stdin.read_until(b'\n', &mut bytes) {
+            // What was read so far is kept.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait_until_ready(stdin.as_fd(), PollFlags::IN).ok()?;
+            }
+            read => break read.ok()?,
+        }
+    };
+    (count > 0 || !bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).trim().to_owned())
 }

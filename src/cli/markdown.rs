@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 
-use crate::projection::{Call, Entry, Exported, Transcript};
+use crate::projection::{Call, Entry, Exported, ExportedTurn, TranscriptHead, TranscriptTail};
 
-/// The document.
-pub fn markdown(told: &Transcript) -> String {
+/// The document up to its first Turn.
+pub fn head(told: &TranscriptHead, missing: &TranscriptTail) -> String {
     let mut page = format!("# Session {}\n\n", told.session_id);
     let facts = [
         ("Workspace", Some(told.workspace.display().to_string())),
@@ -22,17 +22,20 @@ pub fn markdown(told: &Transcript) -> String {
             writeln!(page, "- {name}: {}", code(&value)).ok();
         }
     }
-    if told.damaged_lines + told.unknown_events > 0 {
-        let (damaged, unknown) = (told.damaged_lines, told.unknown_events);
+    if missing.damaged_lines + missing.unknown_events > 0 {
+        let (damaged, unknown) = (missing.damaged_lines, missing.unknown_events);
         writeln!(page, "- Missing: {damaged} damaged places, {unknown} unknown Events").ok();
     }
-    for turn in &told.turns {
-        let undone = if turn.is_undone { ", taken back" } else { "" };
-        write!(page, "\n## Turn {} ({}{undone})\n", turn.number, plain(&turn.status)).ok();
-        for entry in &turn.entries {
-            page.push('\n');
-            write_entry(&mut page, entry);
-        }
+    page
+}
+
+/// One Turn of the document.
+pub fn turn(turn: &ExportedTurn) -> String {
+    let undone = if turn.is_undone { ", taken back" } else { "" };
+    let mut page = format!("\n## Turn {} ({}{undone})\n", turn.number, plain(&turn.status));
+    for entry in &turn.entries {
+        page.push('\n');
+        write_entry(&mut page, entry);
     }
     page
 }

@@ -310,6 +310,7 @@ pub struct Context {
 /// Runs Pixir with these arguments, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let started = Instant::now();
+    signals::block_file_size_signal();
     let cli = match arguments::parse(args.into_iter().collect()) {
         Parsed::Command(cli) => *cli,
         Parsed::Say(text) => {

@@ -1,5 +1,6 @@
 //! `pixir models`: what can be asked, how much it can hold, and how hard it can think.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -11,9 +12,11 @@ use super::signals::Signals;
 use super::{Context, say};
 use crate::config::models::{self, Listing, Model, UNKNOWN_WINDOW};
 use crate::config::{Config, Stream};
+use crate::credential::Credential;
 use crate::error::{Kind, Report};
 use crate::provider::{Responses, Travel};
 use crate::render::{Envelope, clean, one_line};
+use crate::secret::Secrets;
 
 /// How long an endpoint may take to list its models.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -83,7 +86,7 @@ fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
         let mut signals = Signals::listen();
         let asked = tokio::select! {
             asked = provider.models(env!("CARGO_PKG_VERSION")) => {
-                asked.map_err(|error| Report::from(&error))
+                asked.map_err(|error| without_echo(Report::from(&error), &credential))
             }
             _ = signals.next() => Err(Report::new(Kind::Interrupted, "the list was not waited for")),
         };
@@ -99,6 +102,15 @@ fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
         context.notice(&format!("the list could not be remembered: {error}"));
     }
     Ok(listing)
+}
+
+/// The error without what the server may have echoed of the credential.
+fn without_echo(mut error: Report, credential: &Credential) -> Report {
+    let secrets = Arc::new(Secrets::default());
+    credential.hide_in(&secrets);
+    error.message = secrets.clean_echo(&error.message);
+    secrets.clean_echo_value(&mut error.details);
+    error
 }
 
 /// What to show: the endpoint's list or the built-in one, and always the model that is in use.

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::sync::atomic::Ordering;
 
+use nix::sys::signal::SigSet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -22,6 +23,14 @@ pub enum Asked {
     Stop,
     /// SIGTERM or SIGHUP: stop, and leave.
     Leave,
+}
+
+/// Blocks SIGXFSZ, so that a write beyond the limit on file sizes fails with `EFBIG` like one to a full disk
+/// instead of killing Pixir. Called before any thread starts; a supervisor unblocks it for commands.
+pub fn block_file_size_signal() {
+    let mut signals = SigSet::empty();
+    signals.add(nix::sys::signal::Signal::SIGXFSZ);
+    signals.thread_block().ok();
 }
 
 /// The signals of this process while it is held.

@@ -14,6 +14,7 @@ use rustix::fs::FileType;
 
 use super::bad_argument;
 use crate::error::{Kind, Report};
+use crate::rpc::BlockingStream;
 
 /// How long a pipe may be silent when there is a prompt already.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -117,7 +118,7 @@ fn read(notices: &mut Vec<String>) -> Result<String, Report> {
     let unreadable = |error: io::Error| bad_argument(format!("stdin cannot be read: {error}"));
     let file = io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(unreadable)?;
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    BlockingStream(file).take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST {
         return Err(bad_argument("stdin is larger than 8 MiB, which no model can read")
             .with_next_actions(vec!["put it into a file and name the file in the prompt".into()]));

@@ -218,6 +218,9 @@ pub const KEYS: &[Key] = &[
     workspace("sandbox.write", Shape::List, |config, value| {
         put(&mut config.sandbox.write, places(value)?)
     }),
+    workspace("sandbox.read", Shape::List, |config, value| {
+        put(&mut config.sandbox.read, places(value)?)
+    }),
     workspace("sandbox.caches", Shape::List, |config, value| {
         put(&mut config.sandbox.caches, places(value)?)
     }),

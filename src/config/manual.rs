@@ -228,6 +228,11 @@ const MANUAL: &[Entry] = &[
         json!(c.sandbox.write)
     }),
     entry(
+        "sandbox.read",
+        "What commands may read in home folders, beside tool chains, caches and settings without secrets; credentials in it stay hidden unless they are named exactly",
+        |c| json!(c.sandbox.read),
+    ),
+    entry(
         "sandbox.caches",
         "Package caches that commands write through a private layer: nothing they write there is seen outside",
         |c| json!(c.sandbox.caches),

@@ -17,6 +17,8 @@ pub struct Sandbox {
     pub local_sockets: SocketRule,
     /// Writable beside the Workspace; `~` is the user's home.
     pub write: Vec<PathBuf>,
+    /// Readable in home folders, beside what always is.
+    pub read: Vec<PathBuf>,
     /// Package caches that commands write through private layers; `~` is the user's home.
     pub caches: Vec<PathBuf>,
     /// How large the private layers of one slot may become before they are removed.
@@ -127,6 +129,7 @@ impl Default for Sandbox {
             network: NetworkRule::Declare,
             local_sockets: SocketRule::Ask,
             write: Vec::new(),
+            read: Vec::new(),
             caches: DEFAULT_CACHES.iter().map(PathBuf::from).collect(),
             cache_bytes: 10 << 30,
             hide: Vec::new(),
@@ -150,6 +153,7 @@ impl Sandbox {
             || self.network < other.network
             || self.local_sockets < other.local_sockets
             || self.write.iter().any(|root| !other.write.contains(root))
+            || self.read.iter().any(|path| !other.read.contains(path))
             || self.caches.iter().any(|cache| !other.caches.contains(cache))
             || self.cache_bytes > other.cache_bytes
             || other.hide.iter().any(|path| !self.hide.contains(path))

@@ -277,10 +277,16 @@ fn a_workspace_may_narrow_the_sandbox_and_never_widen_it() {
     assert_eq!((kept.level, notices), (SandboxLevel::ReadOnly, 0));
     let (kept, notices) = sandbox(r#"{"sandbox": "required"}"#, r#"{"sandbox": "read-only"}"#);
     assert_eq!((kept.level, notices), (SandboxLevel::Required, 1), "the floor stays");
-    let wide = r#"{"sandbox": {"network": "allow", "write": ["/etc"], "max_processes": 9999,
+    let wide = r#"{"sandbox": {"network": "allow", "write": ["/etc"], "read": ["~"], "max_processes": 9999,
         "caches": ["/srv"], "max_cache_bytes": 99000000000}}"#;
     let (kept, notices) = sandbox("{}", wide);
-    assert_eq!((kept, notices), (Sandbox::default(), 5));
+    assert_eq!((kept, notices), (Sandbox::default(), 6));
+    for key in ["open_files", "process_bytes", "shared_memory_bytes", "memory_bytes"] {
+        let set = |value: u64| format!(r#"{{"sandbox": {{"max_{key}": {value}}}}}"#);
+        let (kept, notices) = sandbox(&set(1 << 30), &set(1 << 31));
+        assert_eq!((kept, notices), (sandbox(&set(1 << 30), "{}").0, 1), "{key}");
+        assert_eq!(sandbox(&set(1 << 31), &set(1 << 30)), sandbox(&set(1 << 30), "{}"), "{key}");
+    }
     let narrow = r#"{"sandbox": {"network": "deny", "write": [], "hide": ["~/x"], "caches": []}}"#;
     let (kept, notices) = sandbox(r#"{"sandbox": {"hide": ["~/y"]}}"#, narrow);
     assert_eq!((kept.network, kept.write.len(), notices), (NetworkRule::Deny, 0, 0));

@@ -14,6 +14,7 @@ use url::Url;
 use super::token::{Grant, Tokens};
 use super::{CredentialError, endpoint, user_agent};
 use crate::network::{Client, Endpoint, Network, NetworkError, Response};
+use crate::secret::redact_echo;
 
 /// The issuer of ChatGPT subscriptions.
 const ISSUER: &str = "https://auth.openai.com";
@@ -269,7 +270,7 @@ impl Complaint {
             .filter(|message| !message.is_empty())
             .unwrap_or_else(|| format!("HTTP status {status}"));
         let shown = |text: String| {
-            let mut text = text;
+            let mut text = redact_echo(&text, hidden.iter().map(|secret| (*secret, "…")));
             for secret in hidden.iter().filter(|secret| secret.len() >= 4) {
                 text = text.replace(secret, "…");
             }

@@ -7,6 +7,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::hidden::spell_hidden;
+
 /// What the names of guests begin with, and what parts a server from its tool.
 const MARK: &str = "mcp__";
 const PARTING: &str = "__";
@@ -47,25 +49,7 @@ pub fn guest_call(server: &str, tool: &str, args: &Value, most: usize) -> String
 }
 
 fn spelled(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\r' | '\t' => shown.push(' '),
-            // Writing to a String cannot fail.
-            c if hides(c) => write!(shown, "<U+{:04X}>", u32::from(c)).unwrap_or_default(),
-            c => shown.push(c),
-        }
-    }
-    shown
-}
-
-/// Whether a reader would not see it, or would see others in another order because of it.
-fn hides(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}')
+    spell_hidden(&text.replace(['\n', '\r', '\t'], " "))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 pub use closing::{cut_turn, orphan_result, partial};
 pub use forget::Forgotten;
+pub use rewind::{Landmark, live_turns_of};
 pub use turns::{OpenTurn, Turns};
 pub use visible::{Visible, link};
 

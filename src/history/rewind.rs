@@ -18,7 +18,7 @@ pub struct Undone {
 impl History {
     /// The facts that count, last to first. A rewind that counts is among them.
     pub fn live_backwards(&self) -> impl Iterator<Item = (Seq, &Canonical)> {
-        self::live(self.iter().rev().map(|event| (event.seq(), event.fact())))
+        live(self.iter().rev().map(|event| (event.seq(), event.fact())), |fact| rewound_to(fact))
     }
 
     /// The Turns that count, by the seqs of their `user_message`s, the oldest first.
@@ -50,7 +50,7 @@ impl History {
                 Canonical::HistoryRewound(_) => {
                     let before = self.iter().rev().map(|event| (event.seq(), event.fact()));
                     let before = before.skip_while(|(seq, _)| seq.is_none_or(|seq| seq >= marker));
-                    let mut turns = turns(self::live(before));
+                    let mut turns = turns(live(before, |fact| rewound_to(fact)));
                     turns.retain(|turn| !kept.contains(turn));
                     // One that brought something back took nothing.
                     if !turns.is_empty() {
@@ -64,18 +64,57 @@ impl History {
     }
 }
 
-type Fact<'a> = (Option<Seq>, Option<&'a Canonical>);
+/// What an Event means for which Turns count; enough where the Events themselves are not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Landmark {
+    UserMessage,
+    /// Nothing counts from this seq on.
+    Rewound(Seq),
+    Other,
+}
 
-fn live<'a>(
-    backwards: impl Iterator<Item = Fact<'a>>,
-) -> impl Iterator<Item = (Seq, &'a Canonical)> {
-    let (mut rewound_to, mut seq) = (Seq::MAX, Seq::MAX);
+impl Landmark {
+    pub fn of(fact: &Canonical) -> Self {
+        match fact {
+            Canonical::UserMessage(_) => Self::UserMessage,
+            fact => rewound_to(fact).map_or(Self::Other, Self::Rewound),
+        }
+    }
+}
+
+/// The Turns that count among Events in their order, by the seqs of their `user_message`s.
+pub fn live_turns_of(events: &[(Option<Seq>, Landmark)]) -> Vec<Seq> {
+    let backwards = events.iter().rev().map(|(seq, mark)| (*seq, Some(*mark)));
+    let counting = live(backwards, |mark| match mark {
+        Landmark::Rewound(seq) => Some(*seq),
+        Landmark::UserMessage | Landmark::Other => None,
+    });
+    let said = counting.filter(|(_, mark)| *mark == Landmark::UserMessage);
+    let mut turns: Vec<Seq> = said.map(|(seq, _)| seq).collect();
+    turns.reverse();
+    turns
+}
+
+fn rewound_to(fact: &Canonical) -> Option<Seq> {
+    match fact {
+        Canonical::HistoryRewound(rewound) => Some(rewound.to_seq),
+        _ => None,
+    }
+}
+
+/// What counts, last to first; `rewinds_to` says from where on nothing before it does.
+fn live<T>(
+    backwards: impl Iterator<Item = (Option<Seq>, Option<T>)>,
+    rewinds_to: impl Fn(&T) -> Option<Seq>,
+) -> impl Iterator<Item = (Seq, T)> {
+    let mut limit = Seq::MAX;
+    let mut seq = Seq::MAX;
     backwards.filter_map(move |(own, fact)| {
         // An Event without a seq shares the fate of its later neighbour.
         seq = own.unwrap_or(seq);
-        let fact = fact.filter(|_| seq < rewound_to || rewound_to == Seq::MAX)?;
-        if let Canonical::HistoryRewound(rewound) = fact {
-            rewound_to = rewound.to_seq;
+        let fact = fact.filter(|_| seq < limit || limit == Seq::MAX)?;
+        if let Some(to) = rewinds_to(&fact) {
+            limit = to;
         }
         Some((seq, fact))
     })

@@ -32,20 +32,21 @@ impl Archive {
 
     /// Everything up to a seq, which is on disk for good: nobody writes there any more.
     pub fn read(&self, last: Option<Seq>) -> Result<History, LogError> {
-        let from_start = At { file: &self.file, offset: 0 };
+        let from_start = FromStart { file: &self.file, offset: 0 };
         let reading = read::read(from_start, &self.id, &self.folder)
             .map_err(|source| LogError::Io { path: self.path.clone(), source })?;
         Ok(History::from_events(reading.events).up_to(last))
     }
 }
 
-/// A file read from a place of our own: its descriptor has others who use it.
-struct At<'a> {
-    file: &'a File,
-    offset: u64,
+/// A file read from its start, at a place of our own: its descriptor has others who use it.
+#[derive(Debug)]
+pub struct FromStart<'a> {
+    pub(super) file: &'a File,
+    pub(super) offset: u64,
 }
 
-impl Read for At<'_> {
+impl Read for FromStart<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read_at(buffer, self.offset)?;
         self.offset += count as u64;

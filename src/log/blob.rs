@@ -4,6 +4,7 @@
 //! when a blob is lost.
 
 use std::io;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -33,6 +34,11 @@ struct Reference {
 
 /// The largest payload that is read; no payload that was ever written comes close.
 const LARGEST: u64 = 1 << 30;
+
+/// Where the blobs of a Session are.
+pub fn folder(folder: &SessionFolder) -> PathBuf {
+    folder.join(FOLDER).path()
+}
 
 /// Stores a payload durably and gives what the line says instead.
 pub fn store(folder: &SessionFolder, data: &[u8]) -> io::Result<Vec<u8>> {

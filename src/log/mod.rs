@@ -3,6 +3,7 @@
 //! `append` takes a fact and is the one place that makes a sequenced Event, so nothing that is not
 //! on disk can be published. Nothing here interprets Events; that is `history`.
 
+mod alteration;
 mod archive;
 mod blob;
 mod line;
@@ -14,16 +15,17 @@ mod tests;
 mod verify;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub use alteration::Alteration;
 pub use archive::Archive;
 pub use lock::{Locks, holder};
-pub use read::{Damage, Flaw, Place, Reading, Torn};
+pub use read::{Damage, Flaw, Place, Reading, Scan, Torn};
 pub use repair::{Repaired, repair};
 pub use verify::{Break, Open, Verification, verify};
 
@@ -33,6 +35,8 @@ use crate::files::{StateDir, StateError};
 use crate::history::History;
 use crate::id::{EventId, SessionId};
 use crate::state::{SessionFolder, StateProblem, StateRoot, log_name};
+use alteration::{FileIdentity, find_alteration};
+use archive::FromStart;
 use line::{Draft, Proof};
 
 /// An open Log: this process is its one writer until the value is dropped.
@@ -43,6 +47,8 @@ pub struct Log {
     /// Where blobs and spilled output go.
     folder: SessionFolder,
     file: Arc<File>,
+    /// The folder of blobs, once this handle has stored one.
+    blobs: Option<FileIdentity>,
     history: History,
     next_seq: Seq,
     proof: Proof,
@@ -117,6 +123,13 @@ impl Log {
             .map_err(|source| LogError::Io { path: root.log(id), source })
     }
 
+    /// Opens a Log to read it one Event at a time, without locking it.
+    pub fn open_scan(root: &StateRoot, id: &SessionId) -> Result<ScannedLog, LogError> {
+        let file = open_file(root, id)?;
+        let folder = root.session_folder(id);
+        Ok(ScannedLog { file, path: root.log(id), id: id.clone(), folder })
+    }
+
     fn over(root: &StateRoot, id: &SessionId, file: File) -> Result<Self, LogError> {
         let path = root.log(id);
         lock::take(&file, id, &path)?;
@@ -125,6 +138,7 @@ impl Log {
             path,
             folder: root.session_folder(id),
             file: Arc::new(file),
+            blobs: None,
             history: History::default(),
             next_seq: 0,
             proof: Proof::default(),
@@ -158,11 +172,11 @@ impl Log {
         if self.state == State::Poisoned {
             return Err(self.write_error(std::io::Error::other("an earlier sync failed")));
         }
+        self.check_unaltered()?;
         self.data.clear();
         serde_json::to_writer(&mut self.data, &fact).map_err(|error| self.encode_error(error))?;
         if self.data.len() > blob::LARGEST_INLINE {
-            self.data =
-                blob::store(&self.folder, &self.data).map_err(|source| self.write_error(source))?;
+            self.store_blob().map_err(|source| self.write_error(source))?;
         }
         self.line.clear();
         if self.state == State::Torn {
@@ -192,6 +206,29 @@ impl Log {
         self.proof = proof;
         self.history.push(Arc::clone(&event));
         Ok(event)
+    }
+
+    /// Refuses to write when another program changed the file or its folder of blobs.
+    fn check_unaltered(&self) -> Result<(), LogError> {
+        let failed = |source| self.write_error(source);
+        let mut found = find_alteration(&self.file, &self.path, self.end).map_err(failed)?;
+        if found.is_none() && self.blobs.is_some() {
+            let folder = blob::folder(&self.folder);
+            if FileIdentity::at(&folder).map_err(failed)? != self.blobs {
+                found = Some(Alteration::BlobsRemoved { folder });
+            }
+        }
+        match found {
+            Some(alteration) => Err(LogError::Altered { path: self.path.clone(), alteration }),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves a large payload out of the line.
+    fn store_blob(&mut self) -> std::io::Result<()> {
+        self.data = blob::store(&self.folder, &self.data)?;
+        self.blobs = FileIdentity::at(&blob::folder(&self.folder))?;
+        Ok(())
     }
 
     fn write_line(&mut self) -> Result<(), LogError> {
@@ -307,6 +344,28 @@ impl Drop for Log {
     }
 }
 
+/// A Log that is read as often as wanted and never held as a whole.
+#[derive(Debug)]
+pub struct ScannedLog {
+    file: File,
+    path: PathBuf,
+    id: SessionId,
+    folder: SessionFolder,
+}
+
+impl ScannedLog {
+    /// Reads from the start, up to so many bytes: a writer may be at work.
+    pub fn scan(&self, most: u64) -> Scan<impl Read + '_> {
+        let from_start = FromStart { file: &self.file, offset: 0 };
+        Scan::new(from_start.take(most), &self.id, &self.folder)
+    }
+
+    /// The error of a scan.
+    pub fn unreadable(&self, source: std::io::Error) -> LogError {
+        LogError::Io { path: self.path.clone(), source }
+    }
+}
+
 /// Forces a Log to the disk.
 pub struct Syncer {
     file: Arc<File>,
@@ -398,6 +457,14 @@ pub enum LogError {
         #[source]
         source: std::io::Error,
     },
+    /// Another program changed it while it was open here.
+    #[error("the Log {} cannot be written: {alteration} while this Session was open", path.display())]
+    Altered {
+        /// The Log.
+        path: PathBuf,
+        /// What was done to it.
+        alteration: Alteration,
+    },
     /// Something could not be looked at.
     #[error("{} cannot be read", path.display())]
     Io {
@@ -439,7 +506,7 @@ impl Explain for LogError {
             LogError::Busy { .. } => Kind::SessionBusy,
             LogError::ReadOnly { problem, .. } => problem.kind(),
             LogError::UnsafePath(error) => error.kind(),
-            LogError::Write { .. } => Kind::LogWriteFailed,
+            LogError::Write { .. } | LogError::Altered { .. } => Kind::LogWriteFailed,
             LogError::Io { .. } => Kind::LogReadFailed,
         }
     }
@@ -454,7 +521,9 @@ impl Explain for LogError {
                 json!({ "session_id": id, "path": problem.path().to_string_lossy() })
             }
             LogError::UnsafePath(error) => error.details(),
-            LogError::Write { path, .. } | LogError::Io { path, .. } => {
+            LogError::Write { path, .. }
+            | LogError::Altered { path, .. }
+            | LogError::Io { path, .. } => {
                 json!({ "path": path.to_string_lossy() })
             }
         }
@@ -470,6 +539,7 @@ impl Explain for LogError {
                 return vec![format!("go on with a copy: `pixir fork {id}`"), other];
             }
             LogError::UnsafePath(error) => return error.next_actions(),
+            LogError::Altered { alteration, .. } => return alteration.next_actions(),
             LogError::Write { .. } => {
                 "free some space or permit writing there, then go on with `pixir resume`"
             }

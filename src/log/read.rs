@@ -88,22 +88,64 @@ pub fn read(
     owner: &SessionId,
     folder: &SessionFolder,
 ) -> std::io::Result<Reading> {
-    let mut lines = Lines::over(file);
-    let mut reading = Reading::default();
-    while let Some(found) = lines.next()? {
-        reading.take(&found, &lines.buffer, owner, folder);
+    let mut scan = Scan::new(file, owner, folder);
+    let mut events = Vec::new();
+    let mut places = Vec::new();
+    while let Some((event, place)) = scan.next_event()? {
+        events.push(Arc::new(event));
+        places.push(place);
     }
-    reading.end = lines.offset;
-    Ok(reading)
+    Ok(Reading { events, places, ..scan.reading })
+}
+
+/// A Log read one Event at a time: what was handed out is not kept.
+#[derive(Debug)]
+pub struct Scan<R> {
+    lines: Lines<R>,
+    /// What is known so far, without the Events and their places.
+    pub reading: Reading,
+    owner: SessionId,
+    folder: SessionFolder,
+}
+
+impl<R: Read> Scan<R> {
+    pub fn new(file: R, owner: &SessionId, folder: &SessionFolder) -> Self {
+        Self {
+            lines: Lines::over(file),
+            reading: Reading::default(),
+            owner: owner.clone(),
+            folder: folder.clone(),
+        }
+    }
+
+    /// The next Event that can be read, and where it stands; `None` at the end.
+    pub fn next_event(&mut self) -> std::io::Result<Option<(Event, Place)>> {
+        while let Some(found) = self.lines.next()? {
+            let bytes = &self.lines.buffer;
+            let event = self.reading.take(&found, bytes, &self.owner, &self.folder);
+            self.reading.end = self.lines.offset;
+            if let Some(event) = event {
+                return Ok(Some((event, found.place)));
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl Reading {
-    fn take(&mut self, found: &Found, bytes: &[u8], owner: &SessionId, folder: &SessionFolder) {
+    /// Takes note of a line, and gives its Event.
+    fn take(
+        &mut self,
+        found: &Found,
+        bytes: &[u8],
+        owner: &SessionId,
+        folder: &SessionFolder,
+    ) -> Option<Event> {
         self.lines += 1;
         let place = found.place;
         if found.is_blank {
             self.note_torn(found, bytes, true);
-            return;
+            return None;
         }
         let decoded = if found.too_long {
             Err("it is longer than 64 MiB".into())
@@ -119,7 +161,7 @@ impl Reading {
                     self.unaccounted.push(Torn { place, sha256: sha256.clone(), whole: false });
                 }
                 self.damage.push(Damage { place, flaw: Flaw::Unreadable { reason, sha256 } });
-                return;
+                return None;
             }
         };
         if decoded.standing != Standing::Unproven {
@@ -163,8 +205,7 @@ impl Reading {
             self.damage.push(Damage { place, flaw: Flaw::Payload { reason } });
         }
         self.account(&event);
-        self.events.push(Arc::new(event));
-        self.places.push(place);
+        Some(event)
     }
 
     /// Records of closed lines come first after them; anything else shows that they were dealt with.
@@ -208,6 +249,7 @@ struct Found {
 }
 
 /// A stream of lines that keeps at most one of them in memory.
+#[derive(Debug)]
 struct Lines<R> {
     reader: BufReader<R>,
     buffer: Vec<u8>,

@@ -371,7 +371,8 @@ fn a_deleted_log_does_not_pretend_to_be_durable() {
     let place = Desk::new();
     let (mut log, _) = Log::open(place.workspace(), &place.id).unwrap();
     fs::remove_file(place.path()).unwrap();
-    log.append(says("into the void")).unwrap();
+    let refused = log.append(says("into the void"));
+    assert!(matches!(refused, Err(LogError::Altered { alteration: Alteration::Removed, .. })));
     assert!(log.syncer().sync().is_err());
     log.poison();
     assert!(matches!(log.append(says("no")), Err(LogError::Write { .. })));

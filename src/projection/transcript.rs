@@ -3,15 +3,17 @@
 //! What cannot be read is counted and left out; bytes of attachments are never in it, and tool
 //! output only as far as a reader wants.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::event::{Canonical, Descriptor, PlanEntry, Seq};
-use crate::history::History;
+use crate::event::{Canonical, Descriptor, Event, PlanEntry, Seq};
+use crate::history::{History, Landmark, live_turns_of};
 use crate::id::SessionId;
-use crate::log::{Log, LogError};
+use crate::log::{Log, LogError, ScannedLog};
 use crate::state::StateRoot;
 
 /// The version of the shape.
@@ -23,9 +25,9 @@ const OUTPUT: usize = 8_000;
 /// How much of a diff.
 const DIFF: usize = 64_000;
 
-/// A Session, retold; a promise to machines, so it serializes.
+/// What a transcript says before its Turns; a promise to machines, so it serializes.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Transcript {
+pub struct TranscriptHead {
     pub format: &'static str,
     pub version: u32,
     pub session_id: SessionId,
@@ -36,11 +38,29 @@ pub struct Transcript {
     pub role: Option<String>,
     pub permission_mode: Option<String>,
     pub parent_session_id: Option<String>,
-    pub turns: Vec<Turn>,
+}
+
+/// What a transcript says after its Turns.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub struct TranscriptTail {
     /// Lines that could not be read, and are missing here.
     pub damaged_lines: usize,
     /// Events that this version does not know, and are missing here.
     pub unknown_events: usize,
+}
+
+/// A Session to be retold Turn by Turn. Its Log is read twice, so that no more than one Turn is held.
+#[derive(Debug)]
+pub struct Transcript {
+    pub head: TranscriptHead,
+    pub tail: TranscriptTail,
+    pub turn_count: usize,
+    log: ScannedLog,
+    /// How much of the Log is retold; a writer may add to it meanwhile.
+    end: u64,
+    live: HashSet<Seq>,
+    /// All Events, where their order in the file is not that of their seqs.
+    sorted: Option<History>,
 }
 
 /// One Turn.
@@ -97,49 +117,58 @@ pub struct Call {
     pub attachments: Vec<Attachment>,
 }
 
-/// Retells a Session, damaged or not.
+/// Opens a Session to be retold, damaged or not.
 pub fn transcript(root: &StateRoot, id: &SessionId) -> Result<Transcript, LogError> {
-    let reading = Log::read(root, id)?;
-    let damaged_lines = reading.damage.len();
-    let history = History::from_events(reading.events);
+    let log = Log::open_scan(root, id)?;
     let mut told = Transcript {
-        format: "pixir-transcript",
-        version: VERSION,
-        session_id: id.clone(),
-        workspace: root.workspace().to_owned(),
-        started: history.iter().next().map(|event| event.ts().to_string()),
-        model: None,
-        role: None,
-        permission_mode: None,
-        parent_session_id: None,
-        turns: Vec::new(),
-        damaged_lines,
-        unknown_events: 0,
+        head: TranscriptHead::new(root, id),
+        tail: TranscriptTail::default(),
+        turn_count: 0,
+        log,
+        end: 0,
+        live: HashSet::new(),
+        sorted: None,
     };
-    let live = history.live_turns();
-    for event in history.iter() {
+    let (mut outline, mut is_sorted, mut last) = (Vec::new(), true, 0);
+    let mut scan = told.log.scan(u64::MAX);
+    while let Some((event, _)) = scan.next_event().map_err(|source| told.log.unreadable(source))? {
+        is_sorted &= event.seq().is_none_or(|seq| seq >= last);
+        last = event.seq().unwrap_or(last);
         let Some(fact) = event.fact() else { continue };
-        if let Canonical::UserMessage(message) = fact {
-            let attachments = message.descriptors().map(Attachment::of).collect();
-            told.turns.push(Turn {
-                number: told.turns.len() + 1,
-                seq: event.seq(),
-                started: event.ts().to_string(),
-                status: "open".to_owned(),
-                is_undone: event.seq().is_some_and(|seq| !live.contains(&seq)),
-                entries: vec![Entry::User { text: message.text.clone(), attachments }],
-            });
-        } else if let Some(turn) = told.turns.last_mut() {
-            turn.take(fact);
-        }
-        told.posture(fact);
+        outline.push((event.seq(), Landmark::of(fact)));
+        told.head.take(&event, fact);
+        told.turn_count += usize::from(matches!(fact, Canonical::UserMessage(_)));
+        told.tail.unknown_events += usize::from(matches!(fact, Canonical::Unknown(_)));
+    }
+    told.tail.damaged_lines = scan.reading.damage.len();
+    told.end = scan.reading.end;
+    drop(scan);
+    if is_sorted {
+        told.live = live_turns_of(&outline).into_iter().collect();
+    } else {
+        told.sort(root, id)?;
     }
     Ok(told)
 }
 
-impl Transcript {
+impl TranscriptHead {
+    fn new(root: &StateRoot, id: &SessionId) -> Self {
+        Self {
+            format: "pixir-transcript",
+            version: VERSION,
+            session_id: id.clone(),
+            workspace: root.workspace().to_owned(),
+            started: None,
+            model: None,
+            role: None,
+            permission_mode: None,
+            parent_session_id: None,
+        }
+    }
+
     /// What the Session was set to in the end.
-    fn posture(&mut self, fact: &Canonical) {
+    fn take(&mut self, event: &Event, fact: &Canonical) {
+        self.started.get_or_insert_with(|| event.ts().to_string());
         match fact {
             Canonical::SessionStarted(started) => {
                 self.model.clone_from(&started.model);
@@ -159,9 +188,83 @@ impl Transcript {
                 let mode = changed.permission_mode.as_ref().map(|mode| mode.as_str().to_owned());
                 self.permission_mode = mode.or(self.permission_mode.take());
             }
-            Canonical::Unknown(_) => self.unknown_events += 1,
             _ => {}
         }
+    }
+}
+
+impl Transcript {
+    /// Holds all Events of a damaged Log, because their order has to be found first.
+    fn sort(&mut self, root: &StateRoot, id: &SessionId) -> Result<(), LogError> {
+        let mut scan = self.log.scan(self.end);
+        let mut events = Vec::new();
+        while let Some((event, _)) =
+            scan.next_event().map_err(|source| self.log.unreadable(source))?
+        {
+            events.push(Arc::new(event));
+        }
+        drop(scan);
+        let history = History::from_events(events);
+        self.head = TranscriptHead::new(root, id);
+        for event in history.iter() {
+            if let Some(fact) = event.fact() {
+                self.head.take(event, fact);
+            }
+        }
+        self.live = history.live_turns().into_iter().collect();
+        self.sorted = Some(history);
+        Ok(())
+    }
+
+    /// Retells it, one Turn after the other.
+    pub fn for_each_turn<E: From<LogError>>(
+        &self,
+        mut tell: impl FnMut(Turn) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut turns = OpenedTurn { live: &self.live, turn: None, count: 0 };
+        if let Some(history) = &self.sorted {
+            for event in history.iter() {
+                turns.take(event).map_or(Ok(()), &mut tell)?;
+            }
+        } else {
+            let mut scan = self.log.scan(self.end);
+            while let Some((event, _)) =
+                scan.next_event().map_err(|source| self.log.unreadable(source))?
+            {
+                turns.take(&event).map_or(Ok(()), &mut tell)?;
+            }
+        }
+        turns.turn.map_or(Ok(()), tell)
+    }
+}
+
+/// The Turn that is being put together.
+struct OpenedTurn<'a> {
+    live: &'a HashSet<Seq>,
+    turn: Option<Turn>,
+    count: usize,
+}
+
+impl OpenedTurn<'_> {
+    /// Takes an Event, and gives the Turn that it ends by beginning the next.
+    fn take(&mut self, event: &Event) -> Option<Turn> {
+        let fact = event.fact()?;
+        let Canonical::UserMessage(message) = fact else {
+            if let Some(turn) = &mut self.turn {
+                turn.take(fact);
+            }
+            return None;
+        };
+        self.count += 1;
+        let attachments = message.descriptors().map(Attachment::of).collect();
+        self.turn.replace(Turn {
+            number: self.count,
+            seq: event.seq(),
+            started: event.ts().to_string(),
+            status: "open".to_owned(),
+            is_undone: event.seq().is_some_and(|seq| !self.live.contains(&seq)),
+            entries: vec![Entry::User { text: message.text.clone(), attachments }],
+        })
     }
 }
 

@@ -5,8 +5,7 @@
 //! neither act nor take what is behind them along, and the question says that they are there.
 
 use super::diff;
-use super::sanitise::clean;
-use crate::event::{Answer, PermissionRequest, Said, guest};
+use crate::event::{Answer, PermissionRequest, Said, guest, hidden_in, spell_hidden};
 
 /// The column behind the labels.
 const LABEL: usize = 11;
@@ -37,7 +36,7 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
     let mut field = |label: &str, value: &str| {
         for (place, part) in value.split('\n').enumerate() {
             let label = if place == 0 { label } else { "" };
-            line(format!("  {label:<LABEL$}{}", visible(part)).trim_end());
+            line(format!("  {label:<LABEL$}{}", spell_hidden(part)).trim_end());
         }
     };
     if let Some(command) = &request.command {
@@ -76,7 +75,7 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
         field("beware", &format!("it contains characters that hide: {}", hidden.join(" ")));
     }
     if let Some(diff) = &request.diff {
-        let shown: Vec<String> = diff.lines().map(visible_text).collect();
+        let shown: Vec<String> = diff.lines().map(spell_hidden).collect();
         diff::show(&shown.join("\n"), colour, usize::MAX, &mut line);
     }
     if request.diff_is_cut {
@@ -132,74 +131,15 @@ pub fn understand(line: &str, request: &PermissionRequest) -> Reply {
 /// On one line, blanks kept: padding must not push the end of a name out of sight.
 pub fn on_one_line(text: &str) -> String {
     let marked: String = text.chars().map(|c| if c == '\n' { '⏎' } else { c }).collect();
-    visible(&marked)
+    spell_hidden(&marked)
 }
 
-/// A line of a command or a name, with everything in it that a reader would not see.
-fn visible(text: &str) -> String {
-    spelled(text, |c| acts(c) || is_blank_to_a_reader(c))
-}
-
-/// A line of a text, in which emoji and scripts need their joiners.
-fn visible_text(text: &str) -> String {
-    spelled(text, acts)
-}
-
-fn spelled(text: &str, is_meant: impl Fn(char) -> bool) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_meant(c) {
-            shown.push_str(&code_point(c));
-        } else {
-            shown.push(c);
-        }
-    }
-    clean(&shown)
-}
-
-fn code_point(c: char) -> String {
-    format!("<U+{:04X}>", u32::from(c))
-}
-
-/// Whether the sanitiser would take it out; a terminal must not see it.
-fn acts(c: char) -> bool {
-    c != '\n' && clean(c.encode_utf8(&mut [0; 4])).is_empty()
-}
-
-/// Characters without a shape, with which one word passes for another.
-fn is_blank_to_a_reader(c: char) -> bool {
-    matches!(
-        c,
-        '\u{ad}'
-            | '\u{34f}'
-            | '\u{115f}'
-            | '\u{1160}'
-            | '\u{180e}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2060}'..='\u{2064}'
-            | '\u{3164}'
-            | '\u{ffa0}'
-    )
-}
-
-/// Code points of the question that would not be seen as they are.
+/// Code points of the question that would not be seen as they are. The line endings of a file are
+/// no news.
 fn hidden_characters(request: &PermissionRequest, arguments: Option<&str>) -> Vec<String> {
     let command = request.command.as_ref().map(|command| command.text.as_str());
     let names = request.paths.iter().map(String::as_str).chain(command).chain(arguments);
-    let in_names = names.flat_map(str::chars).filter(|c| acts(*c) || is_blank_to_a_reader(*c));
-    // The line endings of a file are no news.
-    let in_diff = request.diff.as_deref().into_iter().flat_map(str::lines).flat_map(str::chars);
-    let mut found: Vec<String> = Vec::new();
-    for c in in_names.chain(in_diff.filter(|c| acts(*c))) {
-        let code = code_point(c);
-        if !found.contains(&code) {
-            found.push(code);
-        }
-        if found.len() == 5 {
-            break;
-        }
-    }
-    found
+    hidden_in(names.chain(request.diff.as_deref().into_iter().flat_map(str::lines)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A unified diff on a terminal: coloured, and as short as its place wants it.
 
 use super::sanitise::clean;
+use crate::event::spell_hidden;
 
 /// How many lines of a diff are a side remark.
 pub const SHORT: usize = 60;
@@ -9,7 +10,7 @@ pub const SHORT: usize = 60;
 pub fn show(diff: &str, colour: bool, most: usize, mut line: impl FnMut(&str)) {
     let total = diff.lines().count();
     for text in diff.lines().take(most) {
-        let text = clean(text);
+        let text = if is_header(text) { spell_hidden(&clean(text)) } else { clean(text) };
         match code(&text).filter(|_| colour) {
             Some(code) => line(&format!("  \x1b[{code}m{text}\x1b[0m")),
             None => line(&format!("  {text}")),
@@ -18,6 +19,11 @@ pub fn show(diff: &str, colour: bool, most: usize, mut line: impl FnMut(&str)) {
     if total > most {
         line(&format!("  … {} more lines of this diff", total - most));
     }
+}
+
+/// Whether a line names a file.
+fn is_header(line: &str) -> bool {
+    line.starts_with("--- ") || line.starts_with("+++ ") || line.starts_with("diff ")
 }
 
 fn code(line: &str) -> Option<&'static str> {

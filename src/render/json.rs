@@ -1,5 +1,7 @@
 //! `--json`: exactly one envelope on stdout, whatever happens.
 
+use std::borrow::Cow;
+use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -7,7 +9,7 @@ use serde_json::Value;
 
 use super::tally::{Ending, Usage};
 use crate::error::Report;
-use crate::event::{Status, SubagentUsage, TerminalStatus};
+use crate::event::{Status, SubagentUsage, TerminalStatus, is_bidi_control, is_invisible};
 use crate::id::SessionId;
 
 /// What a machine reads at the end.
@@ -95,10 +97,33 @@ impl Envelope {
     /// The one line for stdout.
     pub fn line(&self) -> String {
         // Nothing in an envelope can fail to serialise; an empty object would still be one line.
-        let mut line = serde_json::to_string(self).unwrap_or_else(|_| "{}".to_owned());
+        let line = serde_json::to_string(self).unwrap_or_else(|_| "{}".to_owned());
+        let mut line = escape_hidden(&line).into_owned();
         line.push('\n');
         line
     }
+}
+
+/// JSON text in which hidden characters are `\uXXXX` escapes, so that a terminal neither obeys nor hides
+/// them; the same JSON to a parser. None of them can stand outside a string.
+pub fn escape_hidden(json: &str) -> Cow<'_, str> {
+    let is_meant =
+        |c: char| c > '\u{7e}' && (c.is_control() || is_bidi_control(c) || is_invisible(c));
+    if !json.contains(is_meant) {
+        return Cow::Borrowed(json);
+    }
+    let mut escaped = String::with_capacity(json.len() + 64);
+    for c in json.chars() {
+        if is_meant(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                write!(escaped, "\\u{unit:04x}").unwrap_or_default();
+            }
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 fn status_word(ending: &Ending) -> &'static str {
@@ -127,4 +152,23 @@ fn status_word(ending: &Ending) -> &'static str {
 
 fn millis(took: Duration) -> u64 {
     u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn escaped_json_is_the_same_json_without_hidden_characters(
+            text in "[a-z\"\\\\é漢\u{7f}-\u{9f}\u{ad}\u{61c}\u{200b}-\u{200f}\u{202a}-\u{202e}\u{2060}-\u{2069}\u{feff}\u{e0000}-\u{e007f}👩]{0,40}",
+        ) {
+            let json = serde_json::to_string(&text).unwrap();
+            let escaped = escape_hidden(&json);
+            prop_assert!(!escaped.contains(|c: char| c.is_control() || is_bidi_control(c) || is_invisible(c)));
+            prop_assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
+        }
+    }
 }

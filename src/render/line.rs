@@ -13,7 +13,7 @@ use super::diff;
 use super::footnote::footnotes;
 use super::graph::Graph;
 use super::plan;
-use super::sanitise::{Sanitiser, clean, one_line};
+use super::sanitise::{Sanitiser, clean, name_on_one_line, one_line};
 use super::sheet::Sheet;
 use super::tally::truncation;
 use super::title::{PLANNING, title};
@@ -430,5 +430,5 @@ fn outcome(result: &ToolResult) -> Option<String> {
         return Some(format!("exit {code}"));
     }
     let message = result.error.as_ref().map_or("failed", |error| error.message.as_str());
-    Some(one_line(message, TITLE_WIDTH))
+    Some(name_on_one_line(message, TITLE_WIDTH))
 }

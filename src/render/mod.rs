@@ -21,7 +21,7 @@ mod title;
 use std::time::{Duration, Instant};
 
 pub use ask::{Reply, on_one_line, understand};
-pub use json::Envelope;
+pub use json::{Envelope, escape_hidden};
 pub use line::{Look, Surface};
 pub use paper::{Gone, Paper, Signalled};
 pub use sanitise::{clean, one_line};

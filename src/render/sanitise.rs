@@ -1,8 +1,10 @@
 //! The one sanitiser: what text must lose before a terminal may see it.
 //!
 //! Escape sequences (CSI, OSC, DCS and their 8-bit twins), control characters but newline and tab,
-//! bidi embeddings, overrides and isolates, and tag characters are dropped. Joiners stay: scripts
+//! bidi controls and tag characters are dropped. Joiners stay: scripts
 //! and emoji need them. Text arrives in chunks, so an unfinished sequence is remembered.
+
+use crate::event::{is_bidi_control, spell_hidden};
 
 /// A filter for one stream of text.
 #[derive(Debug, Clone, Default)]
@@ -89,11 +91,23 @@ pub fn clean(text: &str) -> String {
 
 /// The text on one line of at most `width` cells, blanks folded, cut with an ellipsis.
 pub fn one_line(text: &str, width: usize) -> String {
-    use unicode_width::UnicodeWidthChar;
+    cut(&folded(text, width), width)
+}
 
+/// A command, a path or a name on one line like [`one_line`], with its hidden characters spelled.
+pub fn name_on_one_line(text: &str, width: usize) -> String {
+    cut(&spell_hidden(&folded(text, width)), width)
+}
+
+fn folded(text: &str, width: usize) -> String {
     // Enough for any line; a prompt of megabytes is not cleaned as a whole for its first words.
     let head: String = text.chars().take(width.saturating_mul(8) + 64).collect();
-    let folded = clean(&head).split_whitespace().collect::<Vec<_>>().join(" ");
+    clean(&head).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn cut(folded: &str, width: usize) -> String {
+    use unicode_width::UnicodeWidthChar;
+
     let mut line = String::new();
     let mut cells = 0;
     for c in folded.chars() {
@@ -116,8 +130,8 @@ pub fn one_line(text: &str, width: usize) -> String {
 /// trail bytes of characters outside the ranges below.
 fn is_plainly_harmless(byte: u8) -> bool {
     match byte {
-        // C2: C1 controls. E2: bidi controls. EF: the byte order mark. F3: tags.
-        0xC2 | 0xE2 | 0xEF | 0xF3 => false,
+        // C2: C1 controls. D8, E2: bidi controls. EF: the byte order mark. F3: tags.
+        0xC2 | 0xD8 | 0xE2 | 0xEF | 0xF3 => false,
         b'\n' | b'\t' | b' '..=b'~' | 0x80.. => true,
         _ => false,
     }
@@ -144,11 +158,9 @@ fn behind_escape(c: char) -> State {
 
 fn is_forbidden(c: char) -> bool {
     let is_control = c.is_control() && c != '\n' && c != '\t';
-    // Embeddings, overrides and isolates reorder what a reader sees.
-    let is_reordering = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     // The byte order mark, interlinear annotations and tags carry what nobody sees.
     let is_hidden = matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-    is_control || is_reordering || is_hidden
+    is_control || is_bidi_control(c) || is_hidden
 }
 
 #[cfg(test)]
@@ -184,6 +196,7 @@ mod tests {
     #[test]
     fn hidden_and_reordering_characters_disappear_and_joiners_stay() {
         check("a\u{202e}b\u{2066}c\u{e0041}d\u{feff}", "abcd");
+        check("a\u{61c}b\u{200e}c\u{200f}d", "abcd");
         check("👩\u{200d}💻 می\u{200c}خواهم", "👩\u{200d}💻 می\u{200c}خواهم");
         check("“naïve” 漢字 ¿", "“naïve” 漢字 ¿");
     }
@@ -195,6 +208,7 @@ mod tests {
         assert_eq!(one_line("漢字漢字", 5), "漢字…");
         assert_eq!(one_line("abc", 3), "abc");
         assert_eq!(one_line("\x1b[2Jboo", 9), "boo");
+        assert_eq!(name_on_one_line("\x1b[2Jr\u{200b}m\u{3164}  x", 40), "r<U+200B>m<U+3164> x");
     }
 
     proptest! {

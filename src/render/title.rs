@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::sanitise::one_line;
+use super::sanitise::name_on_one_line;
 use crate::event::{ToolCall, guest, guest_call};
 
 /// The arguments that say most about a call, in this order.
@@ -21,7 +21,7 @@ pub fn title(call: &ToolCall, width: usize) -> String {
         return PLANNING.to_owned();
     }
     if let Some((server, tool)) = guest(&call.name) {
-        return one_line(&guest_call(server, tool, &call.args, width), width);
+        return name_on_one_line(&guest_call(server, tool, &call.args, width), width);
     }
     let text = |key: &str| call.args.get(key).and_then(Value::as_str);
     let about = TELLING
@@ -30,7 +30,7 @@ pub fn title(call: &ToolCall, width: usize) -> String {
         .map(str::to_owned)
         .or_else(|| text("patch").map(patched_files))
         .unwrap_or_else(|| compact(&call.args));
-    one_line(&format!("{} {about}", call.name), width)
+    name_on_one_line(&format!("{} {about}", call.name), width)
 }
 
 /// The files that a patch names.

@@ -3,6 +3,7 @@
 //! Nothing here knows what is talked about. Whatever comes in becomes a [`Message`], also what is
 //! broken; whatever goes out is one line, in the order in which it was handed over.
 
+mod blocking;
 mod fault;
 mod line;
 mod message;
@@ -11,6 +12,7 @@ mod peer;
 mod tests;
 mod writer;
 
+pub use blocking::{BlockingStream, wait_until_ready};
 pub use fault::Fault;
 pub use line::read_lines;
 pub use message::{Id, Message};

@@ -85,8 +85,10 @@ pub struct HiddenWatch {
 impl HiddenWatch {
     /// Begins with a command.
     pub fn new(names: HiddenNames, workspace: &Path, spec: &Spec) -> Self {
-        let is_missing =
-            |path: &&PathBuf| is_in(&spec.shown, path) && path.symlink_metadata().is_err();
+        // A layer over a cache shows what comes to be in the cache.
+        let is_as_it_is =
+            |path: &Path| is_in(&spec.shown, path) || is_in(&spec.caches.places, path);
+        let is_missing = |path: &&PathBuf| is_as_it_is(path) && path.symlink_metadata().is_err();
         Self {
             names,
             workspace: workspace.to_owned(),

@@ -168,16 +168,8 @@ pub const SETTINGS: &[&str] = &[
     ".gitignore_global",
     ".gitmessage",
     ".mailmap",
-    // Shells that are started as `bash -lc` or `bash -ic`. Tokens that they export are seen.
-    ".bash_aliases",
-    ".bash_login",
-    ".bash_profile",
-    ".bashrc",
+    // Keys of readline. Start-up files of shells are not on the list: many of them export tokens.
     ".inputrc",
-    ".profile",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
     // Versions for version managers.
     ".asdfrc",
     ".config/mise",

@@ -109,7 +109,7 @@ impl HomeViewBuilder<'_> {
         let HomeRequest { home, listed, named, read, git_settings, repositories, .. } =
             *self.request;
         if let Some(home) = home {
-            let links = self.names.resolve(Path::new("/"), home).links;
+            let links = self.names.resolve_absolute(home).links;
             self.view
                 .shown
                 .extend(links.into_iter().filter(|link| is_within(&self.view.closed, link)));
@@ -153,7 +153,7 @@ impl HomeViewBuilder<'_> {
 
     /// A whole home is added only when the user named it.
     fn add_place(&mut self, path: &Path, may_be_home: bool) {
-        let found = self.names.resolve(Path::new("/"), path);
+        let found = self.names.resolve_absolute(path);
         // A link that a command can make leads where the command likes.
         if found.links.iter().any(|link| is_within(self.request.reach, link)) {
             return;

@@ -67,7 +67,9 @@ impl Entry {
 /// Names of the file system at one moment: each is looked at once.
 #[derive(Debug, Default)]
 pub struct Names {
-    known: RefCell<HashMap<PathBuf, Entry>>,
+    entries: RefCell<HashMap<PathBuf, Entry>>,
+    /// Where folders lead; many names lie in few folders.
+    folders: RefCell<HashMap<PathBuf, Resolved>>,
     /// A folder, and the names in it.
     listed: Option<(PathBuf, HashSet<OsString>)>,
 }
@@ -92,14 +94,14 @@ impl Names {
 
     /// What stands at a path whose folders are no links.
     pub fn entry(&self, path: &Path) -> Entry {
-        if let Some(known) = self.known.borrow().get(path) {
+        if let Some(known) = self.entries.borrow().get(path) {
             return known.clone();
         }
         let is_nowhere = path.parent().is_some_and(|folder| {
-            self.known.borrow().get(folder).is_some_and(|entry| *entry == Entry::Missing)
+            self.entries.borrow().get(folder).is_some_and(|entry| *entry == Entry::Missing)
         });
         let entry = if is_nowhere { Entry::Missing } else { Entry::at(path) };
-        self.known.borrow_mut().insert(path.to_owned(), entry.clone());
+        self.entries.borrow_mut().insert(path.to_owned(), entry.clone());
         entry
     }
 

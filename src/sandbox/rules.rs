@@ -123,7 +123,8 @@ fn readable(spec: &Spec, sight: Sight) -> Vec<PathBuf> {
     let mut allowed = Vec::new();
     spread(Path::new("/"), &denied, &mut allowed);
     let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
-    for path in spec.shown.iter().chain(&spec.viewed).filter(|path| !is_link(path)) {
+    let seen = spec.shown.iter().chain(&spec.viewed).chain(&spec.caches.places);
+    for path in seen.filter(|path| !is_link(path)) {
         if denied.iter().any(|denied| denied.starts_with(path)) {
             spread(path, &denied, &mut allowed);
         } else {

@@ -112,7 +112,7 @@ impl Sandbox {
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .partition(is_folder);
         // A link in such a folder is needed as well as what it leads to.
-        let links = self.named.iter().flat_map(|path| names.resolve(Path::new("/"), path).links);
+        let links = self.named.iter().flat_map(|path| names.resolve_absolute(path).links);
         let is_within =
             |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
         let is_missed = |link: &PathBuf| {
@@ -144,7 +144,7 @@ impl Sandbox {
     /// and in a child's annex everything else that is not on the way there.
     fn beside(&self, workspace: &Path) -> Vec<PathBuf> {
         let home = Home::new(&self.state);
-        let mut hidden = vec![home.auth()];
+        let mut hidden = vec![home.auth(), home.caches()];
         if workspace.starts_with(home.annexes()) {
             let entries = std::fs::read_dir(&self.state).into_iter().flatten().flatten();
             let others = entries.map(|entry| entry.path());

@@ -8,8 +8,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::cache_spec::{CacheSettings, CacheSpec};
-use super::hidden_watch::{EarlierEnds, HiddenWatch, hidden_places};
-use super::links::{Entry, Names};
+use super::hidden_watch::EarlierEnds;
+use super::limits::CommandLimits;
+use super::links::Names;
+use super::sight::{HomePlaces, is_unseen};
 use super::views::Views;
 use super::{Profile, git, hidden, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
@@ -69,8 +71,7 @@ pub struct Spec {
     /// Names of git settings outside of repositories, if a command could change what they lead to. For
     /// the look afterwards; the supervisor needs them not.
     pub git_settings: Vec<PathBuf>,
-    pub processes: u64,
-    pub file_bytes: u64,
+    pub limits: CommandLimits,
     /// A digest of the devices and inodes of what is writable, kept, hidden or seen, and of the folders above:
     /// when one of them was replaced, the mounts of an earlier supervisor lie elsewhere.
     pub inodes: u64,
@@ -84,9 +85,10 @@ pub struct Sandbox {
     pub(super) state: PathBuf,
     temp: PathBuf,
     /// What the environment of commands points at.
-    named: Vec<PathBuf>,
-    roots: Vec<PathBuf>,
+    pub(super) named: Vec<PathBuf>,
+    pub(super) roots: Vec<PathBuf>,
     caches: CacheSettings,
+    pub(super) places: HomePlaces,
     /// Where links to hidden places led; hidden also when they lead elsewhere by now.
     pub(super) earlier_ends: EarlierEnds,
     /// By which names git reads settings outside of repositories.
@@ -272,7 +274,8 @@ impl Sandbox {
         add(&mut shown, home.shown);
         add(&mut viewed, home.viewed);
         let closed = home.closed;
-        let is_unseen = |path: &Path| is_unseen(&closed, &[&writable, &shown, &viewed], path);
+        let is_unseen =
+            |path: &Path| is_unseen(&closed, &[&writable, &shown, &viewed, &caches.places], path);
         let mut hidden = self.hidden(wish, &writable, &is_unseen, names);
         // Where names cannot be covered, only what is there can be. A command may make the others itself.
         let is_in_reach = |path: &PathBuf| writable.iter().any(|root| path.starts_with(root));
@@ -282,8 +285,8 @@ impl Sandbox {
         for list in [&mut writable, &mut kept, &mut shown, &mut viewed, &mut caches.places] {
             list.retain(|path| !is_hidden(path));
         }
-        let inodes =
-            inodes(writable.iter().chain(&kept).chain(&hidden).chain(&caches.places), names);
+        let places = [&writable, &kept, &hidden, &closed, &shown, &viewed, &caches.places];
+        let inodes = inodes(places.into_iter().flatten(), names);
         Some(Spec {
             inodes,
             floor: match self.settings.level {
@@ -318,99 +321,6 @@ impl Sandbox {
         let mut above = root.ancestors().take_while(inside);
         let top = above.find(|folder| folder.join(".git").symlink_metadata().is_ok());
         top.unwrap_or(root).to_owned()
-    }
-
-    /// What is seen as it is, although it cannot be written; and folders that programs need, where the
-    /// command sees another folder.
-    fn seen(
-        &self,
-        wish: &Wish<'_>,
-        network: Network,
-        writable: &[PathBuf],
-        names: &Names,
-    ) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
-        let ends = self.named.iter().filter_map(|path| names.canonical(path));
-        let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
-            .map(|path| whole_environment(path, names))
-            .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
-            .partition(is_folder);
-        // A link in such a folder is needed as well as what it leads to.
-        let links = self.named.iter().flat_map(|path| names.resolve(Path::new("/"), path).links);
-        let is_within =
-            |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
-        let is_missed = |link: &PathBuf| {
-            world::is_replaced(link) && !is_within(&viewed, link) && !is_within(writable, link)
-        };
-        shown.extend(links.filter(is_missed));
-        if wish.profile == Profile::ReadOnly {
-            shown.push(wish.workspace.to_owned());
-        }
-        let top = self.top_of(wish.workspace);
-        if top != wish.workspace {
-            shown.push(top);
-        }
-        if network == Network::Open {
-            // Often a link into /run.
-            let resolver = names.canonical(Path::new("/etc/resolv.conf"));
-            shown.extend(resolver.filter(|path| world::is_replaced(path)));
-        }
-        for list in [&mut shown, &mut viewed] {
-            list.sort();
-            list.dedup();
-        }
-        // What lies in such a folder is seen with it.
-        viewed.dedup_by(|later, earlier| later.starts_with(earlier));
-        (shown, viewed)
-    }
-
-    /// What to hide of Pixir's folder when the Workspace is beneath it, or is around it: the tokens,
-    /// and in a child's annex everything else that is not on the way there.
-    fn beside(&self, workspace: &Path) -> Vec<PathBuf> {
-        let home = Home::new(&self.state);
-        let mut hidden = vec![home.auth(), home.caches()];
-        if workspace.starts_with(home.annexes()) {
-            let entries = std::fs::read_dir(&self.state).into_iter().flatten().flatten();
-            let others = entries.map(|entry| entry.path());
-            hidden.extend(others.filter(|path| *path != home.annexes()));
-        }
-        hidden
-    }
-
-    /// The names of what no command may read.
-    fn hidden_names(&self, workspace: &Path) -> Vec<PathBuf> {
-        let home = self.user_home.as_deref();
-        // The whole folder, where it is nothing but Pixir's: the tokens may come later.
-        let is_shared = self.state == paths::state(workspace)
-            || workspace.starts_with(&self.state)
-            || home.is_some_and(|home| home.starts_with(&self.state));
-        let own = if is_shared { self.beside(workspace) } else { vec![self.state.clone()] };
-        let configured = self.settings.hide.iter().filter_map(|path| tilde(path, home));
-        hidden::by_default(home).into_iter().chain(own).chain(configured).collect()
-    }
-
-    /// Watches, from outside its world, where the hidden names lead while a command runs.
-    pub fn hidden_watch(&self, workspace: &Path, spec: &Spec) -> HiddenWatch {
-        HiddenWatch::new(self.hidden_names(workspace), workspace, spec)
-    }
-
-    fn hidden(&self, wish: &Wish<'_>, writable: &[PathBuf], names: &Names) -> Vec<PathBuf> {
-        let own = self.hidden_names(wish.workspace);
-        // A link that a command can make leads where the command likes.
-        let is_in_reach = |link: &Path| {
-            link.starts_with(wish.workspace) || writable.iter().any(|root| link.starts_with(root))
-        };
-        // Pixir's own folder depends on the Workspace.
-        let of_user = own.iter().filter(|name| !name.starts_with(&self.state));
-        let earlier = self.earlier_ends.update(of_user, is_in_reach, names);
-        let places = own.iter().flat_map(|name| hidden_places(name, names));
-        // A Workspace inside such a folder was named by the user.
-        let is_meant = |path: &PathBuf| !wish.workspace.starts_with(path);
-        let mut hidden: Vec<PathBuf> = places.chain(earlier).filter(is_meant).collect();
-        hidden.sort();
-        // What lies in a hidden folder is hidden with it.
-        hidden.dedup_by(|later, earlier| later.starts_with(earlier));
-        hidden
     }
 }
 
@@ -461,12 +371,15 @@ pub fn tilde(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
 impl Spec {
     /// Whether a path lies in a home and is neither writable nor chosen to be seen.
     pub fn is_unseen(&self, path: &Path) -> bool {
-        is_unseen(&self.closed, &[&self.writable, &self.shown, &self.viewed], path)
+        let seen: [&[PathBuf]; 4] =
+            [&self.writable, &self.shown, &self.viewed, &self.caches.places];
+        is_unseen(&self.closed, &seen, path)
     }
 
     /// Whether a path is laid over what is replaced or closed.
     pub fn shows(&self, path: &Path) -> bool {
-        let mut seen = self.writable.iter().chain(&self.shown).chain(&self.viewed);
+        let seen = self.writable.iter().chain(&self.shown).chain(&self.viewed);
+        let mut seen = seen.chain(&self.caches.places);
         seen.any(|seen| path.starts_with(seen))
     }
 
@@ -497,7 +410,7 @@ impl Spec {
             ("k", &self.kept),
             ("a", &self.absent),
             ("h", &self.hidden),
-            ("c", &self.closed),
+            ("d", &self.closed),
             ("v", &self.shown),
             ("o", &self.viewed),
         ];
@@ -556,7 +469,7 @@ impl Spec {
                 (b'k', _) => spec.kept.push(path()),
                 (b'a', _) => spec.absent.push(path()),
                 (b'h', _) => spec.hidden.push(path()),
-                (b'c', _) => spec.closed.push(path()),
+                (b'd', _) => spec.closed.push(path()),
                 (b'v', _) => spec.shown.push(path()),
                 (b'o', _) => spec.viewed.push(path()),
                 (b'c', _) => spec.caches.read_argument(value).ok_or_else(odd)?,

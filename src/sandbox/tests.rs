@@ -101,7 +101,8 @@ fn profiles_differ_in_what_can_be_written_and_reached() {
     let own = place.spec(&sandbox, Profile::Workspace, false).unwrap();
     assert_eq!(own.writable, [place.path("work")]);
     assert!(own.caches.places.contains(&place.path("home/.cache")), "{:?}", own.caches);
-    assert!(own.hidden.contains(&place.path("home/.ssh")));
+    assert!(own.closed.contains(&place.path("home")) && own.is_unseen(&place.path("home/.ssh")));
+    assert!(!own.is_unseen(&place.path("home/.cache/x")));
     assert!(own.hidden.contains(&place.path("home/.pixir")));
     assert_eq!((own.network, own.floor), (Network::Closed, Floor::Partial));
     let looking = place.spec(&sandbox, Profile::ReadOnly, true).unwrap();

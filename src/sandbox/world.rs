@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::caches::CacheMounts;
+use super::limits::{self, CommandLimits};
 use super::spec::{Network, Spec};
 use super::views::{Surveyor, Views};
 use super::{loopback, scratch};

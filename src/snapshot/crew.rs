@@ -16,8 +16,9 @@ pub fn spread<P: Sync, R: Send>(pieces: &[P], work: impl Fn(&P) -> R + Sync) -> 
         }
     };
     let mut done = std::thread::scope(|scope| {
-        let others = (1..threads().min(pieces.len())).map(|_| scope.spawn(toil));
-        let others: Vec<_> = others.collect();
+        // Where no thread can be started, this one does the work alone.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, toil).ok();
+        let others: Vec<_> = (1..threads().min(pieces.len())).map_while(start).collect();
         let mut done = toil();
         for other in others {
             match other.join() {

@@ -182,7 +182,7 @@ impl Aftermath {
 impl Drop for Aftermath {
     fn drop(&mut self) {
         let Some(looks) = self.0.take() else { return };
-        std::thread::spawn(move || {
+        disk::spawn_or_run(move || {
             looks.witness.wait();
             let mended = looks.mend(false);
             if !mended.put_back.is_empty() || !mended.nested.neutralised.is_empty() {

@@ -26,7 +26,10 @@ use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::error::{Explain, Kind};
-use crate::sandbox::{CacheAccess, Level, LocalSockets, Sandbox, Spec};
+use crate::sandbox::{
+    CacheAccess, CommandGroup, DelegatedGroup, Level, LimitEvents, LocalSockets, OomKillCounter,
+    Sandbox, Spec,
+};
 
 /// Starts commands; cheap to clone.
 #[derive(Clone)]

@@ -11,7 +11,8 @@ use super::output::Output;
 use super::slot::Slots;
 use crate::config::SocketRule;
 use crate::sandbox::{
-    CacheAccess, Level, LocalSockets, NestedRepositories, Profile, Scratch, Wish,
+    CacheAccess, CommandLimits, HiddenPaths, Level, LocalSockets, NestedRepositories, Profile,
+    Scratch, Wish,
 };
 
 /// The commands of one Session; cheap to clone.
@@ -77,6 +78,8 @@ pub struct Ran {
     pub mended: Mended,
     /// What it could not see.
     pub hidden: HiddenPaths,
+    /// `None` when the user wants no sandbox.
+    pub limits: Option<CommandLimits>,
 }
 
 impl Confined {
@@ -179,7 +182,8 @@ impl Confined {
         let needs_guard = self.commands.is_without_namespaces();
         let (Some(spec), Some(scratch)) = (job.spec, scratch) else {
             let outcome = self.commands.run(job, output).await?;
-            return Ok(Ran { outcome, mended: Mended::default(), hidden: HiddenPaths::default() });
+            let (mended, hidden) = (Mended::default(), HiddenPaths::default());
+            return Ok(Ran { outcome, mended, hidden, limits: None });
         };
         let witness = Arc::new(Witness::default());
         let before = Before {
@@ -199,7 +203,7 @@ impl Confined {
         let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
         let mended = aftermath.mend(uncovered).await;
         let hidden = self.commands.sandbox().hidden_paths(spec);
-        Ok(Ran { outcome: ran?, mended, hidden })
+        Ok(Ran { outcome: ran?, mended, hidden, limits: Some(spec.limits) })
     }
 
     fn scratch(&self) -> Result<Arc<Scratch>, CommandError> {

@@ -119,7 +119,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::sandbox::{LimitEvents, LocalSockets};
+    use crate::sandbox::{CacheAccess, LimitEvents, LocalSockets};
     use crate::tool::command::Stop;
 
     const LIMITS: CommandLimits = CommandLimits {
@@ -143,6 +143,7 @@ mod tests {
             events: LimitEvents::default(),
             level: Level::Full,
             sockets: LocalSockets::Harmless,
+            caches: CacheAccess::Layered,
         }
     }
 

@@ -20,7 +20,7 @@ use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
 use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED, UNCOVERED};
 use crate::disk;
-use crate::sandbox::{CacheAccess, HiddenWatch, Level, LocalSockets};
+use crate::sandbox::{CacheAccess, CommandGroup, HiddenWatch, Level, LimitEvents, LocalSockets};
 
 /// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;

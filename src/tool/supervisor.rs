@@ -15,14 +15,16 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use nix::sched::CloneFlags;
+use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::covers::Covers;
@@ -76,6 +78,8 @@ const GUESSED_DESCRIPTORS: i32 = 256;
 /// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: a role, the folder of a control
 /// group or an empty one, and the Spec.
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    // Pixir blocks it for itself, and a mask is inherited; commands expect it as ever.
+    SigSet::from(nix::sys::signal::Signal::SIGXFSZ).thread_unblock().ok();
     let role = arguments.next().unwrap_or_default();
     let asker = (role == INIT).then(|| Asker::inherited(&arguments.next().unwrap_or_default()));
     let asker = match asker.transpose() {
@@ -309,7 +313,8 @@ fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Settled, String> {
     let score = OomScore::of_supervisor();
     let Some(spec) = spec else {
         let (level, sockets) = (Level::Off, LocalSockets::Harmless);
-        return Ok(Enforcement { level, sockets, caches: CacheAccess::Layered });
+        let enforcement = Enforcement { level, sockets, caches: CacheAccess::Layered };
+        return Ok(Settled { enforcement, score });
     };
     let place = if reach == Reach::Namespace { Confined::InOwnWorld } else { Confined::OnMachine };
     let enforcement =
@@ -326,10 +331,10 @@ fn carry_out(
 ) -> io::Result<Peace> {
     // Said beforehand: the first thing a command does may be to kill this process.
     let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-    let Enforcement { level, sockets, caches } = enforcement;
+    let Enforcement { level, sockets, caches } = settled.enforcement;
     let (level, sockets, caches) = (level.name(), sockets.name(), caches.name());
     report(format_args!("starting {reach_name} {level} {sockets} {caches}"));
-    let command = start(order, given)?;
+    let command = settled.score.start_command(|| start(order, given))?;
     let mut watch = Watch::new(reach, command);
     if reach == Reach::Descendants && !descendants::has_child(command) {
         // Who does not see the command cannot see what it starts.
@@ -346,7 +351,7 @@ fn carry_out(
 /// else nothing.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
 fn start(order: &Order, given: Given) -> io::Result<Pid> {
-    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    let errors = given.errors.map_or_else(open_output, Ok)?;
     let child = Command::new(&order.shell)
         .arg("-c")
         .arg(&order.command)
@@ -354,9 +359,21 @@ fn start(order: &Order, given: Given) -> io::Result<Pid> {
         .env_clear()
         .envs(order.environment.iter().map(|(name, value)| (name, value)))
         .stdin(given.stdin.map_or_else(Stdio::null, Stdio::from))
-        .stdout(Stdio::from(output.try_clone()?))
-        .stderr(Stdio::from(given.errors.unwrap_or(output)))
+        .stdout(Stdio::from(open_output()?))
+        .stderr(Stdio::from(errors))
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_child(&child))
+}
+
+/// Opens the output pipe again. Status flags such as `O_NONBLOCK` belong to an open file description:
+/// what one command sets must reach neither the next one nor its own standard error.
+fn open_output() -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(output) = rustix::fs::open("/proc/self/fd/1", flags, Mode::empty()) {
+        return Ok(output);
+    }
+    // Without a `/proc` of this process the description is shared, as it was at the start.
+    rustix::fs::fcntl_setfl(io::stdout(), OFlags::empty())?;
+    io::stdout().as_fd().try_clone_to_owned()
 }

@@ -68,7 +68,7 @@ pub async fn compact(
                 plan.without_model(reason)
             }
         },
-        Err(reason) => plan.without_model(&settings.secrets.clean(&reason)),
+        Err(reason) => plan.without_model(&settings.secrets.clean_echo(&reason)),
     };
     Ok(Compacted { plan, bill: Some(bill) })
 }

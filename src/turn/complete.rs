@@ -114,7 +114,7 @@ impl Turn {
             let delay =
                 next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
-            let report = self.clean(Report::from(&error));
+            let report = self.clean_echo(Report::from(&error));
             let Some(delay) = delay else {
                 self.record_failure(self.bill(iteration, &progress), &mut progress, &report)
                     .await?;
@@ -229,7 +229,7 @@ impl Turn {
                 attempt: progress.attempts,
                 max_attempts: self.settings.retry.max_attempts,
                 delay_ms: 0,
-                error: self.clean(Report::from(&*error)),
+                error: self.clean_echo(Report::from(&*error)),
             }));
             progress.shown.start_over();
         }

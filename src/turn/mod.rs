@@ -459,7 +459,14 @@ impl Turn {
         }
     }
 
-    /// A server may echo what it was sent.
+    /// A server may echo what it was sent, in whatever encoding.
+    fn clean_echo(&self, mut error: Report) -> Report {
+        error.message = self.settings.secrets.clean_echo(&error.message);
+        self.settings.secrets.clean_echo_value(&mut error.details);
+        error
+    }
+
+    /// What is recorded of an error has no known secret.
     fn clean(&self, mut error: Report) -> Report {
         error.message = self.settings.secrets.clean(&error.message).into_owned();
         self.settings.secrets.clean_value(&mut error.details);

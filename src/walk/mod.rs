@@ -128,7 +128,9 @@ pub fn walk<S: Send>(
     };
     let threads = if walk.depth == 1 { 1 } else { threads() };
     let results: Vec<(S, Tally)> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        // Where no thread can be started, this one does the work alone.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads).map_while(start).collect();
         let own = work();
         let joined = others.into_iter().map(|other| match other.join() {
             Ok(result) => result,

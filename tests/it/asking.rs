@@ -209,3 +209,37 @@ async fn without_anybody_to_ask_it_is_denied_at_once_and_the_exit_code_tells() {
     strict.pixir(&["--allow-write", "/etc/**", "make it"]).exits(2);
     assert!(strict.requests().is_empty());
 }
+
+/// Characters without a shape.
+const INVISIBLE: &str = "\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}\u{ad}\u{fe0f}\u{e0100}\u{3164}\u{115f}\u{1160}\
+                         \u{ffa0}\u{180e}\u{34f}\u{61c}\u{200e}\u{2800}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invisible_characters_are_spelled_in_every_part_of_a_question() {
+    let named = format!("a{INVISIBLE}b");
+    let command = format!("touch '{named}' && echo 'c{INVISIBLE}'");
+    for (tool, args, label) in [
+        ("bash", json!({ "command": command }), "parts      touch"),
+        (
+            "write",
+            json!({"path": named, "content": format!("👩\u{200d}💻 {INVISIBLE}\n")}),
+            "+👩<U+200D>💻 ",
+        ),
+    ] {
+        let house = House::scripted(calling(tool, args)).await;
+        let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[("NO_COLOR", "1")]);
+        terminal.shows("[n] no");
+        terminal.types("n\n");
+        terminal.shows("all done");
+        assert_eq!(terminal.ends(), Some(0));
+        let screen = terminal.screen();
+        assert!(!screen.contains(|c| INVISIBLE.contains(c)), "{tool}: {screen:?}");
+        let question = &screen[screen.find("? ").unwrap()..screen.find("[y]").unwrap()];
+        assert!(question.contains(label), "{question}");
+        assert!(question.contains("beware"), "{question}");
+        for c in INVISIBLE.chars() {
+            let code = format!("<U+{:04X}>", u32::from(c));
+            assert!(question.matches(&code).count() >= 2, "{tool}: {code} in {question}");
+        }
+    }
+}

@@ -116,3 +116,94 @@ async fn a_cut_answer_is_kept_and_labelled_and_an_empty_one_is_none() {
         (6, &json!("provider_refusal"))
     );
 }
+
+/// The key of the stage in forms that a server may echo.
+fn echoed_forms(key: &str) -> Vec<String> {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+    let each = |form: fn(u8) -> String| key.bytes().map(form).collect::<String>();
+    vec![
+        key.to_owned(),
+        key.to_uppercase(),
+        key.chars().rev().collect(),
+        each(|byte| format!("{byte:02x}")),
+        each(|byte| format!("%{byte:02X}")),
+        each(|byte| format!("\\u{byte:04x}")),
+        each(|byte| format!("{} ", char::from(byte))),
+        each(|byte| format!("{}\n", char::from(byte))),
+        STANDARD.encode(key),
+        STANDARD.encode(format!("u:{key}")),
+        URL_SAFE_NO_PAD.encode(format!("Bearer {key}")),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_a_server_echoes_in_another_encoding_is_shown_and_recorded_nowhere() {
+    let key = "sk-test-of-the-stage";
+    for form in echoed_forms(key) {
+        let words = format!("the key {form} is not known");
+        // Cut in the middle of the key by the limit on what is repeated of a message.
+        let cut = format!("{}{form}", "x ".repeat(295));
+        let replies = [
+            refusal(401, &json!({"message": words, "code": form}))
+                .header("x-request-id", &form.replace('\n', "")),
+            Reply::status(403, words.clone()),
+            Reply::status(401, cut),
+            Reply::new().errors("invalid_api_key", &words),
+        ];
+        for reply in replies {
+            let script = Script::answering(move |_| reply.clone());
+            let stage = Stage::new(Stage::mark(), script).await;
+            let ended = stage.run(&["--json", "hi"]);
+            ended.expect_code(4);
+            let (_, path) = stage.session().unwrap();
+            let log = std::fs::read_to_string(path).unwrap();
+            let trace = stage.workspace().join("../trace.log");
+            let trace = std::fs::read_to_string(trace).unwrap_or_default();
+            // Half of it would still tell too much.
+            let part: String = form.chars().take(form.chars().count() / 2).collect();
+            let escaped = json!(part).to_string();
+            for (place, text) in [
+                ("stdout", &ended.stdout),
+                ("stderr", &ended.stderr),
+                ("log", &log),
+                ("trace", &trace),
+            ] {
+                for part in [part.as_str(), escaped.trim_matches('"')] {
+                    assert!(!text.contains(part), "{form:?} in {place}: {text}");
+                }
+            }
+            let is_whole = ended.stderr.contains("is not known");
+            assert!(!is_whole || ended.stderr.contains("[redacted:"), "{form:?}: {}", ended.stderr);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_models_that_is_refused_does_not_show_the_key() {
+    use std::io::{Read, Write};
+    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    for form in echoed_forms("sk-test-of-the-stage") {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let body = json!({"error": {"message": format!("the key {form} is bad")}}).to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = [0; 4096];
+            let count = stream.read(&mut bytes).unwrap();
+            assert!(count > 0);
+            let head = "HTTP/1.1 401 Unauthorized\r\nconnection: close\r\ncontent-length:";
+            write!(stream, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
+        });
+        tokio::task::block_in_place(|| {
+            let mut command = stage.command(&["models", "refresh"]);
+            command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
+            let ended = crate::support::stage::Running::start(&mut command).end();
+            ended.expect_code(4);
+            let part: String = form.chars().take(form.chars().count() / 2).collect();
+            assert!(!ended.stderr.contains(&part), "{form:?}: {}", ended.stderr);
+            assert!(ended.stderr.contains("[redacted:"), "{form:?}: {}", ended.stderr);
+        });
+        server.join().unwrap();
+    }
+}

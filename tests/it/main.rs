@@ -10,6 +10,8 @@
 
 /// The editor's agent, over its own two streams.
 mod acp;
+/// Logs that other programs change under a running Turn.
+mod altered_log;
 /// Children in Workspaces of their own, and what comes back of them.
 mod annex;
 /// Answers with a shape, and answers from the web.
@@ -104,6 +106,8 @@ mod sandbox;
 mod search;
 /// Other servers that speak the dialect.
 mod servers;
+/// Streams whose flags another process changed.
+mod shared_streams;
 /// Packages of instructions, used when they are asked for.
 mod skills;
 /// Commands that wait for each other.
@@ -124,6 +128,8 @@ mod support;
 mod telemetry;
 /// What a person sees on a terminal.
 mod terminal;
+/// Runs in which hardly a thread can be started.
+mod thread_limits;
 /// The house rules.
 mod tidy;
 /// Stories of the transport.

@@ -20,6 +20,8 @@ mod everyday;
 mod home;
 /// What is tried to read credentials.
 mod home_attempts;
+/// Commands that use up memory, processes and files.
+mod limits;
 /// Mounts in the home folder, and sockets among the devices.
 mod mounted;
 /// What is tried with repositories below the Workspace.

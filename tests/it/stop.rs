@@ -226,6 +226,25 @@ fn check_full_disk(stage: &Stage, limit: u64) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signals_that_pixir_blocks_are_not_blocked_in_commands() {
+    let stage = stage(|request, _| match request.outputs().len() {
+        0 => Reply::calls("bash", json!({"command": "grep -E 'Sig(Blk|Ign)' /proc/self/status"})),
+        _ => Reply::says("Seen."),
+    })
+    .await;
+    tokio::task::block_in_place(|| {
+        stage.run(&["begin now"]).expect_code(0);
+        let requests = stage.server.requests();
+        let seen = requests.last().unwrap().outputs()[0].to_owned();
+        assert!(seen.contains("SigBlk:\t0000000000000000"), "{seen}");
+        let ignored = seen.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect(&seen);
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        let file_size = 1 << (nix::libc::SIGXFSZ - 1);
+        assert_eq!(ignored & file_size, 0, "{seen}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_cannot_be_written_costs_no_request() {
     let stage = stage(|_, _| Reply::says("never")).await;
     tokio::task::block_in_place(|| {

@@ -60,3 +60,65 @@ async fn a_dumb_terminal_and_no_color_get_plain_text() {
         assert!(name != "TERM" || !screen.contains('\u{1b}'), "{screen:?}");
     }
 }
+
+/// Characters that a terminal obeys or hides: C1, DEL, bidi controls, tags, zero-width ones.
+const HIDDEN: &str = "\u{7f}\u{85}\u{9b}31m\u{9d}0;evil\u{9c}\u{61c}\u{200b}\u{200d}\u{200e}\u{200f}\
+                      \u{202e}\u{2060}\u{2066}\u{2069}\u{feff}\u{e0041}\u{e007f}";
+
+fn is_plain(c: char) -> bool {
+    matches!(c, '\n' | '\r' | ' '..='~') || (!c.is_control() && !HIDDEN.contains(c))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_on_a_terminal_shows_hidden_characters_as_escapes_and_means_the_same() {
+    let text = format!("before{HIDDEN}after");
+    let call = Reply::calls("bash", serde_json::json!({"command": format!("echo '{HIDDEN}'")}));
+    let replies = [call, Reply::says(&text), Reply::says(&text)];
+    let house = House::with(replies).await;
+    let prompt = format!("look{HIDDEN}here");
+    let runs: [&[&str]; 5] = [
+        &["--events", &prompt],
+        &["--json", "--quiet", &prompt],
+        &["sessions", "--json"],
+        &["export", "--last", "--format", "json"],
+        &["export", "--last", "--format", "json", "--json"],
+    ];
+    for args in runs {
+        let mut terminal = Terminal::run(&house, args, &[]);
+        assert_eq!(terminal.ends(), Some(0), "{args:?}: {}", terminal.screen());
+        terminal.shows("\n");
+        let screen = terminal.screen();
+        let bad: Vec<char> = screen.chars().filter(|c| !is_plain(*c)).collect();
+        assert!(bad.is_empty(), "{args:?}: {bad:?} in {screen:?}");
+        assert!(screen.contains("\\u202e"), "{args:?}: {screen}");
+        assert!(screen.contains("\\udb40\\udc41"), "{args:?}: {screen}");
+        if args[0] == "--json" {
+            let envelope: serde_json::Value = serde_json::from_str(screen.trim()).unwrap();
+            assert_eq!(envelope["output"], text);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_in_an_answer_are_neutralised_however_they_are_written_and_cut() {
+    let links = [
+        "\u{1b}]8;;https://evil.example/\u{1b}\\ShownA\u{1b}]8;;\u{1b}\\",
+        "\u{1b}]8;id=1;file:///etc/passwd\u{7}ShownB\u{1b}]8;;\u{7}",
+        "\u{9d}8;;javascript:evil\u{9c}ShownC\u{9d}8;;\u{9c}",
+        "\u{1b}\u{1b}]8;;https://evil.example\u{1b}\u{1b}\\ShownD\n",
+    ];
+    let whole = links.join(" ");
+    let pieces: Vec<String> = whole.chars().map(String::from).collect();
+    let cut = Reply::new().text_in(pieces.iter().map(String::as_str));
+    let house = House::with([cut, Reply::says(&whole)]).await;
+    for _ in 0..2 {
+        let mut terminal = Terminal::run(&house, &["do", "it"], &[]);
+        assert_eq!(terminal.ends(), Some(0));
+        terminal.shows("ShownD");
+        let screen = terminal.screen();
+        assert!(screen.contains("ShownA ShownB ShownC ShownD"), "{screen:?}");
+        for bad in ["]8;", "evil", "passwd", "\u{9d}", "\u{9c}"] {
+            assert!(!screen.contains(bad), "{bad:?} in {screen:?}");
+        }
+    }
+}

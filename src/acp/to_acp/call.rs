@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::diff::{self, Before};
 use super::fenced;
 use crate::acp::client::Client;
-use crate::event::{self, ToolResult, guest, guest_call};
+use crate::event::{self, ToolResult, guest, guest_call, spell_hidden};
 
 /// The longest title, in characters.
 const TITLE: usize = 200;
@@ -347,7 +347,9 @@ fn patched_files(patch: &str) -> Vec<String> {
 
 /// On one line, and not too long.
 pub fn bounded(title: &str) -> String {
-    let line: String = title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let head = title.chars().take(TITLE + 1);
+    let line: String = head.map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = spell_hidden(&line);
     match line.char_indices().nth(TITLE) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
         None => line,

@@ -12,7 +12,7 @@ use agent_client_protocol_schema::v1::{
 
 use super::call::{self, Look};
 use super::title;
-use crate::event::{PermissionRequest, SubagentEvent};
+use crate::event::{PermissionRequest, SubagentEvent, spell_hidden};
 use crate::harness::{ChildStatus, ChildView};
 use crate::id::CallId;
 
@@ -107,7 +107,8 @@ pub fn asked(asked: &PermissionRequest, root: &Path) -> SessionUpdate {
 
 /// What a question is called: whose it is, and what it is about.
 pub fn asked_title(asked: &PermissionRequest, title: &str) -> String {
-    asked.agent.as_deref().map_or_else(|| title.to_owned(), |agent| format!("{agent}: {title}"))
+    let agent = asked.agent.as_deref().map(spell_hidden);
+    agent.map_or_else(|| title.to_owned(), |agent| format!("{agent}: {title}"))
 }
 
 /// The question of a child is settled.

@@ -8,6 +8,7 @@ use clap::Args;
 use crate::cli::{Context, bad_argument};
 use crate::error::{Kind, Report};
 use crate::files::open_regular;
+use crate::rpc::BlockingStream;
 use crate::workflow::{Ground, SpecError, Workflow, Written};
 use crate::workspace::{Workspace, project_folders};
 
@@ -104,7 +105,7 @@ fn open(
     context: &Context,
 ) -> Result<Result<Written, SpecError>, Report> {
     if what == "-" {
-        return bytes(std::io::stdin(), what).map(Written::spec);
+        return bytes(BlockingStream(std::io::stdin()), what).map(Written::spec);
     }
     let path = context.flags.cwd.as_ref().map_or_else(|| PathBuf::from(what), |cwd| cwd.join(what));
     let refuse = |path: &Path, reason: &str| {

@@ -129,3 +129,39 @@ async fn another_mode_holds_from_the_next_call_on() {
     assert_eq!(changed["permission_mode"], "auto");
     assert!(editor.end().0.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invisible_characters_are_spelled_in_the_title_and_the_text_of_a_question() {
+    let invisible = "\u{200b}\u{200d}\u{2060}\u{feff}\u{ad}\u{fe0f}\u{3164}\u{180e}\u{34f}\u{202e}";
+    let command = format!("touch 'a{invisible}b' && echo {invisible}");
+    let write = json!({"path": format!("c{invisible}d"), "content": format!("x{invisible}\n")});
+    let calls = [
+        Reply::calls("bash", json!({ "command": command })),
+        Reply::calls("write", write),
+        Reply::says("fine"),
+    ];
+    let stage = stage(calls).await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let prompt = editor.prompt(&id, "go");
+    for _ in 0..2 {
+        let asked = editor.request("session/request_permission");
+        let call = &asked["params"]["toolCall"];
+        assert!(call["title"].as_str().unwrap().contains("<U+200B>"), "{call}");
+        assert!(!call["title"].as_str().unwrap().contains(|c| invisible.contains(c)), "{call}");
+        let texts: Vec<&str> = call["content"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|content| content["content"]["text"].as_str())
+            .collect();
+        assert!(!texts.iter().any(|text| text.contains(|c| invisible.contains(c))), "{texts:?}");
+        assert!(texts.iter().any(|text| text.contains("characters that hide")), "{texts:?}");
+        editor.choose(&asked, "reject");
+    }
+    editor.answer(prompt).unwrap();
+    let command = editor.received.iter().find_map(|line| {
+        line["params"]["toolCall"]["rawInput"]["command"].as_str().map(str::to_owned)
+    });
+    assert!(command.unwrap().contains('\u{200b}'), "the input itself stays as it is");
+    assert!(editor.end().0.success());
+}

@@ -251,6 +251,5 @@ async fn an_answer_that_nobody_can_read_is_not_taken_for_a_good_one() {
     let spec = json!({"tasks": [{"id": "lost", "task": "the lost one"}]});
     let output = hand_over(&house, &spec, &[], 6)["output"].clone();
     assert_eq!(statuses(&output), ["failed"]);
-    assert_eq!(output["children"][0]["reason"], "log_unreadable");
-    assert!(output["children"][0]["summary"].as_str().unwrap().contains("It did not work."));
+    assert_eq!(output["children"][0]["reason"], "tool_error", "its answer was not recorded");
 }

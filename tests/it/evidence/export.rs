@@ -85,3 +85,58 @@ async fn a_secret_that_is_known_only_now_and_a_terminals_orders_are_left_out() {
     assert!(!page.contains('\u{1b}') && !page.contains('\u{202e}'), "{page:?}");
     fs::write(&path, log).unwrap();
 }
+
+/// A Log of many Turns with large results, as the first Pixir wrote them: without proofs.
+fn large_log(id: &str, turns: usize, output: usize) -> String {
+    let mut log = String::new();
+    let mut seq = 0;
+    let mut line = |kind: &str, data: serde_json::Value| {
+        let event = json!({"id": format!("{seq:016x}"), "session_id": id, "seq": seq,
+            "ts": "2026-07-21T10:11:12.000000Z", "type": kind, "data": data});
+        seq += 1;
+        log.push_str(&event.to_string());
+        log.push('\n');
+    };
+    line("session_started", json!({}));
+    for turn in 0..turns {
+        let call = format!("call_{turn}");
+        line("user_message", json!({"text": format!("prompt {turn}")}));
+        let args = json!({"command": "cat large"});
+        line("tool_call", json!({"call_id": call, "name": "bash", "args": args}));
+        line("tool_result", json!({"call_id": call, "ok": true, "output": "x".repeat(output)}));
+        let answer = "y ".repeat(output / 2);
+        line("assistant_message", json!({"text": answer, "phase": "final"}));
+    }
+    log
+}
+
+/// The most memory that a process has held, in bytes; `None` when it is gone.
+fn peak_memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|count| count * 1024)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_log_is_exported_without_being_held() {
+    let (house, _) = house().await;
+    let id = "20260721T101112-abcdef";
+    let log = large_log(id, 600, 50_000);
+    fs::write(log_of(&house, id), &log).unwrap();
+    for (format, last) in [("markdown", "## Turn 600 (answered)"), ("json", r#""number": 600"#)] {
+        let target = house.workspace().join("document");
+        let args = ["export", id, "--format", format, "--output", "document"];
+        let mut child = house.command(&args).spawn().unwrap();
+        let mut peak = 0;
+        while child.try_wait().unwrap().is_none() {
+            peak = peak.max(peak_memory(child.id()).unwrap_or_default());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(child.wait().unwrap().success());
+        let document = fs::read_to_string(&target).unwrap();
+        assert!(document.contains(last), "{format}");
+        assert!(format != "json" || serde_json::from_str::<serde_json::Value>(&document).is_ok());
+        let most = log.len() as u64 + (20 << 20);
+        assert!(peak > 0 && peak < most, "{format}: {peak} of {} bytes", log.len());
+    }
+}

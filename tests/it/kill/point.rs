@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::sync::Arc;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::scene::{self, Before, Habit, TURNS, count_lines};
@@ -29,7 +30,7 @@ pub struct Point {
 pub enum When {
     /// When the Turn's n-th line has appeared, and a little later.
     Line { number: usize, later: Duration },
-    /// When the Log would grow beyond this offset: the kernel kills in the middle of the append.
+    /// When the Log would grow beyond this offset: in the middle of the append. Needs `strace`.
     Offset(u64),
     /// So long after the start.
     Delay(Duration),
@@ -65,7 +66,7 @@ impl Again {
     fn choose(random: &mut fastrand::Rng) -> Option<Self> {
         match random.u8(0..9) {
             0 => Some(Self::Line(random.usize(1..8))),
-            1 => Some(Self::Offset(random.u64(0..900))),
+            1 if has_strace() => Some(Self::Offset(random.u64(0..900))),
             2 => Some(Self::Delay(Duration::from_micros(random.u64(0..100_000)))),
             _ => None,
         }
@@ -108,7 +109,7 @@ pub fn choose(
         let turn = random.usize(0..TURNS);
         let state = &states[turn];
         let when = match round % 5 {
-            0 => When::Offset(random.u64(state.log.len() as u64..state.end)),
+            0 if has_strace() => When::Offset(random.u64(state.log.len() as u64..state.end)),
             1 => When::Delay(state.took.mul_f64(random.f64() * 1.1)),
             // Half of them at once: what is half done at that moment is soon whole.
             2 => When::Change {
@@ -127,6 +128,12 @@ pub fn choose(
         add(&mut points, random, turn, when);
     }
     points
+}
+
+/// Whether a death in the middle of an append can be had; without, chance must do.
+fn has_strace() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| Command::new("strace").arg("-V").output().is_ok())
 }
 
 /// What was seen until the end.

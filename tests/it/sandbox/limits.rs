@@ -65,7 +65,7 @@ fn survived(stage: &Stage, hold: Hold, attempt: &ResourceAttempt) -> Result<Stri
     let Some(cage) = MemoryCage::new(MEMORY) else { return Err("no cage".to_owned()) };
     let sandbox: &[&str] = if hold == Hold::Off { &["--sandbox", "off"] } else { &[] };
     let args: Vec<&str> = sandbox.iter().copied().chain(["use it up"]).collect();
-    let start = || stage.start_prepared(&args, "", |running| cage.hold(running.child.id()));
+    let start = || stage.start_prepared(&args, &[], |running| cage.hold(running.child.id()));
     let running = if hold == Hold::Partial {
         let in_thread = || {
             lose_namespaces();

@@ -17,6 +17,20 @@ use serde_json::{Value, json};
 use super::house::{DEADLINE, PIXIR, logs};
 use super::leaks;
 
+/// Kills the program when it takes back a line that was written in part.
+const KILL_AT_TRUNCATION: &[&str] = &[
+    "strace",
+    "-f",
+    "-qq",
+    "-o",
+    "/dev/null",
+    "-e",
+    "trace=ftruncate",
+    "-e",
+    "inject=ftruncate:signal=KILL",
+    "--",
+];
+
 /// How long processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -35,7 +49,7 @@ impl Drop for Stage {
     }
 }
 
-/// What the kernel does at a limit.
+/// What happens at a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strike {
     Kill,
@@ -127,26 +141,30 @@ impl Stage {
             .stderr(Stdio::piped());
     }
 
-    /// Starts the binary under a limit on the size of files that it may write. `Strike::Kill`
-    /// lets the kernel kill it there, in the middle of a write; `Strike::Refuse` fails the write.
+    /// Starts the binary under a limit on the size of files that it may write: the kernel writes
+    /// a part of a line and then refuses. `Strike::Kill` has `strace` kill it there, before it
+    /// takes the part back.
     pub fn start_limited(&self, args: &[&str], limit: u64, strike: Strike) -> Running {
-        let trap = if strike == Strike::Refuse { "trap '' XFSZ; " } else { "" };
         let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
-        self.start_prepared(args, trap, |running| {
+        let killer: &[&str] = match strike {
+            Strike::Kill => KILL_AT_TRUNCATION,
+            Strike::Refuse => &[],
+        };
+        self.start_prepared(args, killer, |running| {
             prlimit(Some(running.pid()), Resource::Fsize, limits).unwrap();
         })
     }
 
-    /// Starts the binary once `prepare` has done something to its process. `first` is what a shell
-    /// does in it before.
+    /// Starts the binary, behind the arguments of a `wrapper` program if there are any, once `prepare`
+    /// has done something to its process.
     pub fn start_prepared(
         &self,
         args: &[&str],
-        first: &str,
+        wrapper: &[&str],
         prepare: impl FnOnce(&Running),
     ) -> Running {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &format!(r#"{first}read go && exec "$@" </dev/null"#), "sh"]);
+        command.args(["-c", r#"read go && exec "$@" </dev/null"#, "sh"]).args(wrapper);
         command.arg(self.program()).args(args);
         self.dress(&mut command);
         let mut running = Running::start(command.stdin(Stdio::piped()));
