@@ -78,6 +78,10 @@ impl Workbench {
     pub fn adjusted(setup: Setup<'_>, adjust: impl FnOnce(&mut Config)) -> Result<Self, Report> {
         let mut config = Config::new(Home::new(setup.folder.join(".home")));
         adjust(&mut config);
+        if config.home.folder().starts_with(setup.folder) {
+            // Private layers would lie in the Workspace.
+            config.sandbox.caches = Vec::new();
+        }
         config.bash.drain = setup.drain;
         config.grace.process = setup.grace;
         let secrets = Arc::new(Secrets::from_environment(setup.environment.iter().cloned()));

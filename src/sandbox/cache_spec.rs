@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::cache_slots;
-use super::links::Names;
+use super::links::{Entry, Names};
 use crate::files::StateFolder;
 use crate::paths::Home;
 
@@ -160,11 +160,11 @@ impl CacheSettings {
 
     /// The caches of a command that may write `writable` for good.
     pub fn spec(&self, writable: &[PathBuf], names: &Names) -> CacheSpec {
-        self.places.iter().for_each(|place| self.create_missing(place));
         let mut places: Vec<PathBuf> =
             self.places.iter().filter_map(|place| names.canonical(place)).collect();
         let is_writable = |path: &Path| writable.iter().any(|root| path.starts_with(root));
-        places.retain(|place| place.is_dir() && !is_writable(place));
+        let is_folder = |path: &Path| matches!(names.entry(path), Entry::Folder { .. });
+        places.retain(|place| is_folder(place) && !is_writable(place));
         places.sort();
         // What lies in a cache is layered with it.
         places.dedup_by(|later, earlier| later.starts_with(earlier));
@@ -181,14 +181,18 @@ impl CacheSettings {
         });
         let variables = ends.collect();
         let home = self.home.clone();
-        let spec = CacheSpec { home, places, variables, ..CacheSpec::default() };
-        // What is there from the beginning can be hidden from the beginning.
-        if !self.home.join(Home::CACHES).is_dir()
-            && let Err(error) = spec.slots().create_with_root()
-        {
+        CacheSpec { home, places, variables, ..CacheSpec::default() }
+    }
+
+    /// Makes the folder of slots, and caches that are missing.
+    pub fn prepare(&self) {
+        if self.places.is_empty() {
+            return;
+        }
+        self.places.iter().for_each(|place| self.create_missing(place));
+        if let Err(error) = slots(&self.home).create_with_root() {
             tracing::debug!(%error, "no folder for slots of caches");
         }
-        spec
     }
 
     /// Removes slots that are too many, too large, or were left by a supervisor that died.

@@ -36,7 +36,7 @@ impl HiddenPaths {
     /// Of a command that ran as its Spec says. `credentials` are known places, which need not be there.
     pub fn new(spec: &Spec, home: Option<&Path>, credentials: Arc<[PathBuf]>) -> Self {
         let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
-        let seen = [&spec.writable, &spec.shown, &spec.viewed];
+        let seen = [&spec.writable, &spec.shown, &spec.viewed, &spec.caches.places];
         Self {
             hidden: spec.hidden.iter().filter(is_there).cloned().collect(),
             closed: spec.closed.clone(),

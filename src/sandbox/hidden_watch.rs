@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::hidden;
-use super::links::{Entry, MOST_LINKS, Names};
+use super::links::{Entry, MOST_LINKS, NameRecord, Names};
 use super::spec::Spec;
 
 /// The places to hide for a name: where it leads, and the links that are names of the same thing, because
@@ -80,11 +80,18 @@ pub struct HiddenWatch {
     spec: Spec,
     /// What was not there when it began, in a folder that the command sees as it is.
     missing: Vec<PathBuf>,
+    /// What stood at the names when the Spec was made; nothing is revealed while that is so.
+    record: Option<Arc<NameRecord>>,
 }
 
 impl HiddenWatch {
     /// Begins with a command.
-    pub fn new(names: HiddenNames, workspace: &Path, spec: &Spec) -> Self {
+    pub fn new(
+        names: HiddenNames,
+        workspace: &Path,
+        spec: &Spec,
+        record: Option<Arc<NameRecord>>,
+    ) -> Self {
         // A layer over a cache shows what comes to be in the cache.
         let is_as_it_is =
             |path: &Path| is_in(&spec.shown, path) || is_in(&spec.caches.places, path);
@@ -94,11 +101,15 @@ impl HiddenWatch {
             workspace: workspace.to_owned(),
             missing: spec.hidden.iter().filter(is_missing).cloned().collect(),
             spec: spec.clone(),
+            record,
         }
     }
 
     /// What the names lead to by now and the command can read.
     pub fn revealed(&self) -> Vec<PathBuf> {
+        if self.record.as_ref().is_some_and(|record| record.still_holds()) {
+            return Vec::new();
+        }
         let HiddenNames { always, credentials, home } = &self.names;
         let now = Names::listing(home.as_deref());
         let names = always.iter().chain(credentials.iter()).filter(|name| now.may_exist(name));

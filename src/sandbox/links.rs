@@ -77,12 +77,22 @@ pub struct Names {
 impl Names {
     /// Reads a folder once, so that names which are missing in it cost nothing.
     pub fn listing(folder: Option<&Path>) -> Self {
-        let list = |folder: &Path| {
-            let entries = fs::read_dir(folder).ok()?;
-            let names = entries.map(|entry| Some(entry.ok()?.file_name()));
-            Some((folder.to_owned(), names.collect::<Option<_>>()?))
-        };
+        let list = |folder: &Path| Some((folder.to_owned(), names_in(folder)?));
         Self { listed: folder.and_then(list), ..Self::default() }
+    }
+
+    /// What was found, to be compared with what there is later.
+    pub fn into_record(self) -> NameRecord {
+        let is_missing = |path: &Path| {
+            self.entries.borrow().get(path).is_some_and(|entry| *entry == Entry::Missing)
+        };
+        // What the folder above, or the list, rules out need not be looked at again.
+        let is_needed = |path: &Path| {
+            self.may_exist(path) && !path.parent().is_some_and(|folder| is_missing(folder))
+        };
+        let entries = self.entries.borrow().clone();
+        let entries = entries.into_iter().filter(|(path, _)| is_needed(path)).collect();
+        NameRecord { entries, listed: self.listed }
     }
 
     /// Whether the folder that was read does not rule a path out.
@@ -155,6 +165,30 @@ impl Names {
             }
         }
         resolved
+    }
+}
+
+/// The names in a folder; `None` when it cannot be read.
+fn names_in(folder: &Path) -> Option<HashSet<OsString>> {
+    fs::read_dir(folder).ok()?.map(|entry| Some(entry.ok()?.file_name())).collect()
+}
+
+/// What stood at names of the file system when they were looked at.
+#[derive(Debug)]
+pub struct NameRecord {
+    entries: Vec<(PathBuf, Entry)>,
+    /// A folder, and the names that were in it.
+    listed: Option<(PathBuf, HashSet<OsString>)>,
+}
+
+impl NameRecord {
+    /// Whether the same stands at all of them.
+    pub fn still_holds(&self) -> bool {
+        let is_listed = |(folder, names): &(PathBuf, HashSet<OsString>)| {
+            names_in(folder).is_some_and(|now| now == *names)
+        };
+        self.listed.as_ref().is_none_or(is_listed)
+            && self.entries.iter().all(|(path, entry)| Entry::at(path) == *entry)
     }
 }
 

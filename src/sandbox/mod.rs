@@ -34,6 +34,7 @@ mod nested;
 mod newborn;
 mod pinned;
 mod programs;
+mod recent_specs;
 mod rules;
 mod scratch;
 mod sight;
@@ -67,11 +68,12 @@ use crate::config::SandboxLevel;
 use crate::event::PermissionMode;
 
 /// What a command is confined to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// Writes beneath the Workspace, a private temp folder and the configured roots.
     Workspace,
     /// Writes nothing but a temp folder that is thrown away, and has no network.
+    #[default]
     ReadOnly,
     /// Nothing holds it; the user said so.
     Off,

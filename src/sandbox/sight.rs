@@ -8,8 +8,9 @@ use super::hidden_paths::HiddenPaths;
 use super::hidden_watch::{HiddenNames, HiddenWatch, hidden_places};
 use super::home_view::{HomeRequest, HomeView};
 use super::links::{Entry, Names};
-use super::spec::{Network, Sandbox, Spec, Wish, tilde};
-use super::{Profile, git, hidden, home_list, world};
+use super::recent_specs::SpecBasis;
+use super::spec::{Network, Sandbox, Spec, tilde};
+use super::{Profile, hidden, home_list, world};
 use crate::config;
 use crate::paths::{self, Home};
 
@@ -59,37 +60,20 @@ pub fn is_unseen(closed: &[PathBuf], seen: &[&[PathBuf]], path: &Path) -> bool {
 
 impl Sandbox {
     /// The part of the homes that a command sees.
-    pub(super) fn home_view(
-        &self,
-        wish: &Wish<'_>,
-        writable: &[PathBuf],
-        names: &Names,
-    ) -> HomeView {
-        let roots = self.roots.iter().filter_map(|root| names.canonical(root));
-        let mut reach: Vec<PathBuf> = writable.iter().chain(wish.further).cloned().collect();
-        reach.push(wish.workspace.to_owned());
-        reach.extend(roots);
-        let home = self.user_home.as_deref();
-        let is_in_reach = |path: &Path| reach.iter().any(|root| path.starts_with(root));
-        // What is writable is seen as well.
-        let repositories = if wish.profile == Profile::ReadOnly {
-            git::repository(&self.top_of(wish.workspace), home, &[]).writable
-        } else {
-            Vec::new()
-        };
+    pub(super) fn home_view(&self, basis: &SpecBasis, names: &Names) -> HomeView {
         let ends = self.named.iter().filter_map(|path| names.canonical(path));
         let ends: Vec<PathBuf> = ends.map(|path| whole_environment(path, names)).collect();
         HomeView::new(
             &HomeRequest {
-                home,
-                workspace: wish.workspace,
-                further: wish.further,
-                reach: &reach,
+                home: self.user_home.as_deref(),
+                workspace: &basis.workspace,
+                further: &basis.further,
+                reach: &basis.reach,
                 listed: &self.places.listed,
                 named: &[&ends[..], &self.named].concat(),
                 read: &self.places.read,
-                git_settings: &git::settings_files(&self.git_settings, home, is_in_reach),
-                repositories: &repositories,
+                git_settings: &basis.git_files,
+                repositories: &basis.repositories,
                 credentials: &self.places.credentials,
             },
             names,
@@ -98,13 +82,7 @@ impl Sandbox {
 
     /// What is seen as it is, although it cannot be written; and folders that programs need, where the
     /// command sees another folder.
-    pub(super) fn seen(
-        &self,
-        wish: &Wish<'_>,
-        network: Network,
-        writable: &[PathBuf],
-        names: &Names,
-    ) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    pub(super) fn seen(&self, basis: &SpecBasis, names: &Names) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
         let ends = self.named.iter().filter_map(|path| names.canonical(path));
         let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
@@ -116,17 +94,18 @@ impl Sandbox {
         let is_within =
             |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
         let is_missed = |link: &PathBuf| {
-            world::is_replaced(link) && !is_within(&viewed, link) && !is_within(writable, link)
+            world::is_replaced(link)
+                && !is_within(&viewed, link)
+                && !is_within(&basis.writable, link)
         };
         shown.extend(links.filter(is_missed));
-        if wish.profile == Profile::ReadOnly {
-            shown.push(wish.workspace.to_owned());
+        if basis.profile == Profile::ReadOnly {
+            shown.push(basis.workspace.clone());
         }
-        let top = self.top_of(wish.workspace);
-        if top != wish.workspace {
-            shown.push(top);
+        if basis.top != basis.workspace {
+            shown.push(basis.top.clone());
         }
-        if network == Network::Open {
+        if basis.network == Network::Open {
             // Often a link into /run.
             let resolver = names.canonical(Path::new("/etc/resolv.conf"));
             shown.extend(resolver.filter(|path| world::is_replaced(path)));
@@ -144,7 +123,7 @@ impl Sandbox {
     /// and in a child's annex everything else that is not on the way there.
     fn beside(&self, workspace: &Path) -> Vec<PathBuf> {
         let home = Home::new(&self.state);
-        let mut hidden = vec![home.auth(), home.caches()];
+        let mut hidden = vec![home.auth()];
         if workspace.starts_with(home.annexes()) {
             let entries = std::fs::read_dir(&self.state).into_iter().flatten().flatten();
             let others = entries.map(|entry| entry.path());
@@ -154,7 +133,7 @@ impl Sandbox {
     }
 
     /// The names of what no command may read, beside credentials: what the user and Pixir keep from it.
-    fn hidden_names(&self, workspace: &Path) -> Vec<PathBuf> {
+    pub(super) fn hidden_names(&self, workspace: &Path) -> Vec<PathBuf> {
         let home = self.user_home.as_deref();
         // The whole folder, where it is nothing but Pixir's: the tokens may come later.
         let is_shared = self.state == paths::state(workspace)
@@ -172,7 +151,7 @@ impl Sandbox {
             credentials: Arc::clone(&self.places.credentials),
             home: self.user_home.clone(),
         };
-        HiddenWatch::new(names, workspace, spec)
+        HiddenWatch::new(names, workspace, spec, self.recent.names_of(spec))
     }
 
     /// What is hidden from a command, to be found in its output.
@@ -183,19 +162,18 @@ impl Sandbox {
     /// The places to hide; credentials only where they would be seen.
     pub(super) fn hidden(
         &self,
-        wish: &Wish<'_>,
-        writable: &[PathBuf],
+        basis: &SpecBasis,
         is_unseen: &dyn Fn(&Path) -> bool,
         names: &Names,
     ) -> Vec<PathBuf> {
-        let always = self.hidden_names(wish.workspace);
+        let SpecBasis { workspace, writable, hidden_names: always, .. } = basis;
         let is_possible = |name: &&PathBuf| names.may_exist(name) || !is_unseen(name);
         let of_home = self.places.credentials.iter().filter(is_possible).cloned();
         let credentials: Vec<PathBuf> = of_home.collect();
         let of_system = hidden::of_system().filter(|path| !self.places.read.contains(path));
         // A link that a command can make leads where the command likes.
         let is_in_reach = |link: &Path| {
-            link.starts_with(wish.workspace) || writable.iter().any(|root| link.starts_with(root))
+            link.starts_with(workspace) || writable.iter().any(|root| link.starts_with(root))
         };
         // Pixir's own folder depends on the Workspace.
         let of_user = always.iter().chain(&credentials);
@@ -206,7 +184,7 @@ impl Sandbox {
         let seen = places.chain(earlier).filter(|place| !is_unseen(place));
         let always = always.iter().flat_map(|name| hidden_places(name, names));
         // A Workspace inside such a folder was named by the user.
-        let is_meant = |path: &PathBuf| !wish.workspace.starts_with(path);
+        let is_meant = |path: &PathBuf| !workspace.starts_with(path);
         let mut hidden: Vec<PathBuf> = always.chain(seen).filter(is_meant).collect();
         hidden.sort();
         // What lies in a hidden folder is hidden with it.

@@ -11,6 +11,7 @@ use super::cache_spec::{CacheSettings, CacheSpec};
 use super::hidden_watch::EarlierEnds;
 use super::limits::CommandLimits;
 use super::links::Names;
+use super::recent_specs::{RecentSpecs, SpecBasis};
 use super::sight::{HomePlaces, is_unseen};
 use super::views::Views;
 use super::{Profile, git, hidden, scratch, world};
@@ -27,9 +28,10 @@ pub enum Floor {
 }
 
 /// Whether the network of the machine can be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Network {
     Open,
+    #[default]
     Closed,
 }
 
@@ -91,6 +93,8 @@ pub struct Sandbox {
     pub(super) places: HomePlaces,
     /// Where links to hidden places led; hidden also when they lead elsewhere by now.
     pub(super) earlier_ends: EarlierEnds,
+    /// Specs of earlier commands.
+    pub(super) recent: RecentSpecs,
     /// By which names git reads settings outside of repositories.
     pub(super) git_settings: Vec<PathBuf>,
     /// Configured roots that cannot be writable, and why.
@@ -165,6 +169,7 @@ impl Sandbox {
         Self {
             settings: config.sandbox.clone(),
             earlier_ends: EarlierEnds::default(),
+            recent: RecentSpecs::default(),
             git_settings: git::user_settings(user_home.as_deref(), config_home.as_deref()),
             state,
             temp: folder("TMPDIR").unwrap_or_else(|| "/tmp".into()),
@@ -188,6 +193,11 @@ impl Sandbox {
     /// The user's home folder, as commands know it.
     pub fn user_home(&self) -> Option<&Path> {
         self.user_home.as_deref()
+    }
+
+    /// Makes what private layers over package caches need: a command that writes is about to run.
+    pub fn prepare_caches(&self) {
+        self.caches.prepare();
     }
 
     /// Removes private layers over package caches that are too many or too large.
@@ -217,66 +227,99 @@ impl Sandbox {
 
     /// What holds one command; `None` when nothing does.
     pub fn spec(&self, wish: &Wish<'_>) -> Option<Spec> {
+        let basis = self.basis(wish)?;
+        if let Some(spec) = self.recent.find(&basis) {
+            return Some(spec);
+        }
+        let names = Names::listing(self.user_home.as_deref());
+        let spec = self.spec_on(&basis, &names);
+        self.recent.keep(basis, names.into_record(), spec.clone());
+        Some(spec)
+    }
+
+    /// The part of a Spec that depends on what is in files.
+    fn basis(&self, wish: &Wish<'_>) -> Option<SpecBasis> {
+        if wish.profile == Profile::Off {
+            return None;
+        }
+        let annexes = Home::new(&self.state).annexes();
+        let annexes = annexes.canonicalize().unwrap_or(annexes);
+        let names = &Names::default();
+        let home = self.user_home.as_deref();
+        let configured: Vec<PathBuf> =
+            self.roots.iter().filter_map(|root| names.canonical(root)).collect();
+        let top = top_of(wish.workspace, &annexes);
+        let mut basis = SpecBasis {
+            profile: wish.profile,
+            network: self.network(wish),
+            local_sockets: wish.local_sockets,
+            workspace: wish.workspace.to_owned(),
+            further: wish.further.to_vec(),
+            scratch: wish.scratch.to_owned(),
+            hidden_names: self.hidden_names(wish.workspace),
+            ..SpecBasis::default()
+        };
+        if wish.profile == Profile::Workspace {
+            basis.writable.push(wish.workspace.to_owned());
+            basis.writable.extend(configured.iter().cloned());
+            basis.writable.extend(wish.further.iter().cloned());
+            let further = wish.further.iter().map(PathBuf::as_path);
+            let roots = basis.writable.clone();
+            for root in [wish.workspace].into_iter().chain(further) {
+                let state = paths::state(root);
+                // Without a Session nobody has made it; a command must not.
+                if !names.exists(&state) {
+                    basis.absent.push(state.clone());
+                }
+                basis.kept.push(state);
+                basis.add_repository(git::repository(&top_of(root, &annexes), home, &roots));
+            }
+            let of_user = git::settings_in(&basis.writable, &self.git_settings, home);
+            if !(of_user.kept.is_empty() && of_user.absent.is_empty()) {
+                basis.git_settings.clone_from(&self.git_settings);
+            }
+            basis.add_repository(of_user);
+        } else {
+            // What is writable is seen as well.
+            basis.repositories = git::repository(&top, home, &[]).writable;
+        }
+        basis.kept.retain(|path| names.exists(path));
+        basis.reach = basis.writable.iter().chain(wish.further).cloned().collect();
+        basis.reach.push(wish.workspace.to_owned());
+        basis.reach.extend(configured);
+        let is_in_reach = |path: &Path| basis.reach.iter().any(|root| path.starts_with(root));
+        basis.git_files = git::settings_files(&self.git_settings, home, is_in_reach);
+        basis.top = top;
+        Some(basis)
+    }
+
+    /// Whether a call gets the network.
+    fn network(&self, wish: &Wish<'_>) -> Network {
         let is_open = match self.settings.network {
             NetworkRule::Declare => wish.network,
             NetworkRule::Allow => true,
             NetworkRule::Deny => false,
         };
-        let network = if is_open && wish.profile == Profile::Workspace {
-            Network::Open
-        } else {
-            Network::Closed
+        if is_open && wish.profile == Profile::Workspace { Network::Open } else { Network::Closed }
+    }
+
+    /// The Spec on its basis, and on the names that there are.
+    fn spec_on(&self, basis: &SpecBasis, names: &Names) -> Spec {
+        let mut writable = basis.writable.clone();
+        let mut kept = basis.kept.clone();
+        let mut caches = match basis.profile {
+            Profile::Workspace => self.caches.spec(&writable, names),
+            Profile::ReadOnly | Profile::Off => CacheSpec::default(),
         };
-        let names = &Names::listing(self.user_home.as_deref());
-        let mut writable = Vec::new();
-        let mut kept = Vec::new();
-        let mut absent = Vec::new();
-        let mut git_settings = Vec::new();
-        let mut caches = CacheSpec::default();
-        match wish.profile {
-            Profile::Off => return None,
-            Profile::ReadOnly => {}
-            Profile::Workspace => {
-                let configured = self.roots.iter().filter_map(|root| names.canonical(root));
-                writable.push(wish.workspace.to_owned());
-                writable.extend(configured);
-                writable.extend(wish.further.iter().cloned());
-                let further = wish.further.iter().map(PathBuf::as_path);
-                let roots = writable.clone();
-                for root in [wish.workspace].into_iter().chain(further) {
-                    let home = self.user_home.as_deref();
-                    let repository = git::repository(&self.top_of(root), home, &roots);
-                    writable.extend(repository.writable);
-                    let state = paths::state(root);
-                    // Without a Session nobody has made it; a command must not.
-                    if !names.exists(&state) {
-                        absent.push(state.clone());
-                    }
-                    kept.push(state);
-                    kept.extend(repository.kept);
-                    absent.extend(repository.absent);
-                }
-                let home = self.user_home.as_deref();
-                let of_user = git::settings_in(&writable, &self.git_settings, home);
-                if !(of_user.kept.is_empty() && of_user.absent.is_empty()) {
-                    git_settings.clone_from(&self.git_settings);
-                }
-                add(&mut writable, of_user.writable);
-                add(&mut kept, of_user.kept);
-                add(&mut absent, of_user.absent);
-                caches = self.caches.spec(&writable, names);
-            }
-        }
-        kept.retain(|path| names.exists(path));
-        let home = self.home_view(wish, &writable, names);
-        let (mut shown, mut viewed) = self.seen(wish, network, &writable, names);
+        let home = self.home_view(basis, names);
+        let (mut shown, mut viewed) = self.seen(basis, names);
         viewed.retain(|path| !home.closed.contains(path));
         add(&mut shown, home.shown);
         add(&mut viewed, home.viewed);
         let closed = home.closed;
         let is_unseen =
             |path: &Path| is_unseen(&closed, &[&writable, &shown, &viewed, &caches.places], path);
-        let mut hidden = self.hidden(wish, &writable, &is_unseen, names);
+        let mut hidden = self.hidden(basis, &is_unseen, names);
         // Where names cannot be covered, only what is there can be. A command may make the others itself.
         let is_in_reach = |path: &PathBuf| writable.iter().any(|root| path.starts_with(root));
         hidden
@@ -287,41 +330,39 @@ impl Sandbox {
         }
         let places = [&writable, &kept, &hidden, &closed, &shown, &viewed, &caches.places];
         let inodes = inodes(places.into_iter().flatten(), names);
-        Some(Spec {
+        Spec {
             inodes,
             floor: match self.settings.level {
                 SandboxLevel::Required => Floor::Full,
                 _ => Floor::Partial,
             },
-            network,
-            scratch: wish.scratch.to_owned(),
+            network: basis.network,
+            scratch: basis.scratch.clone(),
             writable,
             kept,
-            absent,
+            absent: basis.absent.clone(),
             hidden,
             closed,
             shown,
             viewed,
             caches,
             sockets: Sockets::Covered,
-            local_sockets: wish.local_sockets
-                && wish.profile == Profile::Workspace
+            local_sockets: basis.local_sockets
+                && basis.profile == Profile::Workspace
                 && self.may_declare_sockets(),
-            git_settings,
+            git_settings: basis.git_settings.clone(),
             limits: CommandLimits::new(&self.settings),
-        })
+        }
     }
+}
 
-    /// Where the repository of a root is looked for: in it, and nowhere else. A child's worktree is the
-    /// exception: its Workspace may be a part of it, and what git keeps is at the top.
-    pub(super) fn top_of(&self, root: &Path) -> PathBuf {
-        let annexes = Home::new(&self.state).annexes();
-        let annexes = annexes.canonicalize().unwrap_or(annexes);
-        let inside = |folder: &&Path| *folder != annexes && folder.starts_with(&annexes);
-        let mut above = root.ancestors().take_while(inside);
-        let top = above.find(|folder| folder.join(".git").symlink_metadata().is_ok());
-        top.unwrap_or(root).to_owned()
-    }
+/// Where the repository of a root is looked for: in it, and nowhere else. A child's worktree is the
+/// exception: its Workspace may be a part of it, and what git keeps is at the top.
+fn top_of(root: &Path, annexes: &Path) -> PathBuf {
+    let inside = |folder: &&Path| *folder != annexes && folder.starts_with(annexes);
+    let mut above = root.ancestors().take_while(inside);
+    let top = above.find(|folder| folder.join(".git").symlink_metadata().is_ok());
+    top.unwrap_or(root).to_owned()
 }
 
 /// Adds what is not in a list yet.

@@ -130,6 +130,13 @@ pub struct Outcome {
     pub caches: CacheAccess,
 }
 
+impl Outcome {
+    /// Whether the command ended by itself with exit code 0.
+    pub fn is_success(&self) -> bool {
+        self.end == End::Code(0) && self.stopped.is_none()
+    }
+}
+
 /// How the command itself ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {

@@ -30,6 +30,8 @@ struct Shared {
     guard: SharedGuard,
     /// What repositories below the Workspace are before a command.
     nested: SharedNested,
+    /// The folders that private layers over caches need have been made.
+    has_caches: AtomicBool,
     /// The person has been told that the sandbox is not what it could be.
     is_told: AtomicBool,
     /// The same, that repositories are not looked for.
@@ -151,6 +153,11 @@ impl Confined {
         output: &mut Output<'_>,
     ) -> Result<Ran, CommandError> {
         let scratch = if needs.profile == Profile::Off { None } else { Some(self.scratch()?) };
+        if needs.profile == Profile::Workspace
+            && !self.shared.has_caches.swap(true, Ordering::Relaxed)
+        {
+            self.commands.sandbox().prepare_caches();
+        }
         let spec = scratch.as_ref().and_then(|scratch| {
             self.commands.sandbox().spec(&Wish {
                 profile: needs.profile,
@@ -202,8 +209,14 @@ impl Confined {
         let ran = self.commands.run(&Job { witness: Some(&witness), ..*job }, output).await;
         let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
         let mended = aftermath.mend(uncovered).await;
-        let hidden = self.commands.sandbox().hidden_paths(spec);
-        Ok(Ran { outcome: ran?, mended, hidden, limits: Some(spec.limits) })
+        let outcome = ran?;
+        // Only a failure is explained by what was hidden.
+        let hidden = if outcome.is_success() {
+            HiddenPaths::default()
+        } else {
+            self.commands.sandbox().hidden_paths(spec)
+        };
+        Ok(Ran { outcome, mended, hidden, limits: Some(spec.limits) })
     }
 
     fn scratch(&self) -> Result<Arc<Scratch>, CommandError> {
@@ -215,9 +228,10 @@ impl Confined {
             Scratch::new(self.commands.sandbox().temp()).map_err(CommandError::NoScratch)?,
         );
         *scratch = Some(Arc::clone(&made));
-        // Not waited for: what the end of the process interrupts, the next one goes on with.
+        // Not waited for: what the end of the process interrupts, the next one goes on with. So does it
+        // when no thread can be started.
         let sandbox = self.commands.sandbox().clone();
-        std::thread::spawn(move || sandbox.prune_caches());
+        std::thread::Builder::new().spawn(move || sandbox.prune_caches()).ok();
         Ok(made)
     }
 }

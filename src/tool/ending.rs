@@ -58,7 +58,7 @@ impl Ending {
         for warning in &warnings {
             write!(lines, "\n[{warning}]").ok();
         }
-        let ok = outcome.end == End::Code(0) && outcome.stopped.is_none();
+        let ok = outcome.is_success();
         if !ok && outcome.level != Level::Off {
             let may_declare = MayDeclare {
                 network: commands.may_declare_network(),

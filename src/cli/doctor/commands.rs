@@ -23,7 +23,10 @@ use crate::workspace::Workspace;
 
 /// Runs a command that does nothing, and sees what held it.
 pub async fn commands(folder: &Path, config: &Config, context: &Context) -> Vec<Check> {
-    let facts = match contained(folder, config, context).await {
+    // Private layers over caches would leave folders in the home.
+    let mut config = config.clone();
+    config.sandbox.caches = Vec::new();
+    let facts = match contained(folder, &config, context).await {
         Ok(facts) => facts,
         Err(report) if report.kind == Kind::SandboxUnavailable.name() => {
             return vec![Check::failed("sandbox", &report)];

@@ -497,6 +497,10 @@ async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
 async fn folders_with_hidden_names_keep_their_times_and_modes() {
     for place in [Place::new(false), Place::outside_temp("work")] {
         fs::create_dir_all(place.path("home/.config/gh")).unwrap();
+        // Folders that are missing would be made in the home.
+        for cache in [".cache", ".cargo/git", ".cargo/registry", ".npm/_cacache", ".pixir/caches"] {
+            fs::create_dir_all(place.path("home").join(cache)).unwrap();
+        }
         let then = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_007);
         for name in ["home/.config", "home"] {
             let folder = fs::File::open(place.path(name)).unwrap();

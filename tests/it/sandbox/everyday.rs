@@ -146,7 +146,7 @@ const FULL_WORK: &[(&str, &str, &str)] = &[
 
 fn bench(folder: &Path, subreaper: bool) -> Workbench {
     let variable = |name: &str| std::env::var_os(name).map(|value| (OsString::from(name), value));
-    Workbench::new(Setup {
+    let setup = Setup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
         folder,
         environment: ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT"]
@@ -156,8 +156,10 @@ fn bench(folder: &Path, subreaper: bool) -> Workbench {
         subreaper,
         drain: Duration::from_millis(100),
         grace: Duration::from_millis(300),
-    })
-    .unwrap()
+    };
+    // Beside the Workspace, so that caches have private layers.
+    let home = pixir::Home::new(folder.with_extension("pixir"));
+    Workbench::adjusted(setup, |config| config.home = home).unwrap()
 }
 
 fn has(program: &str) -> bool {
@@ -198,7 +200,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 /// Does all the work, and gives what failed.
 fn work(subreaper: bool) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().canonicalize().unwrap();
+    let root = folder.path().canonicalize().unwrap().join("work");
     repository(&root.join("repo"));
     let bench = bench(&root, subreaper);
     run(async {

@@ -41,12 +41,13 @@ struct Options<'a> {
     /// Relative to the folder of the test.
     workspace: &'a str,
     read: &'a [&'a str],
+    write: &'a [&'a str],
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
         let level = SandboxLevel::Workspace;
-        Self { subreaper: false, level, workspace: "home/projects/work", read: &[] }
+        Self { subreaper: false, level, workspace: "home/projects/work", read: &[], write: &[] }
     }
 }
 
@@ -110,6 +111,7 @@ impl UserHome {
             config.home = pixir::Home::new(home.join(".pixir"));
             config.sandbox.level = options.level;
             config.sandbox.read = options.read.iter().map(PathBuf::from).collect();
+            config.sandbox.write = options.write.iter().map(PathBuf::from).collect();
         });
         Self { _folder: folder, root, bench: bench.unwrap() }
     }
@@ -354,7 +356,9 @@ fn a_link_that_a_command_made_widens_nothing() {
     run(async {
         for subreaper in [false, true] {
             let read = &["~/.cache/made", "~/.cache/deep/made"];
-            let home = UserHome::new(&Options { subreaper, read, ..Options::default() });
+            let writable = &["~/.cache"];
+            let home =
+                UserHome::new(&Options { subreaper, read, write: writable, ..Options::default() });
             let made = home.run("ln -s ~/documents ~/.cache/made && ln -s ~ ~/.cache/deep").await;
             assert!(made.ok, "{}", made.text);
             write(&home.path("made/letter"), "private\n");

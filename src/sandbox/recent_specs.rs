@@ -1,0 +1,95 @@
+//! Specs of earlier commands, which hold as long as what they were made from is the same.
+//!
+//! To make a Spec means to compare some hundred names with each other. Most commands find the same names
+//! as the command before, so only the names are looked at again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Profile;
+use super::git::Repository;
+use super::links::NameRecord;
+use super::spec::{Network, Spec, add};
+
+/// How many Specs are kept: with and without network, in two modes.
+const MOST_SPECS: usize = 4;
+
+/// What a Spec is made from, beside names of the file system.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecBasis {
+    pub profile: Profile,
+    pub network: Network,
+    /// Whether the call declared Unix sockets.
+    pub local_sockets: bool,
+    pub workspace: PathBuf,
+    pub further: Vec<PathBuf>,
+    pub scratch: PathBuf,
+    pub writable: Vec<PathBuf>,
+    pub kept: Vec<PathBuf>,
+    pub absent: Vec<PathBuf>,
+    /// Names of git settings, if a command could change what they lead to.
+    pub git_settings: Vec<PathBuf>,
+    /// Files that git reads the user's settings from.
+    pub git_files: Vec<PathBuf>,
+    /// Where repositories of a Workspace keep their data that is not writable.
+    pub repositories: Vec<PathBuf>,
+    /// What commands can write, or could write in another mode.
+    pub reach: Vec<PathBuf>,
+    /// What is hidden beside credentials.
+    pub hidden_names: Vec<PathBuf>,
+    /// The top of the repository that the Workspace belongs to.
+    pub top: PathBuf,
+}
+
+impl SpecBasis {
+    /// Adds what of a repository concerns the sandbox.
+    pub fn add_repository(&mut self, repository: Repository) {
+        add(&mut self.writable, repository.writable);
+        add(&mut self.kept, repository.kept);
+        add(&mut self.absent, repository.absent);
+    }
+}
+
+/// The Specs of the last commands; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct RecentSpecs(Arc<Mutex<Vec<RecentSpec>>>);
+
+#[derive(Debug)]
+struct RecentSpec {
+    basis: SpecBasis,
+    names: Arc<NameRecord>,
+    spec: Spec,
+}
+
+impl RecentSpecs {
+    /// The Spec that was made on this basis, if the names that it was made from are the same.
+    pub fn find(&self, basis: &SpecBasis) -> Option<Spec> {
+        let specs = self.lock();
+        let found = specs.iter().find(|own| own.basis == *basis)?;
+        let names = Arc::clone(&found.names);
+        let spec = found.spec.clone();
+        drop(specs);
+        names.still_holds().then_some(spec)
+    }
+
+    /// Keeps a Spec, and forgets the oldest when there are too many.
+    pub fn keep(&self, basis: SpecBasis, names: NameRecord, spec: Spec) {
+        let mut specs = self.lock();
+        specs.retain(|own| own.basis != basis);
+        if specs.len() >= MOST_SPECS {
+            specs.remove(0);
+        }
+        specs.push(RecentSpec { basis, names: Arc::new(names), spec });
+    }
+
+    /// The names that a Spec was made from.
+    pub fn names_of(&self, spec: &Spec) -> Option<Arc<NameRecord>> {
+        let is_same =
+            |own: &&RecentSpec| own.spec.inodes == spec.inodes && own.spec.hidden == spec.hidden;
+        self.lock().iter().find(is_same).map(|own| Arc::clone(&own.names))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<RecentSpec>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
