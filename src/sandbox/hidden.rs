@@ -89,9 +89,9 @@ pub fn of_system() -> impl Iterator<Item = PathBuf> {
     OF_THE_SYSTEM.iter().map(PathBuf::from)
 }
 
-/// Whether a path is one of those of the system.
+/// Whether a path is one of those of the system, lies in one, or is a folder above one.
 pub fn is_of_system(path: &Path) -> bool {
-    OF_THE_SYSTEM.iter().any(|own| path.starts_with(own))
+    OF_THE_SYSTEM.iter().any(|own| path.starts_with(own) || Path::new(own).starts_with(path))
 }
 
 /// Why a configured root cannot be writable, if it cannot.

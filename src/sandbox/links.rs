@@ -47,9 +47,10 @@ impl Entry {
         if found.is_dir() {
             return Self::Folder { identity };
         }
-        match fs::read_link(path) {
-            Ok(target) => Self::Link { target, identity },
-            Err(_) => Self::Other { identity },
+        let target = found.is_symlink().then(|| fs::read_link(path).ok()).flatten();
+        match target {
+            Some(target) => Self::Link { target, identity },
+            None => Self::Other { identity },
         }
     }
 

@@ -12,8 +12,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, Stat, fchmod, mkdirat, openat, renameat,
-    statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, fchmod, mkdirat,
+    openat, openat2, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -56,9 +56,19 @@ impl Pinned {
     ) -> io::Result<Self> {
         let odd = || io::Error::from(io::ErrorKind::InvalidInput);
         let name = path.file_name().ok_or_else(odd)?.to_owned();
+        let parent = path.parent().ok_or_else(odd)?;
+        let is_plain =
+            |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        // Most places are reached in one step, and the kernel refuses links.
+        if path.is_absolute()
+            && parent.components().all(is_plain)
+            && let Ok(parent) = openat2(CWD, parent, WALK, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+        {
+            return Ok(Self { parent, name });
+        }
         let mut folder = openat(CWD, "/", WALK, Mode::empty())?;
         let mut so_far = PathBuf::from("/");
-        for part in path.parent().ok_or_else(odd)?.components() {
+        for part in parent.components() {
             let part = match part {
                 Component::RootDir | Component::CurDir => continue,
                 Component::Normal(part) => part,
