@@ -71,8 +71,11 @@ pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
     } else if !context.flags.json {
         let mut paper = PaperWriter(Paper::standard(Signalled::default()));
         return match exported.write(&mut paper) {
-            // A reader that left has seen enough; another failure of stdout was told.
-            Ok(_) | Err(ExportError::Write(_)) => Ok(Exit::Answered),
+            Ok(_) | Err(ExportError::Write(_)) if !paper.0.has_failed() => Ok(Exit::Answered),
+            // A reader that left has seen enough; any other failure leaves a document that is cut.
+            Ok(_) | Err(ExportError::Write(_)) => {
+                Err(Report::new(Kind::Internal, "the document could not be written to stdout"))
+            }
             Err(ExportError::Log(error)) => Err(Report::from(&error)),
         };
     } else {

@@ -36,7 +36,7 @@ impl fmt::Display for Alteration {
                 write!(f, "it was truncated to {left} of {written} bytes")
             }
             Self::Extended { written, found } => {
-                write!(f, "{} bytes of another program follow its {written}", found - written)
+                write!(f, "another program appended {} bytes to its {written}", found - written)
             }
             Self::BlobsRemoved { folder } => {
                 write!(f, "its folder {} was removed or moved", folder.display())
@@ -52,7 +52,11 @@ impl Alteration {
             Self::Removed => {
                 ["restore it from a backup, then `pixir resume`", "or start a new Session"]
             }
-            Self::Moved | Self::Replaced => {
+            Self::Moved => [
+                "put it back where it was, then `pixir resume`",
+                "or go on where it is now: `cd` there, then `pixir resume`",
+            ],
+            Self::Replaced => {
                 ["put it back where it was, then `pixir resume`", "or start a new Session"]
             }
             Self::Truncated { .. } | Self::BlobsRemoved { .. } => [

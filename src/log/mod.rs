@@ -138,7 +138,7 @@ impl Log {
             path,
             folder: root.session_folder(id),
             file: Arc::new(file),
-            blobs: None,
+            blobs: FileIdentity::at(&blob::folder(&root.session_folder(id))).ok().flatten(),
             history: History::default(),
             next_seq: 0,
             proof: Proof::default(),

@@ -2,7 +2,8 @@
 //!
 //! A slot belongs to one supervisor at a time, which holds a lock on it as long as its mounts exist. The
 //! kernel drops the lock when the supervisor dies. The slot that was used last is taken first, so that
-//! the next command, also of another Session, finds what the last one downloaded.
+//! the next command, also of another Session, finds what the last one downloaded. Workspaces share no slots: what
+//! a command of one of them wrote would be built into programs of the other.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::files::{StateDir, StateError, StateFolder};
 
 /// How many slots are kept when no supervisor uses them.
-const KEPT_SLOTS: usize = 4;
+const KEPT_SLOTS: usize = 16;
 /// How often a new slot is made before giving up; another process may remove one before it is locked.
 const ATTEMPTS: usize = 8;
 /// The name of an overlay's work folder. It is removed with the mount: where it is left, the supervisor
@@ -43,10 +44,11 @@ pub struct FreeSlot {
 }
 
 impl CacheSlot {
-    /// Locks the free slot that was used last, or a new one.
-    pub fn take(folder: &StateFolder) -> Result<Self, StateError> {
+    /// Locks the free slot of an owner that was used last, or a new one.
+    pub fn take(folder: &StateFolder, owner: &str) -> Result<Self, StateError> {
         let all = folder.create_with_root()?;
-        for name in by_last_use(&all)? {
+        let is_own = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(owner));
+        for name in by_last_use(&all)?.into_iter().filter(is_own) {
             if let Some(slot) = Self::lock(&all, &name)
                 && slot.is_clean()
             {
@@ -55,7 +57,7 @@ impl CacheSlot {
             }
         }
         for _ in 0..ATTEMPTS {
-            let name = OsString::from(format!("{:016x}", fastrand::u64(..)));
+            let name = OsString::from(format!("{owner}-{:016x}", fastrand::u64(..)));
             all.create_new_dir(&name)?;
             if let Some(slot) = Self::lock(&all, &name) {
                 return Ok(slot);

@@ -6,8 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::cache_slots;
 use super::links::{Entry, Names};
+use super::{cache_slots, hidden};
 use crate::files::StateFolder;
 use crate::paths::Home;
 
@@ -52,6 +52,8 @@ impl CacheAccess {
 pub struct CacheSpec {
     /// Pixir's home, which holds the slots.
     pub home: PathBuf,
+    /// What the names of slots begin with that commands of this Workspace may use.
+    pub owner: String,
     /// The caches, where they really are.
     pub places: Vec<PathBuf>,
     /// Variables that lead programs to their caches, and the folders that they would use otherwise.
@@ -78,8 +80,11 @@ impl CacheSpec {
             argument.push(value);
             argument
         };
-        let mut arguments =
-            vec![argument("h", self.home.as_os_str()), argument("a", self.access.name().as_ref())];
+        let mut arguments = vec![
+            argument("h", self.home.as_os_str()),
+            argument("o", self.owner.as_ref()),
+            argument("a", self.access.name().as_ref()),
+        ];
         arguments.extend(self.places.iter().map(|place| argument("p", place.as_os_str())));
         arguments.extend(self.private.iter().map(|folder| argument("f", folder.as_os_str())));
         arguments.extend(self.variables.iter().map(|(name, folder)| {
@@ -98,6 +103,7 @@ impl CacheSpec {
         let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
         match kind {
             b'h' => self.home = path(value),
+            b'o' => text()?.clone_into(&mut self.owner),
             b'a' => self.access = CacheAccess::from_name(text()?)?,
             b'p' => self.places.push(path(value)),
             b'f' => self.private = Some(path(value)),
@@ -158,10 +164,26 @@ impl CacheSettings {
         }
     }
 
-    /// The caches of a command that may write `writable` for good.
-    pub fn spec(&self, writable: &[PathBuf], names: &Names) -> CacheSpec {
+    /// The caches of a command that may write `writable` for good. What links in `reach`, which commands can
+    /// make, lead to is none, and neither is a home or a folder around one.
+    pub fn spec(
+        &self,
+        workspace: &Path,
+        writable: &[PathBuf],
+        reach: &[PathBuf],
+        names: &Names,
+    ) -> CacheSpec {
+        let home = self.user_home.as_deref().and_then(|home| names.canonical(home));
+        let is_home = |path: &Path| home.as_ref().is_some_and(|home| home.starts_with(path));
+        let trusted = |path: &Path| {
+            let end = names.canonical(path).filter(|_| !names.has_link_in(path, reach));
+            let is_refused = |end: &PathBuf| {
+                is_home(end) || hidden::objection(end, home.as_deref(), &self.home).is_some()
+            };
+            end.filter(|end| !is_refused(end))
+        };
         let mut places: Vec<PathBuf> =
-            self.places.iter().filter_map(|place| names.canonical(place)).collect();
+            self.places.iter().filter_map(|place| trusted(place)).collect();
         let is_writable = |path: &Path| writable.iter().any(|root| path.starts_with(root));
         let is_folder = |path: &Path| matches!(names.entry(path), Entry::Folder { .. });
         places.retain(|place| is_folder(place) && !is_writable(place));
@@ -176,12 +198,13 @@ impl CacheSettings {
             has_cache && !writable.iter().any(|root| root.starts_with(folder))
         };
         let ends = self.variables.iter().filter_map(|(name, folder)| {
-            let folder = names.canonical(folder)?;
+            let folder = names.canonical(folder).filter(|_| !names.has_link_in(folder, reach))?;
             is_for_caches(&folder).then(|| (name.clone(), folder))
         });
         let variables = ends.collect();
         let home = self.home.clone();
-        CacheSpec { home, places, variables, ..CacheSpec::default() }
+        let owner = cache_slots::name_of(workspace);
+        CacheSpec { home, owner, places, variables, ..CacheSpec::default() }
     }
 
     /// Makes the folder of slots, and caches that are missing.
@@ -204,8 +227,14 @@ impl CacheSettings {
 
     /// Makes a cache of the user that is missing: a layer needs a folder to lie over.
     fn create_missing(&self, place: &Path) {
-        let is_below_home = self.user_home.as_ref().is_some_and(|home| place.starts_with(home));
-        if is_below_home && place.symlink_metadata().is_err() {
+        let Some(home) = &self.user_home else { return };
+        let above = place.ancestors().take_while(|folder| *folder != home);
+        // A link could lead anywhere.
+        let is_link = |folder: &Path| folder.is_symlink();
+        if place.starts_with(home)
+            && place.symlink_metadata().is_err()
+            && !above.into_iter().any(is_link)
+        {
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(place);
             if let Err(error) = made {
                 tracing::debug!(place = %place.display(), %error, "no folder for a cache");

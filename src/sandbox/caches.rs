@@ -56,7 +56,7 @@ impl CacheMounts {
         if spec.places.is_empty() {
             return (mounts, Vec::new());
         }
-        let slot = match CacheSlot::take(&spec.slots()) {
+        let slot = match CacheSlot::take(&spec.slots(), &spec.owner) {
             Ok(slot) => slot,
             Err(error) => {
                 tracing::debug!(%error, "no slot for caches");
@@ -207,7 +207,7 @@ impl PrivateCaches {
     }
 
     fn make(spec: &CacheSpec) -> io::Result<(Self, PathBuf)> {
-        let slot = CacheSlot::take(&spec.slots())?;
+        let slot = CacheSlot::take(&spec.slots(), &spec.owner)?;
         let private = slot.folder.create_dir(PRIVATE)?;
         for (name, folder) in &spec.variables {
             let own = private.create_dir(name)?;

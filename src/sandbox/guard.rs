@@ -31,6 +31,8 @@ pub struct Guard {
     copies: PathBuf,
     /// What is guarded with everything beneath.
     roots: BTreeSet<PathBuf>,
+    /// Folders that commands write, in which they may have put something in the way.
+    writable: Vec<PathBuf>,
     known: BTreeMap<PathBuf, Known>,
     next: u64,
     /// How many commands run.
@@ -98,7 +100,7 @@ impl Guard {
         let copies = scratch.join(format!("{COPIES}-{:08x}", fastrand::u32(..)));
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&copies)?;
         let (roots, known) = (BTreeSet::new(), BTreeMap::new());
-        Ok(Self { copies, roots, known, next: 0, running: 0 })
+        Ok(Self { copies, roots, writable: Vec::new(), known, next: 0, running: 0 })
     }
 
     /// Learns how things are before a command; copies only what is new since the last time. While
@@ -106,6 +108,7 @@ impl Guard {
     pub fn look(&mut self, spec: &Spec) -> io::Result<()> {
         let is_quiet = self.running == 0;
         let roots: BTreeSet<PathBuf> = spec.kept.iter().cloned().collect();
+        self.writable.clone_from(&spec.writable);
         let is_news = |root: &&PathBuf| is_quiet || !self.roots.contains(*root);
         let news: Vec<PathBuf> = roots.iter().filter(is_news).cloned().collect();
         let mut seen = BTreeMap::new();
@@ -155,7 +158,8 @@ impl Guard {
     /// Puts back what commands changed, when one of them has ended; says what that was.
     pub fn check(&mut self) -> Vec<PathBuf> {
         self.running = self.running.saturating_sub(1);
-        let ways = self.roots.iter().filter_map(|root| Pinned::making_way(root).ok()?.1);
+        let make_way = |root: &PathBuf| Pinned::making_way(root, self.top_of(root)).ok()?.1;
+        let ways = self.roots.iter().filter_map(make_way);
         let mut mended: Vec<PathBuf> = ways.collect();
         mended.dedup();
         // Folders come before what is in them, so that a closed one is open when it is looked into.
@@ -189,11 +193,18 @@ impl Guard {
         mended
     }
 
+    /// The outermost folder that commands write and that a path lies in.
+    fn top_of(&self, path: &Path) -> &Path {
+        let around = self.writable.iter().filter(|root| path.starts_with(root));
+        let outermost = around.min_by_key(|root| root.components().count());
+        outermost.map_or(Path::new("/"), PathBuf::as_path)
+    }
+
     /// Puts one thing back; false when it is as it should be after all.
     fn amend(&self, path: &Path, known: &Known, found: Option<&Stat>) -> io::Result<bool> {
         let mode = known.stamp.mode & 0o7777;
         let put_back = || -> io::Result<()> {
-            let (place, _) = Pinned::making_way(path)?;
+            let (place, _) = Pinned::making_way(path, self.top_of(path))?;
             match &known.what {
                 What::Folder => place.make_folder(mode),
                 What::Link(target) => place.make_link(target),

@@ -41,6 +41,11 @@ pub fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
 pub struct EarlierEnds(Arc<Mutex<BTreeSet<PathBuf>>>);
 
 impl EarlierEnds {
+    /// All that are known.
+    pub fn all(&self) -> Vec<PathBuf> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
     /// Adds where names lead through links, unless a command can change one of those; gives all.
     pub fn update<'p>(
         &self,

@@ -61,7 +61,9 @@ impl HomeView {
         let is_around = |root: &Path, home: &Path| home.starts_with(root);
         let is_open = |home: &PathBuf| {
             let roots = request.reach.iter().map(PathBuf::as_path).chain([request.workspace]);
-            let mut read = request.read.iter().filter_map(|path| names.canonical(path));
+            let is_trusted = |path: &&PathBuf| !names.has_link_in(path, request.reach);
+            let read = request.read.iter().filter(is_trusted);
+            let mut read = read.filter_map(|path| names.canonical(path));
             roots.into_iter().any(|root| is_around(root, home))
                 || read.any(|root| is_around(&root, home))
         };
@@ -187,7 +189,10 @@ impl HomeViewBuilder<'_> {
     fn installation(&self, path: &Path) -> PathBuf {
         let is_programs = path.ends_with("bin") || path.ends_with("sbin");
         let Some(around) = path.parent().filter(|_| is_programs) else { return path.to_owned() };
-        let has_credentials = || self.request.credentials.iter().any(|own| own.starts_with(around));
+        let is_inside = |own: &PathBuf| {
+            own.starts_with(around) || self.names.resolve_absolute(own).end.starts_with(around)
+        };
+        let has_credentials = || self.request.credentials.iter().any(is_inside);
         let is_inside = self.view.closed.iter().any(|closed| around.starts_with(closed));
         let is_whole = is_inside
             && !self.is_home_or_above(around)

@@ -146,6 +146,12 @@ impl Names {
         self.resolve_from(folder, Path::new(own))
     }
 
+    /// Whether a link on the way of an absolute name lies in one of these folders.
+    pub fn has_link_in(&self, name: &Path, folders: &[PathBuf]) -> bool {
+        let links = self.resolve_absolute(name).links;
+        links.iter().any(|link| folders.iter().any(|folder| link.starts_with(folder)))
+    }
+
     /// Resolves a name in a folder that was resolved already.
     fn resolve_from(&self, folder: Resolved, name: &Path) -> Resolved {
         let mut resolved = folder;

@@ -33,11 +33,15 @@ impl Pinned {
         Self::reached(path, |_, _, _| Err(Errno::NOTDIR))
     }
 
-    /// The same, but whatever stands in the way is taken away, and folders are made; says what it
-    /// was.
-    pub fn making_way(path: &Path) -> io::Result<(Self, Option<PathBuf>)> {
+    /// The same, but whatever stands in the way below `top` is taken away, and folders are made; says what
+    /// it was.
+    pub fn making_way(path: &Path, top: &Path) -> io::Result<(Self, Option<PathBuf>)> {
         let mut removed = None;
         let pinned = Self::reached(path, |parent, name, path| {
+            // The Workspace itself, and what it lies in, is the user's to move.
+            if top.starts_with(path) {
+                return Err(Errno::NOTDIR);
+            }
             if unlinkat(parent, name, AtFlags::empty()).is_ok() {
                 removed.get_or_insert_with(|| path.to_owned());
             }
@@ -257,7 +261,7 @@ mod tests {
         fs::create_dir(root.join("work")).unwrap();
         symlink("../outside", root.join("work/git")).unwrap();
         assert!(Pinned::at(&root.join("work/git/deep")).is_err());
-        let (place, removed) = Pinned::making_way(&root.join("work/git/deep")).unwrap();
+        let (place, removed) = Pinned::making_way(&root.join("work/git/deep"), &root).unwrap();
         assert_eq!(removed, Some(root.join("work/git")));
         place.make_file("ours".as_bytes(), 0o640).unwrap();
         assert_eq!(fs::read_to_string(root.join("work/git/deep")).unwrap(), "ours");

@@ -37,6 +37,8 @@ pub struct SpecBasis {
     pub reach: Vec<PathBuf>,
     /// What is hidden beside credentials.
     pub hidden_names: Vec<PathBuf>,
+    /// Where links to hidden places led before.
+    pub earlier_ends: Vec<PathBuf>,
     /// The top of the repository that the Workspace belongs to.
     pub top: PathBuf,
 }

@@ -9,6 +9,8 @@ use landlock::{
     RulesetStatus, Scope,
 };
 
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+
 use super::scratch;
 use super::spec::{Network, Spec};
 
@@ -94,16 +96,31 @@ fn allow_writing(
         let is_inside = |path: &&PathBuf| path.starts_with(root) && sight == Sight::Machine;
         let denied: Vec<PathBuf> = spec.hidden.iter().filter(is_inside).cloned().collect();
         if denied.is_empty() {
-            ruleset = allow(ruleset, [root], writing())?;
+            ruleset = allow_exactly(ruleset, root, writing())?;
             continue;
         }
         let reading = AccessFs::ReadFile | AccessFs::Execute;
-        ruleset = allow(ruleset, [root], writing() & !reading)?;
+        ruleset = allow_exactly(ruleset, root, writing() & !reading)?;
         let mut allowed = Vec::new();
         spread(root, &denied, &mut allowed);
         ruleset = allow(ruleset, allowed, reading)?;
     }
     Ok(ruleset)
+}
+
+/// Allows rights beneath a path without following a link: a command of another supervisor may put one there.
+fn allow_exactly(
+    ruleset: RulesetCreated,
+    path: &Path,
+    rights: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    let Ok(descriptor) = opened else { return Ok(ruleset) };
+    let Ok(found) = fstat(&descriptor) else { return Ok(ruleset) };
+    let is_folder = FileType::from_raw_mode(found.st_mode).is_dir();
+    let rights = if is_folder { rights } else { rights & AccessFs::from_file(NEWEST) };
+    ruleset.add_rule(PathBeneath::new(descriptor, rights))
 }
 
 fn writing() -> BitFlags<AccessFs> {

@@ -61,7 +61,8 @@ pub fn is_unseen(closed: &[PathBuf], seen: &[&[PathBuf]], path: &Path) -> bool {
 impl Sandbox {
     /// The part of the homes that a command sees.
     pub(super) fn home_view(&self, basis: &SpecBasis, names: &Names) -> HomeView {
-        let ends = self.named.iter().filter_map(|path| names.canonical(path));
+        let named = self.trusted_names(basis, names);
+        let ends = named.iter().filter_map(|path| names.canonical(path));
         let ends: Vec<PathBuf> = ends.map(|path| whole_environment(path, names)).collect();
         HomeView::new(
             &HomeRequest {
@@ -80,17 +81,27 @@ impl Sandbox {
         )
     }
 
+    /// What the environment names, unless a link on the way is one that a command could make: it would
+    /// lead where the command likes.
+    fn trusted_names(&self, basis: &SpecBasis, names: &Names) -> Vec<PathBuf> {
+        let is_trusted = |path: &&PathBuf| !names.has_link_in(path, &basis.reach);
+        self.named.iter().filter(is_trusted).cloned().collect()
+    }
+
     /// What is seen as it is, although it cannot be written; and folders that programs need, where the
     /// command sees another folder.
     pub(super) fn seen(&self, basis: &SpecBasis, names: &Names) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
-        let ends = self.named.iter().filter_map(|path| names.canonical(path));
+        let named = self.trusted_names(basis, names);
+        // Neither a socket nor a device is shown because the environment names it.
+        let is_plain = |path: &PathBuf| path.is_dir() || path.is_file();
+        let ends = named.iter().filter_map(|path| names.canonical(path)).filter(is_plain);
         let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
             .map(|path| whole_environment(path, names))
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .partition(is_folder);
         // A link in such a folder is needed as well as what it leads to.
-        let links = self.named.iter().flat_map(|path| names.resolve_absolute(path).links);
+        let links = named.iter().flat_map(|path| names.resolve_absolute(path).links);
         let is_within =
             |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
         let is_missed = |link: &PathBuf| {

@@ -257,6 +257,7 @@ impl Sandbox {
             further: wish.further.to_vec(),
             scratch: wish.scratch.to_owned(),
             hidden_names: self.hidden_names(wish.workspace),
+            earlier_ends: self.earlier_ends.all(),
             ..SpecBasis::default()
         };
         if wish.profile == Profile::Workspace {
@@ -308,7 +309,9 @@ impl Sandbox {
         let mut writable = basis.writable.clone();
         let mut kept = basis.kept.clone();
         let mut caches = match basis.profile {
-            Profile::Workspace => self.caches.spec(&writable, names),
+            Profile::Workspace => {
+                self.caches.spec(&basis.workspace, &writable, &basis.reach, names)
+            }
             Profile::ReadOnly | Profile::Off => CacheSpec::default(),
         };
         let home = self.home_view(basis, names);

@@ -102,6 +102,7 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
     inner.extend(pieces);
     let is_seen = |path: &Path| !spec.is_unseen(path) && (!is_replaced(path) || spec.shows(path));
     let is_bare = |path: &&PathBuf| !surveyor.is_covered(path) && is_seen(path);
+    let mut in_caches = Vec::new();
     for path in spec.hidden.iter().filter(is_bare) {
         // What is gone since needs no cover.
         let Ok(found) = path.symlink_metadata() else { continue };
@@ -110,15 +111,28 @@ pub fn build(spec: &Spec) -> io::Result<Views> {
         } else {
             scratch::empty_file(&spec.scratch)
         };
-        inner.push(Piece { tree: take(&cover)?, place: path.clone() });
+        let piece = Piece { tree: take(&cover)?, place: path.clone() };
+        let is_cached = spec.caches.places.iter().any(|cache| path.starts_with(cache));
+        if is_cached { in_caches.push(piece) } else { inner.push(piece) }
     }
     lay(machine)?;
     replace(&temp, &spec.limits)?;
     lay(inner)?;
+    in_caches.iter().try_for_each(cover_in_cache)?;
     spec.closed.iter().try_for_each(|home| freeze_closed(home))?;
     // The old world can be seen from the working folder that this process came with.
     rustix::process::chdir("/")?;
     Ok(surveyor.finish(caches))
+}
+
+/// Covers a place in a cache. Where a command has put something else in the way, in its private layer, the
+/// place cannot be reached by its name any more.
+fn cover_in_cache(piece: &Piece) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    match move_mount(&piece.tree, "", CWD, &piece.place, flags) {
+        Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(errno) => Err(named(errno, "cannot lay", &piece.place)),
+    }
 }
 
 fn taken(paths: &[PathBuf]) -> io::Result<Vec<Piece>> {

@@ -15,6 +15,9 @@ use super::Secrets;
 /// A form with fewer letters and digits is too likely to be an ordinary word.
 const SHORTEST_FORM: usize = 8;
 
+/// A value with so many letters and digits is no ordinary word.
+const LONG_KEY: usize = 14;
+
 /// The letters of `\u004` and `&#x4`, which a cut leaves of an escape.
 const LONGEST_HALF_ESCAPE: usize = 4;
 
@@ -76,8 +79,11 @@ fn forms(value: &str) -> Vec<Vec<u8>> {
     let digits = |byte: &u8| format!("{byte:02x}").into_bytes();
     let hexadecimal = value.as_bytes().iter().flat_map(digits).collect();
     let encoded = (0..3).map(|shift| comparable(&in_base64(value.as_bytes(), shift)));
-    let mut forms: Vec<Vec<u8>> =
-        [plain, backwards, hexadecimal].into_iter().chain(encoded).collect();
+    // A placeholder such as `not-needed` is ordinary words once its punctuation is gone.
+    let is_key = plain.len() >= LONG_KEY
+        || plain.iter().any(u8::is_ascii_digit) && plain.iter().any(u8::is_ascii_alphabetic);
+    let readable = [plain, backwards].into_iter().filter(|_| is_key);
+    let mut forms: Vec<Vec<u8>> = readable.chain([hexadecimal]).chain(encoded).collect();
     forms.retain(|form| form.len() >= SHORTEST_FORM);
     forms
 }

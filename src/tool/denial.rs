@@ -14,7 +14,7 @@ const NO_NETWORK: &[&str] = &[
     "network is unreachable",
     "failed to lookup address",
     "getaddrinfo",
-    "enotfound",
+    " enotfound",
     "eai_again",
     "enetunreach",
     "nodename nor servname",
@@ -106,7 +106,7 @@ pub fn explain(
     if let Some(path) = covered {
         let line = match path {
             HiddenPath::Credential(path) => format!(
-                "sandbox: {} is hidden from commands, because it holds credentials; only the user can use it",
+                "sandbox: {} is hidden from commands, because it holds credentials; only the user can use it, or show it by naming it in sandbox.read",
                 path.display()
             ),
             HiddenPath::InHome(path) => format!(

@@ -122,6 +122,11 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
                 return ExitCode::FAILURE;
             }
             Err(Entry::Refused) => {}
+            // A command changed a folder on the way meanwhile; that must not cost the namespaces.
+            Err(Entry::Stuck(error)) if is_about_names(&error) => {
+                report(STALE);
+                return ExitCode::FAILURE;
+            }
             Err(Entry::Stuck(error)) => {
                 report(format_args!("unsupported {error}"));
                 return ExitCode::FAILURE;
@@ -139,6 +144,11 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         caches.release();
     }
     outcome
+}
+
+/// Whether an error says that a name does not lead where it did when the Spec was made.
+fn is_about_names(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Enters namespaces, and builds in them what the command is to see.

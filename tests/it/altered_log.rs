@@ -65,7 +65,7 @@ const ALTERATIONS: &[(Alter, &str, &str)] = &[
     (replace_by_copy, "another file was put in its place", "put it back"),
     (|log| fs::rename(log, beside(log)).unwrap(), "was moved", "put it back"),
     (rename_folder, "was moved", "put it back"),
-    (append_line, "bytes of another program follow", "pixir verify"),
+    (append_line, "another program appended", "pixir verify"),
     (remove_blobs, "blobs was removed or moved", "pixir diagnose"),
 ];
 

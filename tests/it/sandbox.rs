@@ -40,3 +40,5 @@ mod resource_attempts;
 mod stories;
 /// What is tried with settings of git outside of repositories.
 mod user_attempts;
+/// What links and files of commands must not widen.
+mod widened;

@@ -15,7 +15,7 @@ use crate::support::{House, Stage};
 
 /// Makes a shared standard input and output non-blocking, as `node` does, and becomes the program.
 const NON_BLOCKING: &str =
-    r#"python3 -c 'import os; os.set_blocking(0, False); os.set_blocking(1, False)'; exec "$@""#;
+    r#"python3 -c 'import os; os.set_blocking(0, False); os.set_blocking(1, False)' && exec "$@""#;
 
 /// Whether the line of `/proc/self/fdinfo` has `O_NONBLOCK` or `O_APPEND`.
 fn is_changed(output: &str) -> bool {

@@ -133,7 +133,13 @@ pub fn choose(
 /// Whether a death in the middle of an append can be had; without, chance must do.
 fn has_strace() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| Command::new("strace").arg("-V").output().is_ok())
+    *FOUND.get_or_init(|| {
+        let found = Command::new("strace").arg("-V").output().is_ok();
+        if !found {
+            eprintln!("skipped: deaths in the middle of an append, because there is no strace");
+        }
+        found
+    })
 }
 
 /// What was seen until the end.

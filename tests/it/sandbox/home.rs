@@ -211,7 +211,7 @@ async fn no_credential_is_read(subreaper: bool) {
         assert!(answer.ok && answer.text.contains("tool runs"), "{}", answer.text);
         if is_level(&answer, false) {
             let answer = home.run("ls -A ~").await;
-            assert_eq!(answer.text.lines().next(), Some(".cache"), "{}", answer.text);
+            assert!(answer.text.lines().any(|line| line == ".cache"), "{}", answer.text);
             assert!(!answer.text.contains("documents"), "{}", answer.text);
         }
     }
@@ -427,7 +427,8 @@ fn a_refused_path_is_told_with_what_would_show_it() {
                 format!("[sandbox: {} is hidden from commands{why}]", home.path(path).display())
             };
             let shown = "; the user can show it with sandbox.read";
-            let kept = ", because it holds credentials; only the user can use it";
+            let kept = ", because it holds credentials; only the user can use it, or show it by \
+                naming it in sandbox.read";
             let answer = home.run("cat ~/documents/letter").await;
             let expected = line("documents/letter", shown);
             assert!(answer.text.contains(&expected), "{}", answer.text);
