@@ -88,9 +88,8 @@ impl Names {
             self.entries.borrow().get(path).is_some_and(|entry| *entry == Entry::Missing)
         };
         // What the folder above, or the list, rules out need not be looked at again.
-        let is_needed = |path: &Path| {
-            self.may_exist(path) && !path.parent().is_some_and(|folder| is_missing(folder))
-        };
+        let is_needed =
+            |path: &Path| self.may_exist(path) && !path.parent().is_some_and(is_missing);
         let entries = self.entries.borrow().clone();
         let entries = entries.into_iter().filter(|(path, _)| is_needed(path)).collect();
         NameRecord { entries, listed: self.listed }

@@ -61,8 +61,8 @@ pub fn is_unseen(closed: &[PathBuf], seen: &[&[PathBuf]], path: &Path) -> bool {
 impl Sandbox {
     /// The part of the homes that a command sees.
     pub(super) fn home_view(&self, basis: &SpecBasis, names: &Names) -> HomeView {
-        let named = self.trusted_names(basis, names);
-        let ends = named.iter().filter_map(|path| names.canonical(path));
+        let trusted = self.trusted_names(basis, names);
+        let ends = trusted.iter().filter_map(|path| names.canonical(path));
         let ends: Vec<PathBuf> = ends.map(|path| whole_environment(path, names)).collect();
         HomeView::new(
             &HomeRequest {
@@ -92,16 +92,16 @@ impl Sandbox {
     /// command sees another folder.
     pub(super) fn seen(&self, basis: &SpecBasis, names: &Names) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_folder = |path: &PathBuf| matches!(names.entry(path), Entry::Folder { .. });
-        let named = self.trusted_names(basis, names);
+        let trusted = self.trusted_names(basis, names);
         // Neither a socket nor a device is shown because the environment names it.
         let is_plain = |path: &PathBuf| path.is_dir() || path.is_file();
-        let ends = named.iter().filter_map(|path| names.canonical(path)).filter(is_plain);
+        let ends = trusted.iter().filter_map(|path| names.canonical(path)).filter(is_plain);
         let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
             .map(|path| whole_environment(path, names))
             .filter(|path| world::is_replaced(path) && !world::is_replaced_itself(path))
             .partition(is_folder);
         // A link in such a folder is needed as well as what it leads to.
-        let links = named.iter().flat_map(|path| names.resolve_absolute(path).links);
+        let links = trusted.iter().flat_map(|path| names.resolve_absolute(path).links);
         let is_within =
             |list: &[PathBuf], path: &Path| list.iter().any(|own| path.starts_with(own));
         let is_missed = |link: &PathBuf| {

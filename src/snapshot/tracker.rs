@@ -103,7 +103,7 @@ impl Tracker {
         let before = std::mem::take(&mut *following);
         let Following { last, watch, surveys, commands, .. } = before;
         let turn = Some(turn);
-        *following = Following { turn, last, watch, surveys, commands, ..Following::default() };
+        *following = Following { turn, commands, last, watch, surveys, ..Following::default() };
     }
 
     /// A Tool is about to write here: `content` is what it found, with its mode.

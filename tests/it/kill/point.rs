@@ -11,6 +11,7 @@ use super::scene::{self, Before, Habit, TURNS, count_lines};
 use crate::support::Stage;
 use crate::support::house::DEADLINE;
 use crate::support::stage::{Ended, Strike};
+use crate::support::torture;
 
 /// One death.
 #[derive(Debug, Clone)]
@@ -136,7 +137,7 @@ fn has_strace() -> bool {
     *FOUND.get_or_init(|| {
         let found = Command::new("strace").arg("-V").output().is_ok();
         if !found {
-            eprintln!("skipped: deaths in the middle of an append, because there is no strace");
+            torture::say("skipped: deaths in the middle of an append, because there is no strace");
         }
         found
     })

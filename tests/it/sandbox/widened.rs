@@ -12,7 +12,7 @@ use serde_json::json;
 
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
 const SECRET: &str = "private letter";
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// A home with a private file, a temp folder, and Workspaces beside each other, where commands can see them.
 struct Place {
