@@ -77,7 +77,7 @@ pub const CACHES: &[Attempt] = &[
     ),
     (
         "the layers by searching",
-        "find / -xdev -path '*caches*' -name upper 2>/dev/null | grep . && echo LEAK-@ID",
+        "find / -xdev -path '*caches*' -name upper 2>/dev/null | while read -r d; do echo x > \"$d/x\" && echo LEAK-@ID; done",
     ),
     (
         "the layers from inside",
