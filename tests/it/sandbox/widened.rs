@@ -24,7 +24,9 @@ impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let root = folder.path().canonicalize().unwrap();
-        for name in ["home/documents", "home/.cache", "home/work/one", "home/work/two", "temp"] {
+        for name in
+            ["home/documents", "home/.cache", "home/projects/one", "home/projects/two", "temp"]
+        {
             fs::create_dir_all(root.join(name)).unwrap();
         }
         fs::write(root.join("home/documents/letter"), SECRET).unwrap();
@@ -81,13 +83,13 @@ fn path_with(folder: &Path) -> PathBuf {
 fn a_link_in_place_of_a_folder_that_the_environment_names_shows_nothing() {
     for subreaper in [false, true] {
         let place = Place::new();
-        let bin = place.path("work/one/node_modules/.bin");
-        let venv = place.path("work/one/.venv");
+        let bin = place.path("projects/one/node_modules/.bin");
+        let venv = place.path("projects/one/.venv");
         fs::create_dir_all(&bin).unwrap();
         fs::create_dir_all(&venv).unwrap();
         let variables = [("PATH", path_with(&bin)), ("VIRTUAL_ENV", venv)];
         run(async {
-            let bench = place.bench("work/one", subreaper, &variables);
+            let bench = place.bench("projects/one", subreaper, &variables);
             let plant = "rmdir node_modules/.bin .venv && ln -s ~/documents node_modules/.bin && \
                 ln -s ~ .venv";
             let planted = bash(&bench, plant).await;
@@ -97,7 +99,7 @@ fn a_link_in_place_of_a_folder_that_the_environment_names_shows_nothing() {
             let answer = bash(&bench, read).await;
             assert!(!answer.text.contains(SECRET), "{subreaper}: {}", answer.text);
             // The same checkout, found by the next Session.
-            let answer = bash(&place.bench("work/one", subreaper, &variables), read).await;
+            let answer = bash(&place.bench("projects/one", subreaper, &variables), read).await;
             assert!(!answer.text.contains(SECRET), "{subreaper}: {}", answer.text);
         });
     }
@@ -109,11 +111,11 @@ fn a_socket_that_the_environment_names_is_not_shown() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().canonicalize().unwrap().join("daemon.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
-    symlink(&socket, place.path("work/one/bin")).unwrap();
+    symlink(&socket, place.path("projects/one/bin")).unwrap();
     symlink(&socket, place.path("bin")).unwrap();
-    for named in [place.path("work/one/bin"), place.path("bin"), socket.clone()] {
+    for named in [place.path("projects/one/bin"), place.path("bin"), socket.clone()] {
         run(async {
-            let bench = place.bench("work/one", false, &[("PATH", path_with(&named))]);
+            let bench = place.bench("projects/one", false, &[("PATH", path_with(&named))]);
             let connect = format!(
                 "python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{}\")'",
                 socket.display()
@@ -128,14 +130,14 @@ fn a_socket_that_the_environment_names_is_not_shown() {
 fn a_cache_behind_a_link_of_the_workspace_shows_nothing() {
     for subreaper in [false, true] {
         let place = Place::new();
-        fs::create_dir_all(place.path("work/one/.cargo-home")).unwrap();
-        symlink(place.path("documents"), place.path("work/one/xdg")).unwrap();
+        fs::create_dir_all(place.path("projects/one/.cargo-home")).unwrap();
+        symlink(place.path("documents"), place.path("projects/one/xdg")).unwrap();
         let variables = [
-            ("CARGO_HOME", place.path("work/one/.cargo-home")),
-            ("XDG_CACHE_HOME", place.path("work/one/xdg")),
+            ("CARGO_HOME", place.path("projects/one/.cargo-home")),
+            ("XDG_CACHE_HOME", place.path("projects/one/xdg")),
         ];
         run(async {
-            let bench = place.bench("work/one", subreaper, &variables);
+            let bench = place.bench("projects/one", subreaper, &variables);
             let read =
                 "cat ~/documents/letter; cat xdg/letter .cargo-home/registry/documents/letter";
             let answer = bash(&bench, read).await;
@@ -152,7 +154,7 @@ fn a_cache_behind_a_link_of_the_workspace_shows_nothing() {
 fn what_a_command_puts_in_the_way_of_a_cover_costs_no_namespaces() {
     let place = Place::new();
     run(async {
-        let bench = place.bench("work/one", false, &[]);
+        let bench = place.bench("projects/one", false, &[]);
         let planted = bash(&bench, "echo x > ~/.cache/huggingface").await;
         if planted.details["sandbox"] != "full" {
             return super::escape::skip("covers in caches: there are no namespaces here");
@@ -162,7 +164,7 @@ fn what_a_command_puts_in_the_way_of_a_cover_costs_no_namespaces() {
         // The user signs in, outside.
         fs::create_dir(place.path(".cache/huggingface")).unwrap();
         fs::write(place.path(".cache/huggingface/token"), SECRET).unwrap();
-        let bench = place.bench("work/one", false, &[]);
+        let bench = place.bench("projects/one", false, &[]);
         let answer = bash(&bench, "cat ~/.cache/huggingface ~/.cache/huggingface/token").await;
         assert_eq!(answer.details["sandbox"], "full", "{}", answer.text);
         assert!(!answer.text.contains(SECRET), "{}", answer.text);
@@ -179,14 +181,14 @@ fn workspaces_share_no_private_layers() {
         run(async {
             // Variables lead to private folders where nothing can be mounted.
             let cache = "${XDG_CACHE_HOME:-$HOME/.cache}";
-            let one = place.bench("work/one", subreaper, &[]);
+            let one = place.bench("projects/one", subreaper, &[]);
             let planted = bash(&one, &format!("echo evil > {cache}/build.rs")).await;
             assert!(planted.ok, "{}", planted.text);
             one.close().await;
-            let two = place.bench("work/two", subreaper, &[]);
+            let two = place.bench("projects/two", subreaper, &[]);
             let answer = bash(&two, &format!("cat {cache}/build.rs")).await;
             assert!(!answer.ok && !answer.text.contains("evil"), "{}", answer.text);
-            let one = place.bench("work/one", subreaper, &[]);
+            let one = place.bench("projects/one", subreaper, &[]);
             let again = bash(&one, &format!("cat {cache}/build.rs")).await;
             assert!(again.ok && again.text.contains("evil"), "{}", again.text);
         });
@@ -205,7 +207,7 @@ fn a_link_to_a_credential_that_leads_back_hides_both_ends() {
     let other = place.path("other");
     symlink(outside.join("second"), &other).unwrap();
     run(async {
-        let bench = place.bench("work/one", false, &[]);
+        let bench = place.bench("projects/one", false, &[]);
         let read = format!("cat {0}/first {0}/second", outside.display());
         bash(&bench, "true").await;
         // The names change places, so that the first link comes back with its own inode.
@@ -226,12 +228,12 @@ fn a_link_to_a_credential_that_leads_back_hides_both_ends() {
 fn a_workspace_that_the_user_moves_meanwhile_stays_where_it_was_put() {
     for subreaper in [false, true] {
         let place = Place::new();
-        let work = place.path("work/one");
+        let work = place.path("projects/one");
         fs::create_dir_all(work.join(".git/hooks")).unwrap();
         fs::create_dir_all(work.join(".pixir")).unwrap();
-        let moved = place.path("work/moved");
+        let moved = place.path("projects/moved");
         run(async {
-            let bench = place.bench("work/one", subreaper, &[]);
+            let bench = place.bench("projects/one", subreaper, &[]);
             let user = async {
                 let began = Instant::now();
                 while !work.join("started").exists() {
