@@ -9,6 +9,7 @@
 
 mod error;
 mod folder;
+mod mounts;
 mod regular;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use rustix::io::Errno;
 
 pub use error::{StateError, UnsafeEntry};
 pub use folder::StateFolder;
+pub use mounts::{MountWatch, is_on_local_file_system};
 pub use regular::{open_regular, read_regular};
 
 const COMMON: OFlags =

@@ -19,6 +19,13 @@ use crate::paths::STATE_FOLDER;
 
 /// A folder that changed this shortly before may change again without another time.
 const TICK: Duration = Duration::from_millis(50);
+
+/// What changed before this moment will have another time when it changes again.
+pub fn settled_before() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(TICK)
+}
+
 /// A Workspace with more folders than this is not searched.
 pub const MOST_FOLDERS: usize = 200_000;
 
@@ -44,7 +51,7 @@ struct Folder {
 
 /// What tells one state of a folder's list of names from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FolderStamp {
+pub struct FolderStamp {
     device: u64,
     inode: u64,
     changed: (i64, u64),
@@ -98,8 +105,7 @@ impl FolderTree {
             self.top = Folder::default();
             return Ok(());
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let settled = now.saturating_sub(TICK);
+        let settled = settled_before();
         let mut pass = Pass { root, settled, closed, count: 0, most };
         let mut path = Vec::new();
         pass.visit(&mut self.top, &mut path);
@@ -211,12 +217,12 @@ fn open_up(folder: std::os::fd::BorrowedFd<'_>, found: &Stat) {
 }
 
 impl FolderStamp {
-    fn of(found: &Stat) -> Self {
+    pub fn of(found: &Stat) -> Self {
         let changed = (found.st_ctime, found.st_ctime_nsec);
         Self { device: found.st_dev, inode: found.st_ino, changed }
     }
 
-    fn is_before(&self, moment: Duration) -> bool {
+    pub fn is_before(&self, moment: Duration) -> bool {
         let seconds = u64::try_from(self.changed.0).unwrap_or_default();
         let nanoseconds = u32::try_from(self.changed.1).unwrap_or_default();
         Duration::new(seconds, nanoseconds) < moment

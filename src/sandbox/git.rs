@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::git_config::included;
-use super::links::resolve;
+use super::links::Names;
 
 /// How deep submodules of submodules are looked at.
 const DEEPEST_MODULE: usize = 4;
@@ -35,12 +35,17 @@ pub struct Repository {
 
 /// Looks at the repository whose top is the Workspace. Files that its settings include, and those that
 /// they are links to, count like the settings where a command can write: in the Workspace and in `roots`.
-pub fn repository(workspace: &Path, home: Option<&Path>, roots: &[PathBuf]) -> Repository {
+pub fn repository(
+    workspace: &Path,
+    home: Option<&Path>,
+    roots: &[PathBuf],
+    names: &Names,
+) -> Repository {
     let mut repository = own_repository(workspace);
     let roots: Vec<&Path> =
         [workspace].into_iter().chain(roots.iter().map(PathBuf::as_path)).collect();
-    repository.keep_behind_links(&roots);
-    repository.keep_included(&roots, home);
+    repository.keep_behind_links(&roots, names);
+    repository.keep_included(&roots, home, names);
     repository
 }
 
@@ -57,27 +62,33 @@ pub fn user_settings(home: Option<&Path>, config_home: Option<&Path>) -> Vec<Pat
 
 /// Looks at such settings. They, the files that they include and those that they are links to count like the
 /// settings of a repository where a command can write: in `roots`.
-pub fn settings_in(roots: &[PathBuf], names: &[PathBuf], home: Option<&Path>) -> Repository {
+pub fn settings_in(
+    roots: &[PathBuf],
+    files: &[PathBuf],
+    home: Option<&Path>,
+    names: &Names,
+) -> Repository {
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
-    let mut found = Repository { settings: names.to_vec(), ..Repository::default() };
-    for name in names {
-        found.keep_name(&roots, name);
+    let mut found = Repository { settings: files.to_vec(), ..Repository::default() };
+    for file in files {
+        found.keep_name(&roots, file, names);
     }
-    found.keep_included(&roots, home);
+    found.keep_included(&roots, home, names);
     found
 }
 
 /// Such settings and the files that they include, by their names. What a command could change includes nothing.
 pub fn settings_files(
-    names: &[PathBuf],
+    files: &[PathBuf],
     home: Option<&Path>,
     is_in_reach: impl Fn(&Path) -> bool,
+    names: &Names,
 ) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = names.to_vec();
+    let mut files: Vec<PathBuf> = files.to_vec();
     let mut next = 0;
     while let Some(file) = files.get(next).cloned() {
         next += 1;
-        let is_trusted = !resolve(Path::new("/"), &file).places().any(|place| is_in_reach(place));
+        let is_trusted = !names.resolve_absolute(&file).places().any(|place| is_in_reach(place));
         let Some(folder) = file.parent().filter(|_| is_trusted) else { continue };
         for path in included(&settings(&file).unwrap_or_default()) {
             let name = included_name(folder, home, &path);
@@ -182,16 +193,16 @@ impl Repository {
     }
 
     /// Keeps what settings and pointers lead to when they are links.
-    fn keep_behind_links(&mut self, roots: &[&Path]) {
+    fn keep_behind_links(&mut self, roots: &[&Path], names: &Names) {
         let is_read = |path: &&PathBuf| path.is_symlink() && !path.ends_with("hooks");
         let links: Vec<PathBuf> = self.kept.iter().filter(is_read).cloned().collect();
         for link in links {
-            self.keep_name(roots, &link);
+            self.keep_name(roots, &link, names);
         }
     }
 
     /// Keeps the files that settings include.
-    fn keep_included(&mut self, roots: &[&Path], home: Option<&Path>) {
+    fn keep_included(&mut self, roots: &[&Path], home: Option<&Path>, names: &Names) {
         let mut waiting = self.settings.clone();
         let mut seen = BTreeSet::new();
         while let Some(config) = waiting.pop() {
@@ -203,7 +214,7 @@ impl Repository {
             for path in included(&settings(&config).unwrap_or_default()) {
                 let name = included_name(folder, home, &path);
                 if !name.is_dir() {
-                    self.keep_name(roots, &name);
+                    self.keep_name(roots, &name, names);
                 }
                 waiting.push(name);
             }
@@ -211,8 +222,8 @@ impl Repository {
     }
 
     /// Keeps the file that a name leads to and every link on the way, where a command could change them.
-    fn keep_name(&mut self, roots: &[&Path], name: &Path) {
-        for place in resolve(Path::new("/"), name).places() {
+    fn keep_name(&mut self, roots: &[&Path], name: &Path, names: &Names) {
+        for place in names.resolve_absolute(name).places() {
             let Some(root) = roots.iter().find(|root| place.starts_with(root)) else { continue };
             for between in on_the_way(root, place) {
                 self.pin(&between);

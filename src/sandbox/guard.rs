@@ -277,16 +277,32 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 
 /// Whether nothing is where nothing may be.
 pub fn is_expelled(spec: &Spec) -> bool {
-    spec.absent.iter().all(|path| stat(path).is_none())
+    come_to_be(spec).is_empty()
 }
 
 /// Takes away what would change where git looks and was not there; says what it was.
 pub fn expel(spec: &Spec) -> Vec<PathBuf> {
-    // Only where it is meant, not where a link leads now.
-    let is_there = |path: &&PathBuf| stat(path).is_some();
-    let found: Vec<PathBuf> = spec.absent.iter().filter(is_there).cloned().collect();
+    let found = come_to_be(spec);
     for path in &found {
         remove(path);
+    }
+    found
+}
+
+/// What must not be there and is, only where it is meant and not where a link leads now.
+fn come_to_be(spec: &Spec) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    // Names of one folder stand beside each other in the list, and the folder is opened once for them.
+    for names in spec.absent.chunk_by(|one, other| one.parent() == other.parent()) {
+        let Some(mut place) = names.first().and_then(|first| Pinned::at(first).ok()) else {
+            continue;
+        };
+        for path in names {
+            place.point_at(path);
+            if place.stat().is_some() {
+                found.push(path.clone());
+            }
+        }
     }
     found
 }

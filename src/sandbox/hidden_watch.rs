@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::hidden;
-use super::links::{Entry, MOST_LINKS, NameRecord, Names};
+use super::links::{Entry, MOST_LINKS, Names};
+use super::recent_specs::RecordedNames;
 use super::spec::Spec;
 
 /// The places to hide for a name: where it leads, and the links that are names of the same thing, because
@@ -83,10 +84,19 @@ pub struct HiddenWatch {
     workspace: PathBuf,
     /// What holds the command.
     spec: Spec,
-    /// What was not there when it began, in a folder that the command sees as it is.
+    /// What the Spec was made from; nothing is revealed while that is so.
+    recorded: Option<Arc<RecordedNames>>,
+    /// What was missing when the command began, where there is no record.
     missing: Vec<PathBuf>,
-    /// What stood at the names when the Spec was made; nothing is revealed while that is so.
-    record: Option<Arc<NameRecord>>,
+}
+
+/// The hidden names that are missing in folders that the command sees as they are: when one comes to be, the
+/// command can read it.
+pub fn missing(spec: &Spec, is_missing: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    // A layer over a cache shows what comes to be in the cache.
+    let is_as_it_is = |path: &Path| is_in(&spec.shown, path) || is_in(&spec.caches.places, path);
+    let hidden = spec.hidden.iter().filter(|path| is_as_it_is(path) && is_missing(path));
+    hidden.cloned().collect()
 }
 
 impl HiddenWatch {
@@ -95,32 +105,27 @@ impl HiddenWatch {
         names: HiddenNames,
         workspace: &Path,
         spec: &Spec,
-        record: Option<Arc<NameRecord>>,
+        recorded: Option<Arc<RecordedNames>>,
     ) -> Self {
-        // A layer over a cache shows what comes to be in the cache.
-        let is_as_it_is =
-            |path: &Path| is_in(&spec.shown, path) || is_in(&spec.caches.places, path);
-        let is_missing = |path: &&PathBuf| is_as_it_is(path) && path.symlink_metadata().is_err();
-        Self {
-            names,
-            workspace: workspace.to_owned(),
-            missing: spec.hidden.iter().filter(is_missing).cloned().collect(),
-            spec: spec.clone(),
-            record,
-        }
+        let missing = match &recorded {
+            Some(_) => Vec::new(),
+            None => missing(spec, |path| path.symlink_metadata().is_err()),
+        };
+        Self { names, workspace: workspace.to_owned(), spec: spec.clone(), recorded, missing }
     }
 
     /// What the names lead to by now and the command can read.
     pub fn revealed(&self) -> Vec<PathBuf> {
-        if self.record.as_ref().is_some_and(|record| record.still_holds()) {
+        if self.recorded.as_ref().is_some_and(|names| names.record.still_holds()) {
             return Vec::new();
         }
+        let missing = self.recorded.as_ref().map_or(&self.missing, |names| &names.missing);
         let HiddenNames { always, credentials, home } = &self.names;
         let now = Names::listing(home.as_deref());
         let names = always.iter().chain(credentials.iter()).filter(|name| now.may_exist(name));
         let places = names.flat_map(|name| hidden_places(name, &now));
         let is_revealed = |path: &PathBuf| {
-            let is_hidden = is_in(&self.spec.hidden, path) && !is_in(&self.missing, path);
+            let is_hidden = is_in(&self.spec.hidden, path) && !is_in(missing, path);
             // What commands can write they may have made themselves.
             let is_exempt = is_in(&self.spec.writable, path)
                 || self.workspace.starts_with(path)

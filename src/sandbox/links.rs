@@ -1,11 +1,13 @@
 //! Links on the way to a file: a command that cannot change the file may still change one of them.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+
+use super::name_record::{Listing, NameRecord};
 
 /// How many links the kernel follows.
 pub const MOST_LINKS: usize = 40;
@@ -41,7 +43,8 @@ pub enum Entry {
 }
 
 impl Entry {
-    fn at(path: &Path) -> Self {
+    /// Looks at a path.
+    pub fn at(path: &Path) -> Self {
         let Ok(found) = path.symlink_metadata() else { return Self::Missing };
         let identity = (found.dev(), found.ino());
         if found.is_dir() {
@@ -72,14 +75,13 @@ pub struct Names {
     /// Where folders lead; many names lie in few folders.
     folders: RefCell<HashMap<PathBuf, Resolved>>,
     /// A folder, and the names in it.
-    listed: Option<(PathBuf, HashSet<OsString>)>,
+    listed: Option<Listing>,
 }
 
 impl Names {
     /// Reads a folder once, so that names which are missing in it cost nothing.
     pub fn listing(folder: Option<&Path>) -> Self {
-        let list = |folder: &Path| Some((folder.to_owned(), names_in(folder)?));
-        Self { listed: folder.and_then(list), ..Self::default() }
+        Self { listed: folder.and_then(Listing::read), ..Self::default() }
     }
 
     /// What was found, to be compared with what there is later.
@@ -90,16 +92,14 @@ impl Names {
         // What the folder above, or the list, rules out need not be looked at again.
         let is_needed =
             |path: &Path| self.may_exist(path) && !path.parent().is_some_and(is_missing);
-        let entries = self.entries.borrow().clone();
-        let entries = entries.into_iter().filter(|(path, _)| is_needed(path)).collect();
-        NameRecord { entries, listed: self.listed }
+        let mut entries: Vec<_> = self.entries.borrow().clone().into_iter().collect();
+        entries.retain(|(path, _)| is_needed(path));
+        NameRecord::new(entries, self.listed)
     }
 
     /// Whether the folder that was read does not rule a path out.
     pub fn may_exist(&self, path: &Path) -> bool {
-        let Some((folder, names)) = &self.listed else { return true };
-        let Ok(inside) = path.strip_prefix(folder) else { return true };
-        inside.components().next().is_none_or(|first| names.contains(first.as_os_str()))
+        self.listed.as_ref().is_none_or(|listing| listing.may_contain(path))
     }
 
     /// What stands at a path whose folders are no links.
@@ -171,30 +171,6 @@ impl Names {
             }
         }
         resolved
-    }
-}
-
-/// The names in a folder; `None` when it cannot be read.
-fn names_in(folder: &Path) -> Option<HashSet<OsString>> {
-    fs::read_dir(folder).ok()?.map(|entry| Some(entry.ok()?.file_name())).collect()
-}
-
-/// What stood at names of the file system when they were looked at.
-#[derive(Debug)]
-pub struct NameRecord {
-    entries: Vec<(PathBuf, Entry)>,
-    /// A folder, and the names that were in it.
-    listed: Option<(PathBuf, HashSet<OsString>)>,
-}
-
-impl NameRecord {
-    /// Whether the same stands at all of them.
-    pub fn still_holds(&self) -> bool {
-        let is_listed = |(folder, names): &(PathBuf, HashSet<OsString>)| {
-            names_in(folder).is_some_and(|now| now == *names)
-        };
-        self.listed.as_ref().is_none_or(is_listed)
-            && self.entries.iter().all(|(path, entry)| Entry::at(path) == *entry)
     }
 }
 

@@ -30,6 +30,7 @@ mod links;
 mod listing;
 mod loopback;
 mod memory;
+mod name_record;
 mod nested;
 mod newborn;
 mod pinned;

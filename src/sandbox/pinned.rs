@@ -94,6 +94,11 @@ impl Pinned {
         Ok(Self { parent: folder, name })
     }
 
+    /// From now on means another name of the same folder: the last one of a path.
+    pub fn point_at(&mut self, path: &Path) {
+        self.name = path.file_name().unwrap_or_default().to_owned();
+    }
+
     /// What is there; a link is itself.
     pub fn stat(&self) -> Option<Stat> {
         let look = || statat(&self.parent, &self.name, AtFlags::SYMLINK_NOFOLLOW);

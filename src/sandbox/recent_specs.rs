@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Profile;
 use super::git::Repository;
-use super::links::NameRecord;
+use super::name_record::NameRecord;
 use super::spec::{Network, Spec, add};
 
 /// How many Specs are kept: with and without network, in two modes.
@@ -56,10 +56,19 @@ impl SpecBasis {
 #[derive(Debug, Clone, Default)]
 pub struct RecentSpecs(Arc<Mutex<Vec<RecentSpec>>>);
 
+/// The names that a Spec was made from.
+#[derive(Debug)]
+pub struct RecordedNames {
+    /// What stood at them.
+    pub record: NameRecord,
+    /// Hidden names that were missing, in folders that the command sees as they are.
+    pub missing: Vec<PathBuf>,
+}
+
 #[derive(Debug)]
 struct RecentSpec {
     basis: SpecBasis,
-    names: Arc<NameRecord>,
+    names: Arc<RecordedNames>,
     spec: Spec,
 }
 
@@ -71,11 +80,11 @@ impl RecentSpecs {
         let names = Arc::clone(&found.names);
         let spec = found.spec.clone();
         drop(specs);
-        names.still_holds().then_some(spec)
+        names.record.still_holds().then_some(spec)
     }
 
     /// Keeps a Spec, and forgets the oldest when there are too many.
-    pub fn keep(&self, basis: SpecBasis, names: NameRecord, spec: Spec) {
+    pub fn keep(&self, basis: SpecBasis, names: RecordedNames, spec: Spec) {
         let mut specs = self.lock();
         specs.retain(|own| own.basis != basis);
         if specs.len() >= MOST_SPECS {
@@ -85,7 +94,7 @@ impl RecentSpecs {
     }
 
     /// The names that a Spec was made from.
-    pub fn names_of(&self, spec: &Spec) -> Option<Arc<NameRecord>> {
+    pub fn names_of(&self, spec: &Spec) -> Option<Arc<RecordedNames>> {
         let is_same =
             |own: &&RecentSpec| own.spec.inodes == spec.inodes && own.spec.hidden == spec.hidden;
         self.lock().iter().find(is_same).map(|own| Arc::clone(&own.names))

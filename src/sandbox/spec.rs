@@ -11,10 +11,10 @@ use super::cache_spec::{CacheSettings, CacheSpec};
 use super::hidden_watch::EarlierEnds;
 use super::limits::CommandLimits;
 use super::links::Names;
-use super::recent_specs::{RecentSpecs, SpecBasis};
+use super::recent_specs::{RecentSpecs, RecordedNames, SpecBasis};
 use super::sight::{HomePlaces, is_unseen};
 use super::views::Views;
-use super::{Profile, git, hidden, scratch, world};
+use super::{Profile, git, hidden, hidden_watch, scratch, world};
 use crate::config::{self, NetworkRule, SandboxLevel, SocketRule};
 use crate::paths::{self, Home};
 
@@ -233,7 +233,9 @@ impl Sandbox {
         }
         let names = Names::listing(self.user_home.as_deref());
         let spec = self.spec_on(&basis, &names);
-        self.recent.keep(basis, names.into_record(), spec.clone());
+        let missing = hidden_watch::missing(&spec, |path| !names.exists(path));
+        let recorded = RecordedNames { record: names.into_record(), missing };
+        self.recent.keep(basis, recorded, spec.clone());
         Some(spec)
     }
 
@@ -273,23 +275,23 @@ impl Sandbox {
                     basis.absent.push(state.clone());
                 }
                 basis.kept.push(state);
-                basis.add_repository(git::repository(&top_of(root, &annexes), home, &roots));
+                basis.add_repository(git::repository(&top_of(root, &annexes), home, &roots, names));
             }
-            let of_user = git::settings_in(&basis.writable, &self.git_settings, home);
+            let of_user = git::settings_in(&basis.writable, &self.git_settings, home, names);
             if !(of_user.kept.is_empty() && of_user.absent.is_empty()) {
                 basis.git_settings.clone_from(&self.git_settings);
             }
             basis.add_repository(of_user);
         } else {
             // What is writable is seen as well.
-            basis.repositories = git::repository(&top, home, &[]).writable;
+            basis.repositories = git::repository(&top, home, &[], names).writable;
         }
         basis.kept.retain(|path| names.exists(path));
         basis.reach = basis.writable.iter().chain(wish.further).cloned().collect();
         basis.reach.push(wish.workspace.to_owned());
         basis.reach.extend(configured);
         let is_in_reach = |path: &Path| basis.reach.iter().any(|root| path.starts_with(root));
-        basis.git_files = git::settings_files(&self.git_settings, home, is_in_reach);
+        basis.git_files = git::settings_files(&self.git_settings, home, is_in_reach, names);
         basis.top = top;
         Some(basis)
     }

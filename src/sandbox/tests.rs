@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::git::{Repository, repository};
+use super::links::Names;
 use super::spec::{Floor, Network};
 use super::*;
 use crate::config::{Config, NetworkRule};
@@ -159,7 +160,7 @@ fn a_repository_keeps_its_hooks_and_settings() {
     place.write("work/.git/hooks/x", "");
     place.write("work/.git/modules/a/b/HEAD", "");
     place.write("work/.git/modules/a/b/config", "");
-    let found = repository(&place.path("work"), None, &[]);
+    let found = repository(&place.path("work"), None, &[], &Names::default());
     let git = place.path("work/.git");
     let named = |names: &[&str]| names.iter().map(|name| git.join(name)).collect::<Vec<_>>();
     let modules = ["modules", "modules/a", "modules/a/b"];
@@ -169,7 +170,7 @@ fn a_repository_keeps_its_hooks_and_settings() {
     assert_eq!(found.absent[..3], named(&own));
     assert!(found.absent.contains(&git.join("modules/a/b/hooks")), "{:?}", found.absent);
     fs::remove_dir_all(git.join("hooks")).unwrap();
-    let bare = repository(&place.path("work"), None, &[]);
+    let bare = repository(&place.path("work"), None, &[], &Names::default());
     assert!(bare.absent.contains(&git.join("hooks")), "hooks to come are no better");
 }
 
@@ -185,24 +186,30 @@ fn a_git_file_is_believed_only_when_what_it_names_points_back() {
     let back = |to: &str| place.write("main/.git/worktrees/tree/gitdir", to);
     dot_git(&own);
     back(&format!("{}\n", place.path("work/.git").display()));
-    let found = repository(&place.path("work"), None, &[]);
+    let found = repository(&place.path("work"), None, &[], &Names::default());
     assert_eq!(found.writable, [main.clone(), main.join("worktrees"), own.clone()]);
     for kept in [place.path("work/.git"), main.join("config"), own.join("commondir")] {
         assert!(found.kept.contains(&kept), "{}", kept.display());
     }
     back("/elsewhere/.git\n");
-    assert_eq!(repository(&place.path("work"), None, &[]).writable, Vec::<PathBuf>::new());
+    assert_eq!(
+        repository(&place.path("work"), None, &[], &Names::default()).writable,
+        Vec::<PathBuf>::new()
+    );
     // A repository that names the folder of another one, or a plain folder, gets nothing.
     for victim in [main, place.path("home"), place.path("missing")] {
         dot_git(&victim);
-        assert_eq!(repository(&place.path("work"), None, &[]).writable, Vec::<PathBuf>::new());
+        assert_eq!(
+            repository(&place.path("work"), None, &[], &Names::default()).writable,
+            Vec::<PathBuf>::new()
+        );
     }
     // A submodule points back by its own setting.
     place.write("main/.git/modules/part/HEAD", "");
     place.write("main/.git/modules/part/config", "[core]\n\tworktree = ../../../../work\n");
     let module = place.path("main/.git/modules/part");
     dot_git(&module);
-    assert_eq!(repository(&place.path("work"), None, &[]).writable, [module]);
+    assert_eq!(repository(&place.path("work"), None, &[], &Names::default()).writable, [module]);
 }
 
 #[test]
@@ -244,7 +251,7 @@ fn a_link_for_a_repository_and_a_bare_one_are_kept_as_well() {
     place.write("work/repo/config", "");
     place.write("work/repo/hooks/x", "");
     symlink("repo", place.path("work/.git")).unwrap();
-    let found = repository(&place.path("work"), None, &[]);
+    let found = repository(&place.path("work"), None, &[], &Names::default());
     let repo = place.path("work/repo");
     assert_eq!(found.writable, std::slice::from_ref(&repo));
     assert_eq!(found.kept, [repo.join("config"), repo.join("hooks")]);
@@ -253,7 +260,7 @@ fn a_link_for_a_repository_and_a_bare_one_are_kept_as_well() {
     fs::remove_file(place.path("work/.git")).unwrap();
     symlink("../elsewhere", place.path("work/.git")).unwrap();
     assert_eq!(
-        repository(&place.path("work"), None, &[]),
+        repository(&place.path("work"), None, &[], &Names::default()),
         Repository::default(),
         "not writable at all"
     );
@@ -261,7 +268,7 @@ fn a_link_for_a_repository_and_a_bare_one_are_kept_as_well() {
     for name in ["HEAD", "objects/x", "refs/x", "config"] {
         place.write(&format!("work/{name}"), "");
     }
-    let bare = repository(&place.path("work"), None, &[]);
+    let bare = repository(&place.path("work"), None, &[], &Names::default());
     assert_eq!(bare.kept, [place.path("work/config")]);
     assert!(bare.absent.contains(&place.path("work/hooks")));
 }

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::fs::{AtFlags, FileType, Stat, fstat, fstatfs, lstat, statat};
+use rustix::fs::{AtFlags, FileType, Stat, fstat, lstat, statat};
 use rustix::io::Errno;
 
+use crate::files::{MountWatch, is_on_local_file_system};
 use crate::walk::rules_outside;
 use crate::workspace::{Wanted, Workspace};
 
@@ -30,19 +29,6 @@ use crate::workspace::{Wanted, Workspace};
 const MOST_WATCHES: usize = 8;
 /// How many folders one watch has; each takes about a kilobyte of the kernel's memory.
 const MOST_FOLDERS: usize = 20_000;
-
-/// File systems that report every change made on this machine, by the number in `statfs`, and that no
-/// other machine changes: ext2 to ext4, XFS, Btrfs, tmpfs, F2FS, overlayfs, bcachefs, ZFS.
-const LOCAL: [u64; 8] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0x0102_1994,
-    0xf2f5_2010,
-    0x794c_7630,
-    0xca45_1a4e,
-    0x2fc1_2fc1,
-];
 
 const CHANGES: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE)
@@ -63,7 +49,7 @@ static WATCHES: AtomicUsize = AtomicUsize::new(0);
 pub struct FolderWatch {
     inotify: OwnedFd,
     /// Tells when something is mounted or unmounted.
-    mounts: File,
+    mounts: MountWatch,
     root: PathBuf,
     device: u64,
     /// Whether all folders of the last survey are watched and nothing was reported since.
@@ -131,13 +117,12 @@ impl FolderWatch {
     pub fn new(workspace: &Workspace) -> Option<Self> {
         let place = Place::take()?;
         let root = workspace.open_exact(b"", Wanted::Folder).ok()?;
-        let kind = u64::try_from(fstatfs(&root).ok()?.f_type).ok()? & 0xffff_ffff;
-        if !LOCAL.contains(&kind) {
+        if !is_on_local_file_system(&root) {
             return None;
         }
         Some(Self {
             inotify: inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?,
-            mounts: File::open("/proc/self/mountinfo").ok()?,
+            mounts: MountWatch::start(),
             root: workspace.root().to_owned(),
             device: fstat(&root).ok()?.st_dev,
             is_current: AtomicBool::new(false),
@@ -148,7 +133,7 @@ impl FolderWatch {
 
     /// A survey of the whole Workspace begins: what was reported so far will be seen by it.
     pub fn begin(&self, workspace: &Workspace) {
-        self.have_mounts_changed();
+        self.mounts.take_change();
         self.take_events();
         {
             let mut known = self.known();
@@ -214,7 +199,7 @@ impl FolderWatch {
     /// Whether nothing was changed since the last survey began, as far as can be told.
     pub fn is_quiet(&self) -> bool {
         if self.is_current.load(Ordering::Relaxed)
-            && (self.take_events() || self.have_mounts_changed() || self.have_rules_changed())
+            && (self.take_events() || self.mounts.take_change() || self.have_rules_changed())
         {
             self.give_up();
         }
@@ -232,12 +217,6 @@ impl FolderWatch {
 
     fn have_rules_changed(&self) -> bool {
         self.known().rules.iter().any(|(path, was)| stamp(path) != *was)
-    }
-
-    fn have_mounts_changed(&self) -> bool {
-        let mut polled = [PollFd::new(&self.mounts, PollFlags::PRI)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
     }
 
     /// Takes all events, and says whether there were any; a queue that ran over is one.

@@ -171,7 +171,7 @@ impl Aftermath {
         let Some(looks) = self.0.take() else { return Mended::default() };
         // A thread for nothing would cost more than most looks.
         if looks.is_calm() {
-            return looks.mend(uncovered);
+            return Mended { nested: looks.check_nested(uncovered), ..Mended::default() };
         }
         // Nobody is dropped here any more: the thread ends what it began.
         let work = move || looks.mend(uncovered);
@@ -211,11 +211,17 @@ impl Looks {
             mended.put_back.extend(lock(guard).as_mut().map(Guard::check).unwrap_or_default());
         }
         // What can write nothing has made nothing; whatever is new there is the user's.
-        if let Some(nested) = &self.nested {
+        if self.nested.is_some() {
             mended.put_back.extend(expel(&self.spec));
             mended.put_back.extend(self.top.mend());
-            mended.nested = lock(nested).check(&self.roots, &self.spec, uncovered);
+            mended.nested = self.check_nested(uncovered);
         }
         mended
+    }
+
+    /// Looks at the repositories below the roots, if the command can write.
+    fn check_nested(&self, uncovered: bool) -> Findings {
+        let check = |nested: &SharedNested| lock(nested).check(&self.roots, &self.spec, uncovered);
+        self.nested.as_ref().map(check).unwrap_or_default()
     }
 }

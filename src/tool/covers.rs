@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 
-use super::namespace::Mounts;
+use crate::files::MountWatch;
 use crate::sandbox::{Level, Spec, is_private};
 
 /// What must stay covered while commands of one supervisor run.
 pub struct Covers {
-    mounts: Mounts,
+    mounts: MountWatch,
     places: Vec<(PathBuf, Identity)>,
     /// Whether it is mounts that cover.
     is_mounted: bool,
@@ -55,16 +55,16 @@ impl Covers {
             found.is_some() || level != Level::Full || !is_private(path)
         };
         let places = places.filter(is_outside).collect();
-        Self { mounts: Mounts::watch(), places, is_mounted: level == Level::Full }
+        Self { mounts: MountWatch::start(), places, is_mounted: level == Level::Full }
     }
 
     /// Whether another command must not start here.
     pub fn are_stale(&self) -> bool {
-        self.is_mounted && self.mounts.have_changed() || !self.moved().is_empty()
+        self.is_mounted && self.mounts.has_changed() || !self.moved().is_empty()
     }
 
     /// Whether anything was mounted or unmounted.
-    pub fn mounts(&self) -> &Mounts {
+    pub fn mounts(&self) -> &MountWatch {
         &self.mounts
     }
 

@@ -1,13 +1,10 @@
 //! The namespace: a world of processes that ends with its first one.
 #![expect(clippy::disallowed_methods, reason = "files of the kernel")]
 
-use std::cell::Cell;
-use std::fs::File;
 use std::io;
 
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// Why the namespace was not entered.
@@ -65,41 +62,5 @@ pub fn show_own_processes() {
     // Only once mounts no longer spread outside; where it is refused, the outer `/proc` stays.
     if nix::mount::mount(none, "/", none, private, none).is_ok() {
         nix::mount::mount(Some("proc"), "/proc", Some("proc"), strict, none).ok();
-    }
-}
-
-/// Notices whether anything was mounted or unmounted in this namespace.
-pub struct Mounts {
-    list: Option<File>,
-    /// The kernel says it once.
-    has_changed: Cell<bool>,
-}
-
-impl Mounts {
-    /// Looks from now on.
-    pub fn watch() -> Self {
-        let list = File::open("/proc/self/mountinfo").ok();
-        Self { has_changed: Cell::new(list.is_none()), list }
-    }
-
-    /// What to poll for; the kernel marks the list itself as ready when it has changed.
-    pub fn polled(&self) -> Option<PollFd<'_>> {
-        self.list.as_ref().map(|list| PollFd::new(list, PollFlags::PRI))
-    }
-
-    /// A poll has told that something changed.
-    pub fn note_change(&self) {
-        self.has_changed.set(true);
-    }
-
-    /// Whether anything has changed, or nobody can tell.
-    pub fn have_changed(&self) -> bool {
-        if let Some(polled) = self.polled() {
-            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-            if rustix::event::poll(&mut [polled], Some(&at_once)) != Ok(0) {
-                self.note_change();
-            }
-        }
-        self.has_changed.get()
     }
 }

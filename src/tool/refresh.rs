@@ -145,12 +145,16 @@ impl Asker {
         self.answers.read_exact(&mut word)
     }
 
-    /// Whether another world is needed to see what there is; when nothing else is asked.
+    /// Asks whether another world is needed to see what there is; when nothing else is asked.
+    pub fn ask_if_stale(&mut self) -> io::Result<()> {
+        if self.may_go_stale { self.questions.write_all(&CHECK) } else { Ok(()) }
+    }
+
+    /// The answer to that.
     pub fn is_stale(&mut self) -> io::Result<bool> {
         if !self.may_go_stale {
             return Ok(false);
         }
-        self.questions.write_all(&CHECK)?;
         let mut word = CHECK;
         self.answers.read_exact(&mut word)?;
         Ok(word == STALE)

@@ -258,19 +258,22 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
                 return ExitCode::FAILURE;
             }
         };
-        // Somebody outside replaced what something was laid over, and it lies there no more.
-        if covers.are_stale() {
-            report(STALE);
-            return ExitCode::SUCCESS;
-        }
-        let is_stale = |asker: &mut Asker| asker.wait().and_then(|()| asker.is_stale());
-        match asker.as_mut().map(is_stale) {
-            None | Some(Ok(false)) => {}
-            Some(Ok(true)) => {
+        let is_stale = match &mut asker {
+            // The outer process looks at its mounts while this one looks at its own.
+            Some(asker) => asker.wait().and_then(|()| asker.ask_if_stale()).and_then(|()| {
+                let is_uncovered = covers.are_stale();
+                asker.is_stale().map(|is_stale| is_stale || is_uncovered)
+            }),
+            None => Ok(covers.are_stale()),
+        };
+        match is_stale {
+            Ok(false) => {}
+            // What a mount covered was replaced from outside, or a folder changed that a view was made of.
+            Ok(true) => {
                 report(STALE);
                 return ExitCode::SUCCESS;
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 report(format_args!("failed {error}"));
                 return ExitCode::FAILURE;
             }
@@ -288,7 +291,7 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
                 return ExitCode::FAILURE;
             }
         };
-        let is_reusable = reach == Reach::Namespace && !covers.mounts().have_changed();
+        let is_reusable = reach == Reach::Namespace && !covers.mounts().has_changed();
         if peace == Peace::Broken || !is_reusable || sandbox::holds_shared_memory() {
             return ExitCode::SUCCESS;
         }

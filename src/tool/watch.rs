@@ -13,8 +13,8 @@ use rustix::process::{
 
 use super::covers::Covers;
 use super::descendants;
-use super::namespace::Mounts;
 use super::supervisor::{KILL, TERMINATE, UNCOVERED};
+use crate::files::MountWatch;
 
 /// How often orphans are reaped while the command runs.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
@@ -106,7 +106,7 @@ impl Watch {
 
     /// Waits for a word from Pixir, the end of the command, a change of the mounts, or the time to
     /// look around.
-    fn listen(&mut self, command: Option<&OwnedFd>, mounts: &Mounts, patience: Duration) {
+    fn listen(&mut self, command: Option<&OwnedFd>, mounts: &MountWatch, patience: Duration) {
         let mut polled = vec![PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
         polled.extend(self.outer.as_ref().map(|outer| PollFd::new(outer, PollFlags::IN)));
         let outer_place = polled.len() - 1;
