@@ -379,6 +379,10 @@ impl Actor {
                 self.tell(update).await;
             }
         }
+        if let Some(report) = told.failed {
+            let id = EventId::mint().to_string();
+            self.tell(to_acp::failure(&id, &fault::told(&report))).await;
+        }
         if let Some(asked) = told.asked {
             self.ask(*asked).await;
         }
@@ -401,7 +405,11 @@ impl Actor {
             }
         };
         let told = running::Told::of(&event);
-        running::Told { event: Some(event).filter(is_life), over: None, ..told }
+        let failed = match &told.over {
+            Some(Status::Error { error, .. }) => Some(error.clone()),
+            _ => None,
+        };
+        running::Told { event: Some(event).filter(is_life), over: None, failed, ..told }
     }
 
     /// Shows what children do, as long as some work.
