@@ -345,13 +345,11 @@ impl Actor {
         let files = self.conversation.linked_files(late.clone());
         let compose = move || prompt.compose(&workspace, |path| files.open(path));
         let mut composing = tokio::task::spawn_blocking(compose);
-        match tokio::time::timeout(LINKS, &mut composing).await {
-            Ok(composed) => composed,
-            Err(_) => {
-                late.cancel();
-                composing.await
-            }
+        if let Ok(composed) = tokio::time::timeout(LINKS, &mut composing).await {
+            return composed;
         }
+        late.cancel();
+        composing.await
     }
 
     /// Ends the Turn, and every prompt that was sent before this.

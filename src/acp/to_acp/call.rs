@@ -228,7 +228,7 @@ impl Card {
     /// It is over; `image` is what it shows.
     pub fn finish(self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<SessionUpdate> {
         let content = self.content(result, image);
-        let raw_output = self.raw_output(result, &content);
+        let raw_output = raw_output(result, &content);
         let mut fields = ToolCallUpdateFields::new().status(status(result)).raw_output(raw_output);
         let locations = self.locations(result);
         if !locations.is_empty() && locations != self.look.locations {
@@ -245,7 +245,7 @@ impl Card {
     /// All of it at once, for a call of the past.
     pub fn whole(self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<SessionUpdate> {
         let content = self.content(result, image);
-        let raw_output = self.raw_output(result, &content);
+        let raw_output = raw_output(result, &content);
         let mut call = self.first(status(result)).raw_output(raw_output).content(content);
         let locations = self.locations(result);
         if !locations.is_empty() {
@@ -327,33 +327,6 @@ impl Card {
         vec![if is_plain { text(output) } else { text(&fenced(output, "")) }]
     }
 
-    /// The result as data, without what the content shows.
-    fn raw_output(&self, result: &ToolResult, content: &[ToolCallContent]) -> Value {
-        let has_diff = content.iter().any(|part| matches!(part, ToolCallContent::Diff(_)));
-        let has_words = !content.is_empty() && !has_diff;
-        let mut raw = json!({ "ok": result.ok });
-        if let Some(output) = result.output.as_ref().filter(|_| !has_words) {
-            raw["output"] = json!(output);
-        }
-        if let Some(error) = &result.error {
-            raw["error"] = json!(error);
-        }
-        let mut details = result.details.clone();
-        if let Some(details) = details.as_object_mut() {
-            let shown = result.output.as_deref().filter(|_| has_words);
-            let is_shown = |name: &str, value: &Value| match name {
-                "diff" => has_diff,
-                "structured" => shown == Some(value.to_string().as_str()),
-                _ => false,
-            };
-            details.retain(|name, value| !is_shown(name, value));
-        }
-        if details.as_object().is_none_or(|details| !details.is_empty()) && !details.is_null() {
-            raw["details"] = details;
-        }
-        raw
-    }
-
     /// Where it happened, as far as the result knows better than the call.
     fn locations(&self, result: &ToolResult) -> Vec<ToolCallLocation> {
         let diff = result.details.get("diff").and_then(Value::as_str);
@@ -371,6 +344,33 @@ impl Card {
 
 fn status(result: &ToolResult) -> ToolCallStatus {
     if result.ok { ToolCallStatus::Completed } else { ToolCallStatus::Failed }
+}
+
+/// The result as data, without what the content shows.
+fn raw_output(result: &ToolResult, content: &[ToolCallContent]) -> Value {
+    let has_diff = content.iter().any(|part| matches!(part, ToolCallContent::Diff(_)));
+    let has_words = !content.is_empty() && !has_diff;
+    let mut raw = json!({ "ok": result.ok });
+    if let Some(output) = result.output.as_ref().filter(|_| !has_words) {
+        raw["output"] = json!(output);
+    }
+    if let Some(error) = &result.error {
+        raw["error"] = json!(error);
+    }
+    let mut details = result.details.clone();
+    if let Some(details) = details.as_object_mut() {
+        let shown = result.output.as_deref().filter(|_| has_words);
+        let is_shown = |name: &str, value: &Value| match name {
+            "diff" => has_diff,
+            "structured" => shown == Some(value.to_string().as_str()),
+            _ => false,
+        };
+        details.retain(|name, value| !is_shown(name, value));
+    }
+    if details.as_object().is_none_or(|details| !details.is_empty()) && !details.is_null() {
+        raw["details"] = details;
+    }
+    raw
 }
 
 /// A terminal wants to be told to go back to the first column.
