@@ -2,11 +2,16 @@
 //!
 //! It has no state of its own: a Session's handle and the settings of its Turns.
 
+mod linked;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+pub use linked::{Linked, LinkedFiles};
 
 use crate::compaction::{KEPT_TURNS, Trigger};
 use crate::disk;
@@ -203,6 +208,12 @@ impl Conversation {
     /// Where something that was attached is.
     pub fn stored_at(&self, resource: &Descriptor) -> PathBuf {
         self.settings.shelf.path(resource)
+    }
+
+    /// What opens files that a prompt names; the front-end is not waited for once `late` is cancelled.
+    pub fn linked_files(&self, late: CancellationToken) -> LinkedFiles {
+        let Settings { workspace, editor, .. } = &*self.settings;
+        LinkedFiles::new(workspace.clone(), editor.clone(), late)
     }
 
     async fn keep(&self, files: Vec<Attachment>) -> Result<Vec<Descriptor>, SessionError> {

@@ -1,7 +1,7 @@
 //! Prompt content: blocks of many kinds in, one text and its attachments out, in order.
 //!
 //! Nothing is dropped silently: what cannot be used leaves a note in its place, which the model and
-//! the user's Log both have.
+//! the user's Log both have. A file that is only named comes along where it can be opened.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
-use crate::conversation::Attachment;
+use crate::conversation::{Attachment, Linked};
 use crate::rpc::Fault;
 
 /// How many attachments a Turn takes, and how many bytes of them.
@@ -65,6 +65,8 @@ pub struct Composed {
     pub attachments: Vec<Attachment>,
     /// How many bytes came along so far.
     sum: usize,
+    /// Files that were named and came along.
+    linked: Vec<PathBuf>,
 }
 
 impl Prompt {
@@ -102,15 +104,16 @@ impl Prompt {
         self.blocks.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
     }
 
-    /// Puts it together for a Workspace; takes its time over large attachments.
-    pub fn compose(self, workspace: &Path) -> Composed {
+    /// Puts it together for a Workspace, with what `open` gives for files that are named; takes its time over
+    /// large attachments.
+    pub fn compose(self, workspace: &Path, open: impl Fn(&Path) -> Linked) -> Composed {
         let mut composed = Composed::default();
         let mut was_text = None;
         for block in self.blocks {
             let is_text = matches!(block, Block::Text(_));
             let words = match block {
                 Block::Text(text) => text,
-                Block::Link { uri, name } => link(&uri, &name, workspace),
+                Block::Link { uri, name } => composed.link(&uri, &name, workspace, &open),
                 Block::Content { name, uri, content } => {
                     composed.attach(&name, uri.as_deref(), content)
                 }
@@ -137,6 +140,44 @@ fn would_stick(before: &str, after: &str) -> bool {
 }
 
 impl Composed {
+    /// Attaches a file that is named, and says what stands for it in the text: its path, by which the model can
+    /// look at it; for an address of another kind, a link.
+    fn link(
+        &mut self,
+        uri: &str,
+        name: &str,
+        workspace: &Path,
+        open: impl Fn(&Path) -> Linked,
+    ) -> String {
+        let Some((path, place)) = file_path(uri) else { return format!("[{name}]({uri})") };
+        let shown = path.strip_prefix(workspace).unwrap_or(&path);
+        let shown = if shown.as_os_str().is_empty() { Path::new(".") } else { shown };
+        let shown = format!("`{}{place}`", shown.display());
+        if self.linked.contains(&path) {
+            return shown;
+        }
+        let refused = |reason: &str| format!("{shown} [not attached: {reason}]");
+        match open(&path) {
+            Linked::Folder => shown,
+            Linked::Refused(reason) => refused(&reason),
+            Linked::Attached(attachment) => {
+                if !self.has_room(attachment.size()) {
+                    return refused("there is no room for more");
+                }
+                self.linked.push(path);
+                self.attachments.push(attachment);
+                shown
+            }
+        }
+    }
+
+    /// Whether another attachment fits; it is counted if it does.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let fits = self.attachments.len() < MOST && self.sum + bytes <= LARGEST_SUM;
+        self.sum += if fits { bytes } else { 0 };
+        fits
+    }
+
     /// Attaches something, and says what stands for it in the text.
     fn attach(&mut self, name: &str, uri: Option<&str>, content: Content) -> String {
         let is_image = matches!(content, Content::Image(_));
@@ -148,8 +189,7 @@ impl Composed {
             let what = if is_image { "an image" } else { name };
             return format!("[{what} that is not base64]");
         };
-        self.sum += bytes.len();
-        if self.attachments.len() == MOST || self.sum > LARGEST_SUM {
+        if !self.has_room(bytes.len()) {
             return format!("[{name} is not attached: there is no room for more]");
         }
         match Attachment::from_bytes(name, bytes) {
@@ -236,14 +276,6 @@ fn context(meta: Option<&Value>) -> Option<String> {
     }
     let text = text.get(..end).unwrap_or_default().trim();
     (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// A mention: a path where the model can look at it by path, a link elsewhere.
-fn link(uri: &str, name: &str, workspace: &Path) -> String {
-    let Some((path, place)) = file_path(uri) else { return format!("[{name}]({uri})") };
-    let shown = path.strip_prefix(workspace).unwrap_or(&path);
-    let shown = if shown.as_os_str().is_empty() { Path::new(".") } else { shown };
-    format!("`{}{place}`", shown.display())
 }
 
 /// The file that an address names, and the place in it.

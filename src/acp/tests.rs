@@ -14,6 +14,7 @@ use super::ending::Ending;
 use super::listing::Wanted;
 use super::options::{Wish, mode_change};
 use super::setup::{Server, Setup};
+use crate::conversation::Linked;
 use crate::event::{Answer, PermissionMode, PermissionRequest, Said, Status};
 use crate::id::CallId;
 use crate::rpc::Fault;
@@ -84,7 +85,7 @@ fn servers_are_taken_as_they_come_and_odd_ones_leave_a_note() {
 #[track_caller]
 fn composed(blocks: Value) -> (String, Vec<String>) {
     let prompt = Prompt::read(&json!({ "prompt": blocks })).unwrap();
-    let composed = prompt.compose(Path::new("/w"));
+    let composed = prompt.compose(Path::new("/w"), |_| Linked::Folder);
     let names = composed.attachments.iter().map(|file| file.name().to_owned()).collect();
     (composed.text, names)
 }

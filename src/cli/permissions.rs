@@ -9,7 +9,7 @@ use super::exit::Exit;
 use super::{Context, bad_argument};
 use crate::error::{Kind, Report};
 use crate::permission::{Approval, Approvals, Scope, offered_prefix};
-use crate::render::one_line;
+use crate::render::{name_on_one_line, one_line};
 
 /// Show, give or take back what is allowed for good
 #[derive(Debug, Args)]
@@ -101,7 +101,7 @@ pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Rep
 /// Words that cannot be allowed for good, and those that can.
 fn not_a_prefix(words: &[String]) -> Report {
     let command = words.join(" ");
-    let shown = one_line(&command, 80);
+    let shown = name_on_one_line(&command, 80);
     let next = match offered_prefix(&command) {
         Some(shorter) => {
             format!("allow `pixir permissions allow {}`, which covers it", shorter.join(" "))
@@ -117,8 +117,8 @@ fn text(approvals: &[Approval]) -> String {
     let mut text = String::new();
     for approval in approvals {
         let what = match &approval.scope {
-            Scope::Digest(_) => one_line(&approval.summary, 100),
-            Scope::Prefix(words) => format!("run {} …", one_line(&words.join(" "), 80)),
+            Scope::Digest(_) => name_on_one_line(&approval.summary, 100),
+            Scope::Prefix(words) => format!("run {} …", name_on_one_line(&words.join(" "), 80)),
         };
         let network = if approval.network { ", with network" } else { "" };
         let project = one_line(&approval.project.to_string_lossy(), 200);

@@ -1,6 +1,6 @@
 //! Children of the Session: a line when one ends, and a small tree while they work.
 
-use super::sanitise::one_line;
+use super::sanitise::{name_on_one_line, one_line};
 use super::status::{span, thousands};
 use crate::event::SubagentEvent;
 use crate::harness::{ChildStatus, ChildView};
@@ -10,6 +10,9 @@ const MOST_ROWS: usize = 6;
 
 /// How much of a summary a line shows.
 const SUMMARY: usize = 100;
+
+/// How much of what a child does is read.
+const DOING: usize = 200;
 
 /// What is worth a line of its own: the end of a run.
 pub fn line(event: &SubagentEvent) -> Option<String> {
@@ -65,6 +68,7 @@ fn row(view: &ChildView) -> String {
     if record.usage.total_tokens > 0 {
         parts.push(format!("{} tokens", thousands(record.usage.total_tokens)));
     }
-    parts.extend((!view.doing.is_empty()).then(|| view.doing.clone()));
+    // It may be a command.
+    parts.extend((!view.doing.is_empty()).then(|| name_on_one_line(&view.doing, DOING)));
     parts.join(" · ")
 }

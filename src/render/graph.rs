@@ -1,7 +1,7 @@
 //! A Workflow on a screen: a line when a step ends, and where the graph stands while it runs.
 
 use super::line::Surface;
-use super::sanitise::one_line;
+use super::sanitise::{name_on_one_line, one_line};
 use crate::event::WorkflowEvent;
 use crate::harness::{StepState, WatchedStep, WorkflowWatch};
 
@@ -52,7 +52,7 @@ impl Graph {
                 let how = if is_ok { "passed" } else { "did not pass" };
                 let step = event.step_id.as_deref().unwrap_or_default();
                 let command = text("command").unwrap_or_default();
-                Some(one_line(&format!("  {step}: `{command}` {how}"), WIDTH))
+                Some(name_on_one_line(&format!("{step}: `{command}` {how}"), WIDTH))
             }
             // Files that were there are gone, or are as they were: that is not left to be found.
             "step_taken_back" => {

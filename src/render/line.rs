@@ -168,7 +168,7 @@ impl Line {
                 self.activity(&one_line(&pressure.words(), NOTICE_WIDTH), sheet);
             }
             Ephemeral::PermissionRequest(request) => {
-                let summary = one_line(&request.summary, TITLE_WIDTH);
+                let summary = name_on_one_line(&request.summary, TITLE_WIDTH);
                 self.activity(&format!("asked for permission: {summary}"), sheet);
             }
             Ephemeral::ReasoningDelta(_)
@@ -285,7 +285,7 @@ impl Line {
         };
         self.activity(&line, sheet);
         if let Some(notice) = result.details.get("notice").and_then(serde_json::Value::as_str) {
-            self.activity(&one_line(notice, NOTICE_WIDTH), sheet);
+            self.activity(&one_line(notice, END_WIDTH), sheet);
         }
         if let Some(diff) = result.details.get("diff").and_then(serde_json::Value::as_str) {
             let colour = self.look.colour;

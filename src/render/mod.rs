@@ -24,7 +24,7 @@ pub use ask::{Reply, on_one_line, understand};
 pub use json::{Envelope, escape_hidden};
 pub use line::{Look, Surface};
 pub use paper::{Gone, Paper, Signalled};
-pub use sanitise::{clean, one_line};
+pub use sanitise::{clean, name_on_one_line, one_line};
 pub use tally::{Ending, Tally};
 
 use line::Line;

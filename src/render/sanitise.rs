@@ -91,28 +91,39 @@ pub fn clean(text: &str) -> String {
 
 /// The text on one line of at most `width` cells, blanks folded, cut with an ellipsis.
 pub fn one_line(text: &str, width: usize) -> String {
-    cut(&folded(text, width), width)
+    let mut sanitiser = Sanitiser::default();
+    fold(text.chars().filter(|c| sanitiser.admits(*c)), width)
 }
 
-/// A command, a path or a name on one line like [`one_line`], with its hidden characters spelled.
+/// A command, a path or a name on one line like [`one_line`]. Nothing of it is dropped: hidden characters
+/// are spelled, so that none of them acts on what follows it.
 pub fn name_on_one_line(text: &str, width: usize) -> String {
-    cut(&spell_hidden(&folded(text, width)), width)
+    let spelled = |c: char| spell_hidden(c.encode_utf8(&mut [0; 4])).chars().collect::<Vec<_>>();
+    fold(text.chars().flat_map(spelled), width)
 }
 
-fn folded(text: &str, width: usize) -> String {
-    // Enough for any line; a prompt of megabytes is not cleaned as a whole for its first words.
-    let head: String = text.chars().take(width.saturating_mul(8) + 64).collect();
-    clean(&head).split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn cut(folded: &str, width: usize) -> String {
+/// Folds blanks, and reads no further than the line is long.
+fn fold(text: impl Iterator<Item = char>, width: usize) -> String {
     use unicode_width::UnicodeWidthChar;
 
+    let most = width.saturating_mul(8) + 64;
     let mut line = String::new();
     let mut cells = 0;
-    for c in folded.chars() {
-        let wide = c.width().unwrap_or(0);
-        if cells + wide > width {
+    let mut count = 0;
+    let mut is_parted = false;
+    for c in text {
+        if c.is_whitespace() {
+            is_parted = !line.is_empty();
+            continue;
+        }
+        let blank = std::mem::take(&mut is_parted).then_some(' ');
+        for c in blank.into_iter().chain([c]) {
+            line.push(c);
+            cells += c.width().unwrap_or(0);
+            count += 1;
+        }
+        // Many characters can stand in one cell.
+        if cells > width || count > most {
             while cells + 1 > width {
                 let Some(last) = line.pop() else { break };
                 cells -= last.width().unwrap_or(0);
@@ -120,8 +131,6 @@ fn cut(folded: &str, width: usize) -> String {
             line.push('…');
             return line;
         }
-        cells += wide;
-        line.push(c);
     }
     line
 }
@@ -208,7 +217,28 @@ mod tests {
         assert_eq!(one_line("漢字漢字", 5), "漢字…");
         assert_eq!(one_line("abc", 3), "abc");
         assert_eq!(one_line("\x1b[2Jboo", 9), "boo");
-        assert_eq!(name_on_one_line("\x1b[2Jr\u{200b}m\u{3164}  x", 40), "r<U+200B>m<U+3164> x");
+        let spelled = name_on_one_line("\x1b[2Jr\u{200b}m\u{3164}  x", 60);
+        assert_eq!(spelled, "<U+001B>[2Jr<U+200B>m<U+3164> x");
+    }
+
+    #[test]
+    fn nothing_of_a_command_vanishes_from_its_title() {
+        for (evil, mark) in [
+            ("echo \x1b]0;; rm -rf x", "<U+001B>"),
+            ("echo \x1b[; rm -rf x", "<U+001B>"),
+            ("echo \x1bP rm -rf x\x1b\\ ok", "<U+001B>"),
+            ("echo \u{9d}0; rm -rf x\u{9c} ok", "<U+009D>"),
+            ("rm -rf x\recho all good", "<U+000D>"),
+            ("echo \u{e0041} rm -rf x", "<U+E0041>"),
+        ] {
+            let shown = name_on_one_line(evil, 100);
+            assert!(shown.contains("rm -rf x") && shown.contains(mark), "{evil:?}: {shown}");
+        }
+        let padded = format!("ls{}; rm -rf x", " ".repeat(5000));
+        assert_eq!(name_on_one_line(&padded, 40), "ls ; rm -rf x");
+        assert_eq!(one_line(&padded, 40), "ls ; rm -rf x");
+        let marked = format!("ls{}; rm -rf x", "\u{301}".repeat(5000));
+        assert!(name_on_one_line(&marked, 40).ends_with('…'), "what is left out is not hidden");
     }
 
     proptest! {

@@ -222,7 +222,7 @@ fn tool_lines_say_how_it_went() {
         (
             call("bash", json!({"command": "\u{1b}[2Jls"})),
             result(false, json!({"signal": "SIGKILL"})),
-            "[• bash ls ✗ signal SIGKILL\n]",
+            "[• bash <U+001B>[2Jls ✗ signal SIGKILL\n]",
         ),
     ];
     for (call, result, expected) in table {

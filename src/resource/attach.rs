@@ -39,6 +39,11 @@ impl Attachment {
         matches!(self.nature, Nature::Image(_))
     }
 
+    /// How many bytes it has.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// What it is called.
     pub fn name(&self) -> &str {
         &self.name

@@ -1,9 +1,11 @@
 //! Echoes: secrets that a server repeats in an error in another encoding.
 //!
 //! Two texts are compared by their letters and digits alone, without case. So one search finds a value that is
-//! plain, in other case, broken by blanks or escapes, percent-encoded, and with both alphabets of base64. Errors
+//! plain, in other case, broken by blanks or escapes, percent-encoded, and with both alphabets of base64. Servers
+//! also shorten a key in the middle, or spread it over fields, so pieces of it are looked for as well. Errors
 //! are short and rare; other text is searched for the plain values only.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use base64::Engine as _;
@@ -18,16 +20,22 @@ const SHORTEST_FORM: usize = 8;
 /// A value with so many letters and digits is no ordinary word.
 const LONG_KEY: usize = 14;
 
+/// So many bytes of a value, in a row, are told from ordinary words by the digits among them.
+const SHORTEST_PIECE: usize = 12;
+
 /// The letters of `\u004` and `&#x4`, which a cut leaves of an escape.
 const LONGEST_HALF_ESCAPE: usize = 4;
 
 /// Replaces values and their encodings; `known` has each value and what stands instead.
 pub fn redact_echo<'a>(text: &str, known: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let letters = Letters::of(text);
+    let mut pieces = Pieces::new(&letters);
     let mut found: Vec<(Range<usize>, &str)> = Vec::new();
     for (value, replacement) in known {
-        for form in forms(value) {
-            found.extend(letters.find(&form).into_iter().map(|range| (range, replacement)));
+        for Form { letters: form, piece } in forms(value) {
+            let whole = letters.find(&form);
+            let parts = piece.map(|length| pieces.find(&form, length)).unwrap_or_default();
+            found.extend(whole.into_iter().chain(parts).map(|range| (range, replacement)));
         }
     }
     found.sort_by_key(|(range, _)| (range.start, std::cmp::Reverse(range.end)));
@@ -71,21 +79,68 @@ impl Secrets {
     }
 }
 
-/// The forms of a value, as letters and digits: plain, backwards, hexadecimal, and base64 at each of the three
-/// places where it can begin.
-fn forms(value: &str) -> Vec<Vec<u8>> {
+/// One form of a value, as letters and digits.
+struct Form {
+    letters: Vec<u8>,
+    /// How many of them in a row give a piece away; `None` where they may be ordinary words.
+    piece: Option<usize>,
+}
+
+/// The forms of a value: plain, backwards, hexadecimal, and base64 at each of the three places where it can begin.
+fn forms(value: &str) -> Vec<Form> {
     let plain = comparable(value.as_bytes());
-    let backwards = plain.iter().rev().copied().collect();
+    let backwards: Vec<u8> = plain.iter().rev().copied().collect();
     let digits = |byte: &u8| format!("{byte:02x}").into_bytes();
     let hexadecimal = value.as_bytes().iter().flat_map(digits).collect();
     let encoded = (0..3).map(|shift| comparable(&in_base64(value.as_bytes(), shift)));
+    let is_mixed =
+        plain.iter().any(u8::is_ascii_digit) && plain.iter().any(u8::is_ascii_alphabetic);
     // A placeholder such as `not-needed` is ordinary words once its punctuation is gone.
-    let is_key = plain.len() >= LONG_KEY
-        || plain.iter().any(u8::is_ascii_digit) && plain.iter().any(u8::is_ascii_alphabetic);
+    let is_key = plain.len() >= LONG_KEY || is_mixed;
     let readable = [plain, backwards].into_iter().filter(|_| is_key);
-    let mut forms: Vec<Vec<u8>> = readable.chain([hexadecimal]).chain(encoded).collect();
-    forms.retain(|form| form.len() >= SHORTEST_FORM);
-    forms
+    let readable = readable.map(|letters| (letters, is_mixed.then_some(SHORTEST_PIECE)));
+    let hexadecimal = (hexadecimal, Some(SHORTEST_PIECE * 2));
+    let encoded = encoded.map(|letters| (letters, Some(SHORTEST_PIECE.div_ceil(3) * 4)));
+    let forms = readable.chain([hexadecimal]).chain(encoded);
+    let forms = forms.map(|(letters, piece)| Form { letters, piece });
+    forms.filter(|form| form.letters.len() >= SHORTEST_FORM).collect()
+}
+
+/// Every run of so many letters of a text, by its content; made once per length.
+struct Pieces<'l> {
+    letters: &'l Letters,
+    runs: HashMap<usize, HashMap<&'l [u8], Vec<usize>>>,
+}
+
+impl<'l> Pieces<'l> {
+    fn new(letters: &'l Letters) -> Self {
+        Self { letters, runs: HashMap::new() }
+    }
+
+    /// Where at least `length` letters of a form stand in a row.
+    fn find(&mut self, form: &[u8], length: usize) -> Vec<Range<usize>> {
+        let letters = self.letters;
+        let runs = self.runs.entry(length).or_insert_with(|| {
+            let mut runs: HashMap<&[u8], Vec<usize>> = HashMap::new();
+            for (place, run) in letters.bytes.windows(length).enumerate() {
+                runs.entry(run).or_default().push(place);
+            }
+            runs
+        });
+        let mut places: Vec<usize> =
+            form.windows(length).filter_map(|run| runs.get(run)).flatten().copied().collect();
+        places.sort_unstable();
+        let mut found: Vec<Range<usize>> = Vec::new();
+        for place in places {
+            let Some(range) = letters.range(place, length) else { continue };
+            match found.last_mut() {
+                // The runs of one piece overlap.
+                Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+                _ => found.push(range),
+            }
+        }
+        found
+    }
 }
 
 /// The characters of base64 that depend on these bytes alone, when so many others stand before them.
@@ -133,22 +188,24 @@ impl Letters {
 
     /// Where a form stands, and where the end of the text is its beginning: a text that was cut.
     fn find(&self, form: &[u8]) -> Vec<Range<usize>> {
-        let place = |start: usize, length: usize| {
-            let first = self.places.get(start)?;
-            let last = self.places.get(start + length - 1)?;
-            Some(first.start..last.end)
-        };
         let whole = memchr::memmem::find_iter(&self.bytes, form);
-        let mut found: Vec<_> = whole.filter_map(|start| place(start, form.len())).collect();
+        let mut found: Vec<_> = whole.filter_map(|start| self.range(start, form.len())).collect();
         let cut = (0..self.half_escape).find_map(|skipped| {
             let bytes = self.bytes.get(..self.bytes.len().checked_sub(skipped)?)?;
             let longest = form.len().saturating_sub(1).min(bytes.len());
             let begins = |length: &usize| bytes.ends_with(form.get(..*length).unwrap_or(form));
             let length = (SHORTEST_FORM..=longest).rev().find(begins)?;
-            place(bytes.len() - length, length + skipped)
+            self.range(bytes.len() - length, length + skipped)
         });
         found.extend(cut);
         found
+    }
+
+    /// Where so many letters stand in the text.
+    fn range(&self, start: usize, length: usize) -> Option<Range<usize>> {
+        let first = self.places.get(start)?;
+        let last = self.places.get((start + length).checked_sub(1)?)?;
+        Some(first.start..last.end)
     }
 }
 
@@ -241,6 +298,39 @@ mod tests {
         let escape = |byte| format!("\\u{byte:04x}");
         let escaped: String = cut.bytes().map(escape).collect();
         assert_eq!(cleaned(&format!("bad {escaped}\\u00…")), "bad [redacted:provider key]…");
+    }
+
+    #[test]
+    fn pieces_of_a_key_are_found_anywhere() {
+        let long = "sk-proj-Ab9xyzQ7KwLm0123456789QwErTyUiOp";
+        let secrets = Secrets::new([("provider key".to_owned(), long.to_owned())]);
+        let mark = "[redacted:provider key]";
+        for (text, expected) in [
+            // Cut in the middle, at its beginning, and at its end.
+            (
+                format!("bad key {}...{} given", &long[..16], &long[26..]),
+                format!("bad key {mark}...{mark} given"),
+            ),
+            (format!("bad key {}... given", &long[..14]), format!("bad key {mark}... given")),
+            (format!("bad key ...{} given", &long[24..]), format!("bad key ...{mark} given")),
+            (
+                format!("key {}\u{2026} of {}", &long[4..20], &long[20..]),
+                format!("key {mark}\u{2026} of {mark}"),
+            ),
+        ] {
+            assert_eq!(secrets.clean_echo(&text), expected, "{text}");
+        }
+        // Over two fields.
+        let (one, other) = long.split_at(20);
+        let mut value = serde_json::json!({"message": format!("bad {one}"), "param": other});
+        secrets.clean_echo_value(&mut value);
+        assert_eq!(value, serde_json::json!({"message": format!("bad {mark}"), "param": mark}));
+        // What every key of a kind begins with is no piece of this one.
+        let text = "keys begin with sk-proj-, such as sk-proj-Ab or sk-proj-********7890";
+        assert_eq!(secrets.clean_echo(text), text);
+        let encoded = STANDARD.encode(long);
+        let text = format!("got {}... given", &encoded[..24]);
+        assert_eq!(secrets.clean_echo(&text), format!("got {mark}... given"));
     }
 
     #[test]

@@ -123,6 +123,17 @@ impl Session {
         self.ask(|reply| Inbox::Record { turn: None, fact: Box::new(fact), reply }).await?
     }
 
+    /// Tells listeners that a fact outside of a Turn could not be recorded. A Turn that runs finds that out
+    /// itself, and ends by it.
+    pub fn report_unrecorded(&self, error: &SessionError) {
+        let status = self.bus.status();
+        let failed = error.to_status();
+        // Said once, however many children there are.
+        if (status.is_terminal() || status == Status::Idle) && status != failed {
+            self.bus.emit(Ephemeral::Status(failed));
+        }
+    }
+
     /// Everything recorded so far. What the Session does not hold is read from its Log.
     pub async fn history(&self) -> Result<History, SessionError> {
         let (held, archive) = self.ask(Inbox::History).await?;

@@ -400,6 +400,10 @@ impl Run {
         self.record.usage.add(&usage);
         if let Err(error) = self.tell(event).await {
             tracing::warn!(%error, id = %self.record.id, "the end of a Subagent is not recorded");
+            // A Workflow records the end of its steps, and fails by that.
+            if self.terms.marks.is_empty() {
+                self.link.parent.report_unrecorded(&error);
+            }
         }
     }
 

@@ -241,6 +241,7 @@ async fn attend(
     handle.ring.end(match ran {
         Ok(ran) => {
             let telling = Telling {
+                directory: context.workspace.root(),
                 timeout: errand.timeout,
                 needs: errand.needs,
                 prefix: &format!("{} ended: ", handle.id),

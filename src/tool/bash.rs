@@ -10,6 +10,7 @@ use super::background::{Background, Errand};
 use super::command::{Commands, Job};
 use super::confined::{Confined, Needs};
 use super::ending::{Ending, Telling};
+use super::git_notes::{self, GitNotes};
 use super::output::Output;
 use super::ring::Part;
 use super::slot::Slot;
@@ -28,6 +29,7 @@ pub struct Bash {
     commands: Confined,
     limits: config::Bash,
     background: Background,
+    git_notes: GitNotes,
 }
 
 /// The arguments of `bash`.
@@ -51,7 +53,32 @@ pub struct Args {
 impl Bash {
     /// A `bash` that starts its commands through `commands`.
     pub fn new(commands: Commands, limits: config::Bash, background: Background) -> Self {
-        Self { commands: Confined::new(commands), limits, background }
+        let home = commands.sandbox().user_home().map(Into::into);
+        let git_notes = GitNotes::new(home);
+        Self { commands: Confined::new(commands), limits, background, git_notes }
+    }
+
+    /// What to know of git in these commands, once. What is hidden is known of a command that failed.
+    async fn git_note(&self, command: &str, needs: Needs, context: &ToolContext) -> Option<String> {
+        let settings = self.git_notes.take_settings(command);
+        if settings.is_empty() {
+            return None;
+        }
+        let job = Job {
+            command: "false",
+            directory: context.workspace.root(),
+            further: context.workspace.further(),
+            timeout: Some(self.limits.timeout),
+            cancel: &context.cancel,
+            stdin: None,
+            bounds: context.workspace.bounds(),
+            spec: None,
+            witness: None,
+        };
+        let secrets = context.secrets.clone();
+        let mut output = Output::new(context, &secrets, CLOSING_ROOM);
+        let ran = self.commands.run(job, needs, &mut output).await.ok()?;
+        git_notes::describe(&settings, &ran.hidden)
     }
 
     /// Waits for its turn, where others run already, and says so.
@@ -164,8 +191,18 @@ impl Tool for Bash {
         let ran = self.commands.run(job, needs, &mut output).await;
         let ran = ran.map_err(|error| ToolError::from(&error))?;
         let collected = output.finish().await;
-        let telling = Telling { timeout: Some(timeout), needs, prefix: "", stopped: "interrupted" };
-        let Ending { ok, lines, details } = Ending::of(&ran, &collected, &self.commands, &telling);
+        let telling = Telling {
+            directory: context.workspace.root(),
+            timeout: Some(timeout),
+            needs,
+            prefix: "",
+            stopped: "interrupted",
+        };
+        let mut ending = Ending::of(&ran, &collected, &self.commands, &telling);
+        if let Some(note) = self.git_note(&args.command, needs, &context).await {
+            ending.add_note(&note);
+        }
+        let Ending { ok, lines, details } = ending;
         let mut text = collected.bounded.text;
         if text.is_empty() {
             text.push_str("(no output)");

@@ -1,6 +1,9 @@
-//! Denials: one line for the model about what the sandbox refused, why, and what would allow it.
+//! Denials: a line about what the sandbox refused, why, and what would allow it. The model reads it; what only the
+//! user can allow, the user is told as well.
 //!
 //! A command that is refused something says so in its own words; these are the usual ones.
+
+use std::path::Path;
 
 use super::confined::Needs;
 use crate::sandbox::{HiddenPath, HiddenPaths, Profile};
@@ -64,6 +67,25 @@ const NO_SOCKET: &[&str] =
 /// What programs say when a socket may not even be made.
 const NO_SOCKETS_AT_ALL: &[&str] = &["permission denied", "eacces", "permissionerror"];
 
+/// What ssh says when it has no key, or does not know the host.
+const NO_SSH_KEY: &[&str] =
+    &["permission denied (publickey", "host key verification failed", "no such identity"];
+
+/// How many paths of an output are followed.
+const MOST_PATHS: usize = 64;
+
+/// What stands around a path in a message.
+const ENDS: &[char] =
+    &['\'', '"', '`', ':', ';', ',', '(', ')', '<', '>', '|', '\u{2018}', '\u{2019}'];
+
+/// A line about a refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    pub text: String,
+    /// Whether the user is told it too, because only they can allow it.
+    pub is_for_user: bool,
+}
+
 /// What a call could have declared, and would have got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MayDeclare {
@@ -71,14 +93,66 @@ pub struct MayDeclare {
     pub sockets: bool,
 }
 
-/// The lines for a failed command, if the sandbox may be the reason.
+/// The lines for a command that failed in a directory, if the sandbox may be the reason.
 pub fn explain(
     output: &str,
     needs: Needs,
     may_declare: MayDeclare,
     hidden: &HiddenPaths,
-) -> Vec<String> {
-    let covered = hidden.find(output);
+    directory: &Path,
+) -> Vec<Denial> {
+    let for_model = |text: &&str| Denial { text: (*text).to_owned(), is_for_user: false };
+    let for_user = hidden_lines(output, hidden, directory);
+    let is_found = !for_user.is_empty();
+    let for_user = for_user.into_iter().map(|text| Denial { text, is_for_user: true });
+    refusals(output, needs, may_declare, is_found).iter().map(for_model).chain(for_user).collect()
+}
+
+/// Hidden files that an output names, and keys that ssh missed.
+fn hidden_lines(output: &str, hidden: &HiddenPaths, directory: &Path) -> Vec<String> {
+    let path = hidden.find(output).or_else(|| find_by_way(output, hidden, directory));
+    if let Some(path) = path {
+        return vec![match path {
+            HiddenPath::Credential(path) => format!(
+                "sandbox: {} is hidden from commands, because it holds credentials; only the user can use it, or show it by naming it in sandbox.read",
+                path.display()
+            ),
+            HiddenPath::InHome(path) => format!(
+                "sandbox: {} is hidden from commands; the user can show it with sandbox.read",
+                path.display()
+            ),
+        }];
+    }
+    let output = output.to_lowercase();
+    let is_without_key = NO_SSH_KEY.iter().any(|words| output.contains(words));
+    if is_without_key && hidden.find("~/.ssh").is_some() {
+        return vec![
+            "sandbox: ~/.ssh is hidden from commands, so ssh finds neither keys nor known hosts; the user can show them by naming the files in sandbox.read, such as ~/.ssh/id_ed25519 and ~/.ssh/known_hosts".to_owned(),
+        ];
+    }
+    Vec::new()
+}
+
+/// The first hidden file that an output names by a relative path, or by a link.
+fn find_by_way(output: &str, hidden: &HiddenPaths, directory: &Path) -> Option<HiddenPath> {
+    let words = output.split(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
+    let words = words.filter(|word| !word.is_empty());
+    let is_path = |word: &&str| {
+        let is_link = || directory.join(word).symlink_metadata().is_ok_and(|own| own.is_symlink());
+        word.contains('/') || is_link()
+    };
+    let ends = words.filter(is_path).take(MOST_PATHS);
+    let mut ends = ends.filter_map(|word| directory.join(word).canonicalize().ok());
+    ends.find_map(|end| hidden.find(&end.to_string_lossy()))
+}
+
+/// What else may have been refused; `is_explained` when a hidden file is the reason.
+fn refusals(
+    output: &str,
+    needs: Needs,
+    may_declare: MayDeclare,
+    is_explained: bool,
+) -> Vec<&'static str> {
     let output = output.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| output.contains(word));
     let mut lines = Vec::new();
@@ -103,20 +177,7 @@ pub fn explain(
             }
         });
     }
-    if let Some(path) = covered {
-        let line = match path {
-            HiddenPath::Credential(path) => format!(
-                "sandbox: {} is hidden from commands, because it holds credentials; only the user can use it, or show it by naming it in sandbox.read",
-                path.display()
-            ),
-            HiddenPath::InHome(path) => format!(
-                "sandbox: {} is hidden from commands; the user can show it with sandbox.read",
-                path.display()
-            ),
-        };
-        return lines.into_iter().map(str::to_owned).chain([line]).collect();
-    }
-    if says(NO_ACCESS) {
+    if says(NO_ACCESS) && !is_explained {
         lines.push(match needs.profile {
             Profile::ReadOnly => {
                 "sandbox: nothing but $TMPDIR can be written, because this Session is read-only; only the user can change that"
@@ -126,7 +187,7 @@ pub fn explain(
             }
         });
     }
-    lines.into_iter().map(str::to_owned).collect()
+    lines
 }
 
 #[cfg(test)]
@@ -139,10 +200,11 @@ mod tests {
         hidden.hidden.push("/home/me/.ssh".into());
         let needs = Needs { profile, network, local_sockets: false };
         let may_declare = MayDeclare { network: true, sockets: false };
-        let lines = explain(output, needs, may_declare, &hidden);
+        let lines = explain(output, needs, may_declare, &hidden, Path::new("/work"));
         assert_eq!(lines.len(), expected.len(), "{output}: {lines:?}");
         for (line, words) in lines.iter().zip(expected) {
-            assert!(line.contains(words), "{output}: {line}");
+            assert!(line.text.contains(words), "{output}: {line:?}");
+            assert_eq!(line.is_for_user, line.text.contains("is hidden"), "{line:?}");
         }
     }
 
@@ -167,8 +229,9 @@ mod tests {
             [(own, false, true), (own, true, false), (Profile::ReadOnly, false, false)]
         {
             let needs = Needs { profile, network: false, local_sockets };
-            let lines = explain(refused, needs, may_declare, &HiddenPaths::default());
-            assert_eq!(lines[0].contains("local_sockets: true"), is_told, "{lines:?}");
+            let none = HiddenPaths::default();
+            let lines = explain(refused, needs, may_declare, &none, Path::new("/work"));
+            assert_eq!(lines[0].text.contains("local_sockets: true"), is_told, "{lines:?}");
         }
         let both = "getaddrinfo EAI_AGAIN\nEROFS: read-only file system";
         check(both, own, false, &["network: true", "sandbox.write"]);

@@ -79,6 +79,18 @@ impl Desk {
         (held.len() <= LARGEST && !is_alike(&held, on_disk)).then_some(held)
     }
 
+    /// The text that the editor has of a file which is not opened here; or why it has none.
+    pub fn text_of(&self, path: &Path) -> Result<String, String> {
+        let editor = self.editor.as_ref().ok_or("the editor offers no files")?;
+        let asking = editor.read_text(path).ok_or("the editor offers no files")?;
+        let text = self.wait(editor, asking);
+        let text = text.map_err(|reason| format!("the editor does not show it ({reason})"))?;
+        if text.len() > LARGEST {
+            return Err(format!("it has more than {LARGEST} bytes"));
+        }
+        Ok(text)
+    }
+
     /// Hands a new text to the editor, in place of `old`.
     pub fn hand_over(&self, path: &Path, old: &[u8], new: &[u8]) -> Handed {
         let Some(editor) = &self.editor else { return Handed::NotAsked };

@@ -1,7 +1,7 @@
 //! Endings: how a command went, in lines for the model and facts for everybody else.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -35,6 +35,8 @@ pub struct Ending {
 /// What is said about a command besides what happened to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Telling<'a> {
+    /// Where it ran.
+    pub directory: &'a Path,
     /// The deadline it had.
     pub timeout: Option<Duration>,
     pub needs: Needs,
@@ -45,6 +47,14 @@ pub struct Telling<'a> {
 }
 
 impl Ending {
+    /// Adds something that model and user must know.
+    pub fn add_note(&mut self, note: &str) {
+        write!(self.lines, "\n[{note}]").ok();
+        let told = self.details.get("notice").and_then(Value::as_str);
+        let notice = told.map_or_else(|| note.to_owned(), |told| format!("{told}; {note}"));
+        self.details["notice"] = json!(notice);
+    }
+
     /// The ending of a command that ran.
     pub fn of(
         ran: &Ran,
@@ -59,6 +69,7 @@ impl Ending {
             write!(lines, "\n[{warning}]").ok();
         }
         let ok = outcome.is_success();
+        let mut for_user = Vec::new();
         if !ok && outcome.level != Level::Off {
             let may_declare = MayDeclare {
                 network: commands.may_declare_network(),
@@ -66,8 +77,10 @@ impl Ending {
                     && outcome.sockets == LocalSockets::OnDeclaration,
             };
             let said = &collected.bounded.text;
-            for line in denial::explain(said, telling.needs, may_declare, hidden) {
-                write!(lines, "\n[{line}]").ok();
+            let needs = telling.needs;
+            for denial in denial::explain(said, needs, may_declare, hidden, telling.directory) {
+                write!(lines, "\n[{}]", denial.text).ok();
+                for_user.extend(denial.is_for_user.then_some(denial.text));
             }
         }
         let text = &collected.bounded.text;
@@ -88,6 +101,7 @@ impl Ending {
         let notices = commands.notices(outcome).into_iter().map(str::to_owned);
         let mut notices: Vec<String> = notices.collect();
         notices.extend(warnings);
+        notices.extend(for_user);
         if !notices.is_empty() {
             details["notice"] = json!(notices.join("; "));
         }

@@ -21,6 +21,7 @@ mod edit;
 mod editor;
 mod ending;
 mod environment;
+mod git_notes;
 mod glob;
 mod grep;
 mod handle;

@@ -8,8 +8,11 @@ use std::sync::{Arc, OnceLock};
 use pixir::scripted::{Reply, Script};
 use serde_json::json;
 
+use crate::subagents::cast::{GO, cast, says, spawns};
 use crate::support::Stage;
-use crate::support::house::logs;
+use crate::support::editor::Editor;
+use crate::support::house::{DEADLINE, logs};
+use crate::support::stage::wait_for;
 
 /// Changes something while the model is asked; it is given the Log.
 type Alter = fn(&Path);
@@ -92,4 +95,74 @@ async fn a_log_that_is_altered_under_a_turn_stops_it_before_it_acts() {
             });
         }
     }
+}
+
+/// A model whose parent answers while its children wait for the file `go`.
+async fn stage_with_children(tasks: &[&str]) -> Stage {
+    let script = cast([spawns(tasks, "worker"), says("Started.")], |_, step| match step {
+        0 => {
+            let command = "while [ ! -e go ]; do sleep 0.02; done";
+            Reply::calls("bash", json!({ "command": command }))
+        }
+        _ => Reply::says("The child is done."),
+    });
+    Stage::new(Stage::mark(), script).await
+}
+
+/// Alters the Log of the parent once it has its answer, and lets the children go on.
+fn alter_after_answer(stage: &Stage, alter: Alter) {
+    let workspace = stage.workspace();
+    let is_answered = |log: &PathBuf| {
+        fs::read_to_string(log).is_ok_and(|text| text.contains(r#""text":"Started.""#))
+    };
+    let parent = || logs(&workspace).into_iter().find(is_answered);
+    let parent = wait_for(DEADLINE, parent, Option::is_some).expect("the parent answers");
+    alter(&parent);
+    fs::write(workspace.join("go"), "").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_is_altered_while_children_work_is_an_error_of_the_run() {
+    let alterations: [(Alter, &str); 2] = [
+        (|log| fs::remove_file(log).unwrap(), "it was removed"),
+        (truncate, "it was truncated to"),
+    ];
+    for (alter, words) in alterations {
+        for args in [&[GO][..], &["--json", GO]] {
+            let stage = stage_with_children(&["one", "two"]).await;
+            tokio::task::block_in_place(|| {
+                let running = stage.start(args);
+                alter_after_answer(&stage, alter);
+                let ended = running.end();
+                assert_eq!(ended.status.code(), Some(7), "{words}: {ended:?}");
+                let told =
+                    if args.len() == 1 { ended.stderr.clone() } else { ended.stdout.clone() };
+                assert_eq!(told.matches(words).count(), 1, "{words}: {told}");
+                assert!(ended.stdout.contains("Started."), "{}", ended.stdout);
+                if args.len() == 2 {
+                    let envelope: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+                    assert_eq!(envelope["ok"], false);
+                    assert_eq!(envelope["error"]["kind"], "log_write_failed");
+                }
+                stage.assert_nothing_survives();
+            });
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_editor_is_told_of_a_log_that_is_removed_while_children_work() {
+    let stage = stage_with_children(&["one"]).await;
+    tokio::task::block_in_place(|| {
+        let mut editor = Editor::start(&stage, &["--auto"]);
+        editor.initialize(json!({}));
+        let id = editor.session(&stage.workspace());
+        editor.turn(&id, GO).unwrap();
+        alter_after_answer(&stage, |log| fs::remove_file(log).unwrap());
+        editor.wait("the failure", |message| {
+            let update = &message["params"]["update"];
+            let text = update["content"]["text"].as_str().unwrap_or_default();
+            update["sessionUpdate"] == "agent_message_chunk" && text.contains("it was removed")
+        });
+    });
 }

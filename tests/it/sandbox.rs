@@ -16,6 +16,8 @@ mod endpoints;
 mod escape;
 /// Ordinary commands.
 mod everyday;
+/// What is told when a file was hidden.
+mod hints;
 /// What commands see of the home folder.
 mod home;
 /// What is tried to read credentials.

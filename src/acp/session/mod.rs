@@ -9,13 +9,15 @@ mod running;
 mod setting;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{PromptResponse, SessionUpdate, StopReason};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 pub use opening::{Which, branch, open};
 
@@ -23,7 +25,7 @@ use super::ask::{self, Replied};
 use super::client::Client;
 use super::commands;
 use super::connection::Connection;
-use super::content::Prompt;
+use super::content::{Composed, Prompt};
 use super::editor::Silence;
 use super::fault;
 use super::inbox::Inbox;
@@ -45,6 +47,9 @@ const MOST_WAITING: usize = 64;
 
 /// How often children that work are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the client may take to give the files that one prompt names.
+const LINKS: Duration = Duration::from_secs(6);
 
 /// How long a Turn may take to end when its Session is closed.
 const WINDING_UP: Duration = Duration::from_secs(2);
@@ -303,9 +308,7 @@ impl Actor {
         let context = prompt.context.take();
         let context = context.map(|said| format!("The user's editor says:\n{said}"));
         let workspace = self.conversation.workspace().to_owned();
-        // Attachments may be large.
-        let composing = tokio::task::spawn_blocking(move || prompt.compose(&workspace));
-        let composed = match composing.await {
+        let composed = match self.compose(prompt, workspace).await {
             Ok(composed) => composed,
             Err(error) => {
                 let fault = Fault::internal(format!("the prompt cannot be read: {error}"));
@@ -333,6 +336,20 @@ impl Actor {
                 running.ticket.answer(Err::<(), _>(fault::of(&report))).await;
             }
         }
+    }
+
+    /// Puts a prompt together on a thread that may wait: attachments may be large, and files that are named are
+    /// opened, or asked for.
+    async fn compose(&self, prompt: Prompt, workspace: PathBuf) -> Result<Composed, JoinError> {
+        let late = CancellationToken::new();
+        let files = self.conversation.linked_files(late.clone());
+        let compose = move || prompt.compose(&workspace, |path| files.open(path));
+        let mut composing = tokio::task::spawn_blocking(compose);
+        if let Ok(composed) = tokio::time::timeout(LINKS, &mut composing).await {
+            return composed;
+        }
+        late.cancel();
+        composing.await
     }
 
     /// Ends the Turn, and every prompt that was sent before this.
@@ -375,9 +392,14 @@ impl Actor {
             self.look_at.get_or_insert_with(|| Instant::now() + LOOK);
         }
         if let Some(event) = &told.event {
+            self.load_image(event).await;
             for update in self.renderer.hear(event) {
                 self.tell(update).await;
             }
+        }
+        if let Some(report) = told.failed {
+            let id = EventId::mint().to_string();
+            self.tell(to_acp::failure(&id, &fault::told(&report))).await;
         }
         if let Some(asked) = told.asked {
             self.ask(*asked).await;
@@ -387,6 +409,17 @@ impl Actor {
         }
         if let Some(status) = told.over {
             self.finish(&status).await;
+        }
+    }
+
+    /// Reads the image of a result, which the client is shown.
+    async fn load_image(&mut self, event: &SharedEvent) {
+        let Some(Canonical::ToolResult(result)) = event.fact() else { return };
+        let Some(resource) = to_acp::image_of(result) else { return };
+        let conversation = self.conversation.clone();
+        let load = move || to_acp::Attached::of_result(&conversation, &resource);
+        if let Ok(image) = tokio::task::spawn_blocking(load).await {
+            self.renderer.expect_image(image);
         }
     }
 
@@ -401,7 +434,11 @@ impl Actor {
             }
         };
         let told = running::Told::of(&event);
-        running::Told { event: Some(event).filter(is_life), over: None, ..told }
+        let failed = match &told.over {
+            Some(Status::Error { error, .. }) => Some(error.clone()),
+            _ => None,
+        };
+        running::Told { event: Some(event).filter(is_life), over: None, failed, ..told }
     }
 
     /// Shows what children do, as long as some work.

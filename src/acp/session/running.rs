@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 use crate::acp::ending::Ending;
 use crate::acp::ticket::Ticket;
 use crate::conversation::Conversation;
+use crate::error::Report;
 use crate::event::{
     Canonical, Ephemeral, EventKind, From, Heard, Listener, PermissionRequest, Seq, SharedEvent,
     Status,
@@ -34,6 +35,8 @@ pub struct Told {
     pub asked: Option<Box<PermissionRequest>>,
     pub settled: Option<CallId>,
     pub over: Option<Status>,
+    /// What the user must know of the Session although no prompt runs.
+    pub failed: Option<Report>,
 }
 
 impl Told {

@@ -1,4 +1,4 @@
-//! What the user attached to messages of the past, shown again as what it was.
+//! What the user attached to messages of the past, and images of results, shown as what they are.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::chunk;
 use crate::conversation::Conversation;
-use crate::event::{Canonical, Descriptor, UserMessage};
+use crate::event::{Canonical, Descriptor, ToolResult, UserMessage};
 use crate::history::History;
 use crate::id::EventId;
 
@@ -36,11 +36,12 @@ impl Attached {
     /// because it is what the user is about to look at.
     pub fn of(conversation: &Conversation, history: &History) -> Self {
         let (mut all, mut room) = (HashMap::new(), SENT);
-        let live = history.live_backwards().filter_map(|(_, fact)| match fact {
-            Canonical::UserMessage(message) => Some(message),
-            _ => None,
+        let live = history.live_backwards().flat_map(|(_, fact)| match fact {
+            Canonical::UserMessage(message) => message.descriptors().collect(),
+            Canonical::ToolResult(result) => image_of(result).into_iter().collect(),
+            _ => Vec::new(),
         });
-        for resource in live.flat_map(UserMessage::descriptors) {
+        for resource in live {
             if all.contains_key(&resource.id) {
                 continue;
             }
@@ -54,6 +55,19 @@ impl Attached {
             all.insert(resource.id, Stored { path, bytes });
         }
         Self(all)
+    }
+
+    /// The image of one result, if it has one; reads from the disk.
+    pub fn of_result(conversation: &Conversation, resource: &Descriptor) -> Self {
+        let (path, bytes) = (conversation.stored_at(resource), conversation.stored(resource));
+        Self(HashMap::from([(resource.id.clone(), Stored { path, bytes })]))
+    }
+
+    /// The image of a result, as content.
+    pub fn image(&self, result: &ToolResult) -> Option<ContentBlock> {
+        let resource = image_of(result)?;
+        let is_here = self.0.get(&resource.id).is_some_and(|stored| stored.bytes.is_some());
+        is_here.then(|| self.block(&resource))
     }
 
     /// The user's words of the past, and what came with them.
@@ -89,4 +103,9 @@ impl Attached {
             ),
         }
     }
+}
+
+/// The image that a result shows.
+pub fn image_of(result: &ToolResult) -> Option<Descriptor> {
+    result.descriptor().filter(Descriptor::is_image)
 }

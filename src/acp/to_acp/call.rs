@@ -32,9 +32,13 @@ const LOOKS: &[(&str, ToolKind, &str)] = &[
     ("grep", ToolKind::Search, "Search"),
     ("list", ToolKind::Read, "List"),
     ("list_agents", ToolKind::Read, "List Subagents"),
+    ("merge_child", ToolKind::Edit, "Merge changes of"),
     ("read", ToolKind::Read, "Read"),
     ("resource_view", ToolKind::Read, "Look at"),
+    ("run_workflow", ToolKind::Think, "Run workflow"),
     ("send_input", ToolKind::Think, "Tell"),
+    ("skill_view", ToolKind::Read, "Read skill"),
+    ("skills_list", ToolKind::Read, "List skills"),
     ("spawn_agent", ToolKind::Think, "Delegate"),
     ("update_plan", ToolKind::Think, "Plan"),
     ("wait_agent", ToolKind::Think, "Wait for Subagents"),
@@ -64,7 +68,12 @@ impl Look {
         let (kind, verb) = known.map_or((ToolKind::Other, tool), |(_, kind, verb)| (*kind, *verb));
         let text = |key: &str| args.get(key).and_then(Value::as_str);
         let patched = text("patch").map(patched_files).unwrap_or_default();
-        let about = TELLING.iter().find_map(|key| text(key)).map(str::to_owned);
+        let (verb, about) = match tool {
+            "run_workflow" => workflow_title(args),
+            // A file of it lies in its own folder.
+            "skill_view" => (verb, text("name").map(str::to_owned)),
+            _ => (verb, TELLING.iter().find_map(|key| text(key)).map(str::to_owned)),
+        };
         let about = about.or_else(|| (!patched.is_empty()).then(|| patched.join(", ")));
         let title = match (verb, about) {
             ("", Some(about)) => about,
@@ -74,10 +83,22 @@ impl Look {
         };
         let line = args.get("offset").and_then(Value::as_u64).filter(|_| tool == "read");
         let line = line.and_then(|line| u32::try_from(line).ok());
-        let named = text("path").map(str::to_owned).into_iter().chain(patched);
+        let path = text("path").filter(|_| tool != "skill_view").map(str::to_owned);
+        let named = path.into_iter().chain(patched);
         let locations = named.map(|path| location(root.join(path), line)).collect();
         Self { title: bounded(&title), kind, locations }
     }
+}
+
+/// What is done with which workflow.
+fn workflow_title(args: &Value) -> (&'static str, Option<String>) {
+    let text = |path: &str| args.pointer(path).and_then(Value::as_str).map(str::to_owned);
+    if let Some(run) = text("/resume") {
+        return ("Resume workflow", Some(run));
+    }
+    let is_check = args.get("validate_only") == Some(&Value::Bool(true));
+    let verb = if is_check { "Check workflow" } else { "Run workflow" };
+    (verb, text("/workflow/name").or_else(|| text("/template")))
 }
 
 /// A place in a file.
@@ -204,28 +225,28 @@ impl Card {
         self.update(ToolCallUpdateFields::new(), Some(meta))
     }
 
-    /// It is over.
-    pub fn finish(self, result: &ToolResult) -> Vec<SessionUpdate> {
-        let mut fields =
-            ToolCallUpdateFields::new().status(status(result)).raw_output(raw_output(result));
+    /// It is over; `image` is what it shows.
+    pub fn finish(self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<SessionUpdate> {
+        let content = self.content(result, image);
+        let raw_output = raw_output(result, &content);
+        let mut fields = ToolCallUpdateFields::new().status(status(result)).raw_output(raw_output);
         let locations = self.locations(result);
         if !locations.is_empty() && locations != self.look.locations {
             fields = fields.locations(locations);
         }
-        if self.has_terminal {
-            let meta = self.terminal_end(result);
-            return vec![self.update(fields, Some(meta))];
-        }
-        let content = self.content(result);
-        if !content.is_empty() {
+        // A terminal alone is there already.
+        if content.len() > usize::from(self.has_terminal) {
             fields = fields.content(content);
         }
-        vec![self.update(fields, None)]
+        let meta = self.has_terminal.then(|| self.terminal_end(result));
+        vec![self.update(fields, meta)]
     }
 
     /// All of it at once, for a call of the past.
-    pub fn whole(self, result: &ToolResult) -> Vec<SessionUpdate> {
-        let mut call = self.first(status(result)).raw_output(raw_output(result));
+    pub fn whole(self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<SessionUpdate> {
+        let content = self.content(result, image);
+        let raw_output = raw_output(result, &content);
+        let mut call = self.first(status(result)).raw_output(raw_output).content(content);
         let locations = self.locations(result);
         if !locations.is_empty() {
             call = call.locations(locations);
@@ -236,7 +257,7 @@ impl Card {
             let filled = self.update(ToolCallUpdateFields::new(), Some(meta));
             return vec![SessionUpdate::ToolCall(call), filled];
         }
-        vec![SessionUpdate::ToolCall(call.content(self.content(result)))]
+        vec![SessionUpdate::ToolCall(call)]
     }
 
     fn update(&self, fields: ToolCallUpdateFields, meta: Option<Meta>) -> SessionUpdate {
@@ -272,8 +293,24 @@ impl Card {
         meta
     }
 
-    /// What the user sees of a result: the change where there is one, the text otherwise.
-    fn content(&self, result: &ToolResult) -> Vec<ToolCallContent> {
+    /// What the user sees of a result: its words, its image, and what they must know of it.
+    fn content(&self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<ToolCallContent> {
+        let mut content = if self.has_terminal {
+            vec![ToolCallContent::Terminal(Terminal::new(self.terminal()))]
+        } else {
+            self.words(result)
+        };
+        content.extend(image.map(|image| ToolCallContent::Content(Content::new(image))));
+        let notice = result.details.get("notice").and_then(Value::as_str);
+        let output = result.output.as_deref().unwrap_or_default();
+        let is_seen = |notice: &str| !self.has_terminal && output.contains(notice);
+        let notice = notice.filter(|notice| !is_seen(notice));
+        content.extend(notice.map(|notice| text(&format!("\u{26a0} {notice}"))));
+        content
+    }
+
+    /// The change where there is one, the text otherwise.
+    fn words(&self, result: &ToolResult) -> Vec<ToolCallContent> {
         if let Some(diff) = result.details.get("diff").and_then(Value::as_str) {
             let was_there = result.details.get("created") == Some(&Value::Bool(false));
             let before = if was_there { Before::There } else { Before::Unknown };
@@ -309,13 +346,29 @@ fn status(result: &ToolResult) -> ToolCallStatus {
     if result.ok { ToolCallStatus::Completed } else { ToolCallStatus::Failed }
 }
 
-fn raw_output(result: &ToolResult) -> Value {
-    let mut raw = json!({ "ok": result.ok, "output": result.output });
+/// The result as data, without what the content shows.
+fn raw_output(result: &ToolResult, content: &[ToolCallContent]) -> Value {
+    let has_diff = content.iter().any(|part| matches!(part, ToolCallContent::Diff(_)));
+    let has_words = !content.is_empty() && !has_diff;
+    let mut raw = json!({ "ok": result.ok });
+    if let Some(output) = result.output.as_ref().filter(|_| !has_words) {
+        raw["output"] = json!(output);
+    }
     if let Some(error) = &result.error {
         raw["error"] = json!(error);
     }
-    if !result.details.is_null() {
-        raw["details"] = result.details.clone();
+    let mut details = result.details.clone();
+    if let Some(details) = details.as_object_mut() {
+        let shown = result.output.as_deref().filter(|_| has_words);
+        let is_shown = |name: &str, value: &Value| match name {
+            "diff" => has_diff,
+            "structured" => shown == Some(value.to_string().as_str()),
+            _ => false,
+        };
+        details.retain(|name, value| !is_shown(name, value));
+    }
+    if details.as_object().is_none_or(|details| !details.is_empty()) && !details.is_null() {
+        raw["details"] = details;
     }
     raw
 }
@@ -345,13 +398,20 @@ fn patched_files(patch: &str) -> Vec<String> {
     patch.lines().filter_map(file).collect()
 }
 
-/// On one line, and not too long.
+/// On one line, and not too long. Nothing but blanks is dropped: hidden characters are spelled.
 pub fn bounded(title: &str) -> String {
-    let head = title.chars().take(TITLE + 1);
-    let line: String = head.map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let line = spell_hidden(&line);
-    match line.char_indices().nth(TITLE) {
-        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
-        None => line,
+    let mut line = String::new();
+    for word in title.split([' ', '\n', '\t']).filter(|word| !word.is_empty()) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        let head: String = word.chars().take(TITLE + 1).collect();
+        line.push_str(&spell_hidden(&head));
+        if let Some((end, _)) = line.char_indices().nth(TITLE) {
+            line.truncate(end);
+            line.push('…');
+            break;
+        }
     }
+    line
 }

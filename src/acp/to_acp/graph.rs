@@ -37,6 +37,15 @@ impl Graph {
     }
 }
 
+/// What a person calls a step: what it is for, or the words of its name.
+fn title(step: &WatchedStep) -> String {
+    let words = match super::title(&step.about) {
+        about if about.is_empty() => step.id.replace(['_', '-'], " "),
+        about => about,
+    };
+    super::capitalised(&words)
+}
+
 /// A plan that is longer than this would flood the client with each change.
 const MOST_ENTRIES: usize = 40;
 
@@ -56,8 +65,7 @@ fn plan(watch: &WorkflowWatch) -> SessionUpdate {
             StepState::Held => " (held)",
             StepState::Waiting | StepState::Running | StepState::Ready => "",
         };
-        let about = super::title(&step.about);
-        PlanEntry::new(format!("{}: {about}{mark}", step.id), PlanEntryPriority::Medium, status)
+        PlanEntry::new(format!("{}{mark}", title(step)), PlanEntryPriority::Medium, status)
     };
     SessionUpdate::Plan(Plan::new(watch.steps.iter().map(entry).collect()))
 }
@@ -84,7 +92,7 @@ fn short_plan(watch: &WorkflowWatch) -> SessionUpdate {
     let over = format!("{done} of {} steps are over{told}", watch.steps.len());
     let mut entries = vec![entry(over, PlanEntryStatus::Completed)];
     for step in running.iter().take(MOST_ENTRIES - 2) {
-        entries.push(entry(step.id.clone(), PlanEntryStatus::InProgress));
+        entries.push(entry(title(step), PlanEntryStatus::InProgress));
     }
     entries.push(entry(format!("{left} steps wait"), PlanEntryStatus::Pending));
     SessionUpdate::Plan(Plan::new(entries))
@@ -95,7 +103,7 @@ fn applying(run: &str, step: &WatchedStep) -> Option<SessionUpdate> {
     let id = format!("{run}/{}", step.id);
     let status = match step.state {
         StepState::Running => {
-            let first = ToolCall::new(id, format!("{}: {}", step.id, super::title(&step.about)))
+            let first = ToolCall::new(id, title(step))
                 .kind(ToolKind::Edit)
                 .status(ToolCallStatus::InProgress);
             return Some(SessionUpdate::ToolCall(first));

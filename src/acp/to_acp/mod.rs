@@ -22,7 +22,7 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::Value;
 
-pub use attached::Attached;
+pub use attached::{Attached, image_of};
 
 use super::client::Client;
 use super::{ending, fault};
@@ -68,6 +68,8 @@ pub struct Renderer {
     is_titled: bool,
     /// The client has looked again before the prompt was recorded.
     owes_prompt: bool,
+    /// The image of the result that is heard next.
+    image: Attached,
 }
 
 impl Renderer {
@@ -87,7 +89,13 @@ impl Renderer {
             compacting: None,
             is_titled: false,
             owes_prompt: false,
+            image: Attached::default(),
         }
+    }
+
+    /// Has the image at hand of the result that is heard next.
+    pub fn expect_image(&mut self, image: Attached) {
+        self.image = image;
     }
 
     /// Shows what happens.
@@ -131,7 +139,8 @@ impl Renderer {
                 }
                 Canonical::ToolResult(result) => {
                     let card = self.cards.remove(&result.call_id);
-                    updates.extend(card.into_iter().flat_map(|card| card.whole(result)));
+                    let image = attached.image(result);
+                    updates.extend(card.map(|card| card.whole(result, image)).unwrap_or_default());
                 }
                 fact => updates.extend(self.fact(event.id(), fact)),
             }
@@ -202,10 +211,11 @@ impl Renderer {
                 self.cards.insert(call.call_id.clone(), card);
                 vec![update]
             }
-            Canonical::ToolResult(result) => match self.cards.remove(&result.call_id) {
-                Some(card) => card.finish(result),
-                None => Vec::new(),
-            },
+            Canonical::ToolResult(result) => {
+                let image = std::mem::take(&mut self.image).image(result);
+                let card = self.cards.remove(&result.call_id);
+                card.map(|card| card.finish(result, image)).unwrap_or_default()
+            }
             Canonical::Plan(plan) => vec![plan_update(plan)],
             Canonical::ProviderUsage(usage) => {
                 self.spend(usage);
@@ -409,10 +419,32 @@ pub fn notice_update(severity: NoticeSeverity, title: &str, words: &str) -> Sess
 /// Something the user should know: a notice, or words of their own where notices are not taken.
 pub fn note_update(client: Client, severity: NoticeSeverity, note: &str) -> SessionUpdate {
     if client.takes_notices {
-        return notice_update(severity, "Pixir", note);
+        let title = notice_title(note);
+        let notice = Notice::new(severity, title.clone());
+        let is_all = title.eq_ignore_ascii_case(note);
+        let description = (!is_all).then(|| note.to_owned());
+        return SessionUpdate::Notice(notice.description(description));
     }
     let id = EventId::mint().to_string();
     SessionUpdate::AgentMessageChunk(chunk(&id, &format!("\u{26a0} {note}\n")))
+}
+
+/// What a note is about: its first clause.
+fn notice_title(note: &str) -> String {
+    let ends = [": ", "; ", ". "].into_iter().filter_map(|mark| note.find(mark));
+    let clause = note.get(..ends.min().unwrap_or(note.len())).unwrap_or(note);
+    capitalised(&title(clause))
+}
+
+/// The text with a capital at its beginning, unless it begins with a name.
+pub fn capitalised(text: &str) -> String {
+    let word = text.split(' ').next().unwrap_or_default();
+    let is_word = word.chars().all(|c| c.is_lowercase() || ",:;.!?".contains(c));
+    let mut rest = text.chars();
+    match rest.next().filter(|_| is_word) {
+        Some(first) => first.to_uppercase().chain(rest).collect(),
+        None => text.to_owned(),
+    }
 }
 
 fn title_update(text: &str) -> SessionUpdate {

@@ -151,6 +151,98 @@ fn calls_are_called_what_they_run() {
 }
 
 #[test]
+fn nothing_of_a_command_vanishes_from_its_title() {
+    for (evil, mark) in [
+        ("echo \x1b]0;; rm -rf x", "<U+001B>"),
+        ("rm -rf x\recho all good", "<U+000D>"),
+        ("echo \u{9d}0; rm -rf x\u{9c} ok", "<U+009D>"),
+        ("echo \u{202e} rm -rf x", "<U+202E>"),
+    ] {
+        let look = call::Look::of("bash", &json!({ "command": evil }), Path::new("/w"));
+        assert!(look.title.contains("rm -rf x") && look.title.contains(mark), "{}", look.title);
+    }
+    let padded = format!("ls{}; rm -rf x", " ".repeat(5000));
+    let look = call::Look::of("bash", &json!({ "command": padded }), Path::new("/w"));
+    assert_eq!(look.title, "ls ; rm -rf x");
+    let asked = json!({"path": "a\u{200b}.rs"});
+    assert_eq!(call::Look::of("edit", &asked, Path::new("/w")).title, "Edit a<U+200B>.rs");
+}
+
+#[test]
+fn tools_of_workflows_and_steps_have_human_titles() {
+    for (tool, args, title) in [
+        (
+            "run_workflow",
+            json!({"workflow": {"name": "fix-all", "steps": []}}),
+            "Run workflow fix-all",
+        ),
+        ("run_workflow", json!({"template": "review/deep"}), "Run workflow review/deep"),
+        ("run_workflow", json!({"resume": "wf_1"}), "Resume workflow wf_1"),
+        (
+            "run_workflow",
+            json!({"workflow": {"name": "fix-all"}, "validate_only": true}),
+            "Check workflow fix-all",
+        ),
+        ("merge_child", json!({"id": "sub_1"}), "Merge changes of sub_1"),
+        ("skills_list", json!({}), "List skills"),
+        ("skill_view", json!({"name": "review"}), "Read skill review"),
+    ] {
+        assert_eq!(call::Look::of(tool, &args, Path::new("/w")).title, title, "{tool}");
+    }
+}
+
+#[test]
+fn a_notice_has_a_title_that_says_what_it_is_about() {
+    let client = Client { takes_notices: true, ..Client::default() };
+    for (note, title) in [
+        ("gpt-x takes no images: they will only be described to it", "gpt-x takes no images"),
+        ("the sandbox is off: commands can do whatever you can do", "The sandbox is off"),
+        ("one; two", "One"),
+        ("MCP server `a` is still starting", "MCP server `a` is still starting"),
+    ] {
+        let told = serde_json::to_value(note_update(client, NoticeSeverity::Info, note)).unwrap();
+        assert_eq!(told["title"], title);
+        let description = told["description"].as_str();
+        assert_eq!(description, (note.len() > title.len()).then_some(note), "{note}");
+    }
+    let long = "word ".repeat(100);
+    let told = serde_json::to_value(note_update(client, NoticeSeverity::Info, &long)).unwrap();
+    assert!(told["title"].as_str().unwrap().chars().count() <= 81, "{told}");
+    assert_eq!(told["description"], long);
+}
+
+#[test]
+fn the_raw_output_does_not_repeat_what_is_shown() {
+    let finish = |client: Client, tool: &str, result: Value| {
+        let mut screen = Screen::new(client);
+        screen.fact("tool_call", json!({"call_id": "c", "name": tool, "args": {}}));
+        screen.fact("tool_result", result).pop().unwrap()
+    };
+    let details = json!({"exit_code": 0});
+    let ran = json!({"call_id": "c", "ok": true, "output": "lots", "details": details});
+    for client in [Client::default(), terminals()] {
+        let told = finish(client, "bash", ran.clone());
+        assert_eq!(told["rawOutput"], json!({"ok": true, "details": {"exit_code": 0}}));
+    }
+    let diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n";
+    let details = json!({"path": "x", "created": false, "diff": diff});
+    let edited = json!({"call_id": "c", "ok": true, "output": "edited x", "details": details});
+    let told = finish(Client::default(), "edit", edited);
+    let details = json!({"path": "x", "created": false});
+    assert_eq!(told["rawOutput"], json!({"ok": true, "output": "edited x", "details": details}));
+    let details = json!({"structured": {"a": 1}});
+    let guest = json!({"call_id": "c", "ok": true, "output": "{\"a\":1}", "details": details});
+    let told = finish(Client::default(), "mcp__s__t", guest);
+    assert_eq!(told["rawOutput"], json!({"ok": true}));
+    let error = json!({"kind": "not_found", "message": "no"});
+    let failed = json!({"call_id": "c", "ok": false, "output": "no", "error": error});
+    assert_eq!(
+        finish(Client::default(), "read", failed)["rawOutput"],
+        json!({"ok": false, "error": error})
+    );
+}
+
+#[test]
 fn a_plan_is_shown_and_the_call_that_made_it_is_not() {
     let mut screen = Screen::new(Client::default());
     assert!(
@@ -312,7 +404,7 @@ fn the_steps_of_a_run_are_the_plan_again_when_it_is_loaded() {
     let told = plans(events());
     let entries = told[0]["entries"].as_array().unwrap();
     let words: Vec<&str> = entries.iter().map(|entry| entry["content"].as_str().unwrap()).collect();
-    assert_eq!((told.len(), words), (1, vec!["look: look around", "tell: tell it (held)"]));
+    assert_eq!((told.len(), words), (1, vec!["Look around", "Tell it (held)"]));
     assert_eq!(entries[0]["status"], "completed");
     // What came later counts: here the model's own plan.
     let mut later = events();

@@ -4,7 +4,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::{Driven, Driver, LAST_WORDS, Wake, life_of};
-use crate::event::Heard;
+use crate::event::{Ephemeral, EventKind, Heard, Status};
 
 /// How work that was attended to came to an end.
 pub enum Attended<T> {
@@ -29,6 +29,9 @@ impl Driver<'_> {
         let attended = self.attend(settled, stop, |heard| {
             if let Some(usage) = life_of(heard).and_then(|life| life.usage) {
                 ending.usage.add_child(&usage);
+            }
+            if let Some(status) = failure_of(heard) {
+                ending.status = status.clone();
             }
         });
         matches!(attended.await, Attended::Done { was_stopped: false, .. })
@@ -98,5 +101,14 @@ impl Driver<'_> {
             let children = self.harness.children(&self.conversation).await;
             self.view.children(&children);
         }
+    }
+}
+
+/// The failure of the Session after its Turn: the end of a child could not be recorded.
+fn failure_of(heard: &Heard) -> Option<&Status> {
+    let Heard::Event(event) = heard else { return None };
+    match event.kind() {
+        EventKind::Ephemeral(Ephemeral::Status(status @ Status::Error { .. })) => Some(status),
+        EventKind::Ephemeral(_) | EventKind::Canonical(_) => None,
     }
 }

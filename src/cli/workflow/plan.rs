@@ -8,7 +8,7 @@ use super::source::{Purpose, SourceArgs, read};
 use crate::cli::Context;
 use crate::cli::exit::Exit;
 use crate::error::Report;
-use crate::render::{clean, one_line, terminal_width};
+use crate::render::{clean, name_on_one_line, one_line, terminal_width};
 use crate::workflow::{Flaw, OnFailure, Plan, Posture, Step, Wait, Workflow, WorkspaceMode, odd};
 
 /// The widest drawing; longer lines are no easier to read.
@@ -157,7 +157,7 @@ fn details(workflow: &Workflow, plan: &Plan, place: usize) -> Vec<(&'static str,
         let words = if names.is_empty() { "an object".to_owned() } else { names.join(", ") };
         all.push(("output", words));
     }
-    all.extend(step.verify.iter().map(|check| ("verify", one_line(&check.command, 160))));
+    all.extend(step.verify.iter().map(|check| ("verify", name_on_one_line(&check.command, 160))));
     let mut limits = Vec::new();
     limits.extend(step.timeout_ms.map(lasting));
     if step.retries > 0 {

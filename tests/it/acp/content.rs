@@ -27,7 +27,9 @@ async fn all_blocks_reach_the_model_in_order() {
     let message = &facts(&stage, "user_message")[0];
     let text = message["text"].as_str().unwrap();
     assert!(
-        text.starts_with("Compare `src/a.rs` with [attached: b.rs from file:///x/b.rs]"),
+        text.starts_with(
+            "Compare `src/a.rs` [not attached: there is no such file] with [attached: b.rs from file:///x/b.rs]"
+        ),
         "{text}"
     );
     assert!(text.contains("[attached: image.png] [an audio recording was left out"), "{text}");

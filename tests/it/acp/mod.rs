@@ -8,6 +8,7 @@ mod directories;
 mod files;
 mod grants;
 mod life;
+mod links;
 mod listing;
 mod options;
 mod replay;

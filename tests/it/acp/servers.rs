@@ -4,7 +4,7 @@ use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
 use super::{facts, stage};
-use crate::mcp::server::arguments;
+use crate::mcp::server::{PIXEL, arguments};
 use crate::support::Stage;
 use crate::support::editor::Editor;
 
@@ -38,6 +38,26 @@ async fn a_tool_of_the_editors_server_is_called_and_the_server_goes_with_the_ses
         is_gone,
     );
     assert!(is_gone(&left), "{left:?}");
+    assert!(editor.end().0.success());
+    stage.assert_nothing_survives();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_a_server_reaches_the_client_as_an_image() {
+    let call = Reply::calls("mcp__story__picture", json!({}));
+    let stage = stage([call, Reply::says("Red.")]).await;
+    stage.configure(&json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
+    let mut editor = Editor::start(&stage, &["--auto"]);
+    editor.initialize(json!({}));
+    let servers = handed_over(&stage, &json!({}));
+    let params = json!({"cwd": stage.workspace(), "mcpServers": servers});
+    let made = editor.call("session/new", params).unwrap();
+    editor.turn(made["sessionId"].as_str().unwrap(), "what colour?").unwrap();
+    let updates = editor.updates();
+    let end = updates.iter().find(|update| update["status"] == "completed").unwrap();
+    let parts = end["content"].as_array().unwrap();
+    let is_image = |part: &Value| part["content"]["data"] == PIXEL;
+    assert!(parts.iter().any(is_image), "{end}");
     assert!(editor.end().0.success());
     stage.assert_nothing_survives();
 }

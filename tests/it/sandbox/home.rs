@@ -28,20 +28,20 @@ const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
 const SAMPLE: usize = 12;
 
 /// A home with credentials, a Workspace, and its tools.
-struct UserHome {
+pub struct UserHome {
     _folder: tempfile::TempDir,
     root: PathBuf,
     bench: Workbench,
 }
 
 /// How a `UserHome` differs from the usual one.
-struct Options<'a> {
-    subreaper: bool,
-    level: SandboxLevel,
+pub struct Options<'a> {
+    pub subreaper: bool,
+    pub level: SandboxLevel,
     /// Relative to the folder of the test.
-    workspace: &'a str,
-    read: &'a [&'a str],
-    write: &'a [&'a str],
+    pub workspace: &'a str,
+    pub read: &'a [&'a str],
+    pub write: &'a [&'a str],
 }
 
 impl Default for Options<'_> {
@@ -56,13 +56,13 @@ fn credential_file(place: &CredentialPlace) -> PathBuf {
     Path::new(place.path).join(place.file).components().collect()
 }
 
-fn write(path: &Path, text: &str) {
+pub fn write(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
 }
 
 impl UserHome {
-    fn new(options: &Options<'_>) -> Self {
+    pub fn new(options: &Options<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         let home = root.join("home");
@@ -116,11 +116,11 @@ impl UserHome {
         Self { _folder: folder, root, bench: bench.unwrap() }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.root.join("home").join(name)
     }
 
-    async fn run(&self, command: &str) -> Answer {
+    pub async fn run(&self, command: &str) -> Answer {
         let args = json!({ "command": command, "timeout_ms": 120_000 });
         self.bench.call("bash", args).await.unwrap()
     }
@@ -152,7 +152,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn run<T>(future: impl Future<Output = T>) -> T {
+pub fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         tokio::time::timeout(Duration::from_mins(5), future).await.expect("in time")

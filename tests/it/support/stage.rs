@@ -113,6 +113,11 @@ impl Stage {
         self.folder.path().join("work")
     }
 
+    /// The user's home folder.
+    pub fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
     pub fn program(&self) -> PathBuf {
         self.binary.path().join("pixir")
     }

@@ -45,10 +45,12 @@ const CASES: &[Case] = &[
         let statuses: Vec<String> = own.filter_map(status).collect();
         assert_eq!(statuses, ["pending", "in_progress", "completed"]);
     }),
-    case("raw input and output are told", |scene| {
+    case("raw input is told, and raw output without what is shown", |scene| {
         let (_, call) = called(scene, "bash echo raw-words");
         assert_eq!(call["rawInput"]["command"], "echo raw-words");
-        assert!(call["rawOutput"].to_string().contains("raw-words"), "{call}");
+        assert_eq!(call["rawOutput"]["details"]["exit_code"], 0, "{call}");
+        assert!(shown(&call).contains("raw-words"), "{call}");
+        assert!(!call["rawOutput"].to_string().contains("raw-words"), "{call}");
     }),
     case("a command that fails has failed, with its output", |scene| {
         let (_, call) = called(scene, "bash echo before; exit 3");

@@ -1,0 +1,189 @@
+//! Links in a prompt, and images in results: what the model is shown of them, and what the client is.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use super::{editor, facts, stage};
+use crate::support::Stage;
+use crate::support::editor::Editor;
+
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+fn png() -> Vec<u8> {
+    BASE64.decode(PNG).unwrap()
+}
+
+fn root(stage: &Stage) -> PathBuf {
+    stage.workspace().canonicalize().unwrap()
+}
+
+fn link(path: &Path) -> Value {
+    let name = path.file_name().unwrap().to_string_lossy();
+    json!({"type": "resource_link", "name": name, "uri": format!("file://{}", path.display())})
+}
+
+/// Sends a prompt of links, and answers for files until it is over.
+fn send(editor: &mut Editor, id: &str, links: &[Value], held: &[(&Path, &str)]) {
+    let text = json!({"type": "text", "text": "Look at"});
+    let prompt: Vec<&Value> = [&text].into_iter().chain(links).collect();
+    let asked = editor.ask("session/prompt", json!({"sessionId": id, "prompt": prompt}));
+    loop {
+        let message = editor.wait("the end or a request", |message| {
+            let is_end = message.get("method").is_none() && message["id"] == asked;
+            is_end || message["method"] == "fs/read_text_file"
+        });
+        if message.get("method").is_none() {
+            assert_eq!(message["result"]["stopReason"], "end_turn", "{message}");
+            return;
+        }
+        let path = message["params"]["path"].as_str().unwrap();
+        match held.iter().find(|(own, _)| *own == Path::new(path)) {
+            Some((_, text)) => editor.reply(&message, json!({ "content": text })),
+            None => {
+                let error = json!({"code": -32002, "message": "not in the project"});
+                editor.say(&json!({"jsonrpc": "2.0", "id": message["id"], "error": error}));
+            }
+        }
+    }
+}
+
+/// The user's message and what the model was sent with it.
+fn sent(stage: &Stage) -> (Value, String) {
+    let message = facts(stage, "user_message").pop().unwrap();
+    (message, stage.server.requests().last().unwrap().body_text.clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_the_workspace_and_of_the_clients_roots_come_with_the_prompt() {
+    let beside = tempfile::tempdir().unwrap();
+    let near = beside.path().canonicalize().unwrap();
+    std::fs::write(near.join("notes.md"), "what the other root says\n").unwrap();
+    let stage = stage([Reply::says("seen"), Reply::says("again")]).await;
+    let root = root(&stage);
+    std::fs::create_dir(root.join("src")).unwrap();
+    std::fs::write(root.join("src/a.rs"), "fn linked() {}\n").unwrap();
+    std::fs::write(root.join("long.txt"), "a long line of text\n".repeat(20_000)).unwrap();
+    std::fs::write(root.join("shot.png"), png()).unwrap();
+    let mut editor = Editor::start(&stage, &[]);
+    editor.initialize(json!({}));
+    let params = json!({"cwd": root, "mcpServers": [], "additionalDirectories": [near]});
+    let made = editor.call("session/new", params).unwrap();
+    let id = made["sessionId"].as_str().unwrap().to_owned();
+    let links = [
+        root.join("src/a.rs"),
+        root.join("long.txt"),
+        root.join("shot.png"),
+        near.join("notes.md"),
+        root.join("src"),
+        root.join("gone.rs"),
+    ];
+    let mut links = links.map(|path| link(&path)).to_vec();
+    // The same file again, with a place in it.
+    let mut place = links[0].clone();
+    place["uri"] = json!(format!("{}#L1", place["uri"].as_str().unwrap()));
+    links.push(place);
+    send(&mut editor, &id, &links, &[]);
+    let (message, body) = sent(&stage);
+    let text = message["text"].as_str().unwrap();
+    let notes = near.join("notes.md");
+    let expected = format!(
+        "Look at `src/a.rs` `long.txt` `shot.png` `{}` `src` `gone.rs` [not attached: there is no such file] `src/a.rs#L1`",
+        notes.display()
+    );
+    assert_eq!(text, expected);
+    let names: Vec<&str> = message["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|own| own["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["a.rs", "long.txt", "shot.png", "notes.md"], "each once");
+    for part in
+        ["fn linked() {}", "data:image/png;base64,", "what the other root says", "resource_view"]
+    {
+        assert!(body.contains(part), "{part}: {body}");
+    }
+    assert!(body.len() < 250_000, "a long text is bounded: {} bytes", body.len());
+    // On the next Turn they are named and not shown.
+    editor.turn(&id, "and?").unwrap();
+    let body = stage.server.requests().last().unwrap().body_text.clone();
+    assert!(!body.contains("fn linked() {}") && !body.contains("data:image/png"), "{body}");
+    assert!(body.contains("shot.png"), "{body}");
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_linked_file_is_read_as_the_editor_holds_it() {
+    let stage = stage([Reply::says("seen")]).await;
+    let root = root(&stage);
+    std::fs::write(root.join("a.txt"), "saved\n").unwrap();
+    let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": true}}));
+    let path = root.join("a.txt");
+    send(&mut editor, &id, &[link(&path)], &[(&path, "not saved yet\n")]);
+    let (message, body) = sent(&stage);
+    assert_eq!(message["resources"][0]["name"], "a.txt");
+    assert!(body.contains("not saved yet") && !body.contains(r"saved\n"), "{body}");
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_outside_come_through_the_client_or_are_named_as_unreachable() {
+    let outside = tempfile::tempdir().unwrap();
+    let outside = outside.path().canonicalize().unwrap();
+    for (name, text) in [("a.txt", "from the disk a"), ("b.txt", "from the disk b")] {
+        std::fs::write(outside.join(name), text).unwrap();
+    }
+    for reads in [true, false] {
+        let stage = stage([Reply::says("seen")]).await;
+        let root = root(&stage);
+        // A link that a checkout could bring.
+        std::os::unix::fs::symlink(outside.join("b.txt"), root.join("inside.txt")).unwrap();
+        let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": reads}}));
+        let (a, b) = (outside.join("a.txt"), outside.join("b.txt"));
+        let elsewhere =
+            json!({"type": "resource_link", "name": "Issue 7", "uri": "https://host.example/7"});
+        let links = [link(&a), link(&b), link(&root.join("inside.txt")), elsewhere];
+        send(&mut editor, &id, &links, &[(&a, "from the editor a")]);
+        let (message, body) = sent(&stage);
+        let text = message["text"].as_str().unwrap();
+        assert!(!body.contains("from the disk"), "{body}");
+        assert_eq!(body.contains("from the editor a"), reads, "{body}");
+        assert_eq!(message["resources"].as_array().map_or(0, Vec::len), usize::from(reads));
+        let unreachable = if reads { 2 } else { 3 };
+        assert_eq!(text.matches("outside the workspace").count(), unreachable, "{text}");
+        assert!(text.ends_with("[Issue 7](https://host.example/7)"), "{text}");
+        let asked = editor.received.iter().any(|message| message["method"] == "fs/read_text_file");
+        assert_eq!(asked, reads);
+        assert!(editor.end().0.success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_was_read_reaches_the_client_as_an_image() {
+    let script =
+        Script::new([Reply::calls("read", json!({"path": "shot.png"})), Reply::says("A dot.")]);
+    let stage = Stage::new(Stage::mark(), script).await;
+    std::fs::write(stage.workspace().join("shot.png"), png()).unwrap();
+    let is_image = |update: &Value| {
+        let content = update["content"].as_array().cloned().unwrap_or_default();
+        content.iter().any(|part| {
+            let block = &part["content"];
+            block["type"] == "image" && block["data"] == PNG && block["mimeType"] == "image/png"
+        })
+    };
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    editor.turn(&id, "look").unwrap();
+    let updates = editor.updates();
+    let end = updates.iter().find(|update| update["status"] == "completed").unwrap();
+    assert!(is_image(end), "{end}");
+    // And again when the Session is loaded.
+    let params = json!({"sessionId": id, "cwd": stage.workspace(), "mcpServers": []});
+    editor.call("session/load", params).unwrap();
+    let call = editor.updates().into_iter().find(|update| update["sessionUpdate"] == "tool_call");
+    assert!(is_image(&call.unwrap()));
+    assert!(editor.end().0.success());
+}
