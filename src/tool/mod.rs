@@ -53,6 +53,7 @@ mod skill_view;
 mod skilled;
 mod skills_list;
 mod slot;
+mod spelling;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -86,6 +87,8 @@ pub use schema::Schema;
 pub use schema::{draw as draw_schema, keep as keep_schemas};
 pub use service::{Program, Said, Served, Service, quoted};
 pub use skilled::{activation, visible};
+pub use slot::ProcessSlots;
+pub use spelling::Arguments;
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::{Rest, Toolbox};
 pub use trial::Trial;
@@ -108,6 +111,9 @@ pub trait Tool: Send + Sync + 'static {
     const NAME: &'static str;
     /// What the tool does, for a model that knows nothing.
     const MANUAL: &'static str;
+
+    /// Brings arguments in a spelling of other agents to the form of the schema.
+    fn respell(_args: &mut Arguments) {}
 
     /// What this call would do; must not change anything.
     fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<Plan, ToolError>;
@@ -227,6 +233,8 @@ pub struct Plan {
     pub is_held: bool,
     /// Whether it must not run beside others, although it only looks.
     pub is_alone: bool,
+    /// Whether it changes files of the Workspace and nothing else, by the content that it shows.
+    pub is_edit: bool,
     /// The shell text it would run, word for word.
     pub command: Option<String>,
     /// Who would do it, when it is not Pixir itself; an answer is bound to it.
@@ -240,6 +248,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A change of these files.
+    pub fn edit(summary: String, paths: Vec<PathBuf>) -> Self {
+        Self { paths, is_edit: true, ..Self::new(Effect::Write, summary) }
+    }
+
     /// A call that does this, needs no network and is held by nothing but its Tool.
     pub fn new(effect: Effect, summary: String) -> Self {
         Self {
@@ -252,6 +265,7 @@ impl Plan {
             local_sockets: None,
             is_held: false,
             is_alone: false,
+            is_edit: false,
             command: None,
             agent: None,
             about: None,
@@ -368,6 +382,8 @@ pub trait AnyTool: Send + Sync {
     fn drawn(&self) -> Value {
         self.spec().parameters.value()
     }
+    /// Brings arguments in a spelling of other agents to the form of the schema.
+    fn respell(&self, _args: &mut Arguments) {}
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError>;
     fn run(
         &self,
@@ -393,6 +409,10 @@ impl<T: Tool> AnyTool for T {
     #[cfg(test)]
     fn drawn(&self) -> Value {
         schema::draw::<T::Args>()
+    }
+
+    fn respell(&self, args: &mut Arguments) {
+        T::respell(args);
     }
 
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError> {

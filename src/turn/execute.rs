@@ -125,8 +125,11 @@ impl Turn {
         args: Result<Value, String>,
         held: Held,
     ) -> Result<Prepared, ToolError> {
-        let args = without_nulls(args.map_err(ToolError::invalid)?);
+        let mut args = without_nulls(args.map_err(ToolError::invalid)?);
         let tool = self.toolbox().find(&fact.name)?;
+        if let Value::Object(fields) = &mut args {
+            tool.respell(fields);
+        }
         self.toolbox().validate(&fact.name, &args)?;
         let plan = tool.plan(&args, &self.context_of(&fact, held.confinement))?;
         Ok(Prepared {
