@@ -79,7 +79,7 @@ pub use difference::{Difference, Versions};
 pub use editor::{Desk, Editor};
 pub use ending::PROGRAMS as RUN_OUTSIDE;
 pub use inquiry::Inquiry;
-pub use output::SpillFile;
+pub use output::{SpillFile, store_text};
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
 pub use schema::Schema;

@@ -45,7 +45,10 @@ impl Slots {
 
     /// Why a command does not start yet.
     pub fn reason(&self) -> String {
-        format!("for a free slot: {} commands run", self.count)
+        match self.count {
+            1 => "for a free slot: 1 command runs".to_owned(),
+            count => format!("for a free slot: {count} commands run"),
+        }
     }
 }
 
