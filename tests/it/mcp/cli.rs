@@ -224,7 +224,6 @@ async fn arguments_are_filled_from_the_own_variables_of_an_entry() {
     own["args"][1] = json!("${LAUNCH}");
     own["env"]["LAUNCH"] = sentence;
     let mut absent = own.clone();
-    absent["env"]["LAUNCH"].take();
     absent["env"].as_object_mut().unwrap().remove("LAUNCH");
     let house = house(&json!({"own": own, "absent": absent})).await;
     let told = house.pixir(&["mcp", "test", "own"]).exits(0).out;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pixir::scripted::{Received, Reply, Script, Server};
 use pixir::{
     Config, Conversation, Credential, Door, Durability, Event, From, Harness, Heard, Home, Input,
-    PermissionMode, SessionId, Start, Status, Which,
+    PermissionMode, ProcessLimits, SessionId, Start, Status, Which,
 };
 
 use super::desk::{Ran, ran};
