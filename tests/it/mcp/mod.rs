@@ -291,7 +291,7 @@ async fn a_call_after_a_crash_is_made_again_and_not_blamed() {
             .call("mcp__story__echo", json!({"text": "anybody?"})),
         Reply::says("Fine."),
     ];
-    let house = house(&json!({"log": log}), replies).await;
+    let house = house(&json!({"log": log, "more": ["leave"]}), replies).await;
     let (conversation, status) = house.turn("go").await;
     assert_eq!(status, Status::Done);
     let told = house.transcript(&conversation);
@@ -346,7 +346,7 @@ async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
     };
     let mut house = House::scripted(pixir::scripted::Script::answering(answer)).await;
     house.config.mcp.wait = DEADLINE;
-    let mut server = story(&json!({}));
+    let mut server = story(&json!({"more": ["long"]}));
     if let pixir::McpTransport::Stdio { env, .. } = &mut server.transport {
         env.push(("SERVER_TOKEN".to_owned(), "sk-planted-key".to_owned()));
     }

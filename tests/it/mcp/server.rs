@@ -232,8 +232,6 @@ impl Scripted {
                     "fail",
                     "grow",
                     "leak",
-                    "leave",
-                    "long",
                     "look",
                     "pester",
                     "picture",
