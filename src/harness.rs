@@ -6,6 +6,7 @@ mod children;
 mod grant;
 mod posture;
 mod preview;
+mod process_limits;
 mod workflows;
 
 use std::collections::HashMap;
@@ -50,6 +51,7 @@ pub use branch::{Done, Rewound, Way};
 pub use change::Change;
 pub use children::{Child, ChildStatus, ChildView};
 pub use preview::{Preview, Supposed};
+pub use process_limits::ProcessLimits;
 pub use workflows::{StepState, WatchedStep, WorkflowOrder, WorkflowWatch};
 
 pub use crate::tool::Editor;
@@ -128,6 +130,11 @@ pub struct Harness {
 impl Harness {
     /// Builds everything that Sessions share. Starts no process and opens no connection.
     pub fn open(door: Door) -> Self {
+        Self::open_sharing(door, ProcessLimits::default())
+    }
+
+    /// The same, within limits that other Harnesses of this process share.
+    pub fn open_sharing(door: Door, limits: ProcessLimits) -> Self {
         let Door { config, credential, environment, own_binary } = door;
         let shell = environment
             .iter()
@@ -145,7 +152,7 @@ impl Harness {
         let user_home = lookup("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let user_home = user_home.unwrap_or_else(|| PathBuf::from("/"));
         let host = Host { own_binary, environment, containment: Containment::Best };
-        let commands = Commands::new(host, &config);
+        let commands = Commands::sharing(host, &config, limits.commands);
         let provider = Arc::new(Responses::new(credential.clone(), config.stream, travel));
         let sessions = Arc::new(Sessions::default());
         let budget = Arc::new(Budget::new(config.budget, config.prices.clone()));
@@ -160,7 +167,7 @@ impl Harness {
             commands,
             sessions,
             subagents: OnceLock::new(),
-            capacity: Capacity::default(),
+            capacity: limits.subagents,
             families: Mutex::default(),
             backgrounds: Mutex::default(),
             connections: Mutex::default(),
@@ -180,12 +187,6 @@ impl Harness {
     #[must_use]
     pub fn noting(self, notices: Vec<String>) -> Self {
         Self { notices, ..self }
-    }
-
-    /// The same, with the Capacity for Subagents that others of this process share.
-    #[must_use]
-    pub fn sharing(self, capacity: Capacity) -> Self {
-        Self { capacity, ..self }
     }
 
     /// Ends what runs in the background, and waits for what must not be lost when the process ends,

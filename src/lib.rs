@@ -107,7 +107,7 @@ pub use credential::{Credential, CredentialError, FieldPolicy};
 pub use error::{Explain, Kind, Report};
 pub use event::*;
 pub use harness::{
-    Change, Child, ChildStatus, ChildView, Door, Harness, HarnessError, Start, Which,
+    Change, Child, ChildStatus, ChildView, Door, Harness, HarnessError, ProcessLimits, Start, Which,
 };
 pub use history::History;
 pub use id::{CallId, EventId, SessionId};

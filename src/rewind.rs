@@ -266,7 +266,8 @@ fn named(args: &Value) -> Vec<PathBuf> {
         .unwrap_or_default()
         .lines()
         .filter_map(|line| Some(line.strip_prefix("*** ")?.split_once(" File: ")?.1));
-    text("path").into_iter().chain(patched).map(PathBuf::from).collect()
+    let one = text("path").or_else(|| text("file_path"));
+    one.into_iter().chain(patched).map(PathBuf::from).collect()
 }
 
 /// Why it is not done.

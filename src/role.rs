@@ -13,8 +13,6 @@ pub struct Role {
     pub instructions: &'static str,
     /// The laxest mode it may have.
     ceiling: PermissionMode,
-    /// Tools that are not offered to the model, because the role can never use them.
-    pub withheld: &'static [&'static str],
     /// What a role of a file says beyond that; those of this build say nothing.
     pub custom: Option<Custom>,
 }
@@ -34,20 +32,13 @@ pub struct Custom {
 
 /// Every role of this build.
 static ROLES: &[Role] = &[
-    Role {
-        name: "build",
-        instructions: "",
-        ceiling: PermissionMode::Auto,
-        withheld: &[],
-        custom: None,
-    },
+    Role { name: "build", instructions: "", ceiling: PermissionMode::Auto, custom: None },
     Role {
         name: "plan",
         instructions: "You plan and change nothing. Read what matters, then answer with a plan: the \
             goal, the steps in order with the files each one touches, how to check the result, and \
             what is still unknown. Do not write the code; somebody else will build from your plan.",
         ceiling: PermissionMode::ReadOnly,
-        withheld: WRITERS,
         custom: None,
     },
     Role {
@@ -57,7 +48,6 @@ static ROLES: &[Role] = &[
             agent sees: what you did, the files you changed, how you checked it (command and outcome), and what is \
             missing or uncertain. At most 30 lines; point to evidence as path:line instead of quoting it.",
         ceiling: PermissionMode::Auto,
-        withheld: &[],
         custom: None,
     },
     Role {
@@ -67,7 +57,6 @@ static ROLES: &[Role] = &[
             then the evidence as path:line, then what you did not look at or could not find out. At most 30 lines; do not \
             paste files.",
         ceiling: PermissionMode::ReadOnly,
-        withheld: WRITERS,
         custom: None,
     },
     Role {
@@ -77,22 +66,16 @@ static ROLES: &[Role] = &[
             \"approve\" | \"request_changes\" | \"unclear\", \"findings\": [{\"severity\": \"high\" | \"medium\" | \"low\", \
             \"where\": \"path:line\", \"what\": \"...\"}], \"limitations\": [\"what you could not check\"]}.",
         ceiling: PermissionMode::ReadOnly,
-        withheld: WRITERS,
         custom: None,
     },
 ];
 
-/// What a role that only looks has no use for.
-const WRITERS: &[&str] = &["apply_patch", "edit", "write"];
+/// Tools that change files of the Workspace in every call that is worth making.
+const WRITERS: &[&str] = &["apply_patch", "edit", "merge_child", "write"];
 
 /// A role that another version wrote down: nothing is known of it but that it must be careful.
-static UNKNOWN: Role = Role {
-    name: "unknown",
-    instructions: "",
-    ceiling: PermissionMode::ReadOnly,
-    withheld: &[],
-    custom: None,
-};
+static UNKNOWN: Role =
+    Role { name: "unknown", instructions: "", ceiling: PermissionMode::ReadOnly, custom: None };
 
 /// The roles of files that were chosen in this process.
 static CHOSEN: Mutex<Vec<&'static Role>> = Mutex::new(Vec::new());
@@ -121,7 +104,6 @@ impl Role {
             name: name.to_owned().leak(),
             instructions: instructions.to_owned().leak(),
             ceiling: ceiling.clone(),
-            withheld: &[],
             custom: Some(custom),
         }));
         chosen.push(role);
@@ -146,7 +128,15 @@ impl Role {
     pub fn may_use(&self, tool: &str) -> bool {
         let named = self.custom.as_ref().and_then(|custom| custom.tools.as_ref());
         let is_named = named.is_none_or(|tools| tools.iter().any(|own| own == tool));
-        is_named && !self.withheld.contains(&tool)
+        is_named && !self.withheld().contains(&tool)
+    }
+
+    /// Tools that are not offered to the model, because a role that only reads can never use them.
+    pub fn withheld(&self) -> &'static [&'static str] {
+        match self.ceiling {
+            PermissionMode::Auto | PermissionMode::Ask => &[],
+            PermissionMode::ReadOnly | PermissionMode::Other(_) => WRITERS,
+        }
     }
 
     /// The one that everybody gets.

@@ -77,7 +77,7 @@ pub fn question(
         .locations(locations)
         .raw_input(asked.args.clone());
     let call = ToolCallUpdate::new(asked.call_id.to_string(), fields);
-    let options = offered(asked).map(option).collect();
+    let options = offered(asked).map(|answer| option(answer, asked)).collect();
     RequestPermissionRequest::new(wire_id(id), call, options)
 }
 
@@ -130,22 +130,47 @@ fn command_text(asked: &PermissionRequest, text: &str, parts: &[String]) -> Stri
 }
 
 /// The answers that a client is offered. Some clients have one "always" and take the last option of
-/// that kind for it, so there is one, and it allows least.
+/// that kind for it, so there is one: the narrowest that can cover another call. An edit or a call of
+/// an MCP server hardly ever comes again word for word.
 fn offered(asked: &PermissionRequest) -> impl Iterator<Item = Answer> {
+    let is_kind = |answer: &Answer| matches!(answer, Answer::SessionTool | Answer::SessionEdits);
+    let kind = asked.answers.iter().copied().find(is_kind);
+    let is_always = move |answer: Answer| answer == kind.unwrap_or(Answer::Session);
     let is_offered =
-        |answer: &Answer| matches!(answer, Answer::Once | Answer::Session | Answer::No);
+        move |answer: &Answer| matches!(answer, Answer::Once | Answer::No) || is_always(*answer);
     asked.answers.iter().copied().filter(is_offered)
 }
 
-fn option(answer: Answer) -> PermissionOption {
-    let (name, kind) = match answer {
-        Answer::Once => ("Allow once", PermissionOptionKind::AllowOnce),
-        Answer::Session | Answer::Project | Answer::Prefix => {
-            ("Always allow exactly this call in this session", PermissionOptionKind::AllowAlways)
-        }
-        Answer::No => ("Reject", PermissionOptionKind::RejectOnce),
+fn option(answer: Answer, asked: &PermissionRequest) -> PermissionOption {
+    let kind = match answer {
+        Answer::Once => PermissionOptionKind::AllowOnce,
+        Answer::No => PermissionOptionKind::RejectOnce,
+        _ => PermissionOptionKind::AllowAlways,
     };
-    PermissionOption::new(option_id(answer), name, kind)
+    PermissionOption::new(option_id(answer), label(answer, asked), kind)
+}
+
+/// What the button of an answer says: what it covers, and for how long.
+fn label(answer: Answer, asked: &PermissionRequest) -> String {
+    let session = match asked.agent {
+        Some(_) => "in the session of this subagent",
+        None => "in this session",
+    };
+    match answer {
+        Answer::Once => "Allow once".to_owned(),
+        Answer::SessionTool => {
+            let (server, tool) = guest(&asked.tool).unwrap_or_default();
+            let (server, tool) = (spell_hidden(server), spell_hidden(tool));
+            format!("Always allow the tool {tool} of MCP server {server} {session}")
+        }
+        Answer::SessionEdits => {
+            format!("Always allow edits of files by write, edit and apply_patch {session}")
+        }
+        Answer::Session | Answer::Project | Answer::Prefix => {
+            format!("Always allow exactly this call {session}")
+        }
+        Answer::No => "Reject".to_owned(),
+    }
 }
 
 /// The name of an answer on the wire; clients may remember it.
@@ -153,6 +178,8 @@ fn option_id(answer: Answer) -> &'static str {
     match answer {
         Answer::Once => "once",
         Answer::Session => "session",
+        Answer::SessionTool => "session_tool",
+        Answer::SessionEdits => "session_edits",
         Answer::Project => "project",
         Answer::Prefix => "prefix",
         Answer::No => "reject",

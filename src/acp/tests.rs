@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::ask::{Replied, replied};
+use super::ask::{Replied, question as question_of, replied};
 use super::client::Client;
 use super::commands::{Order, order};
 use super::content::Prompt;
@@ -16,7 +16,7 @@ use super::options::{Wish, mode_change};
 use super::setup::{Server, Setup};
 use crate::conversation::Linked;
 use crate::event::{Answer, PermissionMode, PermissionRequest, Said, Status};
-use crate::id::CallId;
+use crate::id::{CallId, SessionId};
 use crate::rpc::Fault;
 
 #[test]
@@ -245,6 +245,23 @@ fn an_answer_that_is_not_clearly_a_yes_is_a_no() {
     ] {
         assert_eq!(replied(&Ok(result.clone()), &question()), expected, "{result}");
     }
+    let of_server = PermissionRequest {
+        tool: "mcp__git__log".into(),
+        answers: vec![
+            Answer::Once,
+            Answer::Session,
+            Answer::SessionTool,
+            Answer::Project,
+            Answer::No,
+        ],
+        ..question()
+    };
+    for (id, answer) in [("session_tool", Answer::SessionTool), ("session", Answer::No)] {
+        assert_eq!(replied(&Ok(selected(id)), &of_server), said(answer, None), "one always: {id}");
+    }
+    let shown = question_of(&SessionId::mint(), &of_server, Path::new("/w"));
+    let options = serde_json::to_value(shown).unwrap()["options"].to_string();
+    assert!(options.contains("Always allow the tool log of MCP server git in this session"));
     let refused = Err(Fault::method_not_found("session/request_permission"));
     assert_eq!(replied(&refused, &question()), said(Answer::No, None));
 }

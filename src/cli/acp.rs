@@ -16,11 +16,10 @@ use crate::config::{Config, Loaded, Sight};
 use crate::credential::{CredentialKind, FieldPolicy};
 use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
-use crate::harness::{Door, Harness};
+use crate::harness::{Door, Harness, ProcessLimits};
 use crate::role::strictest;
 use crate::rpc::BlockingStream;
 use crate::scripted::Server;
-use crate::subagent::Capacity;
 
 /// Serve an editor: the Agent Client Protocol on stdin and stdout
 #[derive(Debug, Args)]
@@ -68,8 +67,8 @@ fn doors(context: &Arc<Context>) -> Result<Doors, Report> {
     let config = context.user_settings().or_else(|_| context.home().map(Config::new))?;
     let sees_images = sees_images(context, &config);
     let demo = Arc::new(OnceCell::new());
-    // Each Workspace has a Harness; the process has room for so many Subagents.
-    let capacity = Capacity::default();
+    // Each Workspace has a Harness; what they start is counted together.
+    let limits = ProcessLimits::default();
     let admitting = Arc::clone(context);
     let opener = Arc::clone(context);
     let signer = Arc::clone(context);
@@ -80,11 +79,8 @@ fn doors(context: &Arc<Context>) -> Result<Doors, Report> {
         admit: Box::new(move |directory| admitting.admit_for_client(directory)),
         open: Box::new(move |workspace| {
             let (context, demo) = (Arc::clone(&opener), Arc::clone(&demo));
-            let capacity = capacity.clone();
-            Box::pin(async move {
-                let harness = open(&context, workspace, &demo).await?;
-                Ok(Arc::new(harness.sharing(capacity)))
-            })
+            let limits = limits.clone();
+            Box::pin(async move { Ok(Arc::new(open(&context, workspace, &demo, limits).await?)) })
         }),
         sign_in: Box::new(move |way| {
             let context = Arc::clone(&signer);
@@ -102,6 +98,7 @@ async fn open(
     context: &Context,
     workspace: PathBuf,
     demo: &OnceCell<Server>,
+    limits: ProcessLimits,
 ) -> Result<Harness, Report> {
     let Opened { mut loaded, access } = context.open_unasked(&workspace, None)?;
     for notice in &loaded.notices {
@@ -123,7 +120,8 @@ async fn open(
         .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
     let environment = context.environment.all();
     let Loaded { config, notices, .. } = loaded;
-    let harness = Harness::open(Door { config, credential, environment, own_binary });
+    let door = Door { config, credential, environment, own_binary };
+    let harness = Harness::open_sharing(door, limits);
     // An editor's user does not read standard error.
     Ok(harness.noting(notices))
 }

@@ -201,7 +201,7 @@ fn plain(role: &'static Role) -> Value {
         "description": description,
         "origin": Origin::BuiltIn.name(),
         "permission_mode": role.limit(&PermissionMode::Auto).to_string(),
-        "withheld_tools": role.withheld,
+        "withheld_tools": role.withheld(),
         "trusted": true,
     })
 }

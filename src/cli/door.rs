@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use super::keyboard::read_from_terminal;
 use super::{Colour, Context, Paying, bad_argument, provider, stdin};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::config::{self, AnswerSchema, Config, Loaded, Sources};
@@ -382,6 +383,19 @@ impl Context {
     /// Whether a person can be asked: they type here, and they see what is asked.
     pub fn can_ask(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !self.flags.events
+    }
+
+    /// Whether a person can answer the questions of a run. Where the prompt came through a pipe or a
+    /// file, they type on the controlling terminal, which takes the place of stdin from here on.
+    pub fn can_ask_in_run(&self) -> bool {
+        let is_seen = std::io::stderr().is_terminal() && !self.flags.events;
+        if is_seen
+            && !std::io::stdin().is_terminal()
+            && let Err(error) = read_from_terminal()
+        {
+            tracing::debug!(%error, "there is no controlling terminal to ask on");
+        }
+        self.can_ask()
     }
 
     /// How a Turn is shown.

@@ -198,7 +198,7 @@ impl<'a> Driver<'a> {
             own_binary,
         });
         let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
-        let can_ask = context.can_ask();
+        let can_ask = context.can_ask_in_run();
         let conversation = harness
             .start(Start { workspace, session, can_ask, mcp_servers: Vec::new() })
             .await

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::event::PollFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::task::JoinHandle;
 
@@ -50,6 +51,14 @@ impl Keyboard {
         self.reading = None;
         line
     }
+}
+
+/// Puts the controlling terminal in the place of stdin. Whatever stdin was must have been read.
+pub fn read_from_terminal() -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let terminal = rustix::fs::open("/dev/tty", flags, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&terminal)?;
+    Ok(())
 }
 
 /// Throws away what was typed before anybody asked: it cannot be meant as an answer.

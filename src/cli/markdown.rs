@@ -94,7 +94,8 @@ fn write_call(page: &mut String, call: &Call) {
     match command {
         Some(command) => page.push_str(&fenced("sh", command)),
         None if call.diff.is_some() => {
-            let path = call.args.get("path").and_then(|path| path.as_str());
+            let path = call.args.get("path").or_else(|| call.args.get("file_path"));
+            let path = path.and_then(|path| path.as_str());
             if let Some(path) = path {
                 writeln!(page, "{}\n", code(path)).ok();
             }

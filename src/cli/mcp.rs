@@ -26,7 +26,8 @@ use crate::tool::{Commands, Containment, Host};
         Servers stand in `mcp_servers` of your config.json, by name: a program with `command`, `args` \
         and `env`, or an address with `url` and `headers`. A Workspace may bring an .mcp.json, which \
         counts when you trust it (see `pixir trust`). Values of `env` and `headers` are never shown; \
-        `${NAME}` in them takes a value from the environment. An entry with a mistake is listed as broken, \
+        `${NAME}` takes a value from the environment, in `command` and `args` from the entry's own `env` \
+        first. An entry with a mistake is listed as broken, \
         with what is wrong, and breaks no other. Programs run outside the sandbox, with your rights.\n\n\
         A test waits 10 s at most, or as long as --timeout says.\n\n\
         With --json, the output of `list` is a list of {name, transport, place, origin, trusted}, with the \

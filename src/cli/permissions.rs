@@ -15,9 +15,10 @@ use crate::render::{name_on_one_line, one_line};
 #[derive(Debug, Args)]
 #[command(
     long_about = "Show, give or take back what is allowed for good.\n\n\
-        When Pixir asks, \"always in this project\" is kept in ~/.pixir/permissions.json: for one very \
-        call, or for every simple command that begins with the words you saw. Editors offer no more than \
-        this very call in this Session; `pixir permissions allow` gives the rest.",
+        When Pixir asks, \"always in this project\" is kept in ~/.pixir/permissions.json: for exactly \
+        this call, or for every simple command that begins with the words you saw. What is allowed \
+        in a Session (this call, edits of files, a tool of an MCP server) ends with it. Editors \
+        offer one of those; `pixir permissions allow` gives more.",
     after_long_help = "Examples:\n  pixir permissions\n  pixir permissions list --all --json\n  \
         pixir permissions allow cargo test\n  \
         pixir permissions forget 3f9c2a71b0d4\n  pixir permissions forget --all"

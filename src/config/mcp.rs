@@ -2,7 +2,8 @@
 //!
 //! The user's file names them under `mcp_servers`, a Workspace may bring an `.mcp.json` that counts
 //! once it is trusted, and an editor may hand some over with a Session. What stands in `env` and
-//! `headers` may be secret and is never shown; `${NAME}` takes a value from the environment.
+//! `headers` may be secret and is never shown; `${NAME}` takes a value from the environment, and in
+//! `command` and `args` from the entry's own `env` before that.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -350,29 +351,35 @@ fn switch(fields: &Map<String, Value>, name: &str) -> Result<bool, String> {
 }
 
 /// Puts values of the environment in the place of `${NAME}` and `${NAME:-otherwise}`; names the
-/// variable that is missing.
+/// variable that is missing. A command and its arguments see the entry's own `env` first, as the
+/// program will.
 pub fn expand(
     server: &mut McpServer,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(), String> {
-    let fill = |text: &mut String| -> Result<(), String> {
-        if text.contains("${") {
-            *text = expanded(text, environment)?;
-        }
-        Ok(())
-    };
     match &mut server.transport {
         McpTransport::Stdio { command, args, env, .. } => {
-            fill(command)?;
-            args.iter_mut().try_for_each(fill)?;
-            env.iter_mut().try_for_each(|(_, value)| fill(value))
+            env.iter_mut().try_for_each(|(_, value)| fill(value, environment))?;
+            let own = |name: &str| {
+                let found = env.iter().find(|(own, _)| own == name);
+                found.map(|(_, value)| value.clone()).or_else(|| environment(name))
+            };
+            fill(command, &own)?;
+            args.iter_mut().try_for_each(|arg| fill(arg, &own))
         }
         McpTransport::Http { url, headers } => {
-            fill(url)?;
-            headers.iter_mut().try_for_each(|(_, value)| fill(value))
+            fill(url, environment)?;
+            headers.iter_mut().try_for_each(|(_, value)| fill(value, environment))
         }
         McpTransport::Broken { .. } => Ok(()),
     }
+}
+
+fn fill(text: &mut String, environment: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
+    if text.contains("${") {
+        *text = expanded(text, environment)?;
+    }
+    Ok(())
 }
 
 fn expanded(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
@@ -485,5 +492,22 @@ mod tests {
             McpServer::http("a", "http://x/${TOKEN}", vec![("K".into(), "${TOKEN}".into())]);
         expand(&mut server, &environment).unwrap();
         assert_eq!(server.private_values()[0].1, "s3cret");
+    }
+
+    #[test]
+    fn arguments_see_the_own_variables_of_an_entry_first() {
+        let environment = |name: &str| (name != "NOWHERE").then(|| format!("outer {name}"));
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let env = vec![pair("DB", "own ${HOST}"), pair("EMPTY", "")];
+        let args = ["${DB}", "${HOST}", "${EMPTY:-none}"].map(str::to_owned).to_vec();
+        let mut server = McpServer::stdio("a", "${DB}/bin", args, env);
+        expand(&mut server, &environment).unwrap();
+        let McpTransport::Stdio { command, args, env, .. } = &server.transport else { panic!() };
+        assert_eq!(command, "own outer HOST/bin");
+        assert_eq!(*args, ["own outer HOST", "outer HOST", "none"]);
+        assert_eq!(env[0].1, "own outer HOST", "and `env` itself sees the environment alone");
+        let args = vec!["${NOWHERE}".to_owned()];
+        let mut server = McpServer::stdio("a", "x", args, vec![pair("NOWHERE_ELSE", "1")]);
+        assert!(expand(&mut server, &environment).unwrap_err().contains("NOWHERE is not set"));
     }
 }

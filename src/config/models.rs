@@ -79,10 +79,7 @@ impl Model {
             return None;
         }
         let mut model = Self::named(&name);
-        let window = ["context_window", "max_model_len", "context_length"]
-            .into_iter()
-            .find_map(|name| entry.get(name).and_then(Value::as_u64));
-        model.context_window = window.filter(|window| *window > 0).or(model.context_window);
+        model.context_window = listed_window(entry).or(model.context_window);
         let levels = entry.get("supported_reasoning_levels").and_then(Value::as_array);
         let efforts: Vec<String> = levels
             .into_iter()
@@ -101,6 +98,25 @@ impl Model {
             inputs.map(|inputs| inputs.iter().any(|name| name == "image")).or(model.images);
         Some(model)
     }
+}
+
+/// The fields by which servers say how much a model can hold: OpenAI's catalogue and Groq, LiteLLM
+/// and Anthropic, vLLM, OpenRouter and Together, Mistral, LM Studio.
+const WINDOW_FIELDS: [&str; 7] = [
+    "/context_window",
+    "/max_input_tokens",
+    "/max_model_len",
+    "/context_length",
+    "/top_provider/context_length",
+    "/max_context_length",
+    "/loaded_context_length",
+];
+
+/// The window that an entry of a models endpoint names; of several the smallest, because what a model
+/// can hold and what this server lets it hold are told side by side.
+fn listed_window(entry: &Value) -> Option<u64> {
+    let named = WINDOW_FIELDS.iter().filter_map(|field| entry.pointer(field)?.as_u64());
+    named.filter(|window| *window > 0).min()
 }
 
 /// The built-in table, by name.
@@ -243,6 +259,25 @@ mod tests {
         let models = listed(&plain).unwrap();
         assert_eq!(models.iter().map(Model::window).collect::<Vec<_>>(), [272_000, UNKNOWN_WINDOW]);
         assert_eq!(listed(&json!({"error": 1})), None);
+    }
+
+    #[test]
+    fn a_window_is_found_under_the_names_that_servers_use() {
+        for (entry, expected) in [
+            (json!({"max_input_tokens": 200_000, "max_tokens": 64_000}), Some(200_000)),
+            (json!({"context_window": 131_072}), Some(131_072)),
+            (json!({"max_model_len": 4_000}), Some(4_000)),
+            (json!({"context_length": 9, "top_provider": {"context_length": 8}}), Some(8)),
+            (json!({"max_context_length": 32_768, "loaded_context_length": 4_096}), Some(4_096)),
+            (json!({"context_window": 400_000, "max_input_tokens": 272_000}), Some(272_000)),
+            (json!({"context_window": null, "max_input_tokens": 0}), None),
+            (json!({"max_tokens": 4_096}), None),
+        ] {
+            let mut named = entry.clone();
+            named["id"] = json!("some-model");
+            let models = listed(&json!({ "data": [named] })).unwrap();
+            assert_eq!(models[0].context_window, expected, "{entry}");
+        }
     }
 
     #[test]

@@ -198,6 +198,10 @@ pub enum Answer {
     Once,
     /// Yes to this very call, while this Session is open.
     Session,
+    /// Yes to every call of this tool of an MCP server, while this Session is open.
+    SessionTool,
+    /// Yes to every change that a file tool makes, while this Session is open.
+    SessionEdits,
     /// Yes to this very call, in this project from now on.
     Project,
     /// Yes to every simple command with the shown beginning, in this project from now on.

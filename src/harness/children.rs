@@ -7,6 +7,7 @@ use crate::config::Window;
 use crate::conversation::Conversation;
 use crate::event::Canonical;
 use crate::history::History;
+use crate::role::Role;
 use crate::session::Session;
 use crate::subagent::{Family, Kin, Nursery, Subagents, tool_specs};
 pub use crate::subagent::{Record as Child, Status as ChildStatus, View as ChildView};
@@ -98,13 +99,15 @@ impl Harness {
         &self,
         tools: Arc<[ToolSpec]>,
         history: &History,
+        role: &Role,
     ) -> Arc<[ToolSpec]> {
         if place(history).0 >= self.config.subagents.max_depth {
             return tools;
         }
         let graphs = crate::workflow::tool_spec();
-        let mut all: Vec<ToolSpec> =
-            tools.iter().cloned().chain(tool_specs()).chain([graphs]).collect();
+        let more = tool_specs().into_iter().chain([graphs]);
+        let more = more.filter(|spec| role.may_use(&spec.name));
+        let mut all: Vec<ToolSpec> = tools.iter().cloned().chain(more).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all.into()
     }

@@ -109,7 +109,7 @@ impl Harness {
         }
         let wanted = resource::wanted(&history);
         let contents = settings.shelf.contents(&wanted, settings.sight.sees());
-        let tools = self.with_tools_for_children(settings.toolbox.specs(), &history);
+        let tools = self.with_tools_for_children(settings.toolbox.specs(), &history, settings.role);
         let request = settings.request(id, history, contents, tools, 0);
         let body = settings.provider.rehearse(&request);
         Ok(Preview {

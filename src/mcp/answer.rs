@@ -12,8 +12,8 @@ use crate::tool::{ToolOutput, show_image};
 
 /// The longest name of a thing in a line about it.
 const LONGEST_NAME: usize = 200;
-/// How many blocks of an answer are looked at.
-const MOST_BLOCKS: usize = 1000;
+/// How many blocks of an answer are looked at; its bytes are bounded as well.
+const MOST_BLOCKS: usize = 100_000;
 
 /// Whether there is something to be stored, which may take the disk a moment.
 pub fn has_bytes(result: &CallToolResult) -> bool {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::McpError;
 use super::handler::Handler;
-use super::pipes::{Errors, Flaw, LONGEST_MESSAGE, Pipes};
+use super::pipes::{Delivery, Errors, Flaw, LONGEST_MESSAGE, Pipes};
 use super::web::Web;
 use super::wording;
 use crate::config::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
@@ -46,6 +46,8 @@ pub struct Live {
     pub tools: Listed,
     pub flaw: Flaw,
     pub errors: Errors,
+    /// Which calls reach it, where that can be known.
+    pub delivery: Option<Delivery>,
 }
 
 /// Connects, within the time that a server gets.
@@ -68,6 +70,7 @@ async fn attempt(
 ) -> Result<Live, McpError> {
     let handler = Handler::new(&server.name, &ground.workspace, Arc::clone(&ground.secrets));
     let greet = ClientLifecycleMode::Initialize;
+    let mut delivery = None;
     let greeted = match &server.transport {
         McpTransport::Stdio { command, args, env, folder } => {
             let program = Program {
@@ -80,6 +83,7 @@ async fn attempt(
             let started = started.map_err(|error| McpError::from(&error))?;
             let secrets = Arc::clone(&ground.secrets);
             let pipes = Pipes::to(started, &server.name, flaw.clone(), errors.clone(), secrets);
+            delivery = Some(pipes.delivery());
             handler.clone().serve_with_lifecycle(pipes, greet).await
         }
         McpTransport::Http { url, headers } => {
@@ -95,7 +99,7 @@ async fn attempt(
     };
     let running = greeted.map_err(|error| explained(&flaw, &error))?;
     let tools = list(running.peer()).await.map_err(|error| failed(&flaw, &error))?;
-    Ok(Live { running, handler, tools, flaw, errors })
+    Ok(Live { running, handler, tools, flaw, errors, delivery })
 }
 
 /// A program is named, or has a whole path; only a Workspace that is trusted may say less, because

@@ -31,11 +31,12 @@ pub use error::McpError;
 pub use private::{secrets_of, shown};
 
 use crate::config::McpServer;
-use crate::event::still_starting;
+use crate::error::Kind;
+use crate::event::{guest, still_starting};
 use crate::resource::Shelf;
-use crate::tool::{AnyTool, Effect};
+use crate::tool::{AnyTool, Effect, ToolError};
 use remote::RemoteTool;
-use server::{Notices, Remote, slugs};
+use server::{Notices, Remote, State, slugs};
 
 /// From here on a person notices that a Turn waits.
 const NOTICEABLE: Duration = Duration::from_millis(500);
@@ -137,6 +138,45 @@ impl Connections {
         // A Provider refuses a list in which a name stands twice.
         tools.dedup_by(|later, earlier| later.offer.name == earlier.offer.name);
         tools.into_iter().map(|tool| tool as Arc<dyn AnyTool>).collect()
+    }
+
+    /// Why a tool that this Turn does not have cannot be called, where one of these servers is the
+    /// reason: it is still starting, has started meanwhile, or does not run.
+    pub fn absent(&self, tool: &str, wanted: Wanted) -> Option<ToolError> {
+        let remotes = self.0.iter().flat_map(|inner| &inner.remotes);
+        let (server, _) = guest(tool)?;
+        let remote = remotes.into_iter().find(|remote| remote.slug == server)?;
+        let name = wording::line(&remote.server.name, 64);
+        let state = remote.state();
+        let (kind, message, next) = match &*state.borrow() {
+            State::Starting => (
+                Kind::McpServerFailed,
+                format!("MCP server `{name}` is still starting, so `{tool}` cannot be called yet"),
+                "go on with something else; its tools join with the next prompt of the user",
+            ),
+            State::Ready(ready) => {
+                let is_offered = |offer: &Arc<offer::Offer>| {
+                    offer.name == tool && (wanted == Wanted::All || offer.effect == Effect::Read)
+                };
+                ready.offers.iter().find(|offer| is_offered(offer))?;
+                (
+                    Kind::UnknownTool,
+                    format!("`{tool}` came while this Turn was under way"),
+                    "go on with something else; it can be called after the next prompt of the user",
+                )
+            }
+            State::Down(down) if down.is_final => (
+                Kind::McpServerFailed,
+                format!("MCP server `{name}` does not run: {}", down.error),
+                "go on without it",
+            ),
+            State::Down(down) => (
+                Kind::McpServerFailed,
+                format!("MCP server `{name}` is started again: {}", down.error),
+                "go on with something else; its tools join with the next prompt of the user",
+            ),
+        };
+        Some(ToolError::new(kind, message).next(next))
     }
 
     fn limit(&self) -> Duration {

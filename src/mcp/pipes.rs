@@ -3,14 +3,15 @@
 //! Nothing that a program prints can hurt: a line that is no message is skipped, one that does not
 //! end closes the connection, and what it says on standard error goes to the trace.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use rmcp::RoleClient;
-use rmcp::model::{ErrorData, RequestId};
+use rmcp::model::{ClientRequest, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde::Deserialize;
@@ -79,6 +80,33 @@ impl Errors {
     }
 }
 
+/// The calls that may have reached a program: their lines were written to its input, or are being
+/// written. A line that could not be written whole has no end, so that nobody acts on it.
+#[derive(Debug, Clone, Default)]
+pub struct Delivery(Arc<Mutex<HashSet<RequestId>>>);
+
+impl Delivery {
+    /// Whether a call may have reached the program; asked once, when the call is over.
+    pub fn take(&self, call: &RequestId) -> bool {
+        self.calls().remove(call)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashSet<RequestId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The id of a call of a tool; other messages are not followed.
+fn call_id(message: &TxJsonRpcMessage<RoleClient>) -> Option<RequestId> {
+    match message {
+        JsonRpcMessage::Request(request) => match request.request {
+            ClientRequest::CallToolRequest(_) => Some(request.id.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// How long the end of what a program said on standard error is waited for when it is over.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -95,6 +123,7 @@ pub struct Pipes {
     /// Cancelled when nothing more will come: nobody needs to be written to then.
     over: CancellationToken,
     flaw: Flaw,
+    delivery: Delivery,
     /// Reads standard error for as long as the connection is.
     listener: AbortOnDropHandle<()>,
 }
@@ -118,8 +147,14 @@ impl Pipes {
             waiting: Arc::default(),
             over: CancellationToken::new(),
             flaw,
+            delivery: Delivery::default(),
             listener: AbortOnDropHandle::new(listener),
         }
+    }
+
+    /// Which calls reach the program.
+    pub fn delivery(&self) -> Delivery {
+        self.delivery.clone()
     }
 
     /// Waits for the next message, or for the reason why there is none.
@@ -207,15 +242,22 @@ impl Transport<RoleClient> for Pipes {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let stdin = Arc::clone(&self.stdin);
         let (over, ticket) = (self.over.clone(), Ticket::take(&self.waiting));
+        let (delivery, call) = (self.delivery.clone(), call_id(&item));
         async move {
             let _ticket = ticket;
             let mut line = serde_json::to_vec(&item).map_err(io::Error::other)?;
             line.push(b'\n');
+            delivery.calls().extend(call.clone());
             let writing = async { stdin.lock().await.write_all(&line).await };
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it does not read");
             let writing = over.run_until_cancelled(writing);
-            let written = tokio::time::timeout(WRITE_PATIENCE, writing).await.map_err(late)?;
-            written.unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()))
+            let written = tokio::time::timeout(WRITE_PATIENCE, writing).await.map_err(late);
+            let gone = || Err(io::ErrorKind::BrokenPipe.into());
+            let written = written.and_then(|written| written.unwrap_or_else(gone));
+            if let (Err(_), Some(call)) = (&written, &call) {
+                delivery.take(call);
+            }
+            written
         }
     }
 

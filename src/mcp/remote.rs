@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam,
     ClientRequest, RequestId, ServerResult,
 };
-use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
+use rmcp::service::{PeerRequestOptions, ServiceError};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -22,7 +21,7 @@ use crate::disk;
 use crate::error::Kind;
 use crate::event::guest_call;
 use crate::resource::Shelf;
-use crate::tool::{AnyTool, Plan, ToolContext, ToolError, ToolOutput, ToolSpec};
+use crate::tool::{AnyTool, Plan, ToolContext, ToolError, ToolOutput, ToolSpec, store_text};
 
 /// How much of the arguments stands in the line about a call, in characters.
 const SHOWN_ARGUMENTS: usize = 200;
@@ -68,35 +67,68 @@ impl AnyTool for RemoteTool {
 
 impl RemoteTool {
     async fn call(&self, args: Value, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let ready = self.ready().await?;
+        let mut ready = self.ready(None).await?;
+        let mut answered = self.ask(&ready, &args, &context).await;
+        if let Err(Failed::Undelivered) = answered {
+            // It had ended before, and whoever is there in its place is asked.
+            ready = self.ready(Some(&ready)).await?;
+            answered = self.ask(&ready, &args, &context).await;
+        }
+        let result = match answered {
+            Ok(ServerResult::CallToolResult(result)) => result,
+            Ok(other) => return Err(self.unreadable(&other)),
+            Err(Failed::Undelivered) => return Err(self.undelivered(&ready)),
+            Err(Failed::Told(error)) => return Err(*error),
+        };
+        let mut output = self.told(result, &context).await?;
+        let stored = store_text(&context, output.text).await;
+        output.text = stored.text;
+        if let Some(path) = stored.path {
+            output.details["output_path"] = json!(path.to_string_lossy());
+            output.details["output_bytes"] = json!(stored.total_bytes);
+        }
+        output.details["server"] = json!(self.server);
+        output.details["tool"] = json!(self.offer.own_name);
+        Ok(output)
+    }
+
+    /// Makes the call on one connection.
+    async fn ask(
+        &self,
+        ready: &Ready,
+        args: &Value,
+        context: &ToolContext,
+    ) -> Result<ServerResult, Failed> {
         let mut params = CallToolRequestParams::new(self.offer.own_name.clone());
         params.arguments = args.as_object().cloned();
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let options = PeerRequestOptions::no_options();
-        let sent = ready.peer.send_request_with_option(request, options).await;
-        let asked = sent.map_err(|error| self.broken(&ready, &error))?;
+        let asked = match ready.peer.send_request_with_option(request, options).await {
+            Ok(asked) => asked,
+            Err(ServiceError::TransportClosed) => return Err(Failed::Undelivered),
+            Err(error) => return Err(Failed::told(self.broken(ready, &error))),
+        };
         let _listening = ready.handler.listen(
             asked.progress_token.clone(),
             context.call_id.clone(),
             context.signals.clone(),
         );
-        let mut pending = Pending { peer: ready.peer.clone(), id: Some(asked.id.clone()) };
+        let id = asked.id.clone();
+        let mut pending = Pending { ready: ready.clone(), id: Some(id.clone()) };
         let answered = tokio::select! {
             biased;
             answered = asked.await_response() => answered,
-            () = context.cancel.cancelled() => return Err(self.interrupted()),
-            () = tokio::time::sleep(self.limit) => return Err(self.late()),
+            () = context.cancel.cancelled() => return Err(Failed::told(self.interrupted())),
+            () = tokio::time::sleep(self.limit) => return Err(Failed::told(self.late())),
         };
         pending.id = None;
-        let answered = answered.map_err(|error| self.broken(&ready, &error))?;
-        let result = match answered {
-            ServerResult::CallToolResult(result) => result,
-            other => return Err(self.unreadable(&other)),
-        };
-        let mut output = self.told(result, &context).await?;
-        output.details["server"] = json!(self.server);
-        output.details["tool"] = json!(self.offer.own_name);
-        Ok(output)
+        let may_have_come = ready.delivery.as_ref().is_none_or(|delivery| delivery.take(&id));
+        answered.map_err(|error| match error {
+            ServiceError::TransportClosed | ServiceError::TransportSend(_) if !may_have_come => {
+                Failed::Undelivered
+            }
+            error => Failed::told(self.broken(ready, &error)),
+        })
     }
 
     /// Images go to the disk, and the disk may be slow.
@@ -115,18 +147,23 @@ impl RemoteTool {
         })
     }
 
-    /// The connection, if there is one, or if there is one in a moment.
-    async fn ready(&self) -> Result<Arc<Ready>, ToolError> {
+    /// The connection, if there is one, or if there is one in a moment; not one that took no call.
+    async fn ready(&self, lost: Option<&Arc<Ready>>) -> Result<Arc<Ready>, ToolError> {
         let mut state = self.state.clone();
+        let is_usable = |ready: &Arc<Ready>| {
+            let is_lost = lost.is_some_and(|lost| Arc::ptr_eq(lost, ready));
+            !is_lost && !ready.peer.is_transport_closed()
+        };
         let is_decided = |state: &State| match state {
             State::Starting => false,
-            State::Ready(_) => true,
+            State::Ready(ready) => is_usable(ready),
             State::Down(down) => down.is_final,
         };
         tokio::time::timeout(PATIENCE, state.wait_for(is_decided)).await.ok();
         let now = state.borrow().clone();
         match now {
-            State::Ready(ready) => Ok(ready),
+            State::Ready(ready) if is_usable(&ready) => Ok(ready),
+            State::Ready(ready) => Err(self.undelivered(&ready)),
             State::Starting => {
                 let message = format!("{} is still starting", self.shown());
                 Err(ToolError::new(Kind::McpServerFailed, message).next("try again in a moment"))
@@ -137,6 +174,16 @@ impl RemoteTool {
                 Err(ToolError::new(Kind::McpServerFailed, message).next(next))
             }
         }
+    }
+
+    /// A call that a server did not get, because it had ended before.
+    fn undelivered(&self, ready: &Ready) -> ToolError {
+        let why = ready.flaw.seen().map(|why| format!(": {why}")).unwrap_or_default();
+        let (server, tool) = (self.shown(), self.tool());
+        let message = format!("{server} ended before the call of `{tool}` reached it{why}");
+        ToolError::new(Kind::McpServerFailed, message)
+            .details(json!({ "server": self.server, "tool": self.offer.own_name }))
+            .next("the call did nothing; try again later")
     }
 
     /// An answer that is no result, with what is wrong about it.
@@ -204,17 +251,33 @@ impl RemoteTool {
     }
 }
 
+/// Why a call has no answer.
+enum Failed {
+    /// The server had ended before the call reached it.
+    Undelivered,
+    Told(Box<ToolError>),
+}
+
+impl Failed {
+    fn told(error: ToolError) -> Self {
+        Self::Told(Box::new(error))
+    }
+}
+
 /// A call that nobody waits for any more is taken back, however that came about.
 struct Pending {
-    peer: Peer<RoleClient>,
+    ready: Ready,
     id: Option<RequestId>,
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
+        if let Some(delivery) = &self.ready.delivery {
+            delivery.take(&id);
+        }
         let params = CancelledNotificationParam::new(Some(id), None);
         // The word is on its way with the first step; nobody waits for it to arrive.
-        self.peer.notify_cancelled(params).now_or_never();
+        self.ready.peer.notify_cancelled(params).now_or_never();
     }
 }

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::RoleClient;
-use rmcp::model::ServerPeerInfo;
 use rmcp::service::Peer;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,7 +17,7 @@ use super::McpError;
 use super::connect::{Ground, Listed, Live, connect, failed, list};
 use super::handler::Handler;
 use super::offer::Offer;
-use super::pipes::Flaw;
+use super::pipes::{Delivery, Flaw};
 use super::wording;
 use crate::config::McpServer;
 
@@ -58,6 +57,8 @@ impl Notices {
 /// A server, as its Session knows it.
 pub struct Remote {
     pub server: McpServer,
+    /// What stands for it in the names of its tools.
+    pub slug: String,
     state: watch::Receiver<State>,
     /// Dropped with the Session, and the connection with it.
     _task: AbortOnDropHandle<()>,
@@ -74,12 +75,15 @@ pub enum State {
 }
 
 /// A server that can be used.
+#[derive(Clone)]
 pub struct Ready {
     pub peer: Peer<RoleClient>,
     pub handler: Handler,
     pub offers: Vec<Arc<Offer>>,
     pub instructions: Option<String>,
     pub flaw: Flaw,
+    /// Which calls reach it, where that can be known.
+    pub delivery: Option<Delivery>,
 }
 
 /// A server that cannot be used.
@@ -117,9 +121,10 @@ impl Remote {
     /// Begins to connect, and goes on for as long as it lives.
     pub fn start(server: McpServer, slug: String, ground: Ground, notices: Notices) -> Self {
         let (publish, state) = watch::channel(State::Starting);
-        let actor = Actor { server: server.clone(), slug, ground, notices, publish };
+        let (own, own_slug) = (server.clone(), slug.clone());
+        let actor = Actor { server: own, slug: own_slug, ground, notices, publish };
         let task = AbortOnDropHandle::new(tokio::spawn(actor.run()));
-        Self { server, state, _task: task }
+        Self { server, slug, state, _task: task }
     }
 
     /// How it does now, and news of it.
@@ -181,10 +186,19 @@ impl Actor {
 
     /// Publishes what a connection offers until it ends, and says why it did.
     async fn attend(&self, live: Live) -> McpError {
-        let Live { running, handler, tools, flaw, errors } = live;
+        let Live { running, handler, tools, flaw, errors, delivery } = live;
         let peer = running.peer().clone();
-        let info = peer.peer_info();
-        self.rise(&peer, &handler, tools, &flaw, info.as_deref());
+        let instructions = peer.peer_info().and_then(|info| info.instructions.clone());
+        let (own, reason) = (handler.clone(), flaw.clone());
+        let ready = Ready {
+            peer: peer.clone(),
+            handler: own,
+            offers: Vec::new(),
+            instructions,
+            flaw: reason,
+            delivery,
+        };
+        self.rise(&ready, tools);
         let mut ended = std::pin::pin!(running.waiting());
         loop {
             tokio::select! {
@@ -192,7 +206,7 @@ impl Actor {
                 () = handler.changed() => {}
             }
             match tokio::time::timeout(LIST_PATIENCE, list(&peer)).await {
-                Ok(Ok(tools)) => self.rise(&peer, &handler, tools, &flaw, info.as_deref()),
+                Ok(Ok(tools)) => self.rise(&ready, tools),
                 Ok(Err(error)) => {
                     let error = failed(&flaw, &error);
                     tracing::warn!(server = self.server.name, %error, "no new list of tools");
@@ -205,23 +219,9 @@ impl Actor {
         error.with_errors(errors.tail(&self.ground.secrets))
     }
 
-    fn rise(
-        &self,
-        peer: &Peer<RoleClient>,
-        handler: &Handler,
-        tools: Listed,
-        flaw: &Flaw,
-        info: Option<&ServerPeerInfo>,
-    ) {
-        let offers = self.offers(tools);
-        let instructions = info.and_then(|info| info.instructions.clone());
-        let ready = Ready {
-            peer: peer.clone(),
-            handler: handler.clone(),
-            offers,
-            instructions,
-            flaw: flaw.clone(),
-        };
+    /// Publishes a connection with the tools that it has now.
+    fn rise(&self, ready: &Ready, tools: Listed) {
+        let ready = Ready { offers: self.offers(tools), ..ready.clone() };
         self.publish.send_replace(State::Ready(Arc::new(ready)));
     }
 

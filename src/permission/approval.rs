@@ -1,12 +1,12 @@
 //! Approvals: what a person allowed once and for all, and whether a call is covered by it.
 //!
-//! An approval is bound to a digest of tool, arguments, resolved paths and directory, or to a
-//! command prefix that the user saw. Those of a Session live in memory; those of a project live in
+//! An approval is bound to a digest of tool, arguments, resolved paths and directory, to a command
+//! prefix that the user saw, or to a kind of calls in one Session. Those of a Session live in memory; those of a project live in
 //! the user's own folder, by the project's path, where nothing of the project can write.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use crate::event::Answer;
 use crate::id::SessionId;
 use crate::ledger::{Ledger, LedgerError};
 use crate::paths::Home;
+use crate::tool::Plan;
 
 /// How much of a summary is kept for the list.
 const SUMMARY_LIMIT: usize = 200;
@@ -37,6 +38,37 @@ pub struct Subject {
     pub is_unheld: bool,
     /// Whether what it runs is known beforehand, so that an answer may last.
     pub may_last: bool,
+    /// The kind of calls that it belongs to, where one can be allowed for a Session.
+    pub kind: Option<CallKind>,
+}
+
+/// Calls that can be allowed together while a Session is open.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum CallKind {
+    /// Every call of one tool of an MCP server, as long as the server says the same about it.
+    McpTool { name: String, identity: String },
+    /// Every change that a file tool makes.
+    Edits,
+}
+
+impl CallKind {
+    /// The kind of a call by its plan; commands and everything else have none.
+    pub fn of(tool: &str, plan: &Plan) -> Option<Self> {
+        match &plan.agent {
+            Some(identity) => {
+                Some(Self::McpTool { name: tool.to_owned(), identity: identity.clone() })
+            }
+            None => plan.is_edit.then_some(Self::Edits),
+        }
+    }
+
+    /// The answer that allows it.
+    pub fn answer(&self) -> Answer {
+        match self {
+            Self::McpTool { .. } => Answer::SessionTool,
+            Self::Edits => Answer::SessionEdits,
+        }
+    }
 }
 
 impl Subject {
@@ -126,6 +158,8 @@ impl Approval {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     Session,
+    SessionTool,
+    SessionEdits,
     Project,
     Prefix,
 }
@@ -135,6 +169,8 @@ impl Memory {
     pub fn name(self) -> &'static str {
         match self {
             Memory::Session => "session",
+            Memory::SessionTool => "session_tool",
+            Memory::SessionEdits => "session_edits",
             Memory::Project => "project",
             Memory::Prefix => "prefix",
         }
@@ -146,7 +182,28 @@ impl Memory {
 pub struct Approvals {
     ledger: Ledger<Approval>,
     /// A leaf: nothing is awaited while it is held.
-    sessions: Arc<Mutex<HashMap<SessionId, HashSet<String>>>>,
+    sessions: Arc<Mutex<HashMap<SessionId, SessionApprovals>>>,
+}
+
+/// What is allowed while one Session is open.
+#[derive(Debug, Default)]
+struct SessionApprovals {
+    /// Digests of very calls.
+    calls: HashSet<String>,
+    kinds: HashSet<CallKind>,
+}
+
+impl SessionApprovals {
+    fn find(&self, subject: &Subject) -> Option<Memory> {
+        if self.calls.contains(&subject.digest) {
+            return Some(Memory::Session);
+        }
+        let kind = subject.kind.as_ref().filter(|kind| self.kinds.contains(kind))?;
+        Some(match kind {
+            CallKind::McpTool { .. } => Memory::SessionTool,
+            CallKind::Edits => Memory::SessionEdits,
+        })
+    }
 }
 
 impl Approvals {
@@ -160,11 +217,10 @@ impl Approvals {
         if !subject.may_last {
             return None;
         }
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if sessions.get(session).is_some_and(|known| known.contains(&subject.digest)) {
-            return Some(Memory::Session);
+        let found = self.sessions().get(session).and_then(|known| known.find(subject));
+        if found.is_some() {
+            return found;
         }
-        drop(sessions);
         let all = self
             .ledger
             .read()
@@ -188,28 +244,38 @@ impl Approvals {
         let scope = match answer {
             Answer::Once | Answer::No => return Ok(()),
             _ if !subject.may_last => return Ok(()),
-            Answer::Session | Answer::Project => Scope::Digest(subject.digest.clone()),
+            Answer::Session | Answer::SessionTool | Answer::SessionEdits => {
+                self.remember_in_session(session, subject, answer);
+                return Ok(());
+            }
+            Answer::Project => Scope::Digest(subject.digest.clone()),
             Answer::Prefix => match subject.prefix() {
                 Some(words) => Scope::Prefix(words),
                 None => Scope::Digest(subject.digest.clone()),
             },
         };
-        // Whatever becomes of the file, this Session does not ask again.
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if answer == Answer::Session {
-            sessions.entry(session.clone()).or_default().insert(subject.digest.clone());
-            return Ok(());
-        }
-        drop(sessions);
         let approval = Approval::new(project, subject, scope);
         let kept = self.ledger.change(|all| {
             all.retain(|other| other.id != approval.id);
             all.push(approval);
         });
-        kept.inspect_err(|_| {
-            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.entry(session.clone()).or_default().insert(subject.digest.clone());
-        })
+        // Whatever becomes of the file, this Session does not ask again.
+        kept.inspect_err(|_| self.remember_in_session(session, subject, Answer::Session))
+    }
+
+    /// Keeps an answer while the Session is open. One that names a kind of which the call is not
+    /// allows this very call.
+    fn remember_in_session(&self, session: &SessionId, subject: &Subject, answer: Answer) {
+        let mut sessions = self.sessions();
+        let known = sessions.entry(session.clone()).or_default();
+        match subject.kind.as_ref().filter(|kind| kind.answer() == answer) {
+            Some(kind) => known.kinds.insert(kind.clone()),
+            None => known.calls.insert(subject.digest.clone()),
+        };
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, SessionApprovals>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is allowed for good, oldest first; of one project, or of all.
@@ -240,6 +306,7 @@ impl Approvals {
             network,
             is_unheld: false,
             may_last: true,
+            kind: None,
         };
         let approval = Approval::new(project, &subject, Scope::Prefix(words.to_vec()));
         let kept = approval.clone();

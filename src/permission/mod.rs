@@ -11,7 +11,7 @@ mod script;
 mod shell;
 mod text_program;
 
-pub use approval::{Approval, Approvals, Scope, Subject, digest, sorted};
+pub use approval::{Approval, Approvals, CallKind, Scope, Subject, digest, sorted};
 pub use script::{Scripts, scripts};
 
 use crate::config::SocketRule;

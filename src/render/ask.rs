@@ -90,21 +90,35 @@ pub fn text(request: &PermissionRequest, colour: bool) -> String {
 
 /// The answers that there are, with the prompt behind them.
 pub fn choices(request: &PermissionRequest) -> String {
-    let offered: Vec<String> = request
-        .answers
-        .iter()
-        .map(|answer| match answer {
-            Answer::Once => "[y] yes, once".to_owned(),
-            Answer::Session => "[s] always in this Session".to_owned(),
-            Answer::Project => "[p] always in this project".to_owned(),
-            Answer::Prefix => {
-                let prefix = on_one_line(request.prefix.as_deref().unwrap_or_default());
-                format!("[c] always `{prefix} …` in this project")
-            }
-            Answer::No => "[n] no, or: n and what the model should do instead".to_owned(),
-        })
-        .collect();
+    let offered: Vec<String> =
+        request.answers.iter().map(|answer| choice(*answer, request)).collect();
     format!("  {}\n  › ", offered.join("\n  "))
+}
+
+/// An answer with the key for it and what it covers.
+fn choice(answer: Answer, request: &PermissionRequest) -> String {
+    let session = match request.agent {
+        Some(_) => "in the Session of this Subagent",
+        None => "in this Session",
+    };
+    match answer {
+        Answer::Once => "[y] yes, once".to_owned(),
+        Answer::Session => format!("[s] always exactly this call {session}"),
+        Answer::SessionTool => {
+            let (server, tool) = guest(&request.tool).unwrap_or_default();
+            let (server, tool) = (on_one_line(server), on_one_line(tool));
+            format!("[t] always the tool `{tool}` of MCP server `{server}` {session}")
+        }
+        Answer::SessionEdits => {
+            format!("[e] always edits of files by write, edit and apply_patch {session}")
+        }
+        Answer::Project => "[p] always exactly this call in this project".to_owned(),
+        Answer::Prefix => {
+            let prefix = on_one_line(request.prefix.as_deref().unwrap_or_default());
+            format!("[c] always `{prefix} …` in this project")
+        }
+        Answer::No => "[n] no, or: n and what the model should do instead".to_owned(),
+    }
 }
 
 /// What a person typed.
@@ -117,6 +131,8 @@ pub fn understand(line: &str, request: &PermissionRequest) -> Reply {
         _ if !rest.is_empty() => return Reply::Unclear,
         "y" | "yes" | "once" => Answer::Once,
         "s" | "session" => Answer::Session,
+        "t" | "tool" => Answer::SessionTool,
+        "e" | "edits" => Answer::SessionEdits,
         "p" | "project" => Answer::Project,
         "c" => Answer::Prefix,
         _ => return Reply::Unclear,
@@ -186,8 +202,8 @@ mod tests {
           in         /home/ada/app
           network    yes, it asks for the internet
           [y] yes, once
-          [s] always in this Session
-          [p] always in this project
+          [s] always exactly this call in this Session
+          [p] always exactly this call in this project
           [n] no, or: n and what the model should do instead
           ›
         ");
@@ -202,6 +218,7 @@ mod tests {
         asked.paths = vec!["src/a.rs".into()];
         asked.diff = Some("-old\n+new".into());
         asked.answers.insert(3, Answer::Prefix);
+        asked.answers.insert(2, Answer::SessionEdits);
         asked.prefix = Some("cargo test".into());
         insta::assert_snapshot!(text(&asked, false), @r"
         ? edit asks: change a.rs (+1 -1)
@@ -210,8 +227,9 @@ mod tests {
           -old
           +new
           [y] yes, once
-          [s] always in this Session
-          [p] always in this project
+          [s] always exactly this call in this Session
+          [e] always edits of files by write, edit and apply_patch in this Session
+          [p] always exactly this call in this project
           [c] always `cargo test …` in this project
           [n] no, or: n and what the model should do instead
           ›
@@ -225,7 +243,14 @@ mod tests {
         asked.summary = "story: look (text: \"x\")".into();
         asked.args = json!({"text": "x"});
         asked.command = None;
+        asked.answers.insert(2, Answer::SessionTool);
         let shown = text(&asked, false);
+        let wider = "[t] always the tool `look` of MCP server `story` in this Session\n";
+        assert!(shown.contains(wider), "{shown}");
+        asked.agent = Some("sub_1 (worker)".into());
+        let of_child = text(&asked, false);
+        assert!(of_child.contains("exactly this call in the Session of this Subagent\n"));
+        assert!(of_child.contains("`story` in the Session of this Subagent\n"), "{of_child}");
         assert!(shown.contains("\n? an MCP tool asks: story: look (text: \"x\")\n"), "{shown}");
         assert!(shown.contains("  sandbox    none: nothing holds"), "{shown}");
         assert!(shown.contains("  arguments  {\"text\":\"x\"}\n"), "{shown}");
@@ -299,7 +324,7 @@ mod tests {
         assert_eq!(understand("project", &asked), said(Answer::Project, None));
         assert_eq!(understand("no", &asked), said(Answer::No, None));
         assert_eq!(understand("n, use rg", &asked), said(Answer::No, Some("use rg")));
-        for line in ["", "maybe", "c", "y please", "yesterday", "1"] {
+        for line in ["", "maybe", "c", "e", "t", "y please", "yesterday", "1"] {
             assert_eq!(understand(line, &asked), Reply::Unclear, "{line}");
         }
     }

@@ -201,6 +201,18 @@ impl Family {
         self.start(Job { record, text: task, resources, terms, link }).await
     }
 
+    /// Tells a child that ended something more; it ends with `cancel`.
+    pub async fn tell(
+        &self,
+        record: Record,
+        text: String,
+        terms: Terms,
+        cancel: CancellationToken,
+    ) -> Result<Record, ToolError> {
+        let link = self.link(cancel);
+        self.start(Job { record, text, resources: Vec::new(), terms, link }).await
+    }
+
     /// Waits for the end of a child's run.
     pub async fn over(&self, id: &str) -> Result<Record, ToolError> {
         let ids = vec![id.to_owned()];

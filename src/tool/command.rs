@@ -21,7 +21,7 @@ use super::lifeline::{Lifeline, Stdin};
 use super::order::Order;
 use super::output::Output;
 use super::running::{Running, Supervisor};
-use super::slot::Slots;
+use super::slot::{ProcessSlots, Slots};
 use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
 use crate::bounds::Bounds;
 use crate::config::Config;
@@ -71,7 +71,8 @@ struct Shared {
     groups: OnceLock<Option<DelegatedGroup>>,
     /// Counts what the kernel killed in Pixir's own control group.
     kills: OnceLock<OomKillCounter>,
-    slots: Slots,
+    slots: ProcessSlots,
+    max_commands: usize,
     /// What is still to be looked at after commands.
     pending: Pending,
     /// Cancelled when the run ends.
@@ -165,6 +166,11 @@ pub struct Leftover {
 impl Commands {
     /// Prepares to start commands; starts nothing yet.
     pub fn new(host: Host, config: &Config) -> Self {
+        Self::sharing(host, config, ProcessSlots::default())
+    }
+
+    /// The same, with the slots that others of this process share.
+    pub fn sharing(host: Host, config: &Config, slots: ProcessSlots) -> Self {
         let Host { own_binary, environment, containment } = host;
         let environment = environment::for_commands(&environment, &config.bash.env);
         let sandbox = Sandbox::new(config, &environment);
@@ -180,7 +186,8 @@ impl Commands {
             sandbox,
             groups: OnceLock::new(),
             kills: OnceLock::new(),
-            slots: Slots::new(config.bash.max_commands),
+            slots,
+            max_commands: config.bash.max_commands,
             pending: Pending::default(),
             closing: CancellationToken::new(),
         }))
@@ -193,7 +200,7 @@ impl Commands {
 
     /// How many commands may run at once.
     pub fn slots(&self) -> &Slots {
-        &self.0.slots
+        self.0.slots.get(self.0.max_commands)
     }
 
     /// What is still to be looked at after commands.

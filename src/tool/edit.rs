@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::redaction::{Correspondence, MaskedFile, half_a_marker, refuse_near_markers, refused};
 use super::replace::{Count, Replaced, Replacement, refuse_wide, replace};
 use super::rewrite::{Rewriter, on_disk};
+use super::spelling::{self, Arguments};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::error::Kind;
 use crate::secret::{Secrets, has_marker, markers};
@@ -50,6 +51,10 @@ impl Tool for Edit {
     const NAME: &'static str = "edit";
     const MANUAL: &'static str = "Replaces exact text in an existing file. Give enough \
         surrounding lines to make each old_string unique.";
+
+    fn respell(args: &mut Arguments) {
+        spelling::edit(args);
+    }
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         self.0.plan(context, &args.path, args.edits.len(), &|old| {

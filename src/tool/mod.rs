@@ -54,6 +54,7 @@ mod skill_view;
 mod skilled;
 mod skills_list;
 mod slot;
+mod spelling;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -79,7 +80,7 @@ pub use difference::{Difference, Versions};
 pub use editor::{Desk, Editor};
 pub use ending::PROGRAMS as RUN_OUTSIDE;
 pub use inquiry::Inquiry;
-pub use output::SpillFile;
+pub use output::{SpillFile, store_text};
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
 pub use schema::Schema;
@@ -87,6 +88,8 @@ pub use schema::Schema;
 pub use schema::{draw as draw_schema, keep as keep_schemas};
 pub use service::{Program, Said, Served, Service, quoted};
 pub use skilled::{activation, visible};
+pub use slot::ProcessSlots;
+pub use spelling::Arguments;
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::{Rest, Toolbox};
 pub use trial::Trial;
@@ -109,6 +112,9 @@ pub trait Tool: Send + Sync + 'static {
     const NAME: &'static str;
     /// What the tool does, for a model that knows nothing.
     const MANUAL: &'static str;
+
+    /// Brings arguments in a spelling of other agents to the form of the schema.
+    fn respell(_args: &mut Arguments) {}
 
     /// What this call would do; must not change anything.
     fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<Plan, ToolError>;
@@ -228,6 +234,8 @@ pub struct Plan {
     pub is_held: bool,
     /// Whether it must not run beside others, although it only looks.
     pub is_alone: bool,
+    /// Whether it changes files of the Workspace and nothing else, by the content that it shows.
+    pub is_edit: bool,
     /// The shell text it would run, word for word.
     pub command: Option<String>,
     /// Who would do it, when it is not Pixir itself; an answer is bound to it.
@@ -241,6 +249,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A change of these files.
+    pub fn edit(summary: String, paths: Vec<PathBuf>) -> Self {
+        Self { paths, is_edit: true, ..Self::new(Effect::Write, summary) }
+    }
+
     /// A call that does this, needs no network and is held by nothing but its Tool.
     pub fn new(effect: Effect, summary: String) -> Self {
         Self {
@@ -253,6 +266,7 @@ impl Plan {
             local_sockets: None,
             is_held: false,
             is_alone: false,
+            is_edit: false,
             command: None,
             agent: None,
             about: None,
@@ -369,6 +383,8 @@ pub trait AnyTool: Send + Sync {
     fn drawn(&self) -> Value {
         self.spec().parameters.value()
     }
+    /// Brings arguments in a spelling of other agents to the form of the schema.
+    fn respell(&self, _args: &mut Arguments) {}
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError>;
     fn run(
         &self,
@@ -394,6 +410,10 @@ impl<T: Tool> AnyTool for T {
     #[cfg(test)]
     fn drawn(&self) -> Value {
         schema::draw::<T::Args>()
+    }
+
+    fn respell(&self, args: &mut Arguments) {
+        T::respell(args);
     }
 
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError> {

@@ -42,6 +42,42 @@ pub fn open_spilled(context: &ToolContext, path: &Path) -> Option<OpenFile> {
     Some(OpenFile { file, path: path.to_owned(), stat })
 }
 
+/// Room for the line that names the file of a long text, in bytes.
+const PATH_ROOM: usize = 1024;
+
+/// A text for the model, and the file that has all of it when it was too long.
+#[derive(Debug)]
+pub struct StoredText {
+    /// Bounded, with the path of the file at its end.
+    pub text: String,
+    pub path: Option<PathBuf>,
+    pub total_bytes: u64,
+}
+
+/// Takes a text of any length as the answer of a call. One that does not fit is kept whole beside the
+/// Log, like the output of a command.
+pub async fn store_text(context: &ToolContext, text: String) -> StoredText {
+    let total_bytes = text.len() as u64;
+    if text.len() <= context.output_limit {
+        return StoredText { text, path: None, total_bytes };
+    }
+    let name = format!("{}.txt", file_stem(context.call_id.as_str()));
+    let file = SpillFile::new(context.session_folder.join(FOLDER), name);
+    let limit = context.output_limit.saturating_sub(PATH_ROOM);
+    let mut output = Output::silent(file, &context.secrets, limit);
+    output.push(text.as_bytes()).await;
+    let Collected { bounded, total_bytes, spill, spill_note } = output.finish().await;
+    let mut text = bounded.text;
+    if let Some(path) = &spill {
+        let gap = if text.ends_with('\n') { "" } else { "\n" };
+        text = format!("{text}{gap}[full output, {total_bytes} bytes: {}]", path.display());
+    }
+    if let Some(note) = spill_note {
+        text = format!("{text}\n[{note}]");
+    }
+    StoredText { text, path: spill, total_bytes }
+}
+
 /// Takes a command's output as it comes.
 pub struct Output<'a> {
     plain: Plain,

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::page::Page;
 use super::rewrite::on_disk;
 use super::seen::{HASHED_SIZE, Print, Seen};
+use super::spelling::{self, Arguments};
 use super::write::BOM;
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, output, picture};
 use crate::error::Kind;
@@ -64,6 +65,10 @@ impl Tool for Read {
     const NAME: &'static str = "read";
     const MANUAL: &'static str =
         "Shows an image, or a text file; each line has its number and a tab before it.";
+
+    fn respell(args: &mut Arguments) {
+        spelling::path(args);
+    }
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let path = context.workspace.display(&args.path).to_owned();

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::difference::{Difference, Versions};
 use super::editor::Handed;
 use super::seen::{Print, Seen};
-use super::{Effect, Plan, ToolContext, ToolError};
+use super::{Plan, ToolContext, ToolError};
 use crate::disk::Gate;
 use crate::error::Kind;
 use crate::snapshot::Tracker;
@@ -72,7 +72,7 @@ impl Rewriter {
         if size > LARGEST_PLANNED || size.saturating_mul(steps as u64) > PLANNED_WORK {
             let summary = format!("change {name}, {size} bytes, too many for a preview");
             let paths = vec![shown];
-            return Ok(Plan { paths, ..Plan::new(Effect::Write, summary) });
+            return Ok(Plan::edit(summary, paths));
         }
         let current = self.current(context, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
@@ -89,7 +89,7 @@ impl Rewriter {
         let diff = Some(difference.text);
         let bytes_digest = Some(digest_of([(old, Some(new.as_slice()))]));
         let paths = vec![shown];
-        Ok(Plan { paths, diff, diff_is_cut, bytes_digest, ..Plan::new(Effect::Write, summary) })
+        Ok(Plan { diff, diff_is_cut, bytes_digest, ..Plan::edit(summary, paths) })
     }
 
     /// Makes the change, all of it or nothing.

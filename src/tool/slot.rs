@@ -1,6 +1,20 @@
 //! Slots: how many commands run at once, in all Sessions of the process together.
 
+use std::sync::{Arc, OnceLock};
+
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The slots of one process; all clones are the same. An editor has a Harness for each Workspace,
+/// and each starts commands of its own.
+#[derive(Debug, Clone, Default)]
+pub struct ProcessSlots(Arc<OnceLock<Slots>>);
+
+impl ProcessSlots {
+    /// The slots; whoever asks first says how many there are.
+    pub fn get(&self, count: usize) -> &Slots {
+        self.0.get_or_init(|| Slots::new(count))
+    }
+}
 
 /// The slots; who comes first is served first.
 #[derive(Debug)]
@@ -31,7 +45,10 @@ impl Slots {
 
     /// Why a command does not start yet.
     pub fn reason(&self) -> String {
-        format!("for a free slot: {} commands run", self.count)
+        match self.count {
+            1 => "for a free slot: 1 command runs".to_owned(),
+            count => format!("for a free slot: {count} commands run"),
+        }
     }
 }
 

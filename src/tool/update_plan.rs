@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::spelling::{self, Arguments};
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, first_chars};
 use crate::event::{self, Extra, PlanEntry};
 
@@ -59,6 +60,10 @@ impl Tool for UpdatePlan {
     const NAME: &'static str = "update_plan";
     const MANUAL: &'static str = "Shows the user your plan for a longer task; replaces the one \
         before. At most one step is in_progress.";
+
+    fn respell(args: &mut Arguments) {
+        spelling::plan(args);
+    }
 
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
         check(args)?;

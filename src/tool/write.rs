@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::redaction::{MaskedFile, refuse_markers, refuse_near_markers};
 use super::replace::is_wide;
 use super::rewrite::{Rewriter, on_disk};
+use super::spelling::{self, Arguments};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::secret::{Secrets, has_marker};
 
@@ -40,6 +41,10 @@ impl Tool for Write {
     const NAME: &'static str = "write";
     const MANUAL: &'static str = "Creates or overwrites a file, making parent folders. To change \
         parts of a file use edit.";
+
+    fn respell(args: &mut Arguments) {
+        spelling::path(args);
+    }
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         self.0.plan(context, &args.path, 1, &|old| {

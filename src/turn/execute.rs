@@ -12,7 +12,7 @@ use super::activate::once;
 use super::doom::{DoomGuard, Verdict};
 use super::permit::Allowed;
 use super::stance::Held;
-use super::{End, Turn};
+use super::{End, Settings, Turn};
 use crate::disk;
 use crate::error::{Kind, Report};
 use crate::event::{Canonical, Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
@@ -125,8 +125,12 @@ impl Turn {
         args: Result<Value, String>,
         held: Held,
     ) -> Result<Prepared, ToolError> {
-        let args = without_nulls(args.map_err(ToolError::invalid)?);
-        let tool = self.toolbox().find(&fact.name)?;
+        let mut args = without_nulls(args.map_err(ToolError::invalid)?);
+        let tool =
+            self.toolbox().find(&fact.name).map_err(|unknown| self.absent(&fact, unknown))?;
+        if let Value::Object(fields) = &mut args {
+            tool.respell(fields);
+        }
         self.toolbox().validate(&fact.name, &args)?;
         let plan = tool.plan(&args, &self.context_of(&fact, held.confinement))?;
         Ok(Prepared {
@@ -139,6 +143,14 @@ impl Turn {
             allowed: None,
             is_source: false,
         })
+    }
+
+    /// Why a tool is not there: its server may be the reason.
+    fn absent(&self, fact: &ToolCall, unknown: ToolError) -> ToolError {
+        let Settings { connections, role, .. } = &*self.settings;
+        let reason =
+            role.may_use(&fact.name).then(|| connections.absent(&fact.name, self.wanted()));
+        reason.flatten().unwrap_or(unknown)
     }
 
     /// Whether a call may run beside others: it only looks, as far as can be told before its

@@ -286,14 +286,18 @@ impl Turn {
     /// The tools of this Turn: Pixir's own, and those of servers that are there by now.
     fn gather(&self) -> Toolbox {
         let Settings { toolbox, connections, role, shelf, .. } = &*self.settings;
-        // A role that can never change anything is not offered what might.
-        let wanted = match role.limit(&PermissionMode::Auto) {
-            PermissionMode::Auto | PermissionMode::Ask => Wanted::All,
-            PermissionMode::ReadOnly | PermissionMode::Other(_) => Wanted::Reading,
-        };
-        let mut guests = connections.tools(shelf, wanted);
+        let mut guests = connections.tools(shelf, self.wanted());
         guests.retain(|guest| role.may_use(&guest.spec().name));
         toolbox.with_guests(guests)
+    }
+
+    /// Which tools of servers are offered: a role that can never change anything has no use for what
+    /// might.
+    fn wanted(&self) -> Wanted {
+        match self.settings.role.limit(&PermissionMode::Auto) {
+            PermissionMode::Auto | PermissionMode::Ask => Wanted::All,
+            PermissionMode::ReadOnly | PermissionMode::Other(_) => Wanted::Reading,
+        }
     }
 
     fn toolbox(&self) -> &Toolbox {

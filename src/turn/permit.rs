@@ -16,7 +16,7 @@ use crate::event::{
     Answer, Extra, PermissionDecision, PermissionMode, PermissionRequest, Said, ShownCommand,
     ToolCall,
 };
-use crate::permission::{self, Decision, Hold, Scripts, Subject};
+use crate::permission::{self, CallKind, Decision, Hold, Scripts, Subject};
 use crate::role::strictest;
 use crate::sandbox::Profile;
 use crate::tool::{Effect, Plan, ToolError};
@@ -245,6 +245,7 @@ impl Turn {
             network: plan.network,
             is_unheld: plan.effect == Effect::Execute && hold(prepared) == Hold::Impossible,
             may_last,
+            kind: CallKind::of(&prepared.fact.name, plan),
         };
         (subject, paths)
     }
@@ -259,7 +260,9 @@ impl Turn {
         let prefix = subject.prefix().map(|words| words.join(" "));
         let mut answers = vec![Answer::Once];
         if subject.may_last {
-            answers.extend([Answer::Session, Answer::Project]);
+            answers.push(Answer::Session);
+            answers.extend(subject.kind.as_ref().map(CallKind::answer));
+            answers.push(Answer::Project);
         }
         answers.extend(prefix.is_some().then_some(Answer::Prefix));
         answers.push(Answer::No);

@@ -128,18 +128,66 @@ impl Finished {
                 text.extend(["\n", &bound(&bundle.summary, share)]);
             }
         }
-        for action in self.safe_next_actions() {
-            text.extend(["\n- ", &action]);
+        let advice = self.advice();
+        if !advice.is_empty() {
+            text.push('\n');
+        }
+        for sentence in advice {
+            text.extend(["\n- ", &sentence]);
         }
         text
+    }
+
+    /// What can be done next, in sentences for people and models.
+    fn advice(&self) -> Vec<String> {
+        if self.outcome == Outcome::Completed {
+            return Vec::new();
+        }
+        let again = format!("Run the steps that are not ready: pixir workflow resume {}", self.run);
+        let mut sentences = vec![again];
+        sentences.extend(self.bundles.iter().filter_map(advice_for));
+        let held = self.steps_that(|bundle| bundle.checkpoint_status == Readiness::Held);
+        if !held.is_empty() {
+            let held = held.join(", ");
+            sentences.push(format!("Not started, because it waits for others or for time: {held}"));
+        }
+        sentences
+    }
+}
+
+/// What can be done about a step that ran and is not ready.
+fn advice_for(bundle: &Bundle) -> Option<String> {
+    let advice = match (bundle.checkpoint_status, bundle.status) {
+        (Readiness::CheckpointReady | Readiness::Held, _) => return None,
+        (Readiness::Partial, _) => {
+            "did not state that its task is done; read its answer, and use it as it is or run it again"
+        }
+        (Readiness::NeedsOrchestrator, _) => "needs a decision, which its answer names",
+        (Readiness::Failed, StepStatus::TimedOut) => {
+            "ran out of time; give it a larger `timeout_ms` before you run it again"
+        }
+        (Readiness::Failed, StepStatus::Cancelled) => "was cancelled",
+        (Readiness::Failed, _) => "failed; find out why before you run it again",
+    };
+    let look = bundle.child_session_id.as_ref();
+    let look = look.map(|id| format!(" (see what it did: pixir diagnose {id})"));
+    Some(format!("{} {advice}{}", bundle.step_id, look.unwrap_or_default()))
+}
+
+/// What a step came to, for people.
+fn spelled_out(readiness: Readiness) -> &'static str {
+    match readiness {
+        Readiness::CheckpointReady => "ready",
+        Readiness::NeedsOrchestrator => "needs a decision",
+        Readiness::Partial | Readiness::Failed | Readiness::Held => readiness.name(),
     }
 }
 
 /// A step in a line.
 pub fn line_of(bundle: &Bundle) -> String {
-    let mut line = format!("{}: {}", bundle.step_id, bundle.checkpoint_status.name());
+    let mut line = format!("{}: {}", bundle.step_id, spelled_out(bundle.checkpoint_status));
     if let Some(reason) = &bundle.reason {
-        line.extend([" (", reason, ")"]);
+        line.extend([" (", &reason.replace('_', " "), ")"]);
     }
     if bundle.elapsed_ms > 0 {
         let seconds = std::time::Duration::from_millis(bundle.elapsed_ms).as_secs_f64();

@@ -243,3 +243,47 @@ async fn invisible_characters_are_spelled_in_every_part_of_a_question() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_allows_edits_for_the_session_by_a_choice_that_says_so() {
+    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
+        0 => Reply::calls("write", json!({"path": "x", "content": "1"})),
+        1 => Reply::calls("write", json!({"path": "y", "content": "2"})),
+        _ => Reply::says("all done"),
+    }))
+    .await;
+    let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
+    terminal.shows("[s] always exactly this call in this Session");
+    terminal.shows("[e] always edits of files by write, edit and apply_patch in this Session");
+    terminal.shows("[p] always exactly this call in this project");
+    terminal.shows("  › ");
+    terminal.types("e\n");
+    terminal.shows("all done");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(house.workspace().join("y").exists());
+    let log = log(&house);
+    assert!(log.contains(r#""answered_by":"user","answer":"session_edits""#), "{log}");
+    assert!(log.contains(r#""answered_by":"session_edits""#), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_piped_prompt_leaves_the_terminal_for_questions() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    for (answer, is_made) in [("n", false), ("y", true)] {
+        let script = r#"echo "the diff" | "$PIXIR" --ask review it"#;
+        let mut terminal = Terminal::script(&house, script);
+        terminal.shows("? bash asks: run touch x");
+        terminal.shows("  › ");
+        terminal.types(&format!("{answer}\n"));
+        terminal.shows("all done");
+        assert_eq!(terminal.ends(), Some(0));
+        assert_eq!(house.workspace().join("x").exists(), is_made);
+        let last = house.requests().pop().unwrap();
+        assert_eq!(last.user_texts(), ["review it\n\nthe diff"]);
+    }
+    assert!(log(&house).contains(r#""answered_by":"user","answer":"once""#));
+    // Without a controlling terminal nobody can answer, also where the screen is one.
+    let mut detached = Terminal::script(&house, r#"setsid -w "$PIXIR" --ask it </dev/null"#);
+    assert_eq!(detached.ends(), Some(0));
+    detached.shows("nobody can answer questions here");
+}

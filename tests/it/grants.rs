@@ -1,6 +1,7 @@
 //! Lasting grants: which options a prefix covers, and what a script says.
 
-use pixir::Answer;
+use pixir::scripted::{Reply, Script};
+use pixir::{Answer, PermissionMode, PermissionRequest};
 use serde_json::json;
 
 use crate::permissions::{running, turn_with};
@@ -221,4 +222,49 @@ async fn a_stored_grant_for_a_script_without_its_content_is_asked_again() {
         questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
     assert_eq!(asked, ["sh run.sh"], "other grants of earlier versions hold");
     assert!(house.workspace().join("plain").exists());
+}
+
+#[tokio::test]
+async fn edits_are_allowed_for_a_session_and_commands_are_not() {
+    let calls = [
+        ("write", json!({"path": "a.txt", "content": "one\n"})),
+        ("edit", json!({"path": "a.txt", "edits": [{"old_string": "one", "new_string": "two"}]})),
+        ("bash", json!({"command": "touch made"})),
+        (
+            "apply_patch",
+            json!({"patch": "*** Begin Patch\n*** Add File: b.txt\n+new\n*** End Patch"}),
+        ),
+    ];
+    let house = House::scripted(Script::answering(move |request| {
+        match calls.get(request.outputs().len()) {
+            Some((name, args)) => Reply::calls(name, args.clone()),
+            None => Reply::says("done"),
+        }
+    }))
+    .await
+    .ask_mode();
+    let conversation = house.start().await;
+    let answer = |request: &PermissionRequest| match request.tool.as_str() {
+        "bash" => Answer::No.into(),
+        _ => Answer::SessionEdits.into(),
+    };
+    let questions = turn_with(&conversation, "go", answer).await;
+    let tools: Vec<&str> = questions.iter().map(|asked| asked.tool.as_str()).collect();
+    assert_eq!(tools, ["write", "bash"]);
+    let all = [Answer::Once, Answer::Session, Answer::SessionEdits, Answer::Project, Answer::No];
+    assert_eq!(questions[0].answers, all);
+    assert!(!questions[1].answers.contains(&Answer::SessionEdits), "a command is no edit");
+    assert_eq!((house.read("a.txt"), house.read("b.txt")), ("two\n".into(), "new\n".into()));
+    let log = house.transcript(&conversation);
+    assert_eq!(log.matches("permission_decision allow ask by session_edits").count(), 2, "{log}");
+    // Another Session asks for itself, and what a stricter mode forbids stays forbidden.
+    let other = house.start().await;
+    let questions = turn_with(&other, "go", |_| Answer::No.into()).await;
+    assert_eq!(questions[0].tool, "write");
+    let strict = pixir::Change { mode: Some(PermissionMode::ReadOnly), ..pixir::Change::default() };
+    let harness = house.harness();
+    let conversation = harness.change(&conversation, strict).await.unwrap();
+    house.write("a.txt", "one\n");
+    assert!(turn_with(&conversation, "again", |_| Answer::Once.into()).await.is_empty());
+    assert_eq!(house.read("a.txt"), "one\n");
 }

@@ -112,6 +112,8 @@ mod shared_streams;
 mod skills;
 /// Commands that wait for each other.
 mod slots;
+/// Arguments in the spelling of other agents.
+mod spellings;
 /// What was spent, and on what.
 mod spending;
 /// Signals, a second process and a full disk.

@@ -455,7 +455,7 @@ async fn a_plan_is_made_without_tools_that_write() {
     };
     let requests = house.requests();
     assert!(names(&requests[0].body).contains(&"read".to_owned()));
-    for withheld in ["write", "edit", "apply_patch"] {
+    for withheld in ["write", "edit", "apply_patch", "merge_child"] {
         assert!(!names(&requests[0].body).contains(&withheld.to_owned()), "{withheld}");
     }
     assert!(requests[0].body_text.contains("You plan and change nothing."));

@@ -127,3 +127,33 @@ async fn a_role_that_stands_in_for_a_built_in_one_holds_after_a_resume() {
     plant(&folder, "worker.toml", "name = \"worker\"\ndescription =\n");
     assert!(house.pixir(&["--role", "worker", "x"]).exits(1).err.contains("line 2"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_of_a_file_that_only_reads_is_not_offered_what_changes_files() {
+    let house = house().await;
+    let folder = house.home().join(".pixir/agents");
+    let scribe: Vec<&str> = SCRIBE.lines().filter(|line| !line.starts_with("tools")).collect();
+    let scribe = scribe.join("\n");
+    plant(&folder, "scribe.toml", &scribe);
+    plant(
+        &folder,
+        "author.toml",
+        &scribe.replace("scribe", "author").replace("read-only", "workspace-write"),
+    );
+    for (role, may_change) in [("scribe", false), ("author", true)] {
+        house.pixir(&["--role", role, "document it"]).exits(0);
+        let request = house.requests().pop().unwrap();
+        let tools = request.body["tools"].as_array().unwrap();
+        let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+        assert!(names.contains(&"read") && names.contains(&"spawn_agent"), "{names:?}");
+        for tool in ["apply_patch", "edit", "merge_child", "write"] {
+            assert_eq!(names.contains(&tool), may_change, "{role}: {names:?}");
+        }
+        let look = house.pixir(&["inspect-replay", "--last", "--items", "--json"]).exits(0).out;
+        assert_eq!(
+            look.contains("\"merge_child\""),
+            may_change,
+            "what is previewed is what is sent"
+        );
+    }
+}

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pixir::scripted::{Received, Reply, Script};
 use pixir::{
-    Conversation, Ephemeral, Event, EventKind, Harness, Input, PermissionMode, Start, Status, Which,
+    Conversation, Ephemeral, Event, EventKind, Harness, Input, PermissionMode, ProcessLimits,
+    Start, Status, Which,
 };
 use serde_json::{Value, json};
 
@@ -101,6 +102,31 @@ async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wai
     assert_eq!(house.read("order"), "c\ne\n");
     house.write("go-b", "");
     assert_eq!(finish(&first[1]).await, Status::Done);
+}
+
+#[tokio::test]
+async fn two_harnesses_of_a_process_share_its_slots() {
+    let mut house = obedient_house().await;
+    house.config.bash.max_commands = 1;
+    let limits = ProcessLimits::default();
+    let one = house.harness_sharing(limits.clone());
+    let other = house.harness_sharing(limits);
+    let first = begin(&house, &one).await;
+    send(&first, "touch a; until [ -e go ]; do sleep 0.02; done").await;
+    wait_until(|| house.workspace().join("a").exists()).await;
+    let second = begin(&house, &other).await;
+    let mut listener = listen(&second);
+    send(&second, "touch b").await;
+    let told = |event: &Event| {
+        let is_over = matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal());
+        is_over || waiting(event).is_some()
+    };
+    let heard = listen_until(&mut listener, told).await;
+    assert_eq!(waiting(heard.last().unwrap()), Some("for a free slot: 1 command runs"));
+    house.write("go", "");
+    assert_eq!(finish(&second).await, Status::Done);
+    assert_eq!(finish(&first).await, Status::Done);
+    assert!(house.workspace().join("b").exists());
 }
 
 #[tokio::test]

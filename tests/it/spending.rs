@@ -79,6 +79,7 @@ async fn models_are_listed_asked_for_and_remembered() {
          "supported_reasoning_levels": [{"effort": "low"}, {"effort": "high"}]},
         {"slug": "hidden", "visibility": "hide"},
         {"slug": "bare"},
+        {"id": "listed", "max_input_tokens": 200_000, "max_tokens": 64_000},
     ]});
     let stage = Stage::new(Stage::mark(), Script::new([Reply::says("x")]).listing(catalogue)).await;
     let built_in = stage.run(&["models"]);
@@ -93,7 +94,8 @@ async fn models_are_listed_asked_for_and_remembered() {
     assert_eq!(fresh["source"], "endpoint");
     let names: Vec<&str> =
         fresh["models"].as_array().unwrap().iter().filter_map(|m| m["name"].as_str()).collect();
-    assert_eq!(names, ["bare", "gpt-5.5", "gpt-9"]);
+    assert_eq!(names, ["bare", "gpt-5.5", "gpt-9", "listed"]);
+    assert_eq!(fresh["models"][3]["context_window"], 200_000);
     assert_eq!(
         (&fresh["models"][0]["context_window"], &fresh["models"][0]["context_window_known"]),
         (&json!(128_000), &json!(false))

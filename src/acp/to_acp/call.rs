@@ -47,7 +47,7 @@ const LOOKS: &[(&str, ToolKind, &str)] = &[
 
 /// The arguments that say most about a call, in this order.
 const TELLING: &[&str] =
-    &["command", "path", "pattern", "query", "url", "name", "id", "handle", "task"];
+    &["command", "path", "file_path", "pattern", "query", "url", "name", "id", "handle", "task"];
 
 /// What a call looks like before anything is known of its result.
 #[derive(Debug, Clone)]
@@ -83,7 +83,8 @@ impl Look {
         };
         let line = args.get("offset").and_then(Value::as_u64).filter(|_| tool == "read");
         let line = line.and_then(|line| u32::try_from(line).ok());
-        let path = text("path").filter(|_| tool != "skill_view").map(str::to_owned);
+        let path = text("path").or_else(|| text("file_path"));
+        let path = path.filter(|_| tool != "skill_view").map(str::to_owned);
         let named = path.into_iter().chain(patched);
         let locations = named.map(|path| location(root.join(path), line)).collect();
         Self { title: bounded(&title), kind, locations }

@@ -40,6 +40,7 @@ fn subject(which: usize, project: &Path) -> Subject {
         network,
         is_unheld: false,
         may_last: true,
+        kind: None,
     }
 }
 
@@ -55,6 +56,8 @@ fn step() -> impl Strategy<Value = Step> {
     let answer = prop_oneof![
         Just(Answer::Once),
         Just(Answer::Session),
+        Just(Answer::SessionTool),
+        Just(Answer::SessionEdits),
         Just(Answer::Project),
         Just(Answer::Prefix),
         Just(Answer::No),
@@ -85,7 +88,8 @@ impl Model {
         match step {
             Step::Answer { call, session, project, answer } => match answer {
                 Answer::Once | Answer::No => {}
-                Answer::Session => {
+                // A command is of no kind, so these are about this very call.
+                Answer::Session | Answer::SessionTool | Answer::SessionEdits => {
                     self.sessions.insert((*session, *project, *call));
                 }
                 Answer::Project => {
@@ -213,4 +217,47 @@ fn what_was_allowed_in_a_sandbox_is_asked_again_without_one() {
     approvals.remember(&session, project, &unheld, Answer::Prefix).unwrap();
     assert_eq!(approvals.find(&session, project, &unheld), Some(Memory::Prefix));
     assert!(approvals.find(&session, project, &held).is_some());
+}
+
+#[test]
+fn a_kind_of_calls_is_allowed_in_one_session_and_no_other_kind_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::new(folder.path());
+    let approvals = Approvals::new(&home);
+    let (own, other, here) = (session(0), session(1), project(0));
+    let of_kind = |number: u32, kind: Option<CallKind>| Subject {
+        digest: number.to_string(),
+        command: None,
+        kind,
+        ..subject(3, &here)
+    };
+    let tool = |name: &str, identity: &str| {
+        Some(CallKind::McpTool { name: name.into(), identity: identity.into() })
+    };
+    let find = |session: &SessionId, subject: &Subject| approvals.find(session, &here, subject);
+    let keep =
+        |subject: &Subject, answer| approvals.remember(&own, &here, subject, answer).unwrap();
+    keep(&of_kind(1, tool("mcp__s__look", "a")), Answer::SessionTool);
+    let table = [
+        (tool("mcp__s__look", "a"), Some(Memory::SessionTool)),
+        (tool("mcp__s__drop", "a"), None),
+        (tool("mcp__s__look", "b"), None),
+        (Some(CallKind::Edits), None),
+        (None, None),
+    ];
+    for (kind, expected) in table {
+        let subject = of_kind(2, kind);
+        assert_eq!(find(&own, &subject), expected, "{subject:?}");
+        assert_eq!(find(&other, &subject), None);
+    }
+    keep(&of_kind(3, Some(CallKind::Edits)), Answer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(4, Some(CallKind::Edits))), Some(Memory::SessionEdits));
+    assert_eq!(find(&own, &of_kind(4, None)), None, "a command is no edit");
+    // An answer that does not fit the call allows this very call.
+    keep(&of_kind(5, None), Answer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(5, None)), Some(Memory::Session));
+    assert_eq!(find(&own, &of_kind(6, None)), None);
+    keep(&of_kind(7, tool("mcp__s__drop", "a")), Answer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(8, tool("mcp__s__drop", "a"))), None);
+    assert!(approvals.list(None).unwrap().is_empty(), "nothing of it is kept on the disk");
 }

@@ -11,7 +11,6 @@ use crate::event::PermissionMode;
 use crate::role::strictest;
 use crate::subagent::Family;
 use crate::subagent::record::{Record, View};
-use crate::subagent::run::Job;
 use crate::subagent::show;
 use crate::subagent::terms::Terms;
 use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, first_chars};
@@ -53,9 +52,7 @@ impl Tool for SendInput {
         let record = views.pop().map(|view| view.record).ok_or_else(|| show::unknown(&id))?;
         check(&record)?;
         self.0.role_of(&record)?;
-        let link = self.0.link(context.cancel);
-        let job = Job { record, text, resources: Vec::new(), terms: Terms::default(), link };
-        let record = self.0.start(job).await?;
+        let record = self.0.tell(record, text, Terms::default(), context.cancel).await?;
         let text = format!("{} ({}) is queued again.", record.id, record.role);
         let view = View { record, doing: String::new(), place: 0 };
         Ok(ToolOutput { ok: true, text, details: json!({ "subagent": show::value(&view) }) })

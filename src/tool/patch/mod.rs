@@ -18,7 +18,7 @@ use super::rewrite::{
     identity, keep_after, keep_before, on_disk, unsaved,
 };
 use super::seen::Print;
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
+use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::error::Kind;
 use crate::workspace::{self, Done, OpenFile, Step, Target, WorkspaceError};
 use draft::{Draft, Drafted};
@@ -79,7 +79,7 @@ each names a line above, and the first match below counts. `*** Move to` is opti
             }
             let count = paths.len();
             let summary = format!("patch {count} files, {size} bytes, too many for a preview");
-            return Ok(Plan { paths, ..Plan::new(Effect::Write, summary) });
+            return Ok(Plan::edit(summary, paths));
         }
         let draft = report::sound(Draft::of(&sections, &self.0, context))?;
         let changes = report::changes(&draft, context, PLAN_COMPARE_TIME);
@@ -90,7 +90,7 @@ each names a line above, and the first match below counts. `*** Move to` is opti
         let bytes_digest = Some(digest_of(files.map(|file| {
             (file.before.as_ref().map(|before| &*before.bytes), file.after.as_deref())
         })));
-        Ok(Plan { paths, diff, diff_is_cut, bytes_digest, ..Plan::new(Effect::Write, summary) })
+        Ok(Plan { diff, diff_is_cut, bytes_digest, ..Plan::edit(summary, paths) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {

@@ -148,7 +148,7 @@ impl Stage {
             resources: None,
             validate_only: None,
         };
-        let record = match self.family.spawn(&wish, terms, halt.clone()).await {
+        let record = match self.family.spawn(&wish, terms.clone(), halt.clone()).await {
             Ok(record) => record,
             Err(error) => {
                 return Ok(failed(
@@ -158,10 +158,45 @@ impl Stage {
             }
         };
         self.children().push(record.id.clone());
-        match self.family.over(&record.id).await {
-            Ok(record) => self.judge(step, &record, answer.as_ref(), halt).await,
-            Err(error) => Ok(failed("lost", error.message.into())),
+        let record = match self.family.over(&record.id).await {
+            Ok(record) => record,
+            Err(error) => return Ok(failed("lost", error.message.into())),
+        };
+        let tried = self.judge(step, &record, answer.as_ref(), halt).await?;
+        if tried.bundle.reason.as_deref() != Some(NOT_STATED) {
+            return Ok(tried);
         }
+        self.ask_for_checkpoint(step, record, tried, terms, halt).await
+    }
+
+    /// Asks a Subagent once for the line that its answer lacks. Whatever comes of that, what it has
+    /// answered counts.
+    async fn ask_for_checkpoint(
+        &self,
+        step: &Step,
+        record: Record,
+        tried: Tried,
+        terms: Terms,
+        halt: &CancellationToken,
+    ) -> Result<Tried, Report> {
+        let left = record.timeout.saturating_sub(record.elapsed);
+        if left.is_zero() || halt.is_cancelled() {
+            return Ok(tried);
+        }
+        let question = words::checkpoint_question(step);
+        let reminded = Record { timeout: left, ..record };
+        let told = self.family.tell(reminded, question, terms, halt.clone()).await;
+        let Ok(told) = told else { return Ok(tried) };
+        let Ok(record) = self.family.over(&told.id).await else { return Ok(tried) };
+        let before = tried.bundle.elapsed_ms;
+        let mut again = match record.status {
+            Status::Completed => self.judge(step, &record, None, halt).await?,
+            _ => tried,
+        };
+        let elapsed = u64::try_from(record.elapsed.as_millis()).unwrap_or(u64::MAX);
+        again.bundle.elapsed_ms = before.saturating_add(elapsed);
+        again.bundle.usage = record.usage;
+        Ok(again)
     }
 
     /// What the end of a Subagent means for its step.
@@ -199,7 +234,7 @@ impl Stage {
             Ok(Ok(reading)) => History::from_events(reading.events),
             Ok(Err(_)) | Err(_) => History::default(),
         };
-        let Some(text) = last_words(&history) else {
+        let Some(text) = answer_in(&history) else {
             // It has answered, and nobody can read it: that is no silence, which might be enough.
             bundle.lower(Readiness::Failed, "log_unreadable");
             return Ok(Tried { bundle, strays: Vec::new(), child });
@@ -291,10 +326,12 @@ fn review_in(text: &str) -> Option<Value> {
     Some(Value::Object(review))
 }
 
-/// The last message of a child, whole.
-fn last_words(history: &History) -> Option<String> {
-    history.facts().rev().find_map(|fact| match fact {
-        Canonical::AssistantMessage(message) if message.is_final() => Some(message.text.clone()),
+/// What a child answered, whole; and behind it what it stated when it was asked for its checkpoint.
+fn answer_in(history: &History) -> Option<String> {
+    let finals = history.facts().filter_map(|fact| match fact {
+        Canonical::AssistantMessage(message) if message.is_final() => Some(message.text.as_str()),
         _ => None,
-    })
+    });
+    let finals: Vec<&str> = finals.collect();
+    (!finals.is_empty()).then(|| finals.join("\n\n"))
 }

@@ -52,6 +52,14 @@ pub fn task(step: &Step, inputs: &Inputs, apart: &[(String, String, usize)]) -> 
     text
 }
 
+/// What a Subagent is asked whose answer does not say how its task ended.
+pub fn checkpoint_question(step: &Step) -> String {
+    let wanted = ending(step);
+    format!(
+        "Your answer does not say how the task ended. Say only that now, and repeat nothing else. {wanted}"
+    )
+}
+
 /// How its last message has to end.
 fn ending(step: &Step) -> &'static str {
     if step.output.is_some() {

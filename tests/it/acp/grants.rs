@@ -270,3 +270,28 @@ async fn an_answer_after_a_switch_to_plan_is_judged_by_its_mode() {
     assert_eq!(facts(&stage, "permission_decision")[0]["decision"], "deny");
     assert!(editor.end().0.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_always_of_an_edit_is_about_edits_and_its_label_says_so() {
+    let write = |path: &str| Reply::calls("write", json!({"path": path, "content": "new"}));
+    let stage = stage([write("a"), write("b"), touch("c"), Reply::says("done")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let prompt = editor.prompt(&id, "go");
+    let asked = editor.request("session/request_permission");
+    let options = asked["params"]["options"].as_array().unwrap();
+    let always: Vec<&Value> =
+        options.iter().filter(|option| option["kind"] == "allow_always").collect();
+    assert_eq!(always.len(), 1, "{options:?}");
+    assert_eq!(always[0]["optionId"], "session_edits");
+    let name = "Always allow edits of files by write, edit and apply_patch in this session";
+    assert_eq!(always[0]["name"], name);
+    editor.choose(&asked, "session_edits");
+    let asked = editor.request("session/request_permission");
+    assert_eq!(asked["params"]["toolCall"]["rawInput"]["command"], "touch c", "no edit");
+    // It was not offered for a command, so it allows nothing.
+    editor.choose(&asked, "session_edits");
+    editor.answer(prompt).unwrap();
+    let exists = |name: &str| stage.workspace().join(name).exists();
+    assert!(exists("a") && exists("b") && !exists("c"));
+    assert!(editor.end().0.success());
+}

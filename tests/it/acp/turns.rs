@@ -136,7 +136,7 @@ async fn a_change_is_asked_with_its_diff_and_told_with_its_diff() {
         .iter()
         .map(|option| option["optionId"].as_str().unwrap())
         .collect();
-    assert_eq!(kinds, ["once", "session", "reject"]);
+    assert_eq!(kinds, ["once", "session_edits", "reject"]);
     editor.choose(&asked, "once");
     assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
     let updates = editor.updates();

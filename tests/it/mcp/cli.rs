@@ -216,3 +216,19 @@ async fn the_servers_of_a_workspace_start_when_it_is_trusted_and_not_before() {
     assert_eq!(back["output"]["was_trusted"], true);
     assert!(house.pixir(&["hi"]).exits(0).err.contains("not trusted"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_are_filled_from_the_own_variables_of_an_entry() {
+    let mut own = entry(&json!({}), "plain-");
+    let sentence = own["args"][1].take();
+    own["args"][1] = json!("${LAUNCH}");
+    own["env"]["LAUNCH"] = sentence;
+    let mut absent = own.clone();
+    absent["env"].as_object_mut().unwrap().remove("LAUNCH");
+    let house = house(&json!({"own": own, "absent": absent})).await;
+    let told = house.pixir(&["mcp", "test", "own"]).exits(0).out;
+    assert!(told.contains("mcp__own__echo"), "{told}");
+    let failed = house.pixir(&["mcp", "test", "absent", "--json"]).exits(2).envelope();
+    let message = failed["error"]["message"].as_str().unwrap();
+    assert!(message.contains("the variable LAUNCH is not set"), "{message}");
+}

@@ -282,6 +282,90 @@ async fn a_server_that_dies_is_started_again_and_told_of() {
 }
 
 #[tokio::test]
+async fn a_call_after_a_crash_is_made_again_and_not_blamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("heard");
+    let replies = [
+        Reply::new()
+            .call("mcp__story__leave", json!({}))
+            .call("mcp__story__echo", json!({"text": "anybody?"})),
+        Reply::says("Fine."),
+    ];
+    let house = house(&json!({"log": log, "more": ["leave"]}), replies).await;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    let told = house.transcript(&conversation);
+    assert!(told.contains(r#"tool_result ok=true "leaving""#), "{told}");
+    assert!(told.contains(r#"tool_result ok=true "you said anybody?""#), "{told}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(text.matches("anybody?").count(), 1, "it came once: {text}");
+    assert_eq!(text.matches("\"initialize\"").count(), 2, "{text}");
+}
+
+#[tokio::test]
+async fn a_tool_of_a_server_that_is_starting_or_gone_says_so() {
+    for (mode, words) in [
+        (
+            "mute",
+            "MCP server `story` is still starting, so `mcp__story__echo` cannot be called yet",
+        ),
+        ("exit", "its program ended with exit code 3"),
+    ] {
+        let replies = [
+            Reply::calls("mcp__story__echo", json!({"text": "x"})),
+            Reply::calls("mcp__other__echo", json!({"text": "x"})),
+            Reply::says("Later."),
+        ];
+        let mut house = house(&json!({ "mode": mode }), replies).await;
+        house.config.mcp.wait = match mode {
+            "mute" => Duration::from_millis(1),
+            _ => DEADLINE,
+        };
+        let (_, status) = house.turn("go").await;
+        assert_eq!(status, Status::Done);
+        let requests = house.requests();
+        let told = requests[2].outputs();
+        assert!(told[0].contains(words) && !told[0].contains("there is no tool"), "{told:?}");
+        assert!(told[1].contains("there is no tool `mcp__other__echo`"), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
+    let answer = |request: &Received| match request.outputs().as_slice() {
+        [] => Reply::calls("mcp__story__long", json!({})),
+        [long] => {
+            let path = long.rsplit_once("bytes: ").unwrap().1.split(']').next().unwrap();
+            Reply::calls("read", json!({"path": path, "offset": 2500, "limit": 1}))
+        }
+        [long, _] => {
+            let path = long.rsplit_once("bytes: ").unwrap().1.split(']').next().unwrap();
+            Reply::calls("grep", json!({"path": path, "pattern": "^row 4321:"}))
+        }
+        _ => Reply::says("Done."),
+    };
+    let mut house = House::scripted(pixir::scripted::Script::answering(answer)).await;
+    house.config.mcp.wait = DEADLINE;
+    let mut server = story(&json!({"more": ["long"]}));
+    if let pixir::McpTransport::Stdio { env, .. } = &mut server.transport {
+        env.push(("SERVER_TOKEN".to_owned(), "sk-planted-key".to_owned()));
+    }
+    house.mcp_servers = vec![server];
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    let last = house.requests().pop().unwrap();
+    let told = last.outputs();
+    let long = told[0];
+    assert!(long.len() <= house.config.output_limit, "{}", long.len());
+    assert!(long.starts_with("row 0: ") && long.contains("row 4999: "), "head and tail: {long}");
+    assert!(long.contains("lines omitted") && !long.contains("row 2500: "), "{long}");
+    assert!(told[1].contains("row 2499: [redacted:SERVER_TOKEN]"), "{}", told[1]);
+    assert!(told[2].contains("row 4321: "), "{}", told[2]);
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    assert!(log.contains("\"output_path\":") && log.contains("\"output_bytes\":"), "{log}");
+}
+
+#[tokio::test]
 async fn a_reattached_conversation_shares_the_servers_of_its_session() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("heard");

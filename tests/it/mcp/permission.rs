@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::server::{of_user, story};
 use super::{house, of_server};
+use crate::permissions::turn_with;
 use crate::support::House;
 use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
 
@@ -147,4 +148,26 @@ async fn secrets_of_an_entry_are_seen_by_nobody() {
     assert!(log.contains("[redacted:SERVER_TOKEN]"), "{log}");
     let sent = house.requests().pop().unwrap().body_text;
     assert!(!sent.contains("sk-planted-key"));
+}
+
+#[tokio::test]
+async fn a_tool_of_a_server_is_allowed_for_a_session_whatever_its_arguments() {
+    let replies = [
+        Reply::calls("mcp__story__echo", json!({"text": "one"})),
+        Reply::calls("mcp__story__echo", json!({"text": "two"})),
+        Reply::calls("mcp__story__look", json!({})),
+        Reply::says("Done."),
+    ];
+    let house = house(&json!({}), replies).await.ask_mode();
+    let conversation = house.start().await;
+    let questions = turn_with(&conversation, "go", |request| match request.tool.as_str() {
+        "mcp__story__echo" => Answer::SessionTool.into(),
+        _ => Answer::No.into(),
+    })
+    .await;
+    let tools: Vec<&str> = questions.iter().map(|asked| asked.tool.as_str()).collect();
+    assert_eq!(tools, ["mcp__story__echo", "mcp__story__look"], "another tool is asked about");
+    let log = house.transcript(&conversation);
+    assert!(log.contains("permission_decision allow ask by session_tool"), "{log}");
+    assert!(log.contains(r#"tool_result ok=true "you said two""#), "{log}");
 }

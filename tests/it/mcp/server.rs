@@ -259,6 +259,21 @@ impl Scripted {
             "leak" => text(&std::env::var("SERVER_TOKEN").unwrap_or_default()),
             "fail" => json!({"content": [{"type": "text", "text": "it broke"}], "isError": true}),
             "endless" => text(&"\u{1b}[31mred\u{1b}[0m \u{7}line\n".repeat(200_000)),
+            "long" => {
+                let line = |number: u32| {
+                    format!("row {number}: {}\n", std::env::var("SERVER_TOKEN").unwrap_or_default())
+                };
+                text(&(0..5000).map(line).collect::<String>())
+            }
+            "leave" => {
+                // Nobody listens any more when the answer is read, and the program lives on a little.
+                let nothing = File::open("/dev/null").unwrap();
+                rustix::stdio::dup2_stdin(&nothing).unwrap();
+                self.answer(id, &text("leaving"));
+                std::thread::sleep(Duration::from_millis(200));
+                complain("left as asked");
+                exit(7);
+            }
             "structured" => json!({"content": [], "structuredContent": {"answer": 42}}),
             "picture" => json!({"content": [
                 {"type": "text", "text": "look at this"},

@@ -88,7 +88,7 @@ async fn a_child_knows_its_task_its_role_and_itself_and_nothing_else() {
         tools.iter().filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect::<Vec<_>>()
     };
     let own = names(child);
-    for withheld in ["write", "edit", "apply_patch"] {
+    for withheld in ["write", "edit", "apply_patch", "merge_child"] {
         assert!(!own.iter().any(|name| name == withheld), "{own:?}");
     }
     assert!(own.contains(&"spawn_agent".to_owned()), "{own:?}");

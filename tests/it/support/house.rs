@@ -8,7 +8,7 @@ use std::time::Duration;
 use pixir::scripted::{Received, Reply, Script, Server};
 use pixir::{
     Config, Conversation, Credential, Door, Durability, Event, From, Harness, Heard, Home, Input,
-    PermissionMode, SessionId, Start, Status, Which,
+    PermissionMode, ProcessLimits, SessionId, Start, Status, Which,
 };
 
 use super::desk::{Ran, ran};
@@ -142,11 +142,16 @@ impl House {
     }
 
     pub fn harness(&self) -> Harness {
+        self.harness_sharing(ProcessLimits::default())
+    }
+
+    /// A harness beside others of one process.
+    pub fn harness_sharing(&self, limits: ProcessLimits) -> Harness {
         let mut path = std::env::var_os("PATH").unwrap();
         if self.planted().exists() {
             path = [self.planted().as_os_str(), &path].join(std::ffi::OsStr::new(":"));
         }
-        Harness::open(Door {
+        let door = Door {
             config: self.config.clone(),
             credential: Credential::new(Some("sk-test-of-the-house"), &self.server.base_url())
                 .unwrap(),
@@ -156,7 +161,8 @@ impl House {
                 (OsString::from("STORY_TOKEN"), "secret-of-the-house".into()),
             ],
             own_binary: PIXIR.into(),
-        })
+        };
+        Harness::open_sharing(door, limits)
     }
 
     /// A new Session of a harness that the story keeps.

@@ -22,6 +22,19 @@ pub struct Terminal {
 
 impl Terminal {
     pub fn run(house: &House, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(PIXIR);
+        command.args(args);
+        Self::start(house, command, variables)
+    }
+
+    /// Runs a shell script in a terminal that is its controlling one; `$PIXIR` is the program.
+    pub fn script(house: &House, script: &str) -> Self {
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "sh", "-c", script]);
+        Self::start(house, command, &[("PIXIR", PIXIR)])
+    }
+
+    fn start(house: &House, mut command: Command, variables: &[(&str, &str)]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -29,8 +42,7 @@ impl Terminal {
         let slave = || -> OwnedFd {
             rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap()
         };
-        let child = Command::new(PIXIR)
-            .args(args)
+        let child = command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", house.home())

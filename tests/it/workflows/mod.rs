@@ -9,6 +9,7 @@ mod landing;
 mod runs;
 mod shown;
 mod spec;
+mod stated;
 mod storm;
 pub mod troupe;
 

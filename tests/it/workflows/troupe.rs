@@ -16,6 +16,8 @@ pub struct Told {
     id: String,
     /// The task, with everything that was handed on.
     pub task: String,
+    /// What it was told last.
+    pub last: String,
     /// How many results of tools it has.
     pub turn: usize,
     /// How many Subagents had this step before.
@@ -44,6 +46,7 @@ impl Told {
         Some(Self {
             id: value("step_id"),
             task: request.user_texts().first().copied().unwrap_or_default().to_owned(),
+            last: request.user_texts().last().copied().unwrap_or_default().to_owned(),
             turn: request.outputs().len(),
             session: 0,
             workspace: folder.unwrap_or_default(),

@@ -1,0 +1,120 @@
+//! Spellings of arguments that models know from other agents, brought to the form of the schema.
+//!
+//! Only what can mean one thing is taken. Everything else stays as it is, and validation says what
+//! is wrong with it. The schemas that are sent do not mention these spellings, and the Log keeps the
+//! arguments as the model wrote them.
+
+use serde_json::{Map, Value};
+
+/// The arguments of a call.
+pub type Arguments = Map<String, Value>;
+
+/// The parts of one replacement.
+const REPLACEMENT: [&str; 3] = ["old_string", "new_string", "replace_all"];
+
+/// Facts about a step of a plan that Pixir has no place for.
+const UNUSED_STEP_FACTS: [&str; 4] = ["activeForm", "active_form", "id", "priority"];
+
+/// Takes `file_path` for `path`.
+pub fn path(args: &mut Arguments) {
+    rename(args, "file_path", "path");
+}
+
+/// Takes one replacement beside the path for a list with this one.
+pub fn edit(args: &mut Arguments) {
+    path(args);
+    short_names(args);
+    if let Some(Value::Array(edits)) = args.get_mut("edits") {
+        edits.iter_mut().filter_map(Value::as_object_mut).for_each(short_names);
+        return;
+    }
+    let is_flat = args.contains_key("old_string") && args.contains_key("new_string");
+    if is_flat && !args.contains_key("edits") {
+        let parts = REPLACEMENT.into_iter().filter_map(|name| args.remove_entry(name));
+        let one: Arguments = parts.collect();
+        args.insert("edits".to_owned(), Value::Array(vec![Value::Object(one)]));
+    }
+}
+
+/// Takes `entries` or `todos` for the plan, and `content` for what a step is.
+pub fn plan(args: &mut Arguments) {
+    rename(args, "entries", "plan");
+    rename(args, "todos", "plan");
+    let Some(Value::Array(steps)) = args.get_mut("plan") else { return };
+    for step in steps.iter_mut().filter_map(Value::as_object_mut) {
+        rename(step, "content", "step");
+        step.retain(|name, _| !UNUSED_STEP_FACTS.contains(&name.as_str()));
+    }
+}
+
+fn short_names(args: &mut Arguments) {
+    rename(args, "old_str", "old_string");
+    rename(args, "new_str", "new_string");
+}
+
+/// Gives an argument its name; where both are there, it is not clear which one is meant.
+fn rename(args: &mut Arguments, from: &str, to: &str) {
+    if !args.contains_key(to)
+        && let Some(value) = args.remove(from)
+    {
+        args.insert(to.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(respell: fn(&mut Arguments), written: &Value, expected: &Value) {
+        let mut args = written.as_object().unwrap().clone();
+        respell(&mut args);
+        assert_eq!(Value::Object(args.clone()), *expected, "{written}");
+        respell(&mut args);
+        assert_eq!(Value::Object(args), *expected, "a second time: {written}");
+    }
+
+    #[test]
+    fn one_replacement_is_a_list_of_one() {
+        let one = json!({"path": "a", "edits": [{"old_string": "x", "new_string": "y"}]});
+        check(edit, &one, &one);
+        check(edit, &json!({"path": "a", "old_string": "x", "new_string": "y"}), &one);
+        check(edit, &json!({"file_path": "a", "old_str": "x", "new_str": "y"}), &one);
+        check(edit, &json!({"path": "a", "edits": [{"old_str": "x", "new_str": "y"}]}), &one);
+        check(
+            edit,
+            &json!({"path": "a", "old_string": "x", "new_string": "y", "replace_all": true}),
+            &json!({"path": "a", "edits": [
+                {"old_string": "x", "new_string": "y", "replace_all": true}]}),
+        );
+    }
+
+    #[test]
+    fn what_could_mean_two_things_stays_as_it_is() {
+        for unclear in [
+            json!({"path": "a", "old_string": "x"}),
+            json!({"path": "a", "replace_all": true, "edits": []}),
+            json!({"path": "a", "old_string": "x", "new_string": "y", "edits": []}),
+            json!({"path": "a", "file_path": "b", "edits": []}),
+        ] {
+            check(edit, &unclear, &unclear);
+        }
+        let both = json!({"plan": [], "entries": []});
+        check(plan, &both, &both);
+        let both = json!({"entries": [], "todos": []});
+        check(plan, &both, &json!({"plan": [], "todos": []}));
+    }
+
+    #[test]
+    fn a_plan_is_known_by_its_other_names() {
+        let own = json!({"plan": [{"step": "look", "status": "pending"}]});
+        check(plan, &own, &own);
+        let entry = json!({"content": "look", "status": "pending", "priority": "high"});
+        check(plan, &json!({ "entries": [entry] }), &own);
+        let todo =
+            json!({"content": "look", "status": "pending", "activeForm": "Looking", "id": "1"});
+        check(plan, &json!({ "todos": [todo] }), &own);
+    }
+}

@@ -1,0 +1,69 @@
+//! Arguments in the spelling of other agents: accepted, carried out, and kept as they were written.
+
+use pixir::Status;
+use pixir::scripted::Reply;
+use serde_json::json;
+
+use crate::support::House;
+
+#[tokio::test]
+async fn spellings_of_other_agents_are_understood_and_kept_as_they_were() {
+    let house = House::with([
+        Reply::calls("write", json!({"file_path": "a.txt", "content": "one two one\n"})),
+        Reply::calls("edit", json!({"path": "a.txt", "old_string": "two", "new_string": "2"})),
+        Reply::calls(
+            "edit",
+            json!({"file_path": "a.txt", "old_string": "one", "new_string": "1", "replace_all": true}),
+        ),
+        Reply::calls(
+            "update_plan",
+            json!({"entries": [
+                {"content": "look", "priority": "high", "status": "completed"},
+                {"content": "leap", "priority": "low", "status": "pending"}]}),
+        ),
+        Reply::says("done"),
+    ])
+    .await;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    0 session_started build auto
+    1 user_message "go"
+    2 provider_usage completed retries=0
+    3 tool_call write {"file_path":"a.txt","content":"one two one\n"}
+    4 tool_result ok=true "created a.txt, 12 bytes (+1 -0)"
+    5 provider_usage completed retries=0
+    6 tool_call edit {"path":"a.txt","old_string":"two","new_string":"2"}
+    7 tool_result ok=true "edited a.txt: 1 replaced (+1 -1)"
+    8 provider_usage completed retries=0
+    9 tool_call edit {"file_path":"a.txt","old_string":"one","new_string":"1","replace_all":true}
+    10 tool_result ok=true "edited a.txt: 2 replaced (+1 -1)"
+    11 provider_usage completed retries=0
+    12 tool_call update_plan {"entries":[{"content":"look","priority":"high","status":"completed"},{"content":"leap","priority":"low","status":"pending"}]}
+    13 plan
+    14 tool_result ok=true "plan: 1 of 2 done"
+    15 provider_usage completed retries=0
+    16 assistant_message final "done"
+    "#);
+    assert_eq!(house.read("a.txt"), "1 2 1\n");
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    assert!(log.contains(r#"{"file_path":"a.txt","content":"one two one\n"}"#), "{log}");
+    let requests = house.requests();
+    let offered = requests[0].body["tools"].to_string();
+    assert!(!offered.contains("file_path") && !offered.contains("entries"), "not advertised");
+}
+
+#[tokio::test]
+async fn what_could_mean_two_things_is_refused_as_before() {
+    let house = House::with([
+        Reply::calls("write", json!({"path": "a.txt", "file_path": "b.txt", "content": "x"})),
+        Reply::calls("edit", json!({"path": "a.txt", "old_string": "x"})),
+        Reply::calls("update_plan", json!({"entries": [{"content": "look"}]})),
+        Reply::says("done"),
+    ])
+    .await;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    let told = house.transcript(&conversation);
+    assert_eq!(told.matches("tool_result error invalid_args").count(), 3, "{told}");
+}

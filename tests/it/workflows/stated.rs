@@ -1,0 +1,119 @@
+//! Steps that do not say how their task ended: they are asked once, and people are told in sentences.
+
+use pixir::scripted::Reply;
+use serde_json::{Value, json};
+
+use super::runs::{READY, house, run, status_of};
+use super::troupe::{Told, decided, root_log, workflow};
+use crate::subagents::cast::{agree, events};
+
+fn is_asked(told: &Told) -> bool {
+    told.last.starts_with("Your answer does not say how the task ended.")
+}
+
+fn one_step(role: &str) -> Value {
+    workflow(json!([
+        {"id": "quiet", "task": "quiet: look", "role": role},
+        {"id": "after", "task": "after: go on", "role": "explorer", "depends_on": "quiet"},
+    ]))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_is_asked_for_the_line_that_its_answer_lacks() {
+    let house = house(|told| match told.step() {
+        "quiet" if is_asked(told) => {
+            assert!(told.last.contains("`checkpoint_status: checkpoint_ready`"), "{}", told.last);
+            Reply::says("checkpoint_status: checkpoint_ready").usage(30, 0, 3)
+        }
+        "quiet" => Reply::says("There are two doors.").usage(20, 0, 2),
+        "after" => {
+            assert!(told.task.contains("There are two doors."), "{}", told.task);
+            Reply::says(READY)
+        }
+        _ => Reply::says(READY),
+    })
+    .await;
+    let output = run(&house, &one_step("explorer"), 0);
+    assert_eq!(status_of(&output, "quiet"), "checkpoint_ready");
+    let log = root_log(&house.workspace());
+    let bundle = decided(&log, "quiet");
+    let summary = bundle["summary"].as_str().unwrap();
+    assert!(summary.contains("There are two doors."), "{summary}");
+    assert_eq!(bundle["usage"]["input_tokens"], 50, "{bundle}");
+    assert_eq!(bundle["attempts"], 1);
+    let lives = events(&log).into_iter().filter(|event| event["type"] == "subagent_event");
+    let inputs = lives.filter(|event| event["data"]["event"] == "input").count();
+    assert_eq!(inputs, 1, "the question is on record");
+    agree(&house.workspace());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
+    for fails in [false, true] {
+        let house = house(move |told| match told.step() {
+            "quiet" if is_asked(told) && fails => {
+                Reply::status(400, r#"{"error": {"code": "invalid_request_error"}}"#)
+            }
+            "quiet" => Reply::says("Hm."),
+            _ => Reply::says(READY),
+        })
+        .await;
+        let output = run(&house, &one_step("explorer"), 6);
+        assert_eq!(status_of(&output, "quiet"), "partial");
+        assert_eq!(status_of(&output, "after"), "held");
+        let bundle = decided(&root_log(&house.workspace()), "quiet");
+        assert_eq!(bundle["reason"], "checkpoint_not_stated");
+        assert!(bundle["summary"].as_str().unwrap().starts_with("Hm."), "{bundle}");
+        assert_eq!(house.requests().len(), 2, "one question, and nobody else was started");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reviewer_is_asked_for_its_verdict() {
+    let house = house(|told| match told.step() {
+        "quiet" if is_asked(told) => {
+            assert!(told.last.contains("End with your verdict"), "{}", told.last);
+            Reply::says(r#"{"verdict": "approve", "findings": []}"#)
+        }
+        "quiet" => Reply::says("Looks fine to me."),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let output = run(&house, &one_step("reviewer"), 0);
+    assert_eq!(status_of(&output, "quiet"), "checkpoint_ready");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_are_advised_in_sentences_and_programs_by_words() {
+    let house = house(|told| match told.step() {
+        "quiet" => Reply::says("Hm."),
+        _ => Reply::says("checkpoint_status: needs_orchestrator"),
+    })
+    .await;
+    let graph = workflow(json!([
+        {"id": "quiet", "task": "quiet: look", "role": "explorer"},
+        {"id": "ask", "task": "ask: look", "role": "explorer"},
+        {"id": "after", "task": "after: go on", "role": "explorer", "depends_on": "quiet"},
+    ]));
+    house.write("flow.json", graph.to_string());
+    let shown = house.pixir(&["workflow", "run", "flow.json"]).exits(6).out;
+    for words in [
+        "- Run the steps that are not ready: pixir workflow resume wf_",
+        "- quiet did not state that its task is done; read its answer",
+        "- ask needs a decision, which its answer names (see what it did: pixir diagnose ",
+        "- Not started, because it waits for others or for time: after",
+        "quiet: partial (checkpoint not stated)",
+        "ask: needs a decision (stated by subagent)",
+    ] {
+        assert!(shown.contains(words), "{words:?} is not in {shown}");
+    }
+    for token in ["inspect_step", "synthesize_from", "ask_user_or", "rerun_after", "not_stated"] {
+        assert!(!shown.contains(token), "{token:?} is in {shown}");
+    }
+    let output = run(&house, &graph, 6);
+    let actions = output["safe_next_actions"].to_string();
+    assert!(actions.contains("\"inspect_step\""), "programs match these words: {actions}");
+    let run = output["workflow_id"].as_str().unwrap();
+    let status = house.pixir(&["workflow", "status", run]).exits(0).out;
+    assert!(status.contains("quiet: partial (checkpoint not stated)"), "{status}");
+}
