@@ -107,7 +107,9 @@ impl Serialize for EventId {
 }
 
 /// The id that ties a tool call to its result; the Provider chooses it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct CallId(String);
 
 impl CallId {

@@ -86,9 +86,13 @@ fn what_to_do(source: &str, shown: &[Model], config: &Config) -> Option<String> 
         ("config", Some(name)) => {
             let refresh = format!("`pixir models refresh --provider {}`", shell_word(name));
             Some(if shown.is_empty() {
-                format!("provider `{name}` has not been asked yet, and the settings name none of its models: {refresh} asks it")
+                format!(
+                    "provider `{name}` has not been asked yet, and the settings name none of its models: {refresh} asks it"
+                )
             } else {
-                format!("these are the models that the settings name for provider `{name}`; {refresh} asks it")
+                format!(
+                    "these are the models that the settings name for provider `{name}`; {refresh} asks it"
+                )
             })
         }
         _ => None,

@@ -15,9 +15,11 @@ const SHOWN: usize = 10;
 
 /// Write a cleaned copy of a damaged Log, with a report
 #[derive(Debug, Args)]
-#[command(after_long_help = "The original is never touched; the copy is a Session of its own. A line \
+#[command(
+    after_long_help = "The original is never touched; the copy is a Session of its own. A line \
     that can be read and was changed is kept, and named.\n\n\
-    Example:\n  pixir repair 20260721T101112-abcdef")]
+    Example:\n  pixir repair 20260721T101112-abcdef"
+)]
 pub struct RepairArgs {
     #[command(flatten)]
     session: Chosen,
@@ -60,7 +62,11 @@ fn unproven(lines: &[u64]) -> String {
     let named = format!("{}{more}", named.join(", "));
     match lines.len() {
         0 => String::new(),
-        1 => format!("kept:   line {named}, although its proof does not hold: it may have been changed\n"),
-        _ => format!("kept:   lines {named}, although their proof does not hold: they may have been changed\n"),
+        1 => format!(
+            "kept:   line {named}, although its proof does not hold: it may have been changed\n"
+        ),
+        _ => format!(
+            "kept:   lines {named}, although their proof does not hold: they may have been changed\n"
+        ),
     }
 }

@@ -180,10 +180,9 @@ fn owner(path: &Path) -> String {
     let Ok(facts) = path.symlink_metadata() else { return String::new() };
     let uid = facts.uid();
     let name = user_name(uid).map_or_else(|| format!("user {uid}"), |name| one_line(&name, 40));
-    match uid == rustix::process::geteuid().as_raw() {
-        true => format!(" (it belongs to you, {name})"),
-        false => format!(" (it belongs to {name})"),
-    }
+    let is_own = uid == rustix::process::geteuid().as_raw();
+    let you = if is_own { "you, " } else { "" };
+    format!(" (it belongs to {you}{name})")
 }
 
 /// The name of a user by the local table of users; no other service is asked.

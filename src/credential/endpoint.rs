@@ -19,11 +19,7 @@ pub enum Place {
 
 /// Accepts an endpoint for a secret and says where it is; `name` is who named it. Without a secret,
 /// plain http may also lead to a private address.
-pub fn check(
-    name: &'static str,
-    url: &str,
-    has_secret: bool,
-) -> Result<Place, CredentialError> {
+pub fn check(name: &'static str, url: &str, has_secret: bool) -> Result<Place, CredentialError> {
     let refuse = |reason| Err(CredentialError::Endpoint { name, reason });
     let Ok(url) = Url::parse(url) else { return refuse("it is not a URL") };
     if !matches!(url.scheme(), "http" | "https") {
@@ -76,10 +72,12 @@ fn place_of(host: &Host<&str>) -> Place {
         IpAddr::V4(address) => address.is_private() || address.is_link_local(),
         IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
     };
-    match address.is_loopback() {
-        true => Place::Loopback,
-        false if is_private => Place::Private,
-        false => Place::Public,
+    if address.is_loopback() {
+        Place::Loopback
+    } else if is_private {
+        Place::Private
+    } else {
+        Place::Public
     }
 }
 

@@ -215,18 +215,20 @@ fn the_schema_describes_every_event() {
     let facts = facts().into_iter().map(|(fact, _)| {
         (fact.type_name().to_owned(), json!(7), serde_json::to_value(&fact).unwrap())
     });
-    let notices = notices().into_iter().map(|(notice, _)| {
-        (notice.type_name().to_owned(), Value::Null, notice.data())
-    });
+    let notices = notices()
+        .into_iter()
+        .map(|(notice, _)| (notice.type_name().to_owned(), Value::Null, notice.data()));
     for (name, seq, data) in facts.chain(notices) {
         let whole = event(&name, seq.clone(), data.clone());
-        let flaws: Vec<String> = validator.iter_errors(&whole).map(|flaw| flaw.to_string()).collect();
+        let flaws: Vec<String> =
+            validator.iter_errors(&whole).map(|flaw| flaw.to_string()).collect();
         assert!(flaws.is_empty(), "{name}: {flaws:?}");
         assert!(!validator.is_valid(&event(&name, seq.clone(), json!("words"))), "{name}");
         let other = if seq.is_null() { json!(7) } else { Value::Null };
         assert!(!validator.is_valid(&event(&name, other, data)), "{name} has the wrong seq");
     }
-    for (name, data) in [("tool_result", json!({"ok": true})), ("status", json!({"status": "odd"}))] {
+    for (name, data) in [("tool_result", json!({"ok": true})), ("status", json!({"status": "odd"}))]
+    {
         let seq = if name == "status" { Value::Null } else { json!(7) };
         assert!(!validator.is_valid(&event(name, seq, data)), "{name}");
     }

@@ -73,9 +73,7 @@ fn live(name: &str, generator: &mut SchemaGenerator) -> Value {
     let call_id = of::<CallId>(generator);
     match name {
         "text_delta" | "reasoning_delta" => object(json!({ "chunk": { "type": "string" } })),
-        "tool_output_delta" => {
-            object(json!({ "call_id": call_id, "chunk": { "type": "string" } }))
-        }
+        "tool_output_delta" => object(json!({ "call_id": call_id, "chunk": { "type": "string" } })),
         "status" => of::<Status>(generator),
         "context_pressure" => of::<Pressure>(generator),
         "provider_retry" => of::<ProviderRetry>(generator),

@@ -94,7 +94,9 @@ mod tests {
 
     #[test]
     fn a_row_that_one_reading_misses_is_found_by_the_next() {
-        let row = |number: u32, pid: u32| format!("1: FLOCK  ADVISORY  WRITE {pid} fd:00:{number} 0 EOF\n");
+        let row = |number: u32, pid: u32| {
+            format!("1: FLOCK  ADVISORY  WRITE {pid} fd:00:{number} 0 EOF\n")
+        };
         let missed = row(1, 10) + &row(2, 20);
         let whole = row(2, 20) + &row(3, 30);
         let mut readings = [&missed, &whole, &whole].into_iter();

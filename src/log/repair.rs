@@ -82,8 +82,7 @@ pub fn repair(root: impl Into<StateRoot>, id: &SessionId) -> Result<Repaired, Lo
 /// Events whose proof is missing or does not hold, with their lines.
 fn suspects(reading: &Reading, breaks: &[Break]) -> Vec<(u64, SharedEvent)> {
     let is_unproven = |found: &&Break| matches!(found.kind, "broken_proof" | "unproven_line");
-    let lines: HashSet<u64> =
-        breaks.iter().filter(is_unproven).map(|found| found.line).collect();
+    let lines: HashSet<u64> = breaks.iter().filter(is_unproven).map(|found| found.line).collect();
     let placed = reading.places.iter().map(|place| place.line).zip(&reading.events);
     placed
         .filter(|(line, _)| lines.contains(line))

@@ -174,7 +174,6 @@ impl Response {
         Self { head, line: Some(line), kept, peer }
     }
 
-
     /// Host and port of the server, for messages.
     pub fn peer(&self) -> &str {
         &self.peer

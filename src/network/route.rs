@@ -87,7 +87,8 @@ impl Route {
         #[cfg(target_os = "linux")]
         connector.set_tcp_user_timeout(Some(USER_TIMEOUT));
         let connected = connector.call(to.clone()).await;
-        let stream = connected.map_err(|error| no_connection(to, &format!(": {}", told(&error))))?;
+        let stream =
+            connected.map_err(|error| no_connection(to, &format!(": {}", told(&error))))?;
         Ok(Wire::Plain(stream.into_inner()))
     }
 

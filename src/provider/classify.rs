@@ -154,7 +154,9 @@ impl Unexpected<'_> {
 
 /// The compression that a `content-encoding` names; none was asked for.
 pub fn compression(encoding: Option<&str>) -> Option<&str> {
-    encoding.map(str::trim).filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
+    encoding
+        .map(str::trim)
+        .filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
 }
 
 fn is_set(value: &Value) -> bool {
@@ -214,8 +216,7 @@ impl Complaint {
         };
         let text =
             |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-        let word =
-            |key: &str| text(inner, key).filter(|word| !word.is_empty() && word != "error");
+        let word = |key: &str| text(inner, key).filter(|word| !word.is_empty() && word != "error");
         let code = ["code", "error_code", "type"].into_iter().find_map(word);
         let message = inner.as_str().map(str::to_owned).or_else(|| text(inner, "message"));
         // Some servers write the status as a numeric `code`.

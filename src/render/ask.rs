@@ -179,6 +179,7 @@ mod tests {
         let mut asked = request("cargo test && rm x", &["cargo test", "rm x"]);
         asked.network = true;
         insta::assert_snapshot!(text(&asked, false), @r"
+
         ? bash asks: run cargo test && rm x
           command    cargo test && rm x
           parts      cargo test
@@ -204,6 +205,7 @@ mod tests {
         asked.answers.insert(3, Answer::Prefix);
         asked.prefix = Some("cargo test".into());
         insta::assert_snapshot!(text(&asked, false), @r"
+
         ? edit asks: change a.rs (+1 -1)
           files      src/a.rs
           in         /home/ada/app

@@ -23,9 +23,10 @@ pub fn envelope_schema() -> Value {
     let schema = settings.into_generator().into_root_schema_for::<Envelope>();
     let mut schema = schema.to_value();
     schema["title"] = "pixir --json: the one line on stdout".into();
-    schema["description"] = "Every command prints exactly one of these with --json. `output` is what \
+    schema["description"] =
+        "Every command prints exactly one of these with --json. `output` is what \
         `kind` promises; a reader ignores fields that it does not know."
-        .into();
+            .into();
     schema
 }
 

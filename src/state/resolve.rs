@@ -157,7 +157,12 @@ pub fn unreadable(home: &Home, workspace: &Path) -> Vec<PathBuf> {
         Err(error) => Some(error),
     };
     let refused = roots.iter().filter_map(refused);
-    let denied = refused.filter(|error| error.io_kind() == io::ErrorKind::PermissionDenied);
+    // Where only reading is meant, an owner matters only when the system refused.
+    let is_denied = |error: &StateError| match error {
+        StateError::Unsafe { found, .. } => *found == UnsafeEntry::OtherOwner,
+        other => other.io_kind() == io::ErrorKind::PermissionDenied,
+    };
+    let denied = refused.filter(is_denied);
     denied.map(|error| error.path().to_owned()).collect()
 }
 

@@ -360,8 +360,9 @@ impl Commands {
         // The supervisor gets no environment: commands could read it there.
         let (lifeline, far_end) = Lifeline::new().map_err(CommandError::Start)?;
         command.env_clear().stdin(far_end).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().map_err(|source| {
-            CommandError::NoSupervisor { program: self.0.own_binary.clone(), source }
+        let mut process = command.spawn().map_err(|source| CommandError::NoSupervisor {
+            program: self.0.own_binary.clone(),
+            source,
         })?;
         let (Some(output), Some(status)) = (process.stdout.take(), process.stderr.take()) else {
             return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));

@@ -216,7 +216,6 @@ async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
         (Reply::status(200, "zzzz").header("content-encoding", "gzip"), "gzip-compressed data"),
         (Reply::status(200, r#"{"object":"response","output":[]}"#), "a JSON document"),
         (Reply::status(200, "it works!"), "text/html"),
-        (Reply::new().garbage("nothing to see here\n").ends_silently(), "text/event-stream"),
     ] {
         let told = told(reply).await;
         assert_eq!((told.exit, told.requests), (1, 1), "{words}: {}", told.stderr);
@@ -263,7 +262,10 @@ async fn a_connection_that_fails_names_host_and_port() {
     }
     let told = told(Reply::new().text("Half of an answer").cut_at(400)).await;
     let message = told.envelope["error"]["message"].as_str().unwrap();
-    assert!(message.contains("the connection broke") && message.contains("(127.0.0.1:"), "{message}");
+    assert!(
+        message.contains("the connection broke") && message.contains("(127.0.0.1:"),
+        "{message}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -285,6 +287,9 @@ async fn an_error_frame_of_a_websocket_without_a_status_is_judged_by_its_type() 
         assert_eq!(stage.server.requests().len(), requests, "{error_type}");
         let events = stage.events();
         let last = events.last().unwrap();
-        assert_eq!((&last["type"], &last["data"]["error_kind"]), (&json!("turn_failed"), &json!(kind)));
+        assert_eq!(
+            (&last["type"], &last["data"]["error_kind"]),
+            (&json!("turn_failed"), &json!(kind))
+        );
     }
 }

@@ -51,7 +51,8 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
     let owner = fs::read_to_string("/etc/passwd").unwrap();
     let uid = rustix::process::geteuid().as_raw().to_string();
     let owner = owner.lines().find(|row| row.split(':').nth(2) == Some(&uid));
-    let owner = owner.map_or(format!("user {uid}"), |row| row.split(':').next().unwrap().to_owned());
+    let owner =
+        owner.map_or(format!("user {uid}"), |row| row.split(':').next().unwrap().to_owned());
     let state = house.workspace().join(".pixir");
     let sessions = state.join("sessions");
     for closed in [&state, &sessions] {
@@ -121,13 +122,15 @@ async fn one_thing_is_one_thing() {
     let house = House::with([Reply::calls("bash", json!({"command": "true"})), Reply::says("ok")]);
     let house = house.await;
     house.pixir(&["hi"]).exits(0);
+    let log = logs(&house.workspace()).pop().unwrap();
+    let id = log.file_stem().unwrap().to_str().unwrap();
     let drafts = house.workspace().join(".pixir/sessions");
     fs::write(drafts.join(".x.pixir-new"), "left").unwrap();
     let texts = [
         house.pixir(&["gc"]).out,
-        house.pixir(&["diagnose", "--last"]).exits(0).out,
-        house.pixir(&["usage", "--last"]).exits(0).out,
-        house.pixir(&["verify", "--last"]).exits(0).out,
+        house.pixir(&["diagnose", id]).exits(0).out,
+        house.pixir(&["usage", id]).exits(0).out,
+        house.pixir(&["verify", id]).exits(0).out,
     ];
     for text in texts {
         let words: Vec<&str> = text.split_whitespace().collect();

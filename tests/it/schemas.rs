@@ -51,23 +51,25 @@ fn the_published_schema_of_events_is_true() {
 fn model(request: &Received) -> Reply {
     let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
     match (said.as_str(), request.outputs().len()) {
-        ("work", 0) => Reply::new()
+        ("please work", 0) => Reply::new()
             .reasoning("I look first")
             .commentary("Let me look.")
             .call("read", json!({"path": "poem.txt"}))
             .call("bash", json!({"command": "echo hello; exit 3"})),
-        ("work", 2) => Reply::calls("write", json!({"path": "new.txt", "content": "new\n"})),
-        ("work", 3) => Reply::calls(
+        ("please work", 2) => Reply::calls("write", json!({"path": "new.txt", "content": "new\n"})),
+        ("please work", 3) => Reply::calls(
             "update_plan",
             json!({"plan": [{"step": "look", "status": "in_progress"}]}),
         ),
-        ("delegate", 0) => {
+        ("please delegate", 0) => {
             Reply::calls("spawn_agent", json!({"task": "say pong", "role": "explorer"}))
         }
-        ("delegate", 1) => Reply::calls("wait_agent", json!({})),
-        ("fail", _) => Reply::status(400, r#"{"error":{"message":"no","code":"odd"}}"#),
-        ("stumble", _) => Reply::status(503, "busy"),
-        ("long", 0) => Reply::calls("write", json!({"path": "l.txt", "content": "x".repeat(300_000)})),
+        ("please delegate", 1) => Reply::calls("wait_agent", json!({})),
+        ("please fail", _) => Reply::status(400, r#"{"error":{"message":"no","code":"odd"}}"#),
+        ("please stumble", _) => Reply::status(503, "busy"),
+        ("please long", 0) => {
+            Reply::calls("write", json!({"path": "l.txt", "content": "x".repeat(300_000)}))
+        }
         _ => Reply::says("pong"),
     }
 }
@@ -92,11 +94,11 @@ async fn every_envelope_fits_the_published_schema() {
         fits(&validator, &envelope);
         envelope
     };
-    let first = check(&["--json", "work"], 0);
+    let first = check(&["--json", "please work"], 0);
     let id = first["session_id"].as_str().unwrap();
-    check(&["resume", id, "--json", "delegate"], 0);
-    check(&["--json", "fail"], 1);
-    check(&["--json", "--read-only", "work"], 0);
+    check(&["resume", id, "--json", "please delegate"], 0);
+    check(&["--json", "please fail"], 1);
+    check(&["--json", "--read-only", "please work"], 0);
     for args in [
         &["sessions"][..],
         &["verify", "--all"],
@@ -145,17 +147,18 @@ async fn every_event_that_is_printed_or_written_fits_the_published_schema() {
         }
     };
     for (args, code) in [
-        (&["--events", "work"][..], 0),
-        (&["--events", "delegate"], 0),
-        (&["--events", "fail"], 1),
-        (&["--events", "stumble"], 1),
-        (&["--events", "long"], 0),
-        (&["resume", "--last", "--events", "--read-only", "work"], 0),
+        (&["--events", "please work"][..], 0),
+        (&["--events", "please delegate"], 0),
+        (&["--events", "please fail"], 1),
+        (&["--events", "please stumble"], 1),
+        (&["--events", "please long"], 0),
+        (&["--events", "--read-only", "please work"], 0),
     ] {
         check(&house.pixir(args).exits(code).out);
     }
-    house.pixir(&["fork", "--last"]).exits(0);
-    house.pixir(&["compact", "--last"]).exits(0);
+    let written = logs(&house.workspace());
+    let id = written[0].file_stem().unwrap().to_str().unwrap();
+    house.pixir(&["fork", id]).exits(0);
     let written = logs(&house.workspace());
     assert!(written.len() >= 7, "{written:?}");
     for log in written {

@@ -171,7 +171,9 @@ impl Answer {
     fn ended(&mut self) -> Result<Read, ProviderError> {
         let start = self.start.take().unwrap_or_default();
         let is_field = |line: &[u8]| {
-            [&b"data"[..], b"event", b"id", b"retry", b":"].iter().any(|name| line.starts_with(name))
+            [&b"data"[..], b"event", b"id", b"retry", b":"]
+                .iter()
+                .any(|name| line.starts_with(name))
         };
         let has_fields = start.split(|byte| matches!(byte, b'\n' | b'\r')).any(is_field);
         if has_fields || start.trim_ascii().is_empty() {
