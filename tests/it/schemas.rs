@@ -108,7 +108,7 @@ async fn every_envelope_fits_the_published_schema() {
         &["diagnose", id],
         &["export", id, "--format", "json"],
         &["inspect-replay", id],
-        &["tree"],
+        &["tree", id],
         &["skills"],
         &["agents"],
         &["config", "list"],
