@@ -1,6 +1,6 @@
 //! Live smokes for people with an account: one small Turn each, an honest report, nothing hidden.
 //!
-//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search|subagents|workflows [--dry-run|--scripted] [--json]`
+//! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search|skills|subagents|workflows [--dry-run|--scripted] [--json]`
 //!
 //! Nothing here runs by itself: starting it is the consent to send one or two small requests, which
 //! may cost money. `--dry-run` says what would be sent and needs no network and no credential.
@@ -14,8 +14,10 @@
 )]
 
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use pixir::scripted::{Issuer, Received, Reply, Script, Server};
 use serde_json::{Value, json};
@@ -51,7 +53,8 @@ const SMOKES: &[Smoke] = &[
     },
     Smoke {
         name: "login",
-        what: "the credential is accepted: the list of models is asked for, no tokens are spent",
+        what: "the credential is accepted: the list of models is asked for; and a sign-in by code begins: the \
+               service gives a code, which nobody types. No tokens are spent",
         arguments: &["models", "refresh"],
         variables: &[],
         most_requests: 0,
@@ -80,6 +83,14 @@ const SMOKES: &[Smoke] = &[
         variables: &[],
         most_requests: 2,
         judge: |seen| vec![seen.answered(), seen.searched()],
+    },
+    Smoke {
+        name: "skills",
+        what: "one Turn with a Skill that alone says which word is the answer",
+        arguments: &["Follow $smoke-word."],
+        variables: &[],
+        most_requests: 2,
+        judge: |seen| vec![seen.answered(), seen.says(SKILL_WORD), seen.activated()],
     },
     Smoke {
         name: "subagents",
@@ -120,6 +131,16 @@ const GRAPH: &str = r#"{
   ]
 }"#;
 
+/// The word that only the Skill says.
+const SKILL_WORD: &str = "marigold";
+
+/// The Skill of the smoke about Skills.
+const SKILL: &str = "---\nname: smoke-word\ndescription: Says which word a smoke is answered with\n---\n\
+    Answer with the single word marigold and nothing else. Use no tool.\n";
+
+/// How long the sign-in service may take to give a code.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// One thing that was looked at.
 struct Check {
     name: &'static str,
@@ -132,6 +153,7 @@ struct Seen {
     envelope: Value,
     bills: Vec<Value>,
     graph: Vec<Value>,
+    skills: Vec<Value>,
 }
 
 fn main() -> ExitCode {
@@ -229,6 +251,9 @@ fn answer(request: &Received) -> Reply {
     if wants_tool && request.outputs().is_empty() {
         return Reply::calls("bash", json!({"command": "echo pong"})).usage(2000, 0, 20);
     }
+    if request.user_texts().iter().any(|text| text.contains(SKILL_WORD)) {
+        return Reply::says(SKILL_WORD);
+    }
     let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
     match request.outputs().len() {
         0 if said.contains("spawn_agent") => {
@@ -258,26 +283,17 @@ fn answer(request: &Received) -> Reply {
 
 /// Does it, in a scratch Workspace, with the settings and the credential of the user, or of a stage.
 fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error::Error>> {
-    let workspace = std::env::temp_dir().join(format!("pixir-smoke-{}", std::process::id()));
+    let scratch = scratch("work");
+    let workspace = scratch.join("work");
     std::fs::create_dir_all(&workspace)?;
     if smoke.arguments.contains(&"smoke.json") {
         std::fs::write(workspace.join("smoke.json"), GRAPH)?;
     }
-    let mut command = Command::new(std::env::current_exe()?);
-    if let Some(stage) = stage {
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("PIXIR_") || name.starts_with("OPENAI_") {
-                command.env_remove(name);
-            }
-        }
-        command
-            .env("PIXIR_HOME", &stage.home)
-            .env("PIXIR_AUTH_ISSUER", stage.issuer.base_url())
-            .env("PIXIR_CHATGPT_BASE_URL", stage.server.chatgpt_url());
+    let mut command = pixir(stage)?;
+    if smoke.name == "skills" {
+        give_skill(&mut command, &scratch, stage)?;
     }
     let output = command
-        .arg(AS_PIXIR)
         .args(command_words(smoke))
         .current_dir(&workspace)
         .envs(smoke.variables.iter().copied())
@@ -288,9 +304,13 @@ fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error
     })?;
     let bills = facts(&workspace, "provider_usage");
     let graph = facts(&workspace, "workflow_event");
-    std::fs::remove_dir_all(&workspace)?;
-    let seen = Seen { envelope, bills, graph };
-    let checks = (smoke.judge)(&seen);
+    let skills = facts(&workspace, "skill_activation");
+    std::fs::remove_dir_all(&scratch)?;
+    let seen = Seen { envelope, bills, graph, skills };
+    let mut checks = (smoke.judge)(&seen);
+    if smoke.name == "login" {
+        checks.extend(device_code(stage)?);
+    }
     Ok(json!({
         "smoke": smoke.name,
         "dry_run": false,
@@ -307,6 +327,90 @@ fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error
             .map(|check| json!({"name": check.name, "ok": check.ok, "found": check.found}))
             .collect::<Vec<_>>(),
     }))
+}
+
+/// A folder of this process, gone at the end.
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("pixir-smoke-{name}-{}", std::process::id()))
+}
+
+/// This program as Pixir, with the settings and the credential of the user, or of a stage.
+fn pixir(stage: Option<&Stage>) -> Result<Command, std::io::Error> {
+    let mut command = Command::new(std::env::current_exe()?);
+    if let Some(stage) = stage {
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("PIXIR_") || name.starts_with("OPENAI_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("PIXIR_HOME", &stage.home)
+            .env("PIXIR_AUTH_ISSUER", stage.issuer.base_url())
+            .env("PIXIR_CHATGPT_BASE_URL", stage.server.chatgpt_url());
+    }
+    command.arg(AS_PIXIR);
+    Ok(command)
+}
+
+/// Puts the Skill into a home of its own; settings and credential stay where they are.
+fn give_skill(
+    command: &mut Command,
+    scratch: &Path,
+    stage: Option<&Stage>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let home = scratch.join("home");
+    let folder = home.join(".agents/skills/smoke-word");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join("SKILL.md"), SKILL)?;
+    if stage.is_none() && std::env::var_os("PIXIR_HOME").is_none() {
+        let own = std::env::var_os("HOME").ok_or("HOME is not set")?;
+        command.env("PIXIR_HOME", Path::new(&own).join(".pixir"));
+    }
+    command.env("HOME", home);
+    Ok(())
+}
+
+/// The first leg of a sign-in by code, in a home of its own: the service gives a page and a code, nobody
+/// types the code, and nothing is stored. The code itself is not shown.
+fn device_code(stage: Option<&Stage>) -> Result<Vec<Check>, Box<dyn std::error::Error>> {
+    let home = scratch("sign-in");
+    std::fs::create_dir_all(&home)?;
+    let mut child = pixir(stage)?
+        .env("PIXIR_HOME", &home)
+        .args(["login", "--device-code"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (sender, lines) = std::sync::mpsc::channel();
+    let told = child.stderr.take().ok_or("no stderr")?;
+    std::thread::spawn(move || {
+        for line in BufReader::new(told).lines().map_while(Result::ok) {
+            sender.send(line.trim().to_owned()).ok();
+        }
+    });
+    let end = Instant::now() + PATIENCE;
+    let mut heard: Vec<String> = Vec::new();
+    // The page, and the code right behind it.
+    while !heard.iter().rev().nth(1).is_some_and(|line| line.starts_with("http")) {
+        let left = end.saturating_duration_since(Instant::now());
+        let Ok(line) = lines.recv_timeout(left) else { break };
+        heard.push(line);
+    }
+    child.kill()?;
+    child.wait()?;
+    let page = heard.iter().rev().nth(1).filter(|line| line.starts_with("http")).cloned();
+    let code = heard.last().filter(|_| page.is_some()).cloned().unwrap_or_default();
+    let shape: String = code.chars().map(|c| if c.is_alphanumeric() { 'x' } else { c }).collect();
+    let is_code = code.len() >= 4 && code.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    let found = page.as_ref().map_or_else(|| json!(heard), |page| json!([page, shape]));
+    let is_stored = home.join("auth.json").exists();
+    std::fs::remove_dir_all(&home)?;
+    Ok(vec![
+        Check { name: "the service gave a code for another device", ok: is_code, found },
+        Check { name: "nothing was stored", ok: !is_stored, found: json!(!is_stored) },
+    ])
 }
 
 /// The facts of a kind in all Sessions of a Workspace.
@@ -401,6 +505,12 @@ impl Seen {
         let (right, left) = (at("step_scheduled right"), at("checkpoint_decided left"));
         let ok = right.is_some() && right < left && at("verification both").is_some();
         Check { name: "two ran at once, and the check was run", ok, found: json!(order) }
+    }
+
+    fn activated(&self) -> Check {
+        let names: Vec<&Value> = self.skills.iter().map(|fact| &fact["name"]).collect();
+        let ok = names.len() == 1 && names.iter().all(|name| **name == "smoke-word");
+        Check { name: "the Skill is on record", ok, found: json!(names) }
     }
 
     fn searched(&self) -> Check {

@@ -3,6 +3,7 @@
 //! Every room has its own error enum; each implements `Explain`, and only a `Report` ever leaves
 //! the process.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -161,7 +162,7 @@ pub trait Explain: std::error::Error {
 }
 
 /// The one serializable error: printed, wrapped for wires, stored in the Log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// A name of [`Kind`]; text, so that a Log of another version still opens.
     pub kind: String,
@@ -227,9 +228,21 @@ impl std::fmt::Display for Report {
     }
 }
 
+/// A number and its noun, for messages: `1 line`, `2 lines`.
+pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_noun_agrees_with_its_number() {
+        let told = [0_usize, 1, 2].map(|count| counted(count, "line"));
+        assert_eq!(told, ["0 lines", "1 line", "2 lines"]);
+    }
 
     #[test]
     fn every_kind_reads_back_from_its_name() {

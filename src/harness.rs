@@ -69,7 +69,8 @@ pub struct Door {
     pub credential: Credential,
     /// The environment that commands may inherit from.
     pub environment: Vec<(OsString, OsString)>,
-    /// Pixir's own binary, which supervises host commands.
+    /// The binary that supervises host commands: one that calls [`crate::supervise`] when its first
+    /// argument is [`crate::SUPERVISE`], such as `pixir` or the embedding program itself.
     pub own_binary: PathBuf,
 }
 

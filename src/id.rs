@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{Explain, Kind};
@@ -12,7 +13,7 @@ const LONGEST_SESSION_ID: usize = 200;
 
 /// The id of a Session: also the stem of its Log's file name, so it is checked before any use.
 /// Every Event carries one, so a copy shares the text.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct SessionId(Arc<str>);
 
 impl SessionId {
@@ -106,7 +107,9 @@ impl Serialize for EventId {
 }
 
 /// The id that ties a tool call to its result; the Provider chooses it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct CallId(String);
 
 impl CallId {

@@ -88,6 +88,10 @@ pub use workflow::{
     delegate_reference, delegate_schema, reference as workflow_reference, schema as workflow_schema,
 };
 
+/// The schema of the envelope, for the test that keeps it true; not a part of the API.
+#[doc(hidden)]
+pub use render::envelope_schema;
+
 /// Tools without a Session, for tests and benches; not a part of the API.
 #[doc(hidden)]
 pub mod workbench;

@@ -28,7 +28,7 @@ use crate::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, EXAMPLES, Example};
 #[command(
     long_about = "Watch a real Turn mend a small program, with no account and no network.\n\n\
     A broken program is copied to a scratch folder. A model that is part of Pixir reads it, mends it, \
-    runs its test and answers; then the diff, the Log and its verification are shown, and how to resume.\n\n\
+    runs its test and answers; then the diff, the Log and its verification are shown, how to resume, and how to remove the folder.\n\n\
     With a name, a shipped workflow is run instead, on files of its own.",
     after_long_help = "Examples:\n  pixir demo\n  pixir demo migrate"
 )]
@@ -69,7 +69,14 @@ fn workflow(example: &Example, context: &Context) -> Result<Exit, Report> {
         "› pixir workflow run {file} {} --model {DEMO_MODEL} --cwd {place}\n",
         given.join(" ")
     ));
-    run_example(example.spec, &arguments, workspace, opened(context)?, context)
+    let ended = run_example(example.spec, &arguments, workspace, opened(context)?, context);
+    context.notice(&format!("\n{}", removal(&place)));
+    ended
+}
+
+/// How to remove what a demo leaves; it stays because the reader may look at it and go on with it.
+fn removal(place: &str) -> String {
+    format!("Remove its folder when you are done:\n  rm -r {place}")
 }
 
 fn turn(context: &Context) -> Result<Exit, Report> {
@@ -84,8 +91,12 @@ fn turn(context: &Context) -> Result<Exit, Report> {
         let Driven::Ended(ending) = driver.turn(DEMO_PROMPT.to_owned()).await? else {
             return Ok(Exit::Interrupted);
         };
+        let removal = removal(&shell_word(&workspace.display().to_string()));
+        if !matches!(context.mode(), Mode::Text(_)) {
+            context.notice(&removal);
+        }
         let told = match context.mode() {
-            Mode::Text(look) => evidence(&driver, look).await?,
+            Mode::Text(look) => format!("{}\n{removal}\n", evidence(&driver, look).await?),
             Mode::Json(_) => Envelope::turn(&ending, context.started.elapsed())
                 .of_session(driver.conversation.id(), driver.resume_command())
                 .line(),

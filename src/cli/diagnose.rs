@@ -10,7 +10,7 @@ use super::exit::Exit;
 use super::sessions::count_of;
 use super::{Context, say};
 use crate::credential::FieldPolicy;
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::projection::{self, Anatomy, Diagnosis, Health, Turn, anatomy};
@@ -100,11 +100,11 @@ fn told(found: &Diagnosis, since_success: bool) -> String {
     let Diagnosis { session_id, events, bytes, .. } = found;
     let turns = count_of(found.turns.len());
     let since = if since_success { " since the last success" } else { "" };
-    let mut text =
-        format!("{session_id}: {turns}{since}, {} Events, {bytes} bytes\n", events.count);
+    let (events, bytes) = (counted(events.count, "Event"), counted(*bytes, "byte"));
+    let mut text = format!("{session_id}: {turns}{since}, {events}, {bytes}\n");
     let hidden = found.turns.len().saturating_sub(SHOWN);
     if hidden > 0 {
-        writeln!(text, "  … {hidden} earlier Turns, in full with --json").ok();
+        writeln!(text, "  … {}, in full with --json", counted(hidden, "earlier Turn")).ok();
     }
     for turn in found.turns.iter().skip(hidden) {
         // Writing to a String cannot fail.
@@ -141,10 +141,10 @@ fn turn_line(turn: &Turn) -> String {
     };
     let why = turn.error_message.as_deref().map(|why| format!(": {}", one_line(why, 80)));
     format!(
-        "{}{seq} {}{undone}, {} calls{failed}{}  {}",
+        "{}{seq} {}{undone}, {}{failed}{}  {}",
         turn.number,
         turn.status,
-        turn.tool_calls,
+        counted(turn.tool_calls, "call"),
         why.unwrap_or_default(),
         one_line(&turn.prompt, 60)
     )

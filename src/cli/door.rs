@@ -16,7 +16,7 @@ use crate::id::SessionId;
 use crate::network::Network;
 use crate::paths::{Home, STATE_FOLDER, shell_word};
 use crate::projection;
-use crate::render::{Look, Mode, Paper, Signalled, Surface, clean};
+use crate::render::{Look, Mode, Paper, Signalled, Surface, clean, is_ascii_needed};
 use crate::resource::{self, Attachment, Flaw};
 use crate::role::Role;
 use crate::roster::Roster;
@@ -398,11 +398,18 @@ impl Context {
         self.can_ask()
     }
 
+    /// Whether what is shown beside answers must be plain ASCII.
+    pub fn is_ascii(&self) -> bool {
+        let variable = |name: &str| self.environment.text(name).filter(|value| !value.is_empty());
+        is_ascii_needed(variable, std::io::stderr().is_terminal())
+    }
+
     /// How a Turn is shown.
     pub fn mode(&self) -> Mode {
         let surface = |is_terminal| if is_terminal { Surface::Terminal } else { Surface::Plain };
         let is_dumb = self.environment.get("TERM").is_some_and(|term| term == "dumb");
-        let activity_is_live = std::io::stderr().is_terminal() && !is_dumb;
+        let is_plain = is_dumb || self.is_ascii();
+        let activity_is_live = std::io::stderr().is_terminal() && !is_plain;
         let look = Look {
             answer: surface(std::io::stdout().is_terminal()),
             activity: surface(activity_is_live),

@@ -12,7 +12,7 @@ use super::exit::Exit;
 use super::{Context, bad_argument, say};
 use crate::annex::{Annexes, Closed};
 use crate::config::duration;
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::paths::as_texts;
 use crate::projection::{self, Cleared, Plan, Waste, Wish};
 use crate::render::{Envelope, clean};
@@ -220,9 +220,13 @@ fn told(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> Str
     let bytes: u64 = plans.iter().map(|plan| plan.bytes()).sum();
     let last = match (count, applied) {
         (0, _) => "there is nothing to clear away".to_owned(),
-        (_, true) => format!("removed {} things, {}", done.count + gone.len(), size(done.bytes)),
+        (_, true) => {
+            let removed = counted(done.count + gone.len(), "thing");
+            format!("removed {removed}, {}", size(done.bytes))
+        }
         (count, false) => {
-            format!("{count} things, {}, would go; nothing was removed (add --apply)", size(bytes))
+            let things = counted(count, "thing");
+            format!("{things}, {}, would go; nothing was removed (add --apply)", size(bytes))
         }
     };
     text.push_str(&last);

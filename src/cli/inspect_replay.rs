@@ -12,7 +12,7 @@ use super::{Context, say};
 use crate::config::Config;
 use crate::config::models::Model;
 use crate::credential::Credential;
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::event::Seq;
 use crate::harness::{Door, Harness, Preview, Supposed};
 use crate::history::History;
@@ -173,8 +173,8 @@ fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<St
         notes.push(format!("process {pid} has the Session open: it may be past this already"));
     }
     if !reading.damage.is_empty() {
-        let count = reading.damage.len();
-        notes.push(format!("{count} damaged places in the Log; see `pixir diagnose`"));
+        let places = counted(reading.damage.len(), "damaged place");
+        notes.push(format!("{places} in the Log; see `pixir diagnose`"));
     }
     if !preview.activates.is_empty() {
         let names = preview.activates.join(", ");
@@ -183,8 +183,8 @@ fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<St
         ));
     }
     if preview.orphans > 0 {
-        let count = preview.orphans;
-        notes.push(format!("{count} calls without a result get one that says so"));
+        let calls = counted(preview.orphans, "call");
+        notes.push(format!("{calls} without a result: each is sent with one that says so"));
     }
     if !preview.servers.is_empty() {
         let names = preview.servers.join(", ");

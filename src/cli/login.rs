@@ -340,7 +340,7 @@ fn told(chosen: &Chosen) -> String {
         Some(tokens) => format!("ChatGPT{}", who(&tokens)),
         None => match &chosen.variable {
             Some(variable) if credential.key().is_some() => format!("API key from {variable}"),
-            _ => "none, a server on this machine needs no key".to_owned(),
+            _ => "none, this server needs no key".to_owned(),
         },
     };
     let mut lines = vec![

@@ -62,7 +62,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
-use crate::render::{Envelope, Paper, Signalled, clean, error_text};
+use crate::render::{Envelope, Paper, Signalled, clean, error_text, use_ascii, with_symbols};
 use arguments::Parsed;
 use door::Environment;
 use exit::Exit;
@@ -324,6 +324,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let kind = cli.command.kind();
     let context =
         Context { flags: cli.flags, environment: Environment::of_this_process(), started };
+    if context.is_ascii() {
+        use_ascii();
+    }
     let json = context.flags.json;
     match trace::set_up(&context).and_then(|()| dispatch(cli.command, &context)) {
         Ok(exit) => exit.into(),
@@ -397,6 +400,8 @@ fn refuse(
 /// Writes to stdout what somebody asked for; a reader that left has seen enough.
 fn say(text: &str) {
     let mut paper = Paper::standard(Signalled::default());
+    // JSON is for programs, and stays as it is.
+    let text = if text.starts_with('{') { text.into() } else { with_symbols(text) };
     paper.answer(text.as_bytes()).and_then(|()| paper.flush()).ok();
 }
 

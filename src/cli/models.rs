@@ -14,6 +14,7 @@ use crate::config::models::{self, Listing, Model, UNKNOWN_WINDOW};
 use crate::config::{Config, Stream};
 use crate::credential::Credential;
 use crate::error::{Kind, Report};
+use crate::paths::shell_word;
 use crate::provider::{Responses, Travel};
 use crate::render::{Envelope, clean, one_line};
 use crate::secret::Secrets;
@@ -60,6 +61,9 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
         None => ("built_in", None),
     };
     let shown = listed(&config, listing);
+    if let Some(notice) = what_to_do(source, &shown, &config) {
+        context.notice(&notice);
+    }
     if context.flags.json {
         let models: Vec<_> = shown.iter().map(|model| row_json(model, &config)).collect();
         let output = json!({
@@ -70,10 +74,29 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
         return Ok(Exit::Answered);
     }
     say(&table(&shown, &config));
-    if source == "built_in" {
-        context.notice("this is the built-in table; `pixir models refresh` asks the endpoint");
-    }
     Ok(Exit::Answered)
+}
+
+/// What this list is, and how to have a better one.
+fn what_to_do(source: &str, shown: &[Model], config: &Config) -> Option<String> {
+    match (source, &config.provider) {
+        ("built_in", _) => {
+            Some("this is the built-in table; `pixir models refresh` asks the endpoint".to_owned())
+        }
+        ("config", Some(name)) => {
+            let refresh = format!("`pixir models refresh --provider {}`", shell_word(name));
+            Some(if shown.is_empty() {
+                format!(
+                    "provider `{name}` has not been asked yet, and the settings name none of its models: {refresh} asks it"
+                )
+            } else {
+                format!(
+                    "these are the models that the settings name for provider `{name}`; {refresh} asks it"
+                )
+            })
+        }
+        _ => None,
+    }
 }
 
 fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {

@@ -6,14 +6,20 @@ use super::chosen::Chosen;
 use super::exit::Exit;
 use super::resume::refuse_read_only;
 use super::{Context, say};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::log;
 use crate::render::{Envelope, clean};
 
+/// How many lines are named.
+const SHOWN: usize = 10;
+
 /// Write a cleaned copy of a damaged Log, with a report
 #[derive(Debug, Args)]
-#[command(after_long_help = "The original is never touched; the copy is a Session of its own.\n\n\
-    Example:\n  pixir repair 20260721T101112-abcdef")]
+#[command(
+    after_long_help = "The original is never touched; the copy is a Session of its own. A line \
+    that can be read and was changed is kept, and named.\n\n\
+    Example:\n  pixir repair 20260721T101112-abcdef"
+)]
 pub struct RepairArgs {
     #[command(flatten)]
     session: Chosen,
@@ -32,15 +38,35 @@ pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
         return Ok(Exit::Answered);
     }
     say(&clean(&format!(
-        "{} was copied to {}: {} Events kept, {} dropped, {} added\ncopy:   {}\nreport: {}\n{}\n",
+        "{} was copied to {}: {} kept, {} dropped, {} added\n{}copy:   {}\nreport: {}\n{}\n",
         repaired.original,
         repaired.session_id,
-        repaired.events_kept,
+        counted(repaired.events_kept, "Event"),
         repaired.events_dropped,
         repaired.events_added,
+        unproven(&repaired.unproven_lines_kept),
         repaired.path.display(),
         repaired.report_path.display(),
         context.next_command(&repaired.session_id, &root),
     )));
     Ok(Exit::Answered)
+}
+
+/// Says which lines were kept although they may have been changed.
+fn unproven(lines: &[u64]) -> String {
+    let named: Vec<String> = lines.iter().take(SHOWN).map(u64::to_string).collect();
+    let more = match lines.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = format!("{}{more}", named.join(", "));
+    match lines.len() {
+        0 => String::new(),
+        1 => format!(
+            "kept:   line {named}, although its proof does not hold: it may have been changed\n"
+        ),
+        _ => format!(
+            "kept:   lines {named}, although their proof does not hold: they may have been changed\n"
+        ),
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::exit::Exit;
 use super::{Context, bad_argument, say};
 use crate::config;
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::event::RateLimits;
 use crate::id::SessionId;
 use crate::projection::{self, Spending, Sum, Window};
@@ -124,7 +124,7 @@ fn limit_lines(limits: &RateLimits) -> Vec<String> {
 }
 
 fn line(sum: &Sum) -> String {
-    let calls = if sum.calls == 1 { "1 call".to_owned() } else { format!("{} calls", sum.calls) };
+    let calls = counted(sum.calls, "call");
     let failed = if sum.failed > 0 { format!(" ({} failed)", sum.failed) } else { String::new() };
     let hits = sum
         .cache_hit_rate
@@ -132,7 +132,7 @@ fn line(sum: &Sum) -> String {
     let cost = match (sum.estimated_cost_usd, sum.calls_without_cost) {
         (None, _) => "cost unknown".to_owned(),
         (Some(cost), 0) => format!("${cost:.4}"),
-        (Some(cost), count) => format!("${cost:.4} and {count} calls of unknown cost"),
+        (Some(cost), count) => format!("${cost:.4} and {} of unknown cost", counted(count, "call")),
     };
     let (input, output) = (sum.input_tokens, sum.output_tokens);
     format!("{calls}{failed}  {input} in{hits}  {output} out  {cost}")

@@ -6,7 +6,7 @@ use super::exit::Exit;
 use super::resume::last;
 use super::sessions::count_of;
 use super::{Context, bad_argument, say};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::id::SessionId;
 use crate::log::{self, Break, Verification};
 use crate::projection;
@@ -80,7 +80,9 @@ fn envelope(
     let mut envelope = Envelope::success("verify", output, context.started.elapsed());
     if !all_hold {
         let broken = checked.iter().filter(|verification| !verification.ok).count();
-        let message = format!("{broken} of {} Logs do not hold", checked.len());
+        let all = counted(checked.len(), "Log");
+        let verb = if broken == 1 { "does" } else { "do" };
+        let message = format!("{broken} of {all} {verb} not hold");
         envelope.ok = false;
         envelope.status = "error";
         envelope.error = Some(Report::new(crate::error::Kind::LogDamaged, message));
@@ -90,17 +92,23 @@ fn envelope(
 
 /// A verification as a person reads it.
 pub fn text(verification: &Verification) -> String {
-    let Verification { session_id, lines, proven_lines, unproven_lines, .. } = verification;
+    let Verification { session_id, proven_lines, broken_lines, unproven_lines, .. } = verification;
     let verdict = if verification.ok { "holds" } else { "is broken" };
     let turns = count_of(verification.turns);
+    let lines = counted(verification.lines, "line");
+    let broken = match broken_lines {
+        0 => String::new(),
+        count => format!("{count} not proven, "),
+    };
     let mut text =
-        vec![format!("{session_id} {verdict}: {lines} lines, {proven_lines} proven, {turns}")];
+        vec![format!("{session_id} {verdict}: {lines}, {proven_lines} proven, {broken}{turns}")];
     if *unproven_lines > 0 {
-        text.push(format!("  {unproven_lines} lines of the first Pixir carry no proof"));
+        let lines = counted(*unproven_lines, "line");
+        text.push(format!("  {lines} of the first Pixir without a proof"));
     }
     if let Some(open) = &verification.open_turn {
-        let calls = open.pending_calls.len();
-        text.push(format!("  Turn {} is open, {calls} calls without a result", open.number));
+        let calls = counted(open.pending_calls.len(), "call");
+        text.push(format!("  Turn {} is open, {calls} without a result", open.number));
     }
     for Break { line, offset, message, kind, .. } in &verification.breaks {
         text.push(format!("  line {line}, offset {offset}: {message} ({kind})"));

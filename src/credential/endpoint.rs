@@ -2,12 +2,24 @@
 
 use std::net::IpAddr;
 
-use url::Url;
+use url::{Host, Url};
 
 use super::CredentialError;
 
-/// Accepts an endpoint and says whether it is this machine; `name` is who named it.
-pub fn check(name: &'static str, url: &str) -> Result<bool, CredentialError> {
+/// Where an endpoint is, by its address alone; no name is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// This machine.
+    Loopback,
+    /// A private or link-local IP address: a machine of the same network.
+    Private,
+    /// Anything else, every name included.
+    Public,
+}
+
+/// Accepts an endpoint for a secret and says where it is; `name` is who named it. Without a secret,
+/// plain http may also lead to a private address.
+pub fn check(name: &'static str, url: &str, has_secret: bool) -> Result<Place, CredentialError> {
     let refuse = |reason| Err(CredentialError::Endpoint { name, reason });
     let Ok(url) = Url::parse(url) else { return refuse("it is not a URL") };
     if !matches!(url.scheme(), "http" | "https") {
@@ -19,12 +31,18 @@ pub fn check(name: &'static str, url: &str) -> Result<bool, CredentialError> {
     if url.query().is_some() || url.fragment().is_some() {
         return refuse("it must not carry a query or fragment");
     }
-    let Some(host) = url.host_str() else { return refuse("it has no host") };
-    let is_loopback = is_loopback_host(host);
-    if url.scheme() == "http" && !is_loopback {
-        return Err(CredentialError::Insecure { name, host: host.to_owned() });
+    let Some(host) = url.host() else { return refuse("it has no host") };
+    let place = place_of(&host);
+    let may_be_plain = match place {
+        Place::Loopback => true,
+        Place::Private => !has_secret,
+        Place::Public => false,
+    };
+    if url.scheme() == "http" && !may_be_plain {
+        let is_private = place == Place::Private;
+        return Err(CredentialError::Insecure { name, host: host.to_string(), is_private });
     }
-    Ok(is_loopback)
+    Ok(place)
 }
 
 /// Reads a variable that may name another place for tokens: on this machine, or nowhere.
@@ -34,19 +52,33 @@ pub fn loopback_override(
 ) -> Result<Option<String>, CredentialError> {
     let Some(url) = lookup(name).filter(|value| !value.trim().is_empty()) else { return Ok(None) };
     let url = url.trim().trim_end_matches('/');
-    match check(name, url) {
-        Ok(true) => Ok(Some(url.to_owned())),
-        Ok(false) | Err(CredentialError::Insecure { .. }) => {
+    match check(name, url, true) {
+        Ok(Place::Loopback) => Ok(Some(url.to_owned())),
+        Ok(Place::Private | Place::Public) | Err(CredentialError::Insecure { .. }) => {
             Err(CredentialError::Endpoint { name, reason: "it must be on this machine" })
         }
         Err(error) => Err(error),
     }
 }
 
-fn is_loopback_host(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost")
-        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+fn place_of(host: &Host<&str>) -> Place {
+    let address = match host {
+        Host::Domain(name) if name.eq_ignore_ascii_case("localhost") => return Place::Loopback,
+        Host::Domain(_) => return Place::Public,
+        Host::Ipv4(address) => IpAddr::V4(*address),
+        Host::Ipv6(address) => IpAddr::V6(*address).to_canonical(),
+    };
+    let is_private = match address {
+        IpAddr::V4(address) => address.is_private() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
+    };
+    if address.is_loopback() {
+        Place::Loopback
+    } else if is_private {
+        Place::Private
+    } else {
+        Place::Public
+    }
 }
 
 /// Printable ASCII without blanks: anything else would break, or smuggle, a header.

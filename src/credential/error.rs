@@ -34,13 +34,15 @@ pub enum CredentialError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The secret would travel in clear text.
-    #[error("{name} is plain http to {host}, where others could read the credential")]
+    /// What is sent would travel in clear text.
+    #[error("{name} is plain http to {host}, where others could read what is sent")]
     Insecure {
         /// The variable that named it.
         name: &'static str,
         /// The host that was named.
         host: String,
+        /// Whether it is a private address, where plain http is used without a key.
+        is_private: bool,
     },
     /// The stored tokens cannot be understood; the file is left as it is.
     #[error("the stored sign-in {path} is damaged: {reason}")]
@@ -194,9 +196,15 @@ impl Explain for CredentialError {
             CredentialError::Endpoint { name, .. } => {
                 vec![format!("unset {name}: it is for tests, on this machine")]
             }
-            CredentialError::Insecure { .. } => {
-                vec!["use https, or a server on this machine (127.0.0.1, ::1, localhost)".into()]
-            }
+            CredentialError::Insecure { is_private: true, .. } => vec![
+                "use https, or leave out the key: without one, plain http to a private address works"
+                    .into(),
+            ],
+            CredentialError::Insecure { is_private: false, .. } => vec![
+                "use https, or a server on this machine (127.0.0.1, ::1, localhost)".into(),
+                "or, without a key, the IP address of a server in your own network, such as 192.168.1.20"
+                    .into(),
+            ],
             CredentialError::Damaged { path, .. } => vec![
                 format!("look at {}, or move it away", path.display()),
                 "then sign in again with `pixir login`, which replaces it".into(),

@@ -37,7 +37,7 @@ pub use token::{Tokens, now};
 
 pub use crate::config::CredentialKind;
 use crate::secret::Secrets;
-use endpoint::is_header_text;
+use endpoint::{Place, is_header_text};
 
 /// Where an API key goes when nobody says otherwise.
 pub const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
@@ -66,7 +66,7 @@ pub struct Credential {
 
 #[derive(Clone)]
 enum Means {
-    /// A server on this machine that asks for nothing.
+    /// A server on this machine, or at a private address, that asks for nothing.
     Nothing,
     Key(SecretString),
     Subscription(Keyring),
@@ -108,23 +108,26 @@ impl Credential {
         Ok(credential)
     }
 
-    /// Ties a key to an endpoint; only a server on this machine works without a key.
+    /// Ties a key to an endpoint. Without a key the server must be on this machine or have a private
+    /// address.
     pub fn new(key: Option<&str>, base_url: &str) -> Result<Self, CredentialError> {
         let base_url = base_url.trim().trim_end_matches('/');
-        let is_loopback = endpoint::check("OPENAI_BASE_URL", base_url)?;
-        if key.is_none() && !is_loopback {
+        let place = endpoint::check("OPENAI_BASE_URL", base_url, key.is_some())?;
+        if key.is_none() && place == Place::Public {
             return Err(CredentialError::Missing);
         }
         if key.is_some_and(|key| !is_header_text(key)) {
             return Err(CredentialError::Odd("OPENAI_API_KEY"));
         }
         let means = key.map_or(Means::Nothing, |key| Means::Key(key.into()));
+        let is_loopback = place == Place::Loopback;
         Ok(Self::with(means, base_url, is_loopback, FieldPolicy::OpenAi))
     }
 
     /// Ties a subscription to its own endpoint, or to one on this machine that stands in for it.
     pub fn subscription(keyring: Keyring, base_url: &str) -> Result<Self, CredentialError> {
-        let is_loopback = endpoint::check("PIXIR_CHATGPT_BASE_URL", base_url)?;
+        let place = endpoint::check("PIXIR_CHATGPT_BASE_URL", base_url, true)?;
+        let is_loopback = place == Place::Loopback;
         if !is_loopback && base_url != CHATGPT_BASE_URL {
             let reason = "it must be on this machine";
             return Err(CredentialError::Endpoint { name: "PIXIR_CHATGPT_BASE_URL", reason });

@@ -70,6 +70,47 @@ fn a_key_never_travels_in_clear_text() {
     }
 }
 
+/// Where plain http is used, by the host, with and without a key. Nothing is sent to any of them.
+#[test]
+fn plain_http_is_a_table() {
+    const KEY: (&str, &str) = ("OPENAI_API_KEY", "sk");
+    for (host, with_key, without_key) in [
+        ("127.0.0.1", true, true),
+        ("[::ffff:127.0.0.1]", true, true),
+        ("10.0.0.7:8000", false, true),
+        ("172.16.0.1", false, true),
+        ("172.31.255.255", false, true),
+        ("192.168.1.20:11434", false, true),
+        ("169.254.1.1", false, true),
+        ("[fd00::1]:8080", false, true),
+        ("[fe80::1]", false, true),
+        ("[::ffff:192.168.1.20]", false, true),
+        ("172.15.0.1", false, false),
+        ("172.32.0.1", false, false),
+        ("100.64.0.1", false, false),
+        ("192.169.1.1", false, false),
+        ("8.8.8.8", false, false),
+        ("0.0.0.0", false, false),
+        ("[2001:db8::1]", false, false),
+        ("gpu-server:8000", false, false),
+        ("192.168.1.20.evil.example", false, false),
+    ] {
+        let url = format!("http://{host}/v1");
+        let named = ("OPENAI_BASE_URL", url.as_str());
+        assert_eq!(from(&[KEY, named]).is_ok(), with_key, "with a key: {url}");
+        assert_eq!(from(&[named]).is_ok(), without_key, "without a key: {url}");
+        // What is not on this machine may be behind a proxy, and is never asked for tokens.
+        if let Ok(credential) = from(&[named]) {
+            assert_eq!(credential.is_loopback(), host.contains("127."), "{url}");
+        }
+    }
+    assert!(from(&[("OPENAI_BASE_URL", "https://192.168.1.20/v1")]).is_ok());
+    let refused = from(&[KEY, ("OPENAI_BASE_URL", "http://10.0.0.7/v1")]).unwrap_err();
+    assert!(refused.next_actions()[0].contains("leave out the key"), "{refused:?}");
+    let refused = from(&[("OPENAI_BASE_URL", "http://gpu-server/v1")]).unwrap_err();
+    assert!(refused.next_actions()[1].contains("IP address"), "{refused:?}");
+}
+
 #[test]
 fn odd_endpoints_are_refused() {
     for url in ["ftp://x/v1", "https://u:p@x/v1", "https://x/v1?a=b", "https://x/v1#f", "nonsense"]

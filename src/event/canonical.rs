@@ -6,6 +6,7 @@
 
 #![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -48,6 +49,13 @@ macro_rules! facts {
                     _ => return Self::unknown(type_name, data, None),
                 };
                 known.unwrap_or_else(|error| Self::unknown(type_name, data, Some(&error)))
+            }
+        }
+
+        impl Canonical {
+            /// The schema of each payload as this build writes it, by the name of its type.
+            pub fn schemas(generator: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
+                vec![$(($name, generator.subschema_for::<$variant>()),)*]
             }
         }
 
@@ -172,7 +180,7 @@ open_enum! {
 }
 
 /// What the user said, and the developer context that became true with it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct UserMessage {
     pub text: String,
     /// Late developer context, present only when it differs from the last one in the Log; kept
@@ -192,7 +200,7 @@ pub const REPORT_OF: &str = "workflow_id";
 pub const NOTICE: &str = "notice";
 
 /// What the model said.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AssistantMessage {
     pub text: String,
     /// Absent in Logs of the first Pixir, where every message is final.
@@ -230,7 +238,7 @@ impl AssistantMessage {
 }
 
 /// A reasoning item as the Provider sent it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Reasoning {
     #[serde(default)]
     pub item: Value,
@@ -241,7 +249,7 @@ pub struct Reasoning {
 }
 
 /// A request of the model to run a tool, recorded before anything else happens to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolCall {
     pub call_id: CallId,
     pub name: String,
@@ -255,7 +263,7 @@ pub struct ToolCall {
 }
 
 /// What a tool answered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolResult {
     pub call_id: CallId,
     #[serde(default)]
@@ -273,7 +281,7 @@ pub struct ToolResult {
 }
 
 /// One Provider call: cost, time, and how it went.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProviderUsage {
     #[serde(default)]
     pub model: String,
@@ -322,7 +330,7 @@ pub struct ProviderUsage {
 }
 
 /// The end of a Turn that has no final answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnFailed {
     pub terminal_status: TerminalStatus,
     #[serde(default)]
@@ -343,7 +351,7 @@ impl TurnFailed {
 }
 
 /// One line of a plan.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanEntry {
     pub content: String,
     #[serde(default)]
@@ -355,7 +363,7 @@ pub struct PlanEntry {
 }
 
 /// The model's plan.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     #[serde(default)]
     pub entries: Vec<PlanEntry>,
@@ -367,7 +375,7 @@ pub struct Plan {
 }
 
 /// A Skill that became part of the context, with the text that was used.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SkillActivation {
     #[serde(default)]
     pub name: String,
@@ -405,7 +413,7 @@ pub struct SkillActivation {
 }
 
 /// What one source of a Skill's context gave, for one Turn.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SkillContextHydration {
     #[serde(default)]
     pub name: String,
@@ -448,7 +456,7 @@ pub struct SkillContextHydration {
 }
 
 /// A step of a Workflow.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WorkflowEvent {
     #[serde(default)]
     pub kind: String,
@@ -461,7 +469,7 @@ pub struct WorkflowEvent {
 }
 
 /// What happened on a branch that was left.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct BranchSummary {
     #[serde(default)]
     pub parent_session_id: String,
@@ -472,7 +480,7 @@ pub struct BranchSummary {
 }
 
 /// The conversation went back to before `to_seq`; the Log keeps what was left.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryRewound {
     #[serde(default)]
     pub to_seq: u64,
@@ -481,7 +489,7 @@ pub struct HistoryRewound {
 }
 
 /// Bytes at the end of the Log that were closed with a newline and are skipped by every fold.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LogRepaired {
     #[serde(default)]
     pub offset: u64,

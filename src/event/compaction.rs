@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use super::{Extra, Seq};
 
 /// A checkpoint that stands for older History when it is replayed. The last one that counts rules
 /// alone, so each carries on what the one before it said.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryCompaction {
     #[serde(default)]
     pub from_seq: u64,

@@ -1,11 +1,12 @@
 //! Counts and circumstances of a Provider call, as its bill has them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Extra;
 
 /// Tokens as the Provider counted them; `input` includes `cached`, `output` includes `reasoning`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Tokens {
     /// What the model read, cached or not.
     #[serde(default)]
@@ -28,7 +29,7 @@ pub struct Tokens {
 }
 
 /// Whether a call went on from the one before it, or why it was sent whole.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Continuation {
     /// Only what was new was sent.
     #[serde(default)]
@@ -39,7 +40,7 @@ pub struct Continuation {
 }
 
 /// What a server said about its limits while it answered; words and numbers are its own.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RateLimits {
     /// The shorter window of a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +72,7 @@ pub struct RateLimits {
 }
 
 /// A window of time in which a plan may be used so much.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct UsageWindow {
     /// How much of it is used.
     #[serde(default)]
@@ -85,7 +86,7 @@ pub struct UsageWindow {
 }
 
 /// How much of something is left.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Allowance {
     /// How much there was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,7 +100,7 @@ pub struct Allowance {
 }
 
 /// What was bought on top of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Credits {
     /// Whether there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]

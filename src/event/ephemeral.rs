@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -78,7 +79,7 @@ impl Ephemeral {
 }
 
 /// What a Session does; three of them end a Turn.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Status {
     /// Nothing runs and nothing has run yet.
@@ -132,7 +133,7 @@ pub fn still_starting(servers: &[String]) -> String {
 }
 
 /// A failed attempt that will be followed by another.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ProviderRetry {
     /// The attempt that comes next, from 2.
     pub attempt: u32,
@@ -142,7 +143,7 @@ pub struct ProviderRetry {
 }
 
 /// A question to the user; what runs is what is shown here, bound by the digest.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct PermissionRequest {
     pub call_id: CallId,
@@ -182,7 +183,7 @@ pub struct PermissionRequest {
 }
 
 /// A command as the user sees it before it runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ShownCommand {
     pub text: String,
     /// Each command and redirection in it, substitutions included; empty when it could not be
@@ -191,7 +192,7 @@ pub struct ShownCommand {
 }
 
 /// What the user said to a question.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Yes, this time.

@@ -17,6 +17,7 @@ mod posture;
 mod pressure;
 #[cfg(test)]
 mod reference;
+mod schema;
 mod subagent;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,8 @@ pub use guest::{guest, guest_call};
 pub use hidden::{hidden_in, is_bidi_control, is_hidden, is_invisible, spell_hidden};
 pub use posture::*;
 pub use pressure::{Pressure, Tier};
+#[doc(hidden)]
+pub use schema::events_schema;
 pub use subagent::{SubagentEvent, SubagentUsage};
 
 use crate::id::{EventId, SessionId};

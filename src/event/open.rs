@@ -29,6 +29,15 @@ macro_rules! open_enum {
                 serializer.serialize_str(self.as_str())
             }
         }
+        /// Any word, because another version may know more of them.
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "examples": [$($text,)*] })
+            }
+        }
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 Ok(Self::from_text(&<std::borrow::Cow<'_, str> as serde::Deserialize>::deserialize(deserializer)?))

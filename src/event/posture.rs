@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::open::open_enum;
@@ -21,7 +22,7 @@ open_enum! {
 }
 
 /// Who the Session is and what it may do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionStarted {
     #[serde(default)]
     pub pixir_version: String,
@@ -67,7 +68,7 @@ impl Default for PermissionMode {
 }
 
 /// Where a fork comes from; carries the same posture as `session_started`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SessionFork {
     #[serde(default)]
     pub parent_session_id: String,
@@ -102,7 +103,7 @@ pub struct SessionFork {
 }
 
 /// A change of posture; absent fields stay as they were.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PostureChanged {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<PermissionMode>,
@@ -126,7 +127,7 @@ pub struct PostureChanged {
 }
 
 /// Why a call was allowed or denied.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PermissionDecision {
     pub call_id: CallId,
     pub decision: String,

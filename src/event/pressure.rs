@@ -2,10 +2,13 @@
 
 #![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How near the end of its window a Session is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
     /// From 70 % on.
@@ -40,7 +43,7 @@ impl Tier {
 }
 
 /// How full the window is before a request leaves.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pressure {
     pub tier: Tier,
     pub model: String,

@@ -16,7 +16,7 @@ Every line of a Log, and every line of `pixir --events`, is one envelope
 `{id, session_id, seq, ts, type, data}`. `seq` counts canonical Events from 0 and is null on
 ephemeral ones, which are never in a Log. In a Log each line ends in `,\"h\":\"…\"}`, its proof.
 Version of this contract: LOG_VERSION (`log_version` in `session_started`). A reader ignores types
-and fields that it does not know.
+and fields that it does not know. `events.schema.json` beside this page is the same as a JSON schema.
 ";
 
 fn facts() -> Vec<(Canonical, &'static str)> {
@@ -202,6 +202,37 @@ fn meaning(notice: &Ephemeral) -> &'static str {
             "The question is settled: once, session, project, prefix or no."
         }
     }
+}
+
+/// Every sample fits the published schema, and a sample without its fields does not.
+#[test]
+fn the_schema_describes_every_event() {
+    let validator = jsonschema::draft202012::new(&events_schema()).unwrap();
+    let event = |name: &str, seq: Value, data: Value| {
+        json!({"id": "0123456789abcdef", "session_id": "20260101T000000-abcdef", "seq": seq,
+            "ts": "2026-01-01T00:00:00.000000Z", "type": name, "data": data})
+    };
+    let facts = facts().into_iter().map(|(fact, _)| {
+        (fact.type_name().to_owned(), json!(7), serde_json::to_value(&fact).unwrap())
+    });
+    let notices = notices()
+        .into_iter()
+        .map(|(notice, _)| (notice.type_name().to_owned(), Value::Null, notice.data()));
+    for (name, seq, data) in facts.chain(notices) {
+        let whole = event(&name, seq.clone(), data.clone());
+        let flaws: Vec<String> =
+            validator.iter_errors(&whole).map(|flaw| flaw.to_string()).collect();
+        assert!(flaws.is_empty(), "{name}: {flaws:?}");
+        assert!(!validator.is_valid(&event(&name, seq.clone(), json!("words"))), "{name}");
+        let other = if seq.is_null() { json!(7) } else { Value::Null };
+        assert!(!validator.is_valid(&event(&name, other, data)), "{name} has the wrong seq");
+    }
+    for (name, data) in [("tool_result", json!({"ok": true})), ("status", json!({"status": "odd"}))]
+    {
+        let seq = if name == "status" { Value::Null } else { json!(7) };
+        assert!(!validator.is_valid(&event(name, seq, data)), "{name}");
+    }
+    assert!(validator.is_valid(&event("invented_later", json!(7), json!({"anything": 1}))));
 }
 
 #[test]

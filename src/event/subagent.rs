@@ -2,12 +2,13 @@
 
 #![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Extra;
 
 /// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SubagentEvent {
     /// `queued`, `starting`, `started`, `input`, `retrying`, `closed`, or one that ends a run.
     #[serde(default)]
@@ -60,7 +61,7 @@ pub struct SubagentEvent {
 }
 
 /// What a run of a Subagent used up.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SubagentUsage {
     #[serde(default)]
     pub calls: u64,

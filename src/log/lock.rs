@@ -1,5 +1,6 @@
 //! The single-writer lock: the kernel's, on the Log itself, gone when its holder dies.
 
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -18,26 +19,42 @@ pub fn take(file: &File, id: &SessionId, path: &Path) -> Result<(), LogError> {
     }
 }
 
-/// Who writes a file that cannot be locked. The kernel tells its table in pieces, and a row may slip
-/// between two of them while others come and go; so a row that is not there is looked for again.
+/// Who writes a file that cannot be locked; looked for again when no row of the table names it.
 pub fn holder(file: &File) -> Option<u32> {
-    (0..LOOKS).find_map(|_| Locks::now().holder(file))
+    (0..READINGS).find_map(|_| Locks::now().holder(file))
 }
 
-/// How often.
-const LOOKS: usize = 8;
+/// How often the table is read at most.
+const READINGS: usize = 8;
 
-/// A look at every file lock of this machine; looking takes no lock.
-#[derive(Debug, Default)]
+/// Every exclusive file lock of this machine; looking takes no lock.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Locks {
     /// Device, inode number and pid of each exclusive lock.
-    writers: Vec<(Option<u64>, u64, u32)>,
+    writers: BTreeSet<(Option<u64>, u64, u32)>,
 }
 
 impl Locks {
-    /// Looks once; empty where the kernel does not tell.
+    /// The locks that are held now; empty where the kernel does not tell.
     pub fn now() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/locks").unwrap_or_default())
+        Self::gather(|| std::fs::read_to_string("/proc/locks").unwrap_or_default())
+    }
+
+    /// Reads the table until two readings agree, and keeps the rows of all of them. The kernel gives the
+    /// table in pieces, and a row may slip between two of them while other locks come and go.
+    fn gather(mut read: impl FnMut() -> String) -> Self {
+        let mut last = Self::parse(&read());
+        let mut all = last.writers.clone();
+        for _ in 1..READINGS {
+            let next = Self::parse(&read());
+            let is_settled = next == last;
+            all.extend(next.writers.iter().copied());
+            if is_settled {
+                break;
+            }
+            last = next;
+        }
+        Self { writers: all }
     }
 
     fn parse(table: &str) -> Self {
@@ -74,6 +91,26 @@ impl Locks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_that_one_reading_misses_is_found_by_the_next() {
+        let row = |number: u32, pid: u32| {
+            format!("1: FLOCK  ADVISORY  WRITE {pid} fd:00:{number} 0 EOF\n")
+        };
+        let missed = row(1, 10) + &row(2, 20);
+        let whole = row(2, 20) + &row(3, 30);
+        let mut readings = [&missed, &whole, &whole].into_iter();
+        let locks = Locks::gather(|| readings.next().unwrap().clone());
+        assert_eq!(locks.holder_of(0xfd00, 3), Some(30));
+        assert_eq!(readings.next(), None, "two readings that agree are enough");
+        // A machine that never comes to rest is not waited for.
+        let mut count = 0;
+        let locks = Locks::gather(|| {
+            count += 1;
+            row(count, count)
+        });
+        assert_eq!((count as usize, locks.holder_of(0xfd00, 1)), (READINGS, Some(1)));
+    }
 
     #[test]
     fn the_holder_is_read_from_the_kernels_table() {

@@ -32,9 +32,11 @@ pub struct Reading {
     /// The file's length.
     pub end: u64,
     pub lines: u64,
-    /// How many lines carry a proof.
+    /// How many lines carry a proof that holds.
     pub proven: u64,
-    /// The first line that does.
+    /// How many lines carry a proof that does not follow from the line before.
+    pub broken: u64,
+    /// The first line that carries one, whether it holds or not.
     pub first_proven: Option<u64>,
     /// The last line, when its newline is missing.
     pub torn: Option<Torn>,
@@ -174,10 +176,10 @@ impl Reading {
             }
             Standing::Broken(proof) => {
                 self.proof = proof;
-                self.proven += 1;
+                self.broken += 1;
                 self.damage.push(Damage { place, flaw: Flaw::BrokenProof });
             }
-            Standing::Unproven if self.proven > 0 => {
+            Standing::Unproven if self.first_proven.is_some() => {
                 self.damage.push(Damage { place, flaw: Flaw::Unproven });
             }
             Standing::Unproven => {}

@@ -1,5 +1,6 @@
 //! Repair: a cleaned copy of a damaged Log, and a report; the original is never touched.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,6 +36,9 @@ pub struct Repaired {
     pub report_path: PathBuf,
     /// Events that were copied.
     pub events_kept: usize,
+    /// Lines of the original that were copied although nothing proves that they are as they were
+    /// written. In the copy they have a proof like every other line.
+    pub unproven_lines_kept: Vec<u64>,
     /// Payloads that cannot be read, results without a call, and results that came twice.
     pub events_dropped: usize,
     /// Ends that were missing and were written.
@@ -49,6 +53,7 @@ pub fn repair(root: impl Into<StateRoot>, id: &SessionId) -> Result<Repaired, Lo
     let verification = verify(root, id)?;
     let reading = Log::read(root, id)?;
     let total = reading.events.len();
+    let suspects = suspects(&reading, &verification.breaks);
     let sound = sound(reading, &verification.breaks);
     let kept = paired(&History::from_events(sound));
     let (mut copy, copy_id) = create_copy(root, id)?;
@@ -65,12 +70,31 @@ pub fn repair(root: impl Into<StateRoot>, id: &SessionId) -> Result<Repaired, Lo
         report_path: folder.path().join(REPORT),
         session_id: copy_id,
         events_kept: kept.len(),
+        unproven_lines_kept: lines_kept(&suspects, &kept),
         events_dropped: total - kept.len(),
         events_added: usize::try_from(added).unwrap_or(usize::MAX),
         breaks: verification.breaks,
     };
     write_report(&folder, &repaired)?;
     Ok(repaired)
+}
+
+/// Events whose proof is missing or does not hold, with their lines.
+fn suspects(reading: &Reading, breaks: &[Break]) -> Vec<(u64, SharedEvent)> {
+    let is_unproven = |found: &&Break| matches!(found.kind, "broken_proof" | "unproven_line");
+    let lines: HashSet<u64> = breaks.iter().filter(is_unproven).map(|found| found.line).collect();
+    let placed = reading.places.iter().map(|place| place.line).zip(&reading.events);
+    placed
+        .filter(|(line, _)| lines.contains(line))
+        .map(|(line, event)| (line, event.clone()))
+        .collect()
+}
+
+/// The lines of those Events that are among the kept ones.
+fn lines_kept(suspects: &[(u64, SharedEvent)], kept: &[SharedEvent]) -> Vec<u64> {
+    let kept: HashSet<*const Event> = kept.iter().map(Arc::as_ptr).collect();
+    let is_kept = |(_, event): &&(u64, SharedEvent)| kept.contains(&Arc::as_ptr(event));
+    suspects.iter().filter(is_kept).map(|(line, _)| *line).collect()
 }
 
 /// Drops payloads that cannot be read, and forgets blobs that are lost.

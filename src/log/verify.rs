@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{Flaw, Log, LogError, Place, Reading};
+use crate::error::counted;
 use crate::event::{Canonical, Descriptor, LogRepaired, Seq};
 use crate::history::{History, OpenTurn};
 use crate::id::{CallId, SessionId};
@@ -26,8 +27,10 @@ pub struct Verification {
     pub lines: u64,
     /// Lines that could be read.
     pub events: usize,
-    /// Lines that carry a proof.
+    /// Lines that carry a proof that holds.
     pub proven_lines: u64,
+    /// Lines that carry a proof that does not hold: they, or what stood before them, were changed.
+    pub broken_lines: u64,
     /// Lines of the first Pixir, which carry none.
     pub unproven_lines: u64,
     /// How many Turns have begun.
@@ -89,9 +92,12 @@ pub fn verify(root: impl Into<StateRoot>, id: &SessionId) -> Result<Verification
     findings.breaks.sort_by_key(|found| found.line);
     let mut notes =
         vec!["lines missing at the very end cannot be detected by the proof chain".to_owned()];
-    let unproven = reading.events.len() as u64 - reading.proven.min(reading.events.len() as u64);
+    let with_proof = reading.proven + reading.broken;
+    let unproven = (reading.events.len() as u64).saturating_sub(with_proof);
     if unproven > 0 {
-        notes.push(format!("{unproven} lines carry no proof: they cannot be proven unchanged"));
+        let carry = if unproven == 1 { "carries" } else { "carry" };
+        let lines = counted(unproven, "line");
+        notes.push(format!("{lines} {carry} no proof and cannot be proven unchanged"));
     }
     Ok(Verification {
         session_id: id.clone(),
@@ -100,6 +106,7 @@ pub fn verify(root: impl Into<StateRoot>, id: &SessionId) -> Result<Verification
         lines: reading.lines,
         events: reading.events.len(),
         proven_lines: reading.proven,
+        broken_lines: reading.broken,
         unproven_lines: unproven,
         turns: turns.count,
         open_turn,

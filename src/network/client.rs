@@ -47,6 +47,11 @@ impl Client {
         *ahead = Some((Instant::now(), AbortOnDropHandle::new(dialling)));
     }
 
+    /// Host and port of the endpoint, for messages.
+    pub fn peer(&self) -> &str {
+        self.way.route().map_or("", Route::peer)
+    }
+
     /// Asks for something; `path` is appended to the endpoint's URL.
     pub async fn get(&self, path: &str, headers: HeaderMap) -> Result<Response, NetworkError> {
         self.send(Method::GET, path, headers, Bytes::new()).await
@@ -92,11 +97,12 @@ impl Client {
             match self.answered(line, &request).await {
                 Ok(response) => return Ok(response),
                 Err(Lost { is_unsent: true, .. }) => {}
-                Err(Lost { error, .. }) => return Err(error),
+                Err(Lost { error, .. }) => return Err(error.with_peer(route.peer())),
             }
         }
         let line = route.open().await?;
-        self.answered(line, &request).await.map_err(|lost| lost.error)
+        let answered = self.answered(line, &request).await;
+        answered.map_err(|lost| lost.error.with_peer(route.peer()))
     }
 
     /// The connection that was begun ahead, when it is still good. That it cannot be had is the
@@ -117,7 +123,7 @@ impl Client {
 
     async fn answered(&self, mut line: Line, request: &Request) -> Result<Response, Lost> {
         let head = line.exchange(request).await?;
-        Ok(Response::new(head, line, self.kept.clone()))
+        Ok(Response::new(head, line, self.kept.clone(), self.peer().into()))
     }
 }
 

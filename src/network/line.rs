@@ -165,11 +165,18 @@ pub struct Response {
     /// `None` once the body was read: the connection was given back, or is closed.
     line: Option<Line>,
     kept: Arc<Kept>,
+    /// Who answers, for messages: host and port.
+    peer: Box<str>,
 }
 
 impl Response {
-    pub(super) fn new(head: Head, line: Line, kept: Arc<Kept>) -> Self {
-        Self { head, line: Some(line), kept }
+    pub(super) fn new(head: Head, line: Line, kept: Arc<Kept>, peer: Box<str>) -> Self {
+        Self { head, line: Some(line), kept, peer }
+    }
+
+    /// Host and port of the server, for messages.
+    pub fn peer(&self) -> &str {
+        &self.peer
     }
 
     pub fn status(&self) -> StatusCode {
@@ -221,6 +228,7 @@ impl Response {
                 Err(reason) => Some(broken(reason)),
             };
             self.line = None;
+            let failure = failure.map(|error| error.with_peer(&self.peer));
             return Poll::Ready(failure.map_or(Ok(None), Err));
         }
     }

@@ -105,6 +105,17 @@ pub enum NetworkError {
     Broken(String),
 }
 
+impl NetworkError {
+    /// Names the other end of a connection that broke; the other errors name theirs already.
+    #[must_use]
+    fn with_peer(self, peer: &str) -> Self {
+        match self {
+            Self::Broken(causes) => Self::Broken(format!("{causes} ({peer})")),
+            other => other,
+        }
+    }
+}
+
 impl Explain for NetworkError {
     fn kind(&self) -> Kind {
         match self {

@@ -35,6 +35,8 @@ pub struct Route {
     proxy: Option<Intercept>,
     tls: Option<Arc<ClientConfig>>,
     connect: Duration,
+    /// The endpoint's host and port, for messages.
+    peer: String,
 }
 
 /// Never shows the proxy's password.
@@ -52,7 +54,8 @@ impl Route {
         let is_tls = |uri: &Uri| uri.scheme_str() == Some("https");
         let needs_tls = is_tls(&to) || proxy.as_ref().is_some_and(|proxy| is_tls(proxy.uri()));
         let tls = if needs_tls { Some(trust::trusted(network)?) } else { None };
-        Ok(Self { to, proxy, tls, connect: endpoint.connect })
+        let peer = host_and_port(&to);
+        Ok(Self { to, proxy, tls, connect: endpoint.connect, peer })
     }
 
     /// Opens a connection, in time or not at all.
@@ -65,8 +68,10 @@ impl Route {
             Ok(Line::over(self.secured(wire, &self.to).await?))
         });
         opening.await.unwrap_or_else(|_| {
-            let message = format!("no connection within {} s", self.connect.as_secs_f64());
-            Err(NetworkError::Connect(message))
+            // A proxy that is silent and an endpoint that is silent behind it look the same.
+            let to = self.proxy.as_ref().map_or(&self.to, Intercept::uri);
+            let message = format!("within {} s", self.connect.as_secs_f64());
+            Err(no_connection(to, &format!(" {message}")))
         })
     }
 
@@ -82,18 +87,20 @@ impl Route {
         #[cfg(target_os = "linux")]
         connector.set_tcp_user_timeout(Some(USER_TIMEOUT));
         let connected = connector.call(to.clone()).await;
-        let stream = connected.map_err(|error| NetworkError::Connect(told(&error)))?;
+        let stream =
+            connected.map_err(|error| no_connection(to, &format!(": {}", told(&error))))?;
         Ok(Wire::Plain(stream.into_inner()))
     }
 
     /// Asks a proxy for a tunnel to the endpoint.
     async fn tunnel(&self, proxy: &Intercept) -> Result<Wire, NetworkError> {
-        let refused =
-            |reason: String| NetworkError::Connect(format!("the proxy gave no tunnel: {reason}"));
+        let name = host_and_port(proxy.uri());
+        let refused = |reason: String| {
+            NetworkError::Connect(format!("the proxy {name} gave no tunnel: {reason}"))
+        };
         let wire = self.dial(proxy.uri()).await?;
         let mut line = Line::over(self.secured(wire, proxy.uri()).await?);
-        let host = self.to.host().unwrap_or_default();
-        let target = format!("{host}:{}", self.to.port_u16().unwrap_or(443));
+        let target = self.peer.clone();
         let mut headers = HeaderMap::new();
         let odd = |_| refused("the host is none".to_owned());
         headers.insert(HOST, HeaderValue::from_str(&target).map_err(odd)?);
@@ -119,9 +126,15 @@ impl Route {
             .map_err(|error| NetworkError::Unusable(format!("{host}: {error}")))?;
         let stream = TlsConnector::from(config.clone()).connect(name, wire).await;
         let stream = stream.map_err(|error| {
-            NetworkError::Connect(format!("the TLS handshake failed: {}", told(&error)))
+            let peer = host_and_port(to);
+            NetworkError::Connect(format!("the TLS handshake with {peer} failed: {}", told(&error)))
         })?;
         Ok(Wire::Tls(Box::new(stream)))
+    }
+
+    /// The endpoint's host and port, for messages.
+    pub fn peer(&self) -> &str {
+        &self.peer
     }
 
     /// The `Host` of every request.
@@ -130,6 +143,17 @@ impl Route {
         HeaderValue::from_str(authority)
             .map_err(|_| NetworkError::Unusable(format!("{authority:?} is no host")))
     }
+}
+
+/// Host and port of a URL, with the port that its scheme implies where it names none.
+fn host_and_port(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or_default();
+    let usual = if uri.scheme_str() == Some("http") { 80 } else { 443 };
+    format!("{host}:{}", uri.port_u16().unwrap_or(usual))
+}
+
+fn no_connection(to: &Uri, why: &str) -> NetworkError {
+    NetworkError::Connect(format!("no connection to {}{why}", host_and_port(to)))
 }
 
 /// A URL as HTTP wants it, whatever letters a person wrote it in.

@@ -109,6 +109,60 @@ pub fn http(status: u16, hints: Hints, body: &[u8]) -> ProviderError {
     hints.added_to(error)
 }
 
+/// A 200 answer that is not what was asked for: a web page, compressed data, or another format. The same
+/// request would meet it again, so it is not retried.
+pub struct Unexpected<'a> {
+    /// Host and port of the server.
+    pub peer: &'a str,
+    /// What was asked for.
+    pub expected: &'static str,
+    pub content_type: Option<&'a str>,
+    pub encoding: Option<&'a str>,
+    /// As much of the body as was read.
+    pub body: &'a [u8],
+}
+
+impl Unexpected<'_> {
+    pub fn classify(&self) -> ProviderError {
+        let text = String::from_utf8_lossy(self.body);
+        let json = serde_json::from_str::<Value>(&text).ok().filter(Value::is_object);
+        let has_error = json.as_ref().is_some_and(|json| json.get("error").is_some_and(is_set));
+        if has_error {
+            // An error under the wrong status; only a cause that is known to pass is retried.
+            return http(200, Hints::default(), self.body);
+        }
+        let found = match self.compression() {
+            Some(coding) => format!("{coding}-compressed data that was not asked for"),
+            None if is_web_page(&text) => match title(&text) {
+                Some(title) => format!("a web page (\"{}\")", cut(&title)),
+                None => "a web page".to_owned(),
+            },
+            None if json.is_some() => "a JSON document".to_owned(),
+            None => self.content_type.map_or("something else".to_owned(), cut),
+        };
+        let Self { peer, expected, .. } = self;
+        let message = format!("{peer} answered with {found} instead of {expected}");
+        let error = ProviderError::terminal(Kind::InvalidResponse, message).with("status", 200);
+        error.with("content_type", self.content_type.unwrap_or("unknown"))
+    }
+
+    fn compression(&self) -> Option<String> {
+        let named = compression(self.encoding).map(cut);
+        named.or_else(|| self.body.starts_with(&[0x1f, 0x8b]).then(|| "gzip".to_owned()))
+    }
+}
+
+/// The compression that a `content-encoding` names; none was asked for.
+pub fn compression(encoding: Option<&str>) -> Option<&str> {
+    encoding
+        .map(str::trim)
+        .filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
+}
+
+fn is_set(value: &Value) -> bool {
+    !value.is_null()
+}
+
 /// What an error inside the stream means: a top-level `error` event or a failed response.
 pub fn in_band(frame: &Value) -> ProviderError {
     let holder = frame.get("response").unwrap_or(frame);
@@ -145,6 +199,8 @@ pub fn connection(what: &str, causes: &str) -> ProviderError {
 struct Complaint {
     status: Option<u16>,
     code: String,
+    /// The class of the error, beside a `code` that is more exact.
+    error_type: String,
     message: String,
     /// The plan that is spent.
     plan: Option<String>,
@@ -160,18 +216,21 @@ impl Complaint {
         };
         let text =
             |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-        let code = ["code", "error_code", "type"]
-            .into_iter()
-            .find_map(|key| text(inner, key).filter(|code| !code.is_empty() && code != "error"));
+        let word = |key: &str| text(inner, key).filter(|word| !word.is_empty() && word != "error");
+        let code = ["code", "error_code", "type"].into_iter().find_map(word);
         let message = inner.as_str().map(str::to_owned).or_else(|| text(inner, "message"));
+        // Some servers write the status as a numeric `code`.
         let status = ["status", "status_code"]
             .into_iter()
             .find_map(|key| json.get(key).and_then(Value::as_u64))
-            .and_then(|status| u16::try_from(status).ok());
+            .or_else(|| inner.get("code").and_then(Value::as_u64))
+            .and_then(|status| u16::try_from(status).ok())
+            .filter(|status| (400..600).contains(status));
         let wait = inner.get("resets_in_seconds").and_then(Value::as_u64).map(Duration::from_secs);
         Self {
             status,
             code: code.unwrap_or_default(),
+            error_type: word("type").unwrap_or_default(),
             message: cut(&message.unwrap_or_default()),
             plan: text(inner, "plan_type"),
             reset: Reset { at: inner.get("resets_at").and_then(Value::as_u64), wait },
@@ -180,8 +239,15 @@ impl Complaint {
 
     fn judge(self, now: SystemTime) -> ProviderError {
         let prose = self.message.to_lowercase();
+        let by_type = || match self.status {
+            // The status of an error is more exact than its class.
+            Some(400..) => None,
+            _ => by_type(&self.error_type).or_else(|| by_type(&self.code)),
+        };
         let (kind, retryable) = by_code(&self.code, &prose)
+            .or_else(|| by_code(&self.error_type, &prose))
             .or_else(|| by_prose(&prose))
+            .or_else(by_type)
             .unwrap_or_else(|| by_status(self.status, &prose));
         let mut error = ProviderError::terminal(kind, self.message);
         error.retryable = retryable;
@@ -263,6 +329,27 @@ fn by_prose(prose: &str) -> Option<(Kind, bool)> {
     says(&["overloaded"]).then_some((Kind::ProviderOverloaded, true))
 }
 
+/// What the class of an error means. A frame of a WebSocket has a class and often no status.
+fn by_type(error_type: &str) -> Option<(Kind, bool)> {
+    Some(match error_type {
+        "invalid_request_error" | "invalid_request" | "bad_request_error" | "bad_request" => {
+            (Kind::ProviderError, false)
+        }
+        "authentication_error" | "permission_error" | "permission_denied" => {
+            (Kind::AuthRefused, false)
+        }
+        "not_found_error" | "not_found" => (Kind::NotFound, false),
+        "rate_limit_error" | "too_many_requests" | "tokens" | "requests" => {
+            (Kind::RateLimited, true)
+        }
+        "billing_error" => (Kind::QuotaExceeded, false),
+        "request_too_large" => (Kind::ContextOverflow, false),
+        "timeout_error" => (Kind::Timeout, true),
+        "service_unavailable_error" | "service_unavailable" => (Kind::ProviderOverloaded, true),
+        _ => return None,
+    })
+}
+
 fn by_status(status: Option<u16>, prose: &str) -> (Kind, bool) {
     match status {
         // A region or network block is no fault of the credential.
@@ -301,20 +388,31 @@ fn stated_wait(prose: &str) -> Option<Duration> {
 
 /// A page of HTML is reduced to its title and the word that tells a block from a mistake.
 fn plain_prose(text: &str) -> String {
-    let lower = text.to_ascii_lowercase();
-    if !lower.contains("<html") && !lower.contains("<!doctype") {
+    if !is_web_page(text) {
         return cut(text.trim());
     }
-    let title = lower.find("<title>").and_then(|start| {
-        let rest = text.get(start + "<title>".len()..)?;
-        rest.split('<').next().map(str::trim).filter(|title| !title.is_empty())
-    });
-    let mut prose =
-        format!("the server answered with a web page: {}", cut(title.unwrap_or("untitled")));
+    let lower = text.to_ascii_lowercase();
+    let title = title(text);
+    let title = title.as_deref().unwrap_or("untitled");
+    let mut prose = format!("the server answered with a web page: {}", cut(title));
     if lower.contains("cloudflare") && !prose.to_ascii_lowercase().contains("cloudflare") {
         prose.push_str(" (Cloudflare)");
     }
     prose
+}
+
+fn is_web_page(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    lower.contains("<html") || lower.contains("<!doctype")
+}
+
+/// The title of a web page.
+fn title(text: &str) -> Option<String> {
+    let start = text.to_ascii_lowercase().find("<title>")?;
+    let rest = text.get(start + "<title>".len()..)?;
+    let title = rest.split('<').next().unwrap_or_default();
+    let title = title.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!title.is_empty()).then_some(title)
 }
 
 fn cut(text: &str) -> String {

@@ -307,6 +307,10 @@ impl Explain for ProviderError {
             Kind::ProviderError if !self.retryable => {
                 &["the same request would be refused again: change the prompt, model or settings"]
             }
+            Kind::InvalidResponse if !self.retryable => &[
+                "check OPENAI_BASE_URL, or the provider's `base_url`: it must be that of a Responses API and usually ends in /v1",
+                "check what stands between, such as a proxy or a sign-in page of the network",
+            ],
             Kind::InvalidResponse | Kind::ProviderError | Kind::Incomplete => {
                 &["resume the Session to try again"]
             }

@@ -195,6 +195,7 @@ mod tests {
         let mut asked = request("cargo test && rm x", &["cargo test", "rm x"]);
         asked.network = true;
         insta::assert_snapshot!(text(&asked, false), @r"
+
         ? bash asks: run cargo test && rm x
           command    cargo test && rm x
           parts      cargo test
@@ -221,6 +222,7 @@ mod tests {
         asked.answers.insert(2, Answer::SessionEdits);
         asked.prefix = Some("cargo test".into());
         insta::assert_snapshot!(text(&asked, false), @r"
+
         ? edit asks: change a.rs (+1 -1)
           files      src/a.rs
           in         /home/ada/app

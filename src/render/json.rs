@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,10 +14,27 @@ use crate::error::Report;
 use crate::event::{Status, SubagentUsage, TerminalStatus, is_bidi_control, is_invisible};
 use crate::id::SessionId;
 
+/// Every word that `status` can be.
+const STATUSES: [&str; 5] = ["completed", "incomplete", "timed_out", "interrupted", "error"];
+
+/// The JSON schema of the envelope, as it is published; not a part of the API.
+pub fn envelope_schema() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let schema = settings.into_generator().into_root_schema_for::<Envelope>();
+    let mut schema = schema.to_value();
+    schema["title"] = "pixir --json: the one line on stdout".into();
+    schema["description"] =
+        "Every command prints exactly one of these with --json. `output` is what \
+        `kind` promises; a reader ignores fields that it does not know."
+            .into();
+    schema
+}
+
 /// What a machine reads at the end.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Envelope {
     pub ok: bool,
+    #[schemars(extend("enum" = STATUSES))]
     pub status: &'static str,
     /// What was done: `turn`, `sessions`, `verify`, …
     pub kind: &'static str,

@@ -1,5 +1,6 @@
 //! The terminal renderer: a subscriber that shows a Turn on stdout and stderr and owns no truth.
 
+mod ascii;
 mod ask;
 mod child;
 mod diff;
@@ -20,8 +21,9 @@ mod title;
 
 use std::time::{Duration, Instant};
 
+pub use ascii::{is_needed as is_ascii_needed, use_ascii, with_symbols};
 pub use ask::{Reply, on_one_line, understand};
-pub use json::{Envelope, escape_hidden};
+pub use json::{Envelope, envelope_schema, escape_hidden};
 pub use line::{Look, Surface};
 pub use paper::{Gone, Paper, Signalled};
 pub use sanitise::{clean, name_on_one_line, one_line};

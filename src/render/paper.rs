@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::ascii::with_symbols;
 use super::sheet::{Channel, Sheet};
 
 /// What a pipe takes without blocking once it reports room.
@@ -108,7 +109,8 @@ impl Paper {
     /// Writes to stderr. Its loss is no reason to stop working.
     pub fn activity(&mut self, bytes: &[u8]) {
         let Some(file) = &mut self.activity else { return };
-        if write_all(file, bytes, &self.signalled).is_err() {
+        let text = String::from_utf8_lossy(bytes);
+        if write_all(file, with_symbols(&text).as_bytes(), &self.signalled).is_err() {
             self.activity = None;
         }
     }

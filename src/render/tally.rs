@@ -1,5 +1,6 @@
 //! How a Turn ended and what it cost: the same sums for every presenter.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::Report;
@@ -21,7 +22,7 @@ pub struct Tally {
 }
 
 /// Tokens and calls of one Turn.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Usage {
     pub calls: u32,
     pub input_tokens: u64,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-pub use resolve::{Resolved, StateProblem, home_roots, readable, resolve};
+pub use resolve::{Resolved, StateProblem, home_roots, readable, resolve, unreadable};
 
 use crate::files::{Durability, StateDir, StateError, StateFolder};
 use crate::id::SessionId;

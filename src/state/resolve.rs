@@ -148,6 +148,24 @@ pub fn readable(home: &Home, workspace: &Path) -> Vec<StateRoot> {
     Some(root).filter(exists).into_iter().chain(earlier).collect()
 }
 
+/// The folders that hold, or may hold, Sessions of a Workspace and may not be read.
+pub fn unreadable(home: &Home, workspace: &Path) -> Vec<PathBuf> {
+    let roots = [StateRoot::in_workspace(workspace), StateRoot::in_home(home, workspace)];
+    let refused = |root: &StateRoot| match root.folder.clone().read_only().join("sessions").open() {
+        Ok(Some(folder)) => folder.names().err(),
+        Ok(None) => None,
+        Err(error) => Some(error),
+    };
+    let refused = roots.iter().filter_map(refused);
+    // Where only reading is meant, an owner matters only when the system refused.
+    let is_denied = |error: &StateError| match error {
+        StateError::Unsafe { found, .. } => *found == UnsafeEntry::OtherOwner,
+        other => other.io_kind() == io::ErrorKind::PermissionDenied,
+    };
+    let denied = refused.filter(is_denied);
+    denied.map(|error| error.path().to_owned()).collect()
+}
+
 /// The state in the Home, of whatever Workspace. One that was moved or removed is in no other list.
 pub fn home_roots(home: &Home) -> Vec<StateRoot> {
     let all = StateFolder::root(home.folder()).join(Home::ANNEXES).open().ok().flatten();

@@ -367,7 +367,10 @@ impl Commands {
         // The supervisor gets no environment: commands could read it there.
         let (lifeline, far_end) = Lifeline::new().map_err(CommandError::Start)?;
         command.env_clear().stdin(far_end).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().map_err(CommandError::Start)?;
+        let mut process = command.spawn().map_err(|source| CommandError::NoSupervisor {
+            program: self.0.own_binary.clone(),
+            source,
+        })?;
         let (Some(output), Some(status)) = (process.stdout.take(), process.stderr.take()) else {
             return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
         };
@@ -382,6 +385,10 @@ impl std::fmt::Debug for Commands {
     }
 }
 
+/// What a program that embeds Pixir does so that commands can be supervised.
+const EMBEDDED: &str = "a program that embeds Pixir sets `Door::own_binary` to a binary that calls \
+    `pixir::supervise` when its first argument is `pixir::SUPERVISE`: its own, or `pixir`";
+
 /// Why a command did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -389,6 +396,8 @@ pub enum CommandError {
     Unsayable,
     #[error("cannot start the supervisor of commands")]
     Start(#[source] io::Error),
+    #[error("cannot start the supervisor of commands, \"{}\"", program.display())]
+    NoSupervisor { program: PathBuf, source: io::Error },
     #[error("there is no place for the temporary files of commands")]
     NoScratch(#[source] io::Error),
     #[error("namespaces cannot be used: {reason}")]
@@ -414,6 +423,7 @@ impl Explain for CommandError {
             Self::Missing(_) => Kind::NotFound,
             Self::Unconfined { .. } => Kind::SandboxUnavailable,
             Self::Start(_)
+            | Self::NoSupervisor { .. }
             | Self::NoScratch(_)
             | Self::Unsupported { .. }
             | Self::Refused { .. }
@@ -430,6 +440,11 @@ impl Explain for CommandError {
                         .into(),
                 ]
             }
+            Self::NoSupervisor { .. } => vec![
+                "start Pixir again if it was moved or replaced while it ran".into(),
+                EMBEDDED.into(),
+            ],
+            Self::Lost => vec![EMBEDDED.into()],
             Self::Blind => vec!["go on without commands, or ask the user to mount /proc".into()],
             Self::Missing(_) => vec!["install it, or name it by its absolute path".into()],
             Self::Unconfined { .. } => vec![
@@ -442,8 +457,7 @@ impl Explain for CommandError {
             | Self::NoScratch(_)
             | Self::Unsupported { .. }
             | Self::Refused { .. }
-            | Self::Stale
-            | Self::Lost => Vec::new(),
+            | Self::Stale => Vec::new(),
         }
     }
 }

@@ -207,3 +207,89 @@ async fn a_list_of_models_that_is_refused_does_not_show_the_key() {
         server.join().unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
+    let page = "<!doctype html><html><title>Welcome to nginx!</title></html>";
+    for (reply, words) in [
+        (Reply::status(200, page), "a web page (\"Welcome to nginx!\")"),
+        (Reply::status(200, "zzzz").header("content-encoding", "gzip"), "gzip-compressed data"),
+        (Reply::status(200, r#"{"object":"response","output":[]}"#), "a JSON document"),
+        (Reply::status(200, "it works!"), "text/html"),
+    ] {
+        let told = told(reply).await;
+        assert_eq!((told.exit, told.requests), (1, 1), "{words}: {}", told.stderr);
+        assert_eq!(told.envelope["error"]["kind"], "invalid_response", "{words}");
+        let message = told.envelope["error"]["message"].as_str().unwrap();
+        assert!(message.contains(words) && message.contains("127.0.0.1:"), "{message}");
+        let actions = told.envelope["error"]["details"]["next_actions"].to_string();
+        assert!(actions.contains("base_url"), "{actions}");
+    }
+    // An error object under status 200 keeps its own class.
+    let told = told(refusal(200, &json!({"code": "insufficient_quota", "message": "spent"}))).await;
+    assert_eq!((told.requests, &told.envelope["error"]["kind"]), (1, &json!("quota_exceeded")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_web_page_instead_of_a_list_of_models_is_named() {
+    let page = "<html><title>Sign in</title></html>";
+    let script = Script::new([]).listing(json!(page));
+    let stage = Stage::new(Stage::mark(), script).await;
+    let ended = stage.run(&["models", "refresh"]);
+    ended.expect_code(1);
+    assert!(ended.stderr.contains("instead of JSON"), "{}", ended.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_fails_names_host_and_port() {
+    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    stage.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
+    // A port that was free a moment ago: nothing listens there.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    for transport in ["sse", "websocket"] {
+        let mut command = stage.command(&["--json", "hi"]);
+        command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
+        command.env("PIXIR_TRANSPORT", transport);
+        let ended = crate::support::stage::Running::start(&mut command).end();
+        ended.expect_code(1);
+        let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(envelope["error"]["kind"], "network");
+        let message = envelope["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("no connection to {address}")), "{message}");
+        assert!(ended.stderr.contains(&address.to_string()), "{}", ended.stderr);
+    }
+    let told = told(Reply::new().text("Half of an answer").cut_at(400)).await;
+    let message = told.envelope["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("the connection broke") && message.contains("(127.0.0.1:"),
+        "{message}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_frame_of_a_websocket_without_a_status_is_judged_by_its_type() {
+    for (error_type, exit, kind, requests) in [
+        ("invalid_request_error", 1, "provider_error", 1),
+        ("authentication_error", 4, "auth_refused", 1),
+        ("rate_limit_error", 1, "rate_limited", 2),
+    ] {
+        let frame = json!({"type": "error", "error": {"type": error_type, "message": "no"}});
+        let reply = Reply::new().event("error", &frame).ends_silently();
+        let stage = Stage::new(Stage::mark(), Script::answering(move |_| reply.clone())).await;
+        stage.configure(&json!({"transport": "websocket",
+            "retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
+        let ended = stage.run(&["--json", "hi"]);
+        ended.expect_code(exit);
+        let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(envelope["error"]["kind"], kind, "{error_type}: {envelope}");
+        assert_eq!(stage.server.requests().len(), requests, "{error_type}");
+        let events = stage.events();
+        let last = events.last().unwrap();
+        assert_eq!(
+            (&last["type"], &last["data"]["error_kind"]),
+            (&json!("turn_failed"), &json!(kind))
+        );
+    }
+}

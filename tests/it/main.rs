@@ -94,6 +94,8 @@ mod redaction;
 mod release;
 /// Staying signed in.
 mod renewal;
+/// What commands that look at things say.
+mod reports;
 /// Files that are attached, and images that are looked at.
 mod resource;
 /// Sessions resumed after a move, over damage and across versions.
@@ -102,6 +104,8 @@ mod resume;
 mod roles;
 /// Everyday work, escapes and stories of the sandbox.
 mod sandbox;
+/// The published schemas, and what the binary prints.
+mod schemas;
 /// Searching the Workspace.
 mod search;
 /// Other servers that speak the dialect.

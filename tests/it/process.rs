@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pixir::workbench::{Answer, Setup, Workbench};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The variable that makes a test process a driver, and names what it drives.
 const DRIVE: &str = "PIXIR_TEST_DRIVE";
@@ -492,4 +492,34 @@ fn three_hundred_megabytes_cost_little_memory() {
 fn a_spare_supervisor_that_died_is_replaced() {
     let mut driver = start_driver("spare none");
     assert!(driver.wait().unwrap().success());
+}
+
+/// A program that embeds Pixir and names no supervisor is told what to set.
+#[tokio::test]
+async fn without_a_supervisor_the_error_says_what_an_embedder_sets() {
+    for own_binary in ["/nowhere/pixir", "/bin/true", ""] {
+        let calls = crate::support::House::with([
+            pixir::scripted::Reply::calls("bash", json!({"command": "true"})),
+            pixir::scripted::Reply::says("I could not."),
+        ]);
+        let house = calls.await;
+        let credential = pixir::Credential::new(Some("sk-embedded"), &house.server.base_url());
+        let harness = pixir::Harness::open(pixir::Door {
+            config: house.config.clone(),
+            credential: credential.unwrap(),
+            environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+            own_binary: own_binary.into(),
+        });
+        let conversation = house.start_with(&harness).await;
+        crate::support::house::say(&conversation, "run it").await;
+        let log = fs::read_to_string(conversation.log_path()).unwrap();
+        let mut events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let result = events.find(|event| event["type"] == "tool_result").unwrap();
+        let actions = result["data"]["error"]["details"]["next_actions"].to_string();
+        assert!(actions.contains("Door::own_binary"), "{own_binary}: {result}");
+        assert!(actions.contains("pixir::SUPERVISE"), "{own_binary}: {result}");
+        if own_binary.starts_with("/nowhere") {
+            assert!(result["data"]["error"]["message"].as_str().unwrap().contains(own_binary));
+        }
+    }
 }

@@ -122,3 +122,26 @@ async fn links_in_an_answer_are_neutralised_however_they_are_written_and_cut() {
         }
     }
 }
+
+/// Only what Pixir itself adds is meant: the answer is the model's.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_term_and_in_the_c_locale_everything_beside_the_answer_is_ascii() {
+    for (name, value) in [("TERM", ""), ("LC_ALL", "C"), ("LANG", "POSIX")] {
+        let long = format!("echo {}; exit 3", "x".repeat(200));
+        let call = Reply::new().call("bash", serde_json::json!({ "command": long }));
+        let plan = serde_json::json!({"plan": [{"step": "look", "status": "completed"},
+            {"step": "mend", "status": "in_progress"}]});
+        let replies = [call, Reply::calls("update_plan", plan), Reply::says("done: naïve …")];
+        let house = House::with(replies).await;
+        let mut terminal = Terminal::run(&house, &[], &[(name, value)]);
+        terminal.shows("> ");
+        terminal.types("do it\n");
+        terminal.shows("done: naïve …");
+        terminal.types("\u{4}");
+        assert_eq!(terminal.ends(), Some(0));
+        terminal.shows("exit 3");
+        terminal.shows("resume: ");
+        let screen = terminal.screen().replace("naïve …", "");
+        assert!(screen.is_ascii() && !screen.contains('\u{1b}'), "{name}: {screen:?}");
+    }
+}

@@ -33,7 +33,7 @@ use crate::render::{Envelope, clean};
     after_long_help = "Examples:\n  pixir doctor\n  pixir doctor --online --json"
 )]
 pub struct DoctorArgs {
-    /// Reach the model's endpoint and the sign-in service too
+    /// Reach the model's endpoint and, without --provider, the sign-in service too
     #[arg(long)]
     online: bool,
 }
@@ -164,7 +164,10 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
     }
     if online {
         checks.push(online::endpoint(chosen.as_ref().ok(), context.network(&config)).await);
-        checks.push(online::issuer(context).await);
+        // A server of the user's own has nothing to do with the sign-in service.
+        if config.provider.is_none() {
+            checks.push(online::issuer(context).await);
+        }
     }
     checks
 }

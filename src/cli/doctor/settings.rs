@@ -10,7 +10,7 @@ use crate::cli::Context;
 use crate::cli::provider::fitting_model;
 use crate::config::models::Model;
 use crate::config::{Config, Key, Loaded, McpTransport, entries};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 
 /// Variables of Pixir that are no settings.
 const VARIABLES: &[&str] = &[
@@ -87,7 +87,13 @@ pub fn pieces(config: &Config, context: &Context) -> Vec<Check> {
         let message = format!("needs a price of {}, and `prices` has none", config.model);
         found.push(wrong("max_cost", message).failing().next("add the model to `prices`"));
     }
-    let mut checks = or_well(found, "setting", "what settings name is there");
+    let names_something = !config.extra_roots.is_empty() || config.bash.shell.is_some();
+    let message = if names_something {
+        "the files and programs that settings name are there"
+    } else {
+        "no setting names a file or program"
+    };
+    let mut checks = or_well(found, "setting", message);
     checks.extend(servers(config, context));
     checks
 }
@@ -120,7 +126,7 @@ fn servers(config: &Config, context: &Context) -> Vec<Check> {
     }
     let message = match config.mcp.servers.len() {
         0 => "no MCP servers".to_owned(),
-        count => format!("{count} named; `pixir mcp test NAME` starts one"),
+        count => format!("{}; `pixir mcp test NAME` starts one", counted(count, "server")),
     };
     or_well(found, ID, message)
 }
@@ -176,7 +182,14 @@ pub fn environment(context: &Context) -> Vec<Check> {
                 .next("set PATH"),
         );
     }
-    let mut checks = or_well(found, "environment", "every variable of Pixir is known");
+    let own = context.environment.all().into_iter();
+    let own = own.filter(|(name, _)| name.to_str().is_some_and(|name| name.starts_with("PIXIR_")));
+    let message = match own.count() {
+        0 => "no PIXIR_ variable is set".to_owned(),
+        1 => "the one PIXIR_ variable is known".to_owned(),
+        count => format!("all {count} PIXIR_ variables are known"),
+    };
+    let mut checks = or_well(found, "environment", message);
     checks.push(terminal(context));
     checks
 }
@@ -203,5 +216,6 @@ fn terminal(context: &Context) -> Check {
     let term = text("TERM").unwrap_or_else(|| "not set".to_owned());
     let plain =
         if matches!(term.as_str(), "dumb" | "not set") { ": plain lines, no status" } else { "" };
+    let plain = if context.is_ascii() { ": plain ASCII, no status" } else { plain };
     Check::new(ID, Health::Passed, format!("TERM is {term}{plain}"))
 }

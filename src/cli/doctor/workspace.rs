@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::files::read_regular;
 use crate::id::SessionId;
 use crate::log;
 use crate::paths;
-use crate::projection::{self, Standing};
+use crate::projection::{self, Standing, Summary};
 use crate::prompt::{Project, Sources};
 use crate::secret::Secrets;
 use crate::state::{self, Resolved, StateRoot};
@@ -30,11 +30,21 @@ const LARGEST_TEXT: u64 = 64 << 10;
 pub fn workspace(folder: &Path, config: &Config) -> Vec<Check> {
     let state = state::resolve(&config.home, folder);
     let mut checks = log_folder(&state);
-    checks.extend(or_well(logs(&state.root), "logs", "the Logs written last are whole"));
-    checks.extend(or_well(leftovers(&state.root), "leftovers", "nothing was left behind"));
-    checks.extend(or_well(git(folder), "git", "as it should be"));
+    let listed = projection::list(std::slice::from_ref(&state.root), LOGS);
+    let whole = match listed.len() {
+        0 => "no Logs yet".to_owned(),
+        1 => "the one Log is whole".to_owned(),
+        count => format!("the last {count} Logs are whole"),
+    };
+    checks.extend(or_well(logs(&state.root, &listed), "logs", whole));
+    checks.extend(or_well(leftovers(&state.root), "leftovers", "none"));
+    let repository = match dot_git(folder) {
+        Some(_) => "HEAD is there, and Logs are not committed",
+        None => "not a git repository",
+    };
+    checks.extend(or_well(git(folder), "git", repository));
     checks.extend(folders(&paths::state(folder)));
-    checks.extend(or_well(instructions(folder, config), "instructions", "AGENTS.md is used whole"));
+    checks.extend(instructions(folder, config));
     checks.push(room("workspace_disk", folder));
     checks
 }
@@ -83,7 +93,7 @@ fn log_folder(state: &Resolved) -> Vec<Check> {
 }
 
 /// Logs that are torn, cut, or not Logs at all.
-fn logs(root: &StateRoot) -> Vec<Check> {
+fn logs(root: &StateRoot, listed: &[Summary]) -> Vec<Check> {
     let mut found = Vec::new();
     let sessions = root.sessions().open().ok().flatten();
     let entries = sessions.and_then(|sessions| sessions.entries().ok()).unwrap_or_default();
@@ -96,7 +106,7 @@ fn logs(root: &StateRoot) -> Vec<Check> {
             found.push(check.kind(Kind::UnsafeStatePath).next("move it away"));
         }
     }
-    for summary in projection::list(std::slice::from_ref(root), LOGS) {
+    for summary in listed {
         let id = &summary.session_id;
         let check = |message: &str| {
             let check = Check::at("logs", &summary.path, message).kind(Kind::LogDamaged);
@@ -141,15 +151,15 @@ fn leftovers(root: &StateRoot) -> Vec<Check> {
         .collect()
 }
 
+/// The `.git` of the repository that a folder is in.
+fn dot_git(workspace: &Path) -> Option<PathBuf> {
+    let mut candidates = workspace.ancestors().map(|folder| folder.join(".git"));
+    candidates.find(|path| path.symlink_metadata().is_ok())
+}
+
 /// A repository that git would not understand, and state that it would take for the user's work.
 fn git(workspace: &Path) -> Vec<Check> {
-    let Some(dot_git) = workspace
-        .ancestors()
-        .map(|folder| folder.join(".git"))
-        .find(|path| path.symlink_metadata().is_ok())
-    else {
-        return Vec::new();
-    };
+    let Some(dot_git) = dot_git(workspace) else { return Vec::new() };
     let mut found = Vec::new();
     let folder = if dot_git.is_dir() {
         Some(dot_git.clone())
@@ -199,5 +209,6 @@ fn instructions(workspace: &Path, config: &Config) -> Vec<Check> {
             .with(json!({ "path": path }))
             .next("make it a text file that fits `instructions_limit`")
     };
-    project.notices.iter().map(check).collect()
+    let whole = if project.text.is_some() { "AGENTS.md is used whole" } else { "no AGENTS.md" };
+    or_well(project.notices.iter().map(check).collect(), "instructions", whole)
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Check, Events, Health, Lineage, Turn};
+use crate::error::counted;
 use crate::event::Canonical;
 use crate::history::History;
 use crate::id::SessionId;
@@ -59,9 +60,9 @@ impl Facts<'_> {
             .filter(|found| !matches!(found.kind, "call_without_result" | "result_without_call"))
             .collect();
         if let Some(first) = breaks.first() {
-            let count = breaks.len();
+            let places = counted(breaks.len(), "damaged place");
             let message = format!(
-                "{count} damaged places, the first in line {} at offset {}: {}",
+                "{places}, the first in line {} at offset {}: {}",
                 first.line, first.offset, first.message
             );
             return check(ID, Health::Failed, message)
@@ -76,9 +77,10 @@ impl Facts<'_> {
         let repaired = self.damage.repaired.len();
         let closed = match repaired {
             0 => String::new(),
-            count => format!(", {count} torn lines closed and skipped"),
+            count => format!(", {} closed and skipped", counted(count, "torn line")),
         };
-        check(ID, Health::Passed, format!("{lines} lines, {proven_lines} proven{closed}"))
+        let lines = counted(*lines, "line");
+        check(ID, Health::Passed, format!("{lines}, {proven_lines} proven{closed}"))
     }
 
     fn unknown(&self) -> Check {
@@ -149,7 +151,7 @@ impl Facts<'_> {
         let Some(last) = now.last() else {
             let message = match past {
                 0 => "no Turn failed".to_owned(),
-                count => format!("{count} Turns failed, and a later one was answered"),
+                count => format!("{} failed, and a later one was answered", counted(count, "Turn")),
             };
             return check(ID, Health::Passed, message).with(json!({ "past": past }));
         };
@@ -216,7 +218,11 @@ pub fn replay_check(replay: &Anatomy) -> Check {
         "problems": replay.problems,
     });
     if replay.is_valid {
-        let message = format!("valid: {} items, about {tokens} tokens", replay.items.len());
+        let message = format!(
+            "valid: {}, about {}",
+            counted(replay.items.len(), "item"),
+            counted(tokens, "token")
+        );
         return check("replay", Health::Passed, message).with(details);
     }
     let message = format!("a server would refuse it: {}", replay.problems.join("; "));
@@ -227,8 +233,10 @@ pub fn replay_check(replay: &Anatomy) -> Check {
 
 pub fn usage_check(usage: &Sum) -> Check {
     let message = format!(
-        "{} calls of the model, {} failed, {} tokens",
-        usage.calls, usage.failed, usage.total_tokens
+        "{} of the model, {} failed, {}",
+        counted(usage.calls, "call"),
+        usage.failed,
+        counted(usage.total_tokens, "token")
     );
     check("usage", Health::Passed, message)
 }
@@ -250,8 +258,12 @@ pub fn lineage_check(lineage: &Lineage, holder: Option<u32>) -> Check {
         (Some(parent), _) => format!("from {parent}, which is not here, "),
         (None, _) => String::new(),
     };
-    let (forks, children) = (lineage.forks.len(), lineage.children.len());
-    check(ID, Health::Passed, format!("{parent}{forks} forks, {children} children"))
+    let forks = counted(lineage.forks.len(), "fork");
+    let children = match lineage.children.len() {
+        1 => "1 child".to_owned(),
+        count => format!("{count} children"),
+    };
+    check(ID, Health::Passed, format!("{parent}{forks}, {children}"))
 }
 
 /// Runs of Workflows: each has an end, or can be gone on with. Nothing is said when there was none.

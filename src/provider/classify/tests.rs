@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::error::Explain;
 
 #[track_caller]
 fn check_http(status: u16, body: &str, kind: Kind, retryable: bool) {
@@ -122,6 +123,84 @@ fn errors_in_band_have_the_same_classes() {
         let error = in_band(&frame);
         assert_eq!((error.kind, error.retryable), (kind, retryable), "{frame}");
         assert!(!error.message.is_empty());
+    }
+}
+
+/// Frames without a status, as a WebSocket sends them: the class of the error decides.
+#[test]
+fn an_error_without_a_status_is_classified_by_its_type() {
+    for (error_type, kind, retryable) in [
+        ("invalid_request_error", Kind::ProviderError, false),
+        ("authentication_error", Kind::AuthRefused, false),
+        ("permission_error", Kind::AuthRefused, false),
+        ("not_found_error", Kind::NotFound, false),
+        ("rate_limit_error", Kind::RateLimited, true),
+        ("tokens", Kind::RateLimited, true),
+        ("insufficient_quota", Kind::QuotaExceeded, false),
+        ("billing_error", Kind::QuotaExceeded, false),
+        ("usage_limit_reached", Kind::UsageLimitReached, false),
+        ("overloaded_error", Kind::ProviderOverloaded, true),
+        ("service_unavailable_error", Kind::ProviderOverloaded, true),
+        ("timeout_error", Kind::Timeout, true),
+        ("server_error", Kind::ProviderError, true),
+        ("api_error", Kind::ProviderError, true),
+        ("invented_later", Kind::ProviderError, true),
+    ] {
+        // A code beside it that says nothing new does not hide the class.
+        for code in [json!(null), json!("unheard_of")] {
+            let error = json!({"type": error_type, "code": code, "message": "x"});
+            for frame in [json!({"type": "error", "error": error}), json!({"error": error})] {
+                let found = in_band(&frame);
+                assert_eq!((found.kind, found.retryable), (kind, retryable), "{frame}");
+            }
+        }
+    }
+    // A status, also one that is written as a numeric code, is more exact.
+    for (frame, kind, retryable) in [
+        (
+            json!({"type":"error","status":500,"error":{"type":"invalid_request_error","message":"x"}}),
+            Kind::ProviderError,
+            true,
+        ),
+        (json!({"error":{"code":401,"type":"api_error","message":"x"}}), Kind::AuthRefused, false),
+        (json!({"error":{"code":503,"message":"x"}}), Kind::ProviderOverloaded, true),
+    ] {
+        let found = in_band(&frame);
+        assert_eq!((found.kind, found.retryable), (kind, retryable), "{frame}");
+    }
+}
+
+#[test]
+fn a_200_that_is_something_else_is_named_and_not_retried() {
+    let page = "<!DOCTYPE html><html><title>\n Sign  in to the hotel </title></html>";
+    for (content_type, encoding, body, words) in [
+        (Some("text/html"), None, page.as_bytes(), "a web page (\"Sign in to the hotel\")"),
+        (None, None, b"<html><body>hi", "a web page instead"),
+        (Some("text/event-stream"), Some("gzip"), b"", "gzip-compressed data"),
+        (None, Some("br"), b"", "br-compressed data"),
+        (Some("text/event-stream"), None, b"\x1f\x8b\x08\x00", "gzip-compressed data"),
+        (Some("application/json"), None, br#"{"object":"response"}"#, "a JSON document"),
+        (Some("text/plain"), None, b"hello", "text/plain"),
+        (None, Some("identity"), b"hello", "something else"),
+    ] {
+        let peer = "127.0.0.1:80";
+        let expected = "a stream of events";
+        let error = Unexpected { peer, expected, content_type, encoding, body }.classify();
+        assert_eq!((error.kind, error.retryable), (Kind::InvalidResponse, false), "{error:?}");
+        assert!(error.message.starts_with("127.0.0.1:80 answered with "), "{error}");
+        assert!(error.message.contains(words), "{error}");
+        assert!(error.next_actions()[0].contains("base_url"), "{error:?}");
+    }
+    // An error under the wrong status is the error that it is.
+    for (body, kind, retryable) in [
+        (r#"{"error":{"code":"insufficient_quota","message":"x"}}"#, Kind::QuotaExceeded, false),
+        (r#"{"error":{"type":"rate_limit_error","message":"x"}}"#, Kind::RateLimited, true),
+        (r#"{"error":{"message":"odd"}}"#, Kind::ProviderError, false),
+    ] {
+        let (peer, expected, body) = ("x:1", "JSON", body.as_bytes());
+        let error =
+            Unexpected { peer, expected, content_type: None, encoding: None, body }.classify();
+        assert_eq!((error.kind, error.retryable), (kind, retryable), "{error:?}");
     }
 }
 

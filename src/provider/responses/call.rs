@@ -304,7 +304,10 @@ impl Call {
     /// What a refusal comes to: with another token the request may leave once more.
     async fn refused(&mut self, error: ProviderError, used: &Authorization) -> Trouble {
         let may_resend = !self.has_output && self.request.resends > 0;
-        if error.details["status"] != 401 || !may_resend {
+        // A frame of a WebSocket need not have a status.
+        let status = &error.details["status"];
+        let is_token = *status == 401 || status.is_null() && error.kind == Kind::AuthRefused;
+        if !is_token || !may_resend {
             return Trouble::Said(error);
         }
         match self.shared.credential.recover(used, &mut self.recovery).await {

@@ -7,7 +7,7 @@
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use super::clock::Clock;
 use super::frames::{Frame, Splitter};
@@ -16,7 +16,7 @@ use crate::config::Stream;
 use crate::error::Kind;
 use crate::event::RateLimits;
 use crate::network::{Client, NetworkError, Response};
-use crate::provider::classify::{self, BODY_LIMIT, Hints};
+use crate::provider::classify::{self, BODY_LIMIT, Hints, Unexpected};
 use crate::provider::{ProviderError, limits};
 
 /// The longest answer that is read as a whole.
@@ -33,6 +33,7 @@ pub async fn get(
     mut headers: HeaderMap,
 ) -> Result<Vec<u8>, ProviderError> {
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let mut clock = Clock::start(limits);
     let mut response = clock.watch(client.get(path, headers)).await?.map_err(unreachable)?;
     if !response.status().is_success() {
@@ -46,7 +47,8 @@ pub async fn get(
             return Err(ProviderError::terminal(Kind::InvalidResponse, message));
         }
     }
-    Ok(body)
+    let is_json = matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
+    if is_json { Ok(body) } else { Err(unexpected(&response, "JSON", &body)) }
 }
 
 /// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.
@@ -58,13 +60,28 @@ pub async fn post(
     body: Bytes,
 ) -> Result<Answer, ProviderError> {
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let mut clock = Clock::start(limits);
     let mut response = clock.watch(client.post(path, headers, body)).await?.map_err(unreachable)?;
     if !response.status().is_success() {
         return Err(refusal(&mut response, &mut clock).await);
     }
-    Ok(Answer { response, clock, splitter: Splitter::default(), end: None })
+    if classify::compression(response.header("content-encoding")).is_some() {
+        return Err(unexpected(&response, EVENTS, b""));
+    }
+    let start = Some(Vec::new());
+    Ok(Answer { response, clock, splitter: Splitter::default(), end: None, start })
+}
+
+/// What a call expects of an answer.
+const EVENTS: &str = "a stream of events";
+
+/// What a 200 answer means that is not what was asked for.
+fn unexpected(response: &Response, expected: &'static str, body: &[u8]) -> ProviderError {
+    let (content_type, encoding) =
+        (response.header("content-type"), response.header("content-encoding"));
+    Unexpected { peer: response.peer(), expected, content_type, encoding, body }.classify()
 }
 
 /// An answer under way; dropping it abandons the call.
@@ -75,6 +92,8 @@ pub struct Answer {
     splitter: Splitter,
     /// How the stream ended, found while looking ahead.
     end: Option<NetworkError>,
+    /// The first bytes, as long as no frame has come; `None` once one has.
+    start: Option<Vec<u8>>,
 }
 
 /// What one read brought.
@@ -92,10 +111,13 @@ impl Answer {
             return Err(unreachable(error));
         }
         let first = self.clock.watch(self.response.chunk()).await?.map_err(unreachable)?;
-        let Some(mut chunk) = first else { return Ok(Read::End) };
+        let Some(mut chunk) = first else { return self.ended() };
         let mut taken = 0;
         loop {
-            self.splitter.feed(&chunk, &mut each)?;
+            self.feed(&chunk, &mut each)?;
+            if self.is_something_else() {
+                return Err(self.refused().await);
+            }
             taken += chunk.len();
             if taken >= BURST {
                 return Ok(Read::Bytes);
@@ -110,6 +132,54 @@ impl Answer {
                 None | Some(Ok(None)) => return Ok(Read::Bytes),
             };
         }
+    }
+
+    fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(Frame<'_>)) -> Result<(), ProviderError> {
+        let mut has_frames = false;
+        self.splitter.feed(chunk, |frame| {
+            has_frames = true;
+            each(frame);
+        })?;
+        if has_frames {
+            self.start = None;
+        } else if let Some(start) = &mut self.start {
+            let room = BODY_LIMIT.saturating_sub(start.len());
+            start.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        }
+        Ok(())
+    }
+
+    /// Whether the first bytes show that no frame will come.
+    fn is_something_else(&self) -> bool {
+        let Some(start) = &self.start else { return false };
+        let is_labelled = self.content_type().starts_with("text/event-stream");
+        match start.trim_ascii_start().first() {
+            Some(b'<' | 0x1f) => true,
+            Some(b'{' | b'[') => !is_labelled,
+            _ => false,
+        }
+    }
+
+    /// Reads on, as far as it helps to say what this is.
+    async fn refused(&mut self) -> ProviderError {
+        let mut body = self.start.take().unwrap_or_default();
+        read_on(&mut self.response, &mut self.clock, &mut body).await;
+        unexpected(&self.response, EVENTS, &body)
+    }
+
+    /// The end of a body; one that had words and no frames was never a stream.
+    fn ended(&mut self) -> Result<Read, ProviderError> {
+        let start = self.start.take().unwrap_or_default();
+        let is_field = |line: &[u8]| {
+            [&b"data"[..], b"event", b"id", b"retry", b":"]
+                .iter()
+                .any(|name| line.starts_with(name))
+        };
+        let has_fields = start.split(|byte| matches!(byte, b'\n' | b'\r')).any(is_field);
+        if has_fields || start.trim_ascii().is_empty() {
+            return Ok(Read::End);
+        }
+        Err(unexpected(&self.response, EVENTS, &start))
     }
 
     /// What its head says about limits.
@@ -132,14 +202,18 @@ impl Answer {
 /// Reads an error body, as much of it as is worth reading.
 pub async fn refusal(response: &mut Response, clock: &mut Clock) -> ProviderError {
     let mut body = Vec::new();
+    read_on(response, clock, &mut body).await;
+    let hints = Hints::read(|name| response.header(name), SystemTime::now());
+    classify::http(response.status().as_u16(), hints, &body)
+}
+
+/// Reads a body up to the limit. A broken one is still an error answer: the status is known.
+async fn read_on(response: &mut Response, clock: &mut Clock, body: &mut Vec<u8>) {
     while body.len() < BODY_LIMIT {
-        // A broken error body is still an error answer: the status is known.
         match clock.watch(response.chunk()).await {
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
             _ => break,
         }
     }
     body.truncate(BODY_LIMIT);
-    let hints = Hints::read(|name| response.header(name), SystemTime::now());
-    classify::http(response.status().as_u16(), hints, &body)
 }

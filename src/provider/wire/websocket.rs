@@ -74,6 +74,8 @@ pub struct Socket {
     pace: Pace,
     next_ping: Pin<Box<Sleep>>,
     limits: Option<RateLimits>,
+    /// The other end, for messages: host and port.
+    peer: Box<str>,
 }
 
 /// What a server sent.
@@ -117,14 +119,16 @@ impl Socket {
         };
         let ((wire, early), limits) =
             tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
-                let message = format!("no WebSocket within {} s", pace.connect.as_secs_f64());
+                let (peer, seconds) = (client.peer(), pace.connect.as_secs_f64());
+                let message = format!("no WebSocket to {peer} within {seconds} s");
                 ProviderError::passing(Kind::Network, message)
             })??;
         let frames =
             WebSocketStream::from_partially_read(wire, early.into(), Role::Client, None).await;
         let next_ping = Box::pin(tokio::time::sleep(pace.ping));
         let frames = Box::new(frames);
-        Ok(Self { frames, opened: Instant::now(), pace, next_ping, limits })
+        let peer = client.peer().into();
+        Ok(Self { frames, opened: Instant::now(), pace, next_ping, limits, peer })
     }
 
     /// What the answer to its handshake said about limits.
@@ -134,12 +138,26 @@ impl Socket {
 
     /// Sends one text frame.
     pub async fn send(&mut self, text: Utf8Bytes) -> Result<(), ProviderError> {
-        self.frames.send(Message::Text(text)).await.map_err(failed)
+        let sent = self.frames.send(Message::Text(text)).await;
+        sent.map_err(|error| self.named(failed(error)))
     }
 
     /// Waits for a sign of life. The echo of our own ping is none: it shows that the wire holds,
     /// not that the model is at work.
     pub async fn read(&mut self) -> Result<Heard, ProviderError> {
+        let read = self.next_frame().await;
+        read.map_err(|error| self.named(error))
+    }
+
+    /// The error of a connection that broke, with its other end.
+    fn named(&self, mut error: ProviderError) -> ProviderError {
+        if error.kind == Kind::Network {
+            error.message = format!("{} ({})", error.message, self.peer);
+        }
+        error
+    }
+
+    async fn next_frame(&mut self) -> Result<Heard, ProviderError> {
         loop {
             let frame = tokio::select! {
                 biased;

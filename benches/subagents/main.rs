@@ -3,11 +3,16 @@
 //!
 //! `cargo bench --bench subagents` runs the whole ladder; `-- 1 50` only these N. Results are
 //! under `target/benchmarks/subagents`; `docs/benchmarks/subagents.md` says what they mean.
+//!
+//! `-- --real-network` measures a few children with the user's own credential instead, and spends a little;
+//! `-- --real-network --rehearse` does the same on loopback and spends nothing.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to say")]
 #![expect(clippy::print_stdout, reason = "its tables are its answer")]
 #![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
 #![expect(clippy::cast_precision_loss, reason = "megabytes and milliseconds need no more digits")]
+
+mod real;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -44,6 +49,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let asked: Vec<usize> = arguments.iter().filter_map(|word| word.parse().ok()).collect();
+    let has = |flag: &str| arguments.iter().any(|word| word == flag);
+    if has("--real-network") {
+        return real::measure(&asked, has("--rehearse"));
+    }
     let counts = measure(if asked.is_empty() { &LADDER } else { &asked });
     if counts { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -83,6 +92,7 @@ fn answer(request: &Received) -> Reply {
             let args = json!({"path": format!("child_{count}.txt"), "content": words.join(" ")});
             Reply::new().pause(Duration::from_millis(pause)).call("write", args)
         }
+        "Deliver" => Reply::says(r#"{"word": "pong"}"#),
         "child" => Reply::new()
             .pause(Duration::from_millis(pause))
             .text(&format!("I wrote child_{count}.txt.")),

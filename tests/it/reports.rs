@@ -1,0 +1,255 @@
+//! What commands that look at things say: of Sessions that may not be read, of lines that were changed, of
+//! what is not there, and in which number.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use pixir::scripted::{Issuer, Reply, Script};
+use serde_json::{Value, json};
+
+use crate::support::desk::{Ran, ran};
+use crate::support::house::{PIXIR, logs};
+use crate::support::{House, Stage, leaks, torture};
+
+const NOBODY: u32 = 65_534;
+
+fn allow(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Runs the binary in a House as a user who may not read what lies there; `None` where that cannot be had.
+fn as_a_stranger(house: &House, closed: &Path, args: &[&str]) -> Option<Ran> {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = house.command(args);
+    command.env("HOME", home.path());
+    if rustix::process::geteuid().is_root() {
+        let can_run = Command::new(PIXIR).arg("--version").uid(NOBODY).output();
+        if !can_run.is_ok_and(|output| output.status.success()) {
+            torture::say("another user cannot run the program where it was built");
+            return None;
+        }
+        chown(home.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        for folder in [house.workspace(), house.workspace().parent().unwrap().to_owned()] {
+            allow(&folder, 0o755);
+        }
+        command.uid(NOBODY).gid(NOBODY);
+        return Some(ran(&mut command));
+    }
+    allow(closed, 0o000);
+    let told = ran(&mut command);
+    allow(closed, 0o700);
+    Some(told)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
+    let house = House::with([Reply::says("ok"), Reply::says("ok")]).await;
+    house.pixir(&["hi"]).exits(0);
+    let owner = fs::read_to_string("/etc/passwd").unwrap();
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let owner = owner.lines().find(|row| row.split(':').nth(2) == Some(&uid));
+    let owner =
+        owner.map_or(format!("user {uid}"), |row| row.split(':').next().unwrap().to_owned());
+    let state = house.workspace().join(".pixir");
+    let sessions = state.join("sessions");
+    for closed in [&state, &sessions] {
+        allow(&state, if closed == &state { 0o700 } else { 0o755 });
+        let Some(told) = as_a_stranger(&house, closed, &["sessions"]) else { return };
+        let told = told.exits(0);
+        assert!(told.err.contains("cannot be read: permission denied"), "{}", told.err);
+        let place = closed.canonicalize().unwrap();
+        assert!(told.err.contains(place.to_str().unwrap()), "{}", told.err);
+        assert!(told.err.contains("belongs to") && told.err.contains(&owner), "{}", told.err);
+        assert!(!told.err.contains("there are no Sessions"), "{}", told.err);
+    }
+    // One Log that may not be read, in a folder that may be.
+    allow(&sessions, 0o755);
+    let log = logs(&house.workspace()).pop().unwrap();
+    let told = as_a_stranger(&house, &log, &["sessions"]).unwrap().exits(0);
+    let id = log.file_stem().unwrap().to_str().unwrap();
+    assert!(told.out.contains(id) && told.out.contains("unreadable"), "{}", told.out);
+    assert!(told.err.contains("cannot be read") && told.err.contains(&owner), "{}", told.err);
+    // With nothing there, that is what is said.
+    fs::remove_dir_all(&state).unwrap();
+    let told = as_a_stranger(&house, &house.workspace(), &["--version"]).unwrap();
+    assert_eq!(told.code, Some(0));
+    assert!(house.pixir(&["sessions"]).exits(0).err.contains("there are no Sessions yet"));
+}
+
+/// The Log of one Turn, with a word of its answer changed.
+async fn changed_log() -> (House, String, usize) {
+    let house = House::with([Reply::says("four apples")]).await;
+    house.pixir(&["how many?"]).exits(0);
+    let log = logs(&house.workspace()).pop().unwrap();
+    let text = fs::read_to_string(&log).unwrap();
+    let line = text.lines().position(|line| line.contains("four apples")).unwrap() + 1;
+    fs::write(&log, text.replace("four apples", "nine apples")).unwrap();
+    let id = log.file_stem().unwrap().to_str().unwrap().to_owned();
+    (house, id, line)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_line_is_not_called_proven_and_a_repair_says_that_it_kept_it() {
+    let (house, id, line) = changed_log().await;
+    let found = house.pixir(&["verify", &id, "--json"]).exits(1).envelope();
+    let output = &found["output"];
+    let lines = output["lines"].as_u64().unwrap();
+    assert_eq!(output["proven_lines"], lines - 1, "{output}");
+    assert_eq!((&output["broken_lines"], &output["unproven_lines"]), (&json!(1), &json!(0)));
+    assert_eq!(output["breaks"][0]["line"], line, "{output}");
+    assert_eq!(found["error"]["message"], "1 of 1 Log does not hold");
+    let told = house.pixir(&["verify", &id]).exits(1).out;
+    assert!(told.contains(&format!("{lines} lines, {} proven, 1 not proven", lines - 1)), "{told}");
+
+    let told = house.pixir(&["repair", &id]).exits(0).out;
+    assert!(told.contains(&format!("line {line}, although its proof does not hold")), "{told}");
+    let repaired = house.pixir(&["repair", &id, "--json"]).exits(0).envelope();
+    assert_eq!(repaired["output"]["unproven_lines_kept"], json!([line]), "{repaired}");
+    let copy = repaired["session_id"].as_str().unwrap();
+    let report = house.workspace().join(format!(".pixir/sessions/{copy}/repair.json"));
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!(report["unproven_lines_kept"], json!([line]));
+    // Where nothing was changed, nothing is said.
+    let sound = house.pixir(&["repair", copy]).exits(0).out;
+    assert!(!sound.contains("although"), "{sound}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_thing_is_one_thing() {
+    let house = House::with([Reply::calls("bash", json!({"command": "true"})), Reply::says("ok")]);
+    let house = house.await;
+    house.pixir(&["hi"]).exits(0);
+    let log = logs(&house.workspace()).pop().unwrap();
+    let id = log.file_stem().unwrap().to_str().unwrap();
+    let drafts = house.workspace().join(".pixir/sessions");
+    fs::write(drafts.join(".x.pixir-new"), "left").unwrap();
+    let texts = [
+        house.pixir(&["gc"]).out,
+        house.pixir(&["diagnose", id]).exits(0).out,
+        house.pixir(&["usage", id]).exits(0).out,
+        house.pixir(&["verify", id]).exits(0).out,
+    ];
+    for text in texts {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        for pair in words.windows(2) {
+            let noun = pair[1].trim_matches(|c: char| !c.is_alphanumeric());
+            let is_plural = noun.ends_with('s') && noun.len() > 3 && noun != "Unless";
+            assert!(!(pair[0] == "1" && is_plural), "\"1 {noun}\" in {text}");
+        }
+    }
+}
+
+fn doctor(home: &Path, args: &[&str], variables: &[(&str, &str)]) -> Value {
+    let work = home.join("work");
+    fs::create_dir_all(&work).unwrap();
+    let mut command = Command::new(PIXIR);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", home)
+        .env("OPENAI_API_KEY", "sk-planted-key")
+        .envs(variables.iter().copied())
+        .current_dir(work)
+        .args(["doctor", "--json"])
+        .args(args);
+    let told = ran(&mut command);
+    leaks::check_stream(&format!("{}{}", told.out, told.err));
+    told.envelope()["output"]["checks"].clone()
+}
+
+fn message<'a>(checks: &'a Value, id: &str) -> Option<&'a str> {
+    let found = checks.as_array().unwrap().iter().find(|check| check["id"] == id);
+    found.map(|check| check["message"].as_str().unwrap())
+}
+
+#[test]
+fn the_doctor_does_not_praise_what_is_not_there() {
+    let home = tempfile::tempdir().unwrap();
+    let checks = doctor(home.path(), &[], &[]);
+    for (id, expected) in [
+        ("logs", "no Logs yet"),
+        ("git", "not a git repository"),
+        ("instructions", "no AGENTS.md"),
+        ("setting", "no setting names a file or program"),
+        ("environment", "no PIXIR_ variable is set"),
+        ("mcp", "no MCP servers"),
+    ] {
+        assert_eq!(message(&checks, id), Some(expected));
+    }
+    let work = home.path().join("work");
+    fs::write(work.join("AGENTS.md"), "Be brief.").unwrap();
+    fs::create_dir(work.join(".git")).unwrap();
+    fs::write(work.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let checks = doctor(home.path(), &[], &[("PIXIR_MODEL", "gpt-5.5")]);
+    assert_eq!(message(&checks, "instructions"), Some("AGENTS.md is used whole"));
+    assert_eq!(message(&checks, "environment"), Some("the one PIXIR_ variable is known"));
+    assert!(message(&checks, "git").unwrap().starts_with("HEAD is there"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_ones_own_says_what_to_ask_and_nothing_about_openai() {
+    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    let local = stage.server.portable_url();
+    stage.configure(&json!({"providers": {
+        "empty": {"base_url": local},
+        "named": {"base_url": local, "models": ["m"]},
+    }}));
+    for (name, words) in [
+        ("empty", "provider `empty` has not been asked yet"),
+        ("named", "the models that the settings name for provider `named`"),
+    ] {
+        let told = stage.run(&["models", "--provider", name]);
+        told.expect_code(0);
+        assert!(told.stderr.contains(words), "{}", told.stderr);
+        let refresh = format!("`pixir models refresh --provider {name}`");
+        assert!(told.stderr.contains(&refresh), "{}", told.stderr);
+    }
+    stage.run(&["models", "refresh", "--provider", "named"]).expect_code(0);
+    let told = stage.run(&["models", "--provider", "named"]);
+    assert!(!told.stderr.contains("refresh"), "{}", told.stderr);
+
+    // An issuer that is gone would be a warning, or a failure.
+    let issuer = Issuer::start().await.unwrap();
+    let gone = issuer.base_url();
+    drop(issuer);
+    let online = |args: &[&str]| -> Value {
+        let mut command = stage.command(&[&["doctor", "--online", "--json"], args].concat());
+        command.env("PIXIR_AUTH_ISSUER", &gone);
+        let ended = crate::support::stage::Running::start(&mut command).end();
+        serde_json::from_str::<Value>(&ended.stdout).unwrap()["output"]["checks"].clone()
+    };
+    let own = online(&["--provider", "named"]);
+    assert!(message(&own, "endpoint").unwrap().contains("answers"), "{own}");
+    assert_eq!(message(&own, "issuer"), None);
+    assert!(message(&online(&[]), "issuer").is_some());
+}
+
+#[test]
+fn a_demo_says_how_to_remove_what_it_leaves() {
+    let home = tempfile::tempdir().unwrap();
+    let demo = |args: &[&str]| {
+        let mut command = Command::new(PIXIR);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", home.path())
+            .env("TMPDIR", home.path())
+            .current_dir(home.path())
+            .stdin(std::process::Stdio::null())
+            .args(args);
+        ran(&mut command).exits(0)
+    };
+    for args in [&["demo"][..], &["demo", "--json"]] {
+        let told = demo(args);
+        let text = format!("{}{}", told.out, told.err);
+        let command = text.lines().find(|line| line.trim().starts_with("rm -r ")).unwrap();
+        let folder = command.trim().trim_start_matches("rm -r ");
+        assert!(folder.contains("pixir-demo-") && Path::new(folder).is_dir(), "{text}");
+        // As it stands, it can be pasted.
+        let pasted = Command::new("/bin/sh").args(["-c", command.trim()]).status().unwrap();
+        assert!(pasted.success() && !Path::new(folder).exists(), "{command}");
+    }
+}
