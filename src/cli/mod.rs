@@ -12,6 +12,7 @@ mod chosen;
 mod compact;
 mod completions;
 mod config;
+mod confirm;
 mod delegate;
 mod demo;
 mod diagnose;
@@ -39,6 +40,7 @@ mod relay;
 mod repair;
 mod resume;
 mod run;
+mod session_lookup;
 mod sessions;
 mod signals;
 mod skills;
@@ -50,6 +52,7 @@ mod tree;
 mod trust;
 mod undo;
 mod usage;
+mod usage_error;
 mod verify;
 mod workflow;
 
@@ -256,6 +259,15 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it shows Events while it runs. `delegate` says by itself why it does not.
+    fn streams_events(&self) -> bool {
+        match self {
+            Command::Run(_) | Command::Resume(_) | Command::Demo(_) | Command::Delegate(_) => true,
+            Command::Workflow(args) => args.is_run(),
+            _ => false,
+        }
+    }
+
     /// The `kind` of its envelope.
     fn kind(&self) -> &'static str {
         match self {
@@ -337,6 +349,11 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
     }
     if context.flags.output_schema.is_some() && command.kind() == "workflow" {
         let message = "--output-schema goes with a prompt; a step states its own `output`";
+        return Err(bad_argument(message));
+    }
+    if context.flags.events && !command.streams_events() {
+        let message = "--events goes with a prompt, `resume`, `demo`, `workflow run` or `workflow resume`, \
+                       not with this command";
         return Err(bad_argument(message));
     }
     match command {
