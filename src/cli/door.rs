@@ -403,6 +403,7 @@ impl Context {
                 }
             },
             quiet: self.flags.quiet,
+            verbose: self.flags.verbose,
         };
         if self.flags.events {
             Mode::Events

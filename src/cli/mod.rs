@@ -33,6 +33,7 @@ mod mcp;
 mod merge;
 mod models;
 mod permissions;
+mod prompt_reader;
 mod provider;
 #[cfg(test)]
 mod readme;
@@ -81,7 +82,8 @@ use exit::Exit;
     long_about = "A local-first coding agent: any UI, one supervised runtime, and the Log is the truth.\n\n\
         Words that are no command are a prompt: they are joined by spaces and sent to the model, which \
         works in the current directory. Piped input is the prompt, or is appended to it. Without a \
-        prompt, on a terminal, prompts are read line by line until Ctrl-D.\n\n\
+        prompt, on a terminal, prompts are read line by line until Ctrl-D or /quit; what is pasted at once is one \
+        prompt.\n\n\
         stdout carries the answer alone; everything else goes to stderr.",
     after_long_help = "Examples:\n  \
         pixir demo                                 see it work, without any account\n  \
@@ -178,6 +180,9 @@ pub struct Flags {
     /// Show nothing on stderr but errors
     #[arg(long, short, global = true)]
     pub quiet: bool,
+    /// Show all output of commands and the model's reasoning on stderr
+    #[arg(long, short, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
     /// Colour stderr
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Colour::Auto)]
     pub color: Colour,

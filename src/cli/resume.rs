@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::drive::{Errand, drive};
+use super::drive::{Errand, drive, refuse_command_word};
 use super::exit::Exit;
 use super::stdin::{self, Prompt};
 use super::Context;
@@ -47,6 +47,9 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
     };
     refuse_gone(&id, &root)?;
     let workspace = root.workspace().to_owned();
+    if args.literal.is_empty() {
+        refuse_command_word(&args.words, &context.skills(&workspace)?)?;
+    }
     let gathered = stdin::gather(&args.words, &args.literal)?;
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;

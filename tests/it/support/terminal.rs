@@ -22,14 +22,8 @@ pub struct Terminal {
 
 impl Terminal {
     pub fn run(house: &House, args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let slave = || -> OwnedFd {
-            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap()
-        };
-        let child = Command::new(PIXIR)
+        let mut command = Command::new(PIXIR);
+        command
             .args(args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
@@ -38,12 +32,20 @@ impl Terminal {
             .env("OPENAI_BASE_URL", house.server.base_url())
             .env("OPENAI_API_KEY", "sk-test-of-the-house")
             .envs(variables.iter().copied())
-            .current_dir(house.workspace())
-            .stdin(slave())
-            .stdout(slave())
-            .stderr(slave())
-            .spawn()
-            .unwrap();
+            .current_dir(house.workspace());
+        Self::start(&mut command)
+    }
+
+    /// Starts any program in a terminal of its own.
+    pub fn start(command: &mut Command) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = || -> OwnedFd {
+            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap()
+        };
+        let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
         let keyboard = File::from(master);
         let screen = Arc::new(Mutex::new(Vec::new()));
         let (mut source, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
