@@ -98,7 +98,9 @@ impl EntryReader<'_> {
             let mut chunk = [0; CHUNK];
             match rustix::io::read(self.terminal, &mut chunk) {
                 // Ctrl-D behind text ends the line.
-                Ok(0) if !self.buffer.is_empty() => return Ok(Some(std::mem::take(&mut self.buffer))),
+                Ok(0) if !self.buffer.is_empty() => {
+                    return Ok(Some(std::mem::take(&mut self.buffer)));
+                }
                 Ok(0) => return Ok(None),
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -121,7 +123,8 @@ impl EntryReader<'_> {
     }
 
     fn more_follows(&self) -> bool {
-        let is_there = !self.buffer.is_empty() || self.is_readable(Some(PASTE_GAP)).unwrap_or(false);
+        let is_there =
+            !self.buffer.is_empty() || self.is_readable(Some(PASTE_GAP)).unwrap_or(false);
         is_there || self.has_unfinished_line().unwrap_or(false)
     }
 

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
+use super::Context;
 use super::drive::{Errand, drive, refuse_command_word};
 use super::exit::Exit;
 use super::stdin::{self, Prompt};
-use super::Context;
 use crate::error::{Kind, Report};
 use crate::harness::Which;
 use crate::id::SessionId;

@@ -56,7 +56,9 @@ pub fn unique_part(
     roots: &[StateRoot],
 ) -> Result<Option<(SessionId, StateRoot)>, Report> {
     let all = roots.iter().flat_map(|root| log::ids(root).into_iter().map(move |id| (id, root)));
-    let matching: Vec<_> = all.filter(|(id, _)| is_part(text, id.as_str())).collect();
+    let is_meant =
+        |(id, root): &(SessionId, &StateRoot)| is_part(text, id.as_str()) && root.has_log(id);
+    let matching: Vec<_> = all.filter(is_meant).collect();
     match matching.as_slice() {
         [] => Ok(None),
         [(id, root)] => Ok(Some((id.clone(), (*root).clone()))),

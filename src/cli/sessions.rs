@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::exit::Exit;
 use super::confirm::{Confirmation, Question};
+use super::exit::Exit;
 use super::resume::refuse_read_only;
 use super::session_lookup::unique_part;
 use super::{Context, say};

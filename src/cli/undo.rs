@@ -6,9 +6,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::changes::annexes;
+use super::confirm::{Agreed, Confirmation, Question};
 use super::drive::in_runtime;
 use super::exit::Exit;
-use super::confirm::{Agreed, Confirmation, Question};
 use super::resume::{refuse_gone, refuse_read_only};
 use super::sessions::count_of;
 use super::{Context, say};
@@ -147,8 +147,10 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
                 rewind.plan.changes.len() + rewind.plan.conflicts.len(),
                 path.display()
             );
-            return Err(Report::new(Kind::WriteFailed, message)
-                .with_next_actions(vec![format!("mend that, then run `pixir {}` again", order.kind)]));
+            return Err(Report::new(Kind::WriteFailed, message).with_next_actions(vec![format!(
+                "mend that, then run `pixir {}` again",
+                order.kind
+            )]));
         }
         let recorded = session.record(rewind.fact(&restored)).await;
         recorded.map_err(|error| Report::from(&error))?;
@@ -176,7 +178,8 @@ struct NumberedRewind<'a> {
 
 impl<'a> NumberedRewind<'a> {
     fn new(rewind: &'a Rewind, history: &History, id: &SessionId) -> Self {
-        let numbers = rewind.turns.iter().map(|(seq, _)| history.turn_number(*seq)).collect::<Vec<_>>();
+        let numbers =
+            rewind.turns.iter().map(|(seq, _)| history.turn_number(*seq)).collect::<Vec<_>>();
         let text = preview(rewind, &numbers, id);
         Self { rewind, numbers, text }
     }

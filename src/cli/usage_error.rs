@@ -16,10 +16,11 @@ pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command)
     let name = std::iter::once("pixir").chain(path.iter().map(|command| command.get_name()));
     let name = name.collect::<Vec<_>>().join(" ");
     let mut message = first_sentence(error);
-    if let Some(meant) = suggestion(error) {
+    let command = path.last().copied().unwrap_or(grammar);
+    if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command, grammar)) {
         message = format!("{message}, did you mean `{meant}`?");
     }
-    let accepted = accepted(error, path.last().copied().unwrap_or(grammar));
+    let accepted = accepted(error, command);
     if !accepted.is_empty() {
         let end = if message.ends_with('?') { "" } else { ";" };
         message = format!("{message}{end} accepted here: {}", accepted.join(", "));
@@ -71,6 +72,20 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     kinds.into_iter().flat_map(|kind| texts(error, kind)).next()
 }
 
+/// The flag that is one slip of the finger away, where clap sees no likeness.
+fn near_flag(
+    error: &clap::Error,
+    command: &clap::Command,
+    grammar: &clap::Command,
+) -> Option<String> {
+    let wrong = texts(error, ContextKind::InvalidArg).into_iter().next()?;
+    let wrong = wrong.strip_prefix("--")?;
+    let flags = command.get_arguments().chain(grammar.get_arguments());
+    let mut names = flags.filter_map(clap::Arg::get_long);
+    let near = names.find(|name| strsim::damerau_levenshtein(wrong, name) == 1)?;
+    Some(format!("--{near}"))
+}
+
 /// The values that an argument takes, or the subcommands of a command.
 fn accepted(error: &clap::Error, command: &clap::Command) -> Vec<String> {
     if error.kind() == ErrorKind::InvalidSubcommand {
@@ -90,11 +105,7 @@ fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
 
 /// How to send the words as a prompt, where they can be meant as one: unknown flags before a prompt, and words
 /// that a command does not take. A wrong flag of another command is a mistake and no prompt.
-fn as_prompt(
-    error: &clap::Error,
-    words: &[OsString],
-    path: &[&clap::Command],
-) -> Option<String> {
+fn as_prompt(error: &clap::Error, words: &[OsString], path: &[&clap::Command]) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
         return None;
     }

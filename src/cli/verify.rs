@@ -35,13 +35,13 @@ pub struct VerifyArgs {
 }
 
 pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
-    let found: Vec<(SessionId, StateRoot)> = if !args.all {
-        vec![context.session_or_last(args.id.as_deref())?]
-    } else {
+    let found: Vec<(SessionId, StateRoot)> = if args.all {
         let here = context.state_here()?;
         let listed = projection::list(&context.state_roots(false)?, usize::MAX).into_iter();
         let placed = |id: SessionId| (id.clone(), here.root_of(&id));
         listed.map(|summary| placed(summary.session_id)).collect()
+    } else {
+        vec![context.session_or_last(args.id.as_deref())?]
     };
     let checked = found
         .iter()

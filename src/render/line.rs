@@ -114,7 +114,10 @@ impl Line {
                 self.gap = true;
                 self.catching_up = true;
                 if self.look.verbose {
-                    self.activity("… some live output is missing here; the Log has the results", sheet);
+                    self.activity(
+                        "… some live output is missing here; the Log has the results",
+                        sheet,
+                    );
                 }
             }
             Heard::Event(event) => match event.kind() {

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::sanitise::{clean, one_line};
+use super::sanitise::clean;
 use crate::id::CallId;
 
 /// How many lines of a command that failed are shown.
 const LAST_LINES: usize = 8;
 
-/// The widest of these lines.
+/// How much of these lines is shown, in characters.
 const LAST_WIDTH: usize = 160;
 
 /// The longest piece without a line end that is kept before it is shown.
@@ -93,7 +93,7 @@ pub fn last_lines(output: &str, mut show: impl FnMut(&str)) {
     let output = clean(output);
     let is_said = |line: &&str| {
         let is_end = line.starts_with("[exit code ") || line.starts_with("[killed by signal ");
-        !line.trim().is_empty() && !is_end
+        !line.trim().is_empty() && !is_end && *line != "(no output)"
     };
     let lines: Vec<&str> = output.lines().filter(is_said).collect();
     let hidden = lines.len().saturating_sub(LAST_LINES);
@@ -101,7 +101,9 @@ pub fn last_lines(output: &str, mut show: impl FnMut(&str)) {
         show(&format!("  | … {hidden} earlier lines; --verbose shows all"));
     }
     for line in &lines[hidden..] {
-        show(&one_line(&format!("  | {line}"), LAST_WIDTH));
+        let is_long = line.chars().count() > LAST_WIDTH;
+        let cut: String = line.chars().take(LAST_WIDTH).collect();
+        show(&format!("  | {cut}{}", if is_long { "…" } else { "" }));
     }
 }
 
@@ -113,13 +115,13 @@ mod tests {
     fn the_last_lines_of_a_failure_are_shown_without_its_ending() {
         let output: String = (1..=20).map(|number| format!("line {number}\n\n")).collect();
         let mut shown = Vec::new();
-        last_lines(&format!("{output}\u{1b}[31mbad\u{1b}[0m\n[exit code 3]"), |line| {
+        last_lines(&format!("{output}    \u{1b}[31mbad\u{1b}[0m\n[exit code 3]"), |line| {
             shown.push(line.to_owned());
         });
         assert_eq!(shown.len(), LAST_LINES + 1);
         assert_eq!(shown[0], "  | … 13 earlier lines; --verbose shows all");
-        assert_eq!(shown.last().unwrap(), "  | bad");
-        last_lines("[exit code 3]", |line| panic!("{line}"));
+        assert_eq!(shown.last().unwrap(), "  |     bad", "indentation is kept");
+        last_lines("(no output)\n[exit code 3]", |line| panic!("{line}"));
     }
 
     #[test]

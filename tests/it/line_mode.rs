@@ -41,7 +41,7 @@ async fn a_paste_of_many_lines_is_one_prompt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_typed_during_a_turn_is_a_prompt_of_its_own_or_is_dropped_with_the_turn() {
+async fn what_is_typed_during_a_turn_is_a_prompt_of_its_own() {
     let (is_asked, asked) = std::sync::mpsc::sync_channel(8);
     let (go_on, may_go_on) = std::sync::mpsc::sync_channel(8);
     let may_go_on = std::sync::Mutex::new(may_go_on);
@@ -72,6 +72,27 @@ async fn what_is_typed_during_a_turn_is_a_prompt_of_its_own_or_is_dropped_with_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_typed_during_a_turn_is_dropped_when_the_turn_is_interrupted() {
+    let slow = Reply::new().text("begun").pause(std::time::Duration::from_mins(5)).text("never");
+    let house = House::with([slow, Reply::says("heard you")]).await;
+    let mut terminal = Terminal::run(&house, &[], &[]);
+    terminal.shows("› ");
+    terminal.types("one\n");
+    terminal.shows("begun");
+    terminal.types("typed too early\n");
+    terminal.shows("typed too early\r\n");
+    // Nothing says that Pixir has taken the line; it does so at once.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    terminal.signal(rustix::process::Signal::INT);
+    terminal.shows("interrupted");
+    terminal.types("two\n");
+    terminal.shows("heard you");
+    terminal.types("exit\n");
+    assert_eq!(terminal.ends(), Some(0));
+    assert_eq!(prompts(&house), ["one", "two"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_the_terminal_cut_is_refused_and_nothing_is_sent() {
     let house = answering().await;
     let mut terminal = Terminal::run(&house, &["--quiet"], &[]);
@@ -94,7 +115,7 @@ async fn words_for_pixir_are_never_sent_and_leave_no_session() {
         let mut terminal = Terminal::run(&house, &[], &[]);
         terminal.shows("› ");
         terminal.types("/help\n");
-        terminal.shows("/quit");
+        terminal.shows("so do exit, quit and Ctrl-D");
         terminal.types("/reviw the diff\n");
         terminal.shows("there is no command, prompt or Skill called /reviw");
         terminal.types("/undo\n");
@@ -151,7 +172,7 @@ async fn the_start_line_names_model_mode_folder_and_the_way_out() {
     terminal.shows("› ");
     let screen = terminal.screen();
     let folder = house.workspace().canonicalize().unwrap();
-    for words in ["some-model", "mode read_only", folder.to_str().unwrap(), "/quit", "Ctrl-D"] {
+    for words in ["some-model", "mode read-only", folder.to_str().unwrap(), "/quit", "Ctrl-D"] {
         assert!(screen.contains(words), "{words}: {screen}");
     }
     terminal.types("/quit\n");

@@ -112,7 +112,9 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
         looked.expect_code(0);
         let told = format!("{}{}", looked.stdout, looked.stderr);
         assert!(told.contains("has no Workspace of its own any more; shown as"), "{told}");
-        for words in [&["changes", child][..], &["changes", child, "--json"], &["merge", "--yes", child]] {
+        for words in
+            [&["changes", child][..], &["changes", child, "--json"], &["merge", "--yes", child]]
+        {
             let refused = stage.run(words);
             assert_eq!(refused.status.code(), Some(2), "{refused:?}");
             let told = format!("{}{}", refused.stdout, refused.stderr);

@@ -96,7 +96,8 @@ async fn a_session_that_was_not_named_in_full_is_deleted_after_a_yes() {
     let refused = house.pixir(&["sessions", "delete"]).exits(3).err;
     assert!(refused.contains("--yes"), "{refused}");
     assert_eq!(logs(&house.workspace()).len(), 2);
-    let mut terminal = Terminal::run(&house, &["sessions", "delete", &first[first.len() - 6..]], &[]);
+    let mut terminal =
+        Terminal::run(&house, &["sessions", "delete", &first[first.len() - 6..]], &[]);
     terminal.shows("the first Session");
     terminal.shows("Delete it for good?");
     terminal.types("y\n");
@@ -154,7 +155,9 @@ async fn a_merge_needs_a_yes_and_its_undo_says_what_it_removes() {
     assert_eq!(house.read("added.txt"), "added\n");
     let refused = house.pixir(&["merge", &child[child.len() - 6..], "--undo"]).exits(3).err;
     assert!(refused.contains("--yes"), "{refused}");
-    for args in [&["merge", &child, "--undo", "--dry-run"][..], &["merge", &child, "--undo", "--yes"]] {
+    for args in
+        [&["merge", &child, "--undo", "--dry-run"][..], &["merge", &child, "--undo", "--yes"]]
+    {
         let told = house.pixir(args).exits(0).out;
         for line in ["  remove  added.txt\n", "  restore a.txt\n", "  make    gone.txt\n"] {
             assert_eq!(told.matches(line).count(), 1, "{line}: {told}");
@@ -168,15 +171,31 @@ async fn a_wrong_argument_is_told_what_its_own_command_accepts() {
     let house = House::with([]).await;
     for (args, wanted, unwanted) in [
         (&["undo", "--turn", "2"][..], &["`--turns`", "pixir undo --help"][..], &["pixir -- "][..]),
-        (&["export", "--format", "xml"], &["markdown, json", "pixir export --help"], &["pixir -- "]),
+        (
+            &["export", "--format", "xml"],
+            &["markdown, json", "pixir export --help"],
+            &["pixir -- "],
+        ),
         (&["export", "--frmat", "json"], &["`--format`"], &["pixir -- "]),
-        (&["workflow", "run", "x.json", "--agr", "a=1"], &["`--arg`", "pixir workflow run --help"], &["pixir -- "]),
-        (&["workflow", "rn", "x.json"], &["`run`", "validate, plan, list, run, resume, status"], &[]),
+        (
+            &["workflow", "run", "x.json", "--agr", "a=1"],
+            &["`--arg`", "pixir workflow run --help"],
+            &["pixir -- "],
+        ),
+        (
+            &["workflow", "rn", "x.json"],
+            &["`run`", "validate, plan, list, run, resume, status"],
+            &[],
+        ),
         (&["sessions", "--al"], &["`--all`", "pixir sessions --help"], &["pixir -- "]),
         (&["--color", "purple", "hi"], &["auto, always, never", "pixir --help"], &["pixir -- "]),
         (&["--credential", "gold", "hi"], &["chatgpt, api-key"], &["pixir -- "]),
         (&["--frobnicate", "hi"], &["pixir -- --frobnicate", "pixir --help"], &[]),
-        (&["resume", "--last", "--nope"], &["pixir resume --last -- --nope", "pixir resume --help"], &["pixir -- "]),
+        (
+            &["resume", "--last", "--nope"],
+            &["pixir resume --last -- --nope", "pixir resume --help"],
+            &["pixir -- "],
+        ),
         (&["login", "page", "is", "broken"], &["pixir -- login page is broken"], &[]),
         (&["--sandbox", "strong", "hi"], &["workspace", "read-only", "required", "off"], &[]),
         (&["--role", "wizard", "hi"], &["build", "explorer"], &[]),
@@ -210,7 +229,11 @@ async fn events_are_refused_where_there_are_none_and_stand_alone_where_there_are
         assert_eq!(refused.out, "", "{args:?}");
     }
     assert_eq!(house.requests().len(), before);
-    house.write("flow.json", json!({"id": "flow", "steps": [{"id": "one", "role": "explorer", "task": "look"}]}).to_string());
+    house.write(
+        "flow.json",
+        json!({"id": "flow", "steps": [{"id": "one", "role": "explorer", "task": "look"}]})
+            .to_string(),
+    );
     let run = house.pixir(&["workflow", "run", "flow.json", "--events"]);
     let lines: Vec<Value> = run
         .out

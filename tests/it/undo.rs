@@ -222,7 +222,9 @@ async fn what_stands_in_the_way_is_named_before_anything_changes() {
     house.write("deep", "now a file\n");
     let before = picture(&house.workspace());
     let words = ["changed while a command ran", "something stands in the way: deep, gone"];
-    for (args, words) in [&["undo", "--yes"][..], &["undo", "--yes", "--force"]].into_iter().zip(words) {
+    for (args, words) in
+        [&["undo", "--yes"][..], &["undo", "--yes", "--force"]].into_iter().zip(words)
+    {
         let refused = house.pixir(args).exits(1);
         assert!(refused.err.contains(words), "{}", refused.err);
         assert_eq!(picture(&house.workspace()), before, "nothing was touched");
@@ -324,7 +326,8 @@ async fn random_workspaces_come_back_and_go_forward_again() {
             pictures.push(picture(&house.workspace()));
         }
         let undone = random.usize(1..=turns);
-        let told = house.pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()]).exits(0);
+        let told =
+            house.pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()]).exits(0);
         let place = format!("seed {seed}, number {number}, {undone} of {turns}: {}", told.out);
         assert_eq!(picture(&house.workspace()), pictures[turns - undone], "undo, {place}");
         house.pixir(&["redo", "--yes"]).exits(0);

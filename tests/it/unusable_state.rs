@@ -116,8 +116,12 @@ fn can_be_read_and_forked(house: &House, run: &dyn Fn(&[&str]) -> Ran, reason: &
         assert!(refused.err.contains(&format!("pixir fork {id}")), "{args:?}: {}", refused.err);
     }
     // A copy helps none of these.
-    for args in [&["undo", "--yes", &id][..], &["redo", "--yes", &id], &["sessions", "delete", &id], &["repair", &id]]
-    {
+    for args in [
+        &["undo", "--yes", &id][..],
+        &["redo", "--yes", &id],
+        &["sessions", "delete", &id],
+        &["repair", &id],
+    ] {
         let refused = run(args).exits(1);
         assert!(refused.err.contains(reason), "{args:?}: {}", refused.err);
         assert!(refused.err.contains("then run this again"), "{args:?}: {}", refused.err);

@@ -11,7 +11,7 @@ use crate::cli::prompt_reader::{LONGEST_LINE, TypedEntry};
 use crate::cli::signals::Signals;
 use crate::cli::{Context, bad_argument, guard};
 use crate::error::Report;
-use crate::event::{Canonical, PermissionMode};
+use crate::event::{Canonical, Heard, PermissionMode};
 use crate::harness::Which;
 use crate::history::History;
 use crate::render::{Paper, View, clean, one_line};
@@ -66,9 +66,13 @@ enum Typed {
     Signal,
 }
 
-/// What came from the keyboard: an answer to an open question, or something for the prompt.
+/// What can happen while a prompt is awaited.
 enum Input {
+    Signal,
+    Heard(Option<Heard>),
+    /// An answer to the open question; `None` at the end of input.
     Answer(Option<String>),
+    /// Something for the prompt; `None` at the end of input.
     Entry(Option<TypedEntry>),
 }
 
@@ -150,7 +154,9 @@ fn help(skills: &Skills) -> String {
     for named in skills.named() {
         writeln!(text, "/{}  {}", one_line(&named.name, 40), one_line(&named.description, 80)).ok();
     }
-    text.push_str("everything else is a prompt; what is pasted at once is one prompt; Ctrl-C stops a Turn");
+    text.push_str(
+        "everything else is a prompt; what is pasted at once is one prompt; Ctrl-C stops a Turn",
+    );
     text
 }
 
@@ -160,7 +166,7 @@ fn start_line(model: &str, mode: &PermissionMode, workspace: &Path) -> String {
     format!(
         "{}, mode {}, in {folder}; /quit or Ctrl-D leaves, /help shows commands",
         one_line(model, 60),
-        mode.as_str()
+        mode.as_str().replace('_', "-")
     )
 }
 
@@ -236,60 +242,63 @@ impl Driver<'_> {
     /// The next prompt. What children say and ask meanwhile is shown at once, and an open question is
     /// answered first.
     async fn next_prompt(&mut self, skills: &Skills) -> Typed {
-        let (mut is_heard, mut is_due) = (true, true);
+        let mut is_heard = true;
+        let mut is_due = true;
         self.show_question();
         loop {
-            let is_asking = !self.questions.is_empty();
-            if is_due && !is_asking {
+            if is_due && self.questions.is_empty() {
                 self.view.ask(PROMPT);
                 is_due = false;
             }
-            let input = tokio::select! {
-                biased;
-                _ = self.signals.next() => {
+            match self.next_input(is_heard).await {
+                Input::Signal => {
                     self.view.ask("\n");
                     return Typed::Signal;
                 }
-                heard = self.relay.next(), if is_heard => {
-                    match heard {
-                        Some(heard) => {
-                            if is_shown(&heard) && !is_asking {
-                                self.view.ask("\n");
-                                is_due = true;
-                            }
-                            self.view.hear(&heard).ok();
-                            self.note_question(&heard);
-                        }
-                        None => is_heard = false,
+                Input::Heard(None) => is_heard = false,
+                Input::Heard(Some(heard)) => {
+                    if is_shown(&heard) && self.questions.is_empty() {
+                        self.view.ask("\n");
+                        is_due = true;
                     }
-                    continue;
+                    self.view.hear(&heard).ok();
+                    self.note_question(&heard);
                 }
-                input = async {
-                    if is_asking {
-                        Input::Answer(self.keyboard.line_after(self.asked_at).await)
-                    } else {
-                        Input::Entry(self.keyboard.entry().await)
-                    }
-                } => input,
-            };
-            is_due = true;
-            let entry = match input {
                 Input::Answer(line) => {
                     self.reply(line).await;
-                    continue;
+                    is_due = true;
                 }
-                Input::Entry(Some(entry)) => entry,
                 Input::Entry(None) => {
                     self.view.ask("\n");
                     return Typed::Leave;
                 }
-            };
-            match understand(&entry, skills) {
-                Request::Nothing => {}
-                Request::Prompt(text) => return Typed::Prompt(text),
-                Request::Leave => return Typed::Leave,
-                Request::Told(text) => self.view.tell(&text),
+                Input::Entry(Some(entry)) => match understand(&entry, skills) {
+                    Request::Nothing => is_due = true,
+                    Request::Prompt(text) => return Typed::Prompt(text),
+                    Request::Leave => return Typed::Leave,
+                    Request::Told(text) => {
+                        self.view.tell(&text);
+                        is_due = true;
+                    }
+                },
             }
+        }
+    }
+
+    async fn next_input(&mut self, is_heard: bool) -> Input {
+        let is_asking = !self.questions.is_empty();
+        let typed = async {
+            if is_asking {
+                Input::Answer(self.keyboard.line_after(self.asked_at).await)
+            } else {
+                Input::Entry(self.keyboard.entry().await)
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.signals.next() => Input::Signal,
+            heard = self.relay.next(), if is_heard => Input::Heard(heard),
+            input = typed => input,
         }
     }
 

@@ -72,9 +72,7 @@ fn found(id: &str, context: &Context) -> Result<(StateRoot, Found), Report> {
     let (places, id_there) = match session_named(id).map(|_| context.session_named(id)) {
         Some(Ok((session, root))) => (vec![root], session.to_string()),
         Some(Err(report)) => return run_by_part(id, context)?.ok_or(report),
-        None => {
-            ([context.state_roots(false)?, context.state_roots(true)?].concat(), id.to_owned())
-        }
+        None => ([context.state_roots(false)?, context.state_roots(true)?].concat(), id.to_owned()),
     };
     for root in places {
         if let Some(found) = find(&root, &id_there).map_err(|error| Report::from(&error))? {
