@@ -138,11 +138,11 @@ impl Conversation {
     pub async fn expand(&self, text: String) -> Expanded {
         // Most texts name nothing, and need no thread.
         if !text.contains(['/', '$']) {
-            return Expanded { text, notices: Vec::new() };
+            return Expanded { text, notices: Vec::new(), unknown_name: None };
         }
         let (skills, typed) = (self.settings.skills.clone(), text.clone());
         let expanded = disk::work(move || skills.expand(&typed)).await;
-        expanded.unwrap_or(Expanded { text, notices: Vec::new() })
+        expanded.unwrap_or(Expanded { text, notices: Vec::new(), unknown_name: None })
     }
 
     /// Everything that can be typed behind a slash here.

@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use changes::{Changes, shown};
-pub use deed::{Deed, Done, Recovered, alone, is_pending, recover};
+pub use deed::{Deed, Done, Recovered, Step, alone, is_pending, recover};
 pub use error::AnnexError;
 pub use merge::{Conflict, Merge};
 pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};

@@ -6,11 +6,11 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches};
 
 use super::run::RunArgs;
-use super::{Cli, Command, Flags, bad_argument, guard};
+use super::{Cli, Command, Flags, guard, usage_error};
 use crate::error::Report;
 
 /// The hidden command that takes a prompt.
@@ -35,9 +35,9 @@ pub fn parse(args: Vec<OsString>) -> Parsed {
     let json = flags_of(&args).any(|arg| arg == "--json");
     let cli = match bare_words(&args).or_else(|| plain_prompt(&args)) {
         Some(cli) => cli,
-        None => match by_the_whole_grammar(args) {
+        None => match by_the_whole_grammar(args.clone()) {
             Ok(cli) => cli,
-            Err(error) => return refused(&error, json),
+            Err(error) => return refused(&error, &args, json),
         },
     };
     if let Command::Run(run) = &cli.command
@@ -141,7 +141,7 @@ fn attachments_first(args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsStri
 }
 
 /// Whether a flag is followed by its value.
-fn takes_value(flag: &OsStr, grammar: &clap::Command) -> bool {
+pub fn takes_value(flag: &OsStr, grammar: &clap::Command) -> bool {
     let name = flag.to_str().and_then(|flag| flag.strip_prefix("--"));
     grammar.get_arguments().any(|argument| {
         argument.get_long().is_some_and(|long| Some(long) == name)
@@ -176,8 +176,8 @@ fn is_command(args: &[OsString], place: usize, grammar: &clap::Command) -> bool 
     }
 }
 
-fn refused(error: &clap::Error, json: bool) -> Parsed {
-    let text = error.render().to_string();
+/// Help that was asked for, or why the command line makes no sense.
+fn refused(error: &clap::Error, args: &[OsString], json: bool) -> Parsed {
     let asked = matches!(
         error.kind(),
         ErrorKind::DisplayHelp
@@ -185,25 +185,12 @@ fn refused(error: &clap::Error, json: bool) -> Parsed {
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
     if asked {
-        return Parsed::Say(text);
+        return Parsed::Say(error.render().to_string());
     }
-    let first = text.lines().next().unwrap_or_default();
-    let mut message = first.strip_prefix("error: ").unwrap_or(first).to_owned();
-    if message.ends_with(':') {
-        // What is missing stands in lines of its own.
-        let named = text.lines().skip(1).take_while(|line| !line.trim().is_empty());
-        message = named.fold(message, |message, line| format!("{message} {}", line.trim()));
-    }
-    let mut actions = Vec::new();
-    if matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
-        let word = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(word)) => word.as_str(),
-            _ => "…",
-        };
-        actions.push(format!("put `--` before a prompt that looks like this: pixir -- {word}"));
-    }
-    actions.push("see `pixir --help`".to_owned());
-    let report = bad_argument(message).with_next_actions(actions);
+    let grammar = Cli::command();
+    let place = first_word(args, &grammar).filter(|place| is_command(args, *place, &grammar));
+    let words = place.map(|place| &args[place..]).unwrap_or_default();
+    let report = usage_error::explain(error, words, &grammar);
     Parsed::Refused { text: crate::render::error_text(&report), report, json }
 }
 

@@ -6,12 +6,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::{Context, say};
+use super::{Context, bad_argument, say};
 use crate::annex::{Annex, AnnexError, Annexes, diff};
 use crate::config::Config;
-use crate::error::Report;
+use crate::error::{Kind, Report};
 use crate::history::History;
-use crate::id::SessionId;
 use crate::log::Log;
 use crate::render::{Envelope, clean};
 use crate::secret::Secrets;
@@ -30,7 +29,7 @@ use crate::workspace::Workspace;
     after_long_help = "Examples:\n  pixir changes\n  pixir changes 20260721T101112-abcdef --diff"
 )]
 pub struct ChangesArgs {
-    /// The child: the id of its Session, or its name in its parent's Log
+    /// The child: its name in its parent's Log, or the id of its Session or the beginning or end of it
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// Show the diffs too
@@ -60,8 +59,7 @@ pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
     let (annex, config, logs) = if let Some((annex, root)) = of_name {
         (annex, config, root)
     } else {
-        let child = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        let logs = context.state_of(&child)?;
+        let (child, logs) = context.session_named(id)?;
         let config = context.settings(Some(logs.workspace()))?.config;
         let annexes = annexes(context, &config);
         let found = annexes.find(&logs, &child).map_err(report)?;
@@ -76,6 +74,27 @@ pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
     };
     annex.refuse_busy().map_err(report)?;
     Ok(Named { annex, config, logs })
+}
+
+/// Finds the child of that name. Without a name it is the only child of this Workspace that has a Workspace of its
+/// own.
+pub fn named_or_only(id: Option<&str>, context: &Context) -> Result<Named, Report> {
+    if let Some(id) = id {
+        return named(id, context);
+    }
+    let config = context.settings(Some(&context.folder()?))?.config;
+    let own = annexes(context, &config);
+    let roots = context.state_roots(false)?;
+    let children: Vec<Annex> = roots.iter().flat_map(|root| own.of_workspace(root)).collect();
+    match children.as_slice() {
+        [only] => named(only.child().as_str(), context),
+        [] => Err(Report::new(Kind::NotFound, "no child has a Workspace of its own here")),
+        several => {
+            let ids: Vec<&str> = several.iter().map(|child| child.child().as_str()).collect();
+            let message = format!("which child? there are {}: {}", ids.len(), ids.join(", "));
+            Err(bad_argument(message).with_next_actions(vec!["list them: pixir changes".into()]))
+        }
+    }
 }
 
 /// The annexes of this user.

@@ -3,8 +3,8 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::chosen::Chosen;
 use super::exit::Exit;
-use super::resume::unknown;
 use super::{Context, say};
 use crate::error::Report;
 use crate::id::SessionId;
@@ -23,17 +23,12 @@ const SUMMARY: usize = 160;
         Everything is read from the Logs, also while another process has the Session open; nothing is changed."
 )]
 pub struct StatusArgs {
-    /// The Session that started them
-    #[arg(value_name = "ID")]
-    id: String,
+    #[command(flatten)]
+    session: Chosen,
 }
 
 pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
-    let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
-    let root = context.state_of(&id)?;
-    if !root.has_log(&id) {
-        return Err(unknown(&id));
-    }
+    let (id, root) = args.session.find(context)?;
     let holder = holder(&root, &id);
     let views = subagent::children(&root, &id, holder.is_some());
     let views = views.map_err(|error| Report::from(&error))?;

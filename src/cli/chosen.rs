@@ -2,8 +2,7 @@
 
 use clap::Args;
 
-use super::resume::last;
-use super::{Context, bad_argument};
+use super::Context;
 use crate::error::Report;
 use crate::id::SessionId;
 use crate::state::StateRoot;
@@ -11,10 +10,10 @@ use crate::state::StateRoot;
 /// The Session of a command.
 #[derive(Debug, Args)]
 pub struct Chosen {
-    /// The Session
-    #[arg(value_name = "ID", required_unless_present = "last", conflicts_with = "last")]
+    /// The Session, by its id or the beginning or end of it; without it, the one of this Workspace that was used last
+    #[arg(value_name = "ID", conflicts_with = "last")]
     id: Option<String>,
-    /// The Session of this Workspace that was used last
+    /// The Session of this Workspace that was used last, as without an id
     #[arg(long)]
     last: bool,
 }
@@ -22,10 +21,6 @@ pub struct Chosen {
 impl Chosen {
     /// The Session, and the state that it is a part of.
     pub fn find(&self, context: &Context) -> Result<(SessionId, StateRoot), Report> {
-        match &self.id {
-            Some(id) => context.session_named(id),
-            None if self.last => context.session_named(last(context)?.as_str()),
-            None => Err(bad_argument("which Session? give its id, or --last")),
-        }
+        context.session_or_last(self.id.as_deref())
     }
 }

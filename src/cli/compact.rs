@@ -31,7 +31,7 @@ const SHOWN: usize = 160;
 /// Tell older Turns of a Session in short to the model
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir compact [FLAGS] <ID>|--last [--keep-turns N] [--model-assisted]",
+    override_usage = "pixir compact [FLAGS] [ID] [--keep-turns N] [--model-assisted]",
     long_about = "Tell older Turns of a Session in short to the model, so that there is room in its window.\n\n\
         The last Turns stay word for word; the others become a checkpoint: what you said, what came of it, the files \
         touched, open tasks, the plan, active Skills. Old tool outputs are left out. The Log keeps everything, and \
@@ -182,7 +182,7 @@ fn preview(fact: &HistoryCompaction, id: &SessionId) -> String {
         let plural = if fact.turns_compacted == Some(1) { " is" } else { "s are" };
         writeln!(
             text,
-            "  {} Turn{plural} told in short, #{} to #{}",
+            "  {} Turn{plural} told in short (Events {} to {})",
             count(fact.turns_compacted),
             fact.from_seq,
             fact.to_seq
@@ -250,7 +250,7 @@ fn told(
     };
     let mut text = preview(fact, id);
     match seq {
-        Some(seq) => writeln!(text, "recorded as #{seq}; the Log keeps everything").ok(),
+        Some(seq) => writeln!(text, "recorded as Event {seq}; the Log keeps everything").ok(),
         None => writeln!(text, "nothing was changed (dry run)").ok(),
     };
     say(&clean(&text));

@@ -133,7 +133,7 @@ fn told(found: &Diagnosis, since_success: bool) -> String {
 }
 
 fn turn_line(turn: &Turn) -> String {
-    let seq = turn.seq.map(|seq| format!(" #{seq}")).unwrap_or_default();
+    let seq = turn.seq.map(|seq| format!(" (Event {seq})")).unwrap_or_default();
     let undone = if turn.is_undone { ", taken back" } else { "" };
     let failed = match turn.tool_failures {
         0 => String::new(),
@@ -141,7 +141,7 @@ fn turn_line(turn: &Turn) -> String {
     };
     let why = turn.error_message.as_deref().map(|why| format!(": {}", one_line(why, 80)));
     format!(
-        "{}{seq} {}{undone}, {}{failed}{}  {}",
+        "Turn {}{seq} {}{undone}, {}{failed}{}  {}",
         turn.number,
         turn.status,
         counted(turn.tool_calls, "call"),

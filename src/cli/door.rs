@@ -171,21 +171,22 @@ impl Context {
         Ok(projection::state_roots(&self.home()?, &self.workspaces(all)?))
     }
 
-    /// Where a Session is: here, or in a Workspace that was used before.
-    pub fn state_of(&self, id: &SessionId) -> Result<StateRoot, Report> {
-        let here = self.state_here()?;
-        let root = here.root_of(id);
-        if root.has_log(id) || self.flags.cwd.is_some() {
-            return Ok(root);
+    /// The state that holds the Log of a Session: that of this directory, or of a Workspace that was used
+    /// before unless `--cwd` says where to look.
+    pub fn holder_of(&self, id: &SessionId) -> Result<Option<StateRoot>, Report> {
+        let root = self.state_here()?.root_of(id);
+        if root.has_log(id) {
+            return Ok(Some(root));
+        }
+        if self.flags.cwd.is_some() {
+            return Ok(None);
         }
         let home = self.home()?;
         let known = projection::state_roots(&home, &projection::known(&home));
-        let Some(elsewhere) = known.into_iter().find(|root| root.has_log(id)) else {
-            return Err(Report::new(Kind::NotFound, format!("there is no Session {id}"))
-                .with_details(serde_json::json!({ "session_id": id }))
-                .with_next_actions(vec!["list the Sessions with `pixir sessions --all`".into()]));
-        };
-        self.notice(&format!("Session {id} is in {}", elsewhere.workspace().display()));
+        let elsewhere = known.into_iter().find(|root| root.has_log(id));
+        if let Some(root) = &elsewhere {
+            self.notice(&format!("Session {id} is in {}", root.workspace().display()));
+        }
         Ok(elsewhere)
     }
 
@@ -423,6 +424,7 @@ impl Context {
                 }
             },
             quiet: self.flags.quiet,
+            verbose: self.flags.verbose,
         };
         if self.flags.events {
             Mode::Events

@@ -1,6 +1,7 @@
 //! Driving a Conversation: prompts in, Turns shown, signals heeded, an exit code out.
 
 mod attend;
+mod line_mode;
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
 
 pub use attend::Attended;
+pub use line_mode::refuse_command_word;
 
 use super::Context;
 use super::door::Opened;
@@ -50,35 +52,15 @@ pub struct Errand {
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
     in_runtime(async {
-        let mut first_line = None;
-        let mut keyboard = Keyboard::default();
-        if errand.gathered.prompt == Prompt::Lines && errand.session == Which::New {
-            // A person who leaves without a word leaves no Session behind.
-            match first_words(context, &mut keyboard).await {
-                Typed::Line(line) => first_line = Some(line),
-                Typed::Nothing => return Ok(Exit::Answered),
-                Typed::Signal => return Ok(Exit::Interrupted),
-            }
-        }
+        let Prompt::Text(text) = errand.gathered.prompt else {
+            return line_mode::run(errand, context).await;
+        };
         let mut driver =
             Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
-        driver.keyboard = keyboard;
-        for notice in &errand.gathered.notices {
-            driver.view.notice(notice);
-        }
-        if let Ok(history) = driver.conversation.history().await
-            && let Some(offer) = crate::workflow::cut_off(history.facts())
-        {
-            driver.view.notice(&offer);
-        }
+        driver.announce(&errand.gathered.notices).await;
         driver.attach(errand.attachments);
-        let exit = match errand.gathered.prompt {
-            Prompt::Text(text) => driver.one_turn(text).await,
-            Prompt::Lines => driver.lines(first_line).await,
-        };
-        driver.remember();
-        driver.harness.cancel_children(&driver.conversation).await;
-        driver.settle().await;
+        let exit = driver.one_turn(text).await;
+        driver.end().await;
         exit
     })
 }
@@ -238,6 +220,25 @@ impl<'a> Driver<'a> {
         })
     }
 
+    /// Says what the user should know before the first Turn.
+    async fn announce(&mut self, notices: &[String]) {
+        for notice in notices {
+            self.view.notice(notice);
+        }
+        if let Ok(history) = self.conversation.history().await
+            && let Some(offer) = crate::workflow::cut_off(history.facts())
+        {
+            self.view.notice(&offer);
+        }
+    }
+
+    /// Leaves everything in order.
+    async fn end(&mut self) {
+        self.remember();
+        self.harness.cancel_children(&self.conversation).await;
+        self.settle().await;
+    }
+
     /// Keeps files for the next prompt, and says so when the model will not see them.
     fn attach(&mut self, attachments: Vec<Attachment>) {
         self.attachments = attachments;
@@ -270,88 +271,6 @@ impl<'a> Driver<'a> {
         let envelope = envelope.of_session(self.conversation.id(), self.resume_command());
         let is_read = self.view.answer(&envelope.line()).is_ok();
         Ok(if is_read { exit } else { self.close(&Driven::Unread) })
-    }
-
-    /// Prompts from a person, line by line, until the end of input.
-    async fn lines(&mut self, first: Option<String>) -> Result<Exit, Report> {
-        let mut waiting = first;
-        loop {
-            let said = match waiting.take() {
-                Some(line) => Typed::Line(line),
-                None => self.prompted().await,
-            };
-            let line = match said {
-                Typed::Line(line) => line,
-                Typed::Nothing => return Ok(self.leave(Exit::Answered)),
-                Typed::Signal => return Ok(self.leave(Exit::Interrupted)),
-            };
-            match self.turn(line).await? {
-                Driven::Ended(ending) if self.must_leave(&ending) => {
-                    return Ok(self.close(&Driven::Ended(ending)));
-                }
-                Driven::Ended(_) => {}
-                driven => return Ok(self.close(&driven)),
-            }
-        }
-    }
-
-    /// The next prompt. What children say and ask meanwhile is shown at once, and an open question is
-    /// answered first.
-    async fn prompted(&mut self) -> Typed {
-        let (mut is_heard, mut is_due) = (true, true);
-        self.show_question();
-        loop {
-            let is_asking = !self.questions.is_empty();
-            if is_due && !is_asking {
-                self.view.ask("› ");
-                is_due = false;
-            }
-            let line = tokio::select! {
-                biased;
-                _ = self.signals.next() => {
-                    self.view.ask("\n");
-                    return Typed::Signal;
-                }
-                heard = self.relay.next(), if is_heard => {
-                    match heard {
-                        Some(heard) => {
-                            if is_shown(&heard) && !is_asking {
-                                self.view.ask("\n");
-                                is_due = true;
-                            }
-                            self.view.hear(&heard).ok();
-                            self.note_question(&heard);
-                        }
-                        None => is_heard = false,
-                    }
-                    continue;
-                }
-                line = async {
-                    if is_asking {
-                        self.keyboard.line_after(self.asked_at).await
-                    } else {
-                        self.keyboard.line().await
-                    }
-                } => line,
-            };
-            match line {
-                line if is_asking => {
-                    self.reply(line).await;
-                    is_due = true;
-                }
-                None => {
-                    self.view.ask("\n");
-                    return Typed::Nothing;
-                }
-                Some(line) if line.is_empty() => is_due = true,
-                Some(line) => return Typed::Line(line),
-            }
-        }
-    }
-
-    fn leave(&mut self, exit: Exit) -> Exit {
-        self.hint();
-        exit
     }
 
     /// A Log that cannot be written makes every later prompt a waste.
@@ -394,6 +313,8 @@ impl<'a> Driver<'a> {
                 Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
                 Wake::Signal(asked) => {
                     self.asked = Some(asked);
+                    // As the kernel does at Ctrl-C with what it has not handed over yet.
+                    self.keyboard.forget_entries();
                     stopping = Some(stop(&self.conversation));
                 }
             }
@@ -541,38 +462,4 @@ fn stop(conversation: &Conversation) -> JoinHandle<()> {
             tracing::debug!(%error, "the Turn was already over");
         }
     })
-}
-
-/// What a person did at the prompt.
-enum Typed {
-    Line(String),
-    /// The input is over.
-    Nothing,
-    Signal,
-}
-
-/// The first prompt of a Session that does not exist yet.
-async fn first_words(context: &Context, keyboard: &mut Keyboard) -> Typed {
-    let mut signals = Signals::listen();
-    let mut view = View::new(context.mode(), Paper::standard(signals.count()));
-    listen(&mut view, &mut signals, keyboard).await
-}
-
-/// Asks until there is a line with words in it.
-async fn listen(view: &mut View, signals: &mut Signals, keyboard: &mut Keyboard) -> Typed {
-    loop {
-        view.ask("› ");
-        let said = tokio::select! {
-            line = keyboard.line() => line.map_or(Typed::Nothing, Typed::Line),
-            _ = signals.next() => Typed::Signal,
-        };
-        match said {
-            Typed::Line(line) if line.is_empty() => {}
-            Typed::Line(line) => return Typed::Line(line),
-            over => {
-                view.ask("\n");
-                return over;
-            }
-        }
-    }
 }

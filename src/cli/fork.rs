@@ -6,6 +6,7 @@ use serde_json::json;
 use super::changes::annexes;
 use super::chosen::Chosen;
 use super::exit::Exit;
+use super::sessions::count_of;
 use super::{Context, say};
 use crate::error::Report;
 use crate::fork::{Cut, check_place, fork};
@@ -14,7 +15,7 @@ use crate::render::{Envelope, clean};
 /// Branch off a new Session from another one
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir fork [FLAGS] <ID> [--at TURN | --to-seq N] [--summarize]",
+    override_usage = "pixir fork [FLAGS] [ID] [--at TURN | --to-seq N] [--summarize]",
     long_about = "Branch off a new Session from another one, at its end or at an earlier point.\n\n\
         The new Session knows what the other one knew there, and goes its own way from then on. The other one is \
         not changed, and may be open meanwhile. Files stay as they are: to have those of an earlier Turn as well, \
@@ -57,8 +58,8 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
         say(&envelope.line());
         return Ok(Exit::Answered);
     }
-    let plural = if forked.turns == 1 { "" } else { "s" };
-    let what = format!("{} Turn{plural} of {id}, up to #{}", forked.turns, forked.to_seq);
+    let end = args.to_seq.map(|seq| format!(", up to Event {seq}")).unwrap_or_default();
+    let what = format!("{} of {id}{end}", count_of(forked.turns));
     let told = match &forked.session_id {
         Some(child) => {
             let next = context.next_command(child, &root);

@@ -10,14 +10,22 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::termios::{QueueSelector, tcflush};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::prompt_reader::{TerminalInput, TypedEntry, forward_entries};
 use crate::rpc::wait_until_ready;
+
+/// How many entries may wait for a Turn to end; further ones wait in the kernel.
+const QUEUED_ENTRIES: usize = 64;
 
 /// The reader of stdin.
 #[derive(Default)]
 pub struct Keyboard {
     reading: Option<JoinHandle<Option<Line>>>,
+    /// What was typed in line mode, where the terminal is read all the time: when something came cannot be told
+    /// later.
+    entries: Option<mpsc::Receiver<TerminalInput>>,
 }
 
 /// A line, and when it came.
@@ -27,10 +35,25 @@ struct Line {
 }
 
 impl Keyboard {
-    /// The next line without its end; `None` when there are no more. Nothing is lost when the
+    /// A keyboard that is read from now on; must be called inside a runtime.
+    pub fn read_always() -> Self {
+        let (sender, entries) = mpsc::channel(QUEUED_ENTRIES);
+        tokio::task::spawn_blocking(move || forward_entries(io::stdin().as_fd(), &sender));
+        Self { reading: None, entries: Some(entries) }
+    }
+
+    /// The next entry of a keyboard that is read all the time; `None` at the end of input. Nothing is lost when the
     /// future is dropped.
-    pub async fn line(&mut self) -> Option<String> {
-        self.next().await.map(|line| line.text)
+    pub async fn entry(&mut self) -> Option<TypedEntry> {
+        match self.entries.as_mut()?.recv().await? {
+            TerminalInput::Entry(entry) => Some(entry),
+            TerminalInput::End => None,
+        }
+    }
+
+    /// Forgets what was typed and not asked for yet.
+    pub fn forget_entries(&mut self) {
+        while self.entries.as_mut().is_some_and(|entries| entries.try_recv().is_ok()) {}
     }
 
     /// The next line that came after `moment`: what came before cannot be an answer to what was
@@ -45,6 +68,12 @@ impl Keyboard {
     }
 
     async fn next(&mut self) -> Option<Line> {
+        if self.entries.is_some() {
+            // The first line is the answer; what follows in the same breath answers nothing.
+            let TypedEntry { lines, at, .. } = self.entry().await?;
+            let text = lines.first().map(|line| line.trim().to_owned()).unwrap_or_default();
+            return Some(Line { text, at });
+        }
         let read = || read_line().map(|text| Line { text, at: Instant::now() });
         let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read));
         let line = reading.await.ok().flatten();

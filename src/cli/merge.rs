@@ -7,19 +7,19 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::changes::{Named, named};
+use super::changes::{Named, named_or_only};
+use super::confirm::{Agreed, Confirmation, Question};
 use super::drive::in_runtime;
 use super::exit::Exit;
-use super::keyboard::{forget_typed, read_line};
 use super::undo::manners;
 use super::{Context, say};
-use crate::annex::{self, Annex, AnnexError, Changes, Deed, Done, Merge, shown};
+use crate::annex::{self, Annex, AnnexError, Changes, Deed, Done, Merge, Step, shown};
 use crate::error::{Kind, Report};
 use crate::event::Canonical;
 use crate::harness::bounds_of;
 use crate::history::History;
 use crate::log::Log;
-use crate::render::{Envelope, Paper, Signalled, clean};
+use crate::render::{Envelope, clean};
 use crate::session::Session;
 use crate::snapshot::Hash;
 use crate::workspace::Workspace;
@@ -33,25 +33,28 @@ const SHOWN: usize = 50;
     // The model's name for it; people who read a Log type what they read.
     visible_alias = "merge_child",
     alias = "merge-child",
-    override_usage = "pixir merge [FLAGS] <ID> [--undo]",
+    override_usage = "pixir merge [FLAGS] [ID] [--undo]",
     long_about = "Bring what a child Session changed in its own Workspace to the Workspace of its parent.\n\n\
         Files that the parent has not touched since are taken over; text that both changed is merged line by line. When \
         anything conflicts, every conflict is named and nothing is written. What was done is recorded in the parent's \
-        Log, and --undo takes it back. (A merge that the model made in a Turn goes back with that Turn: `pixir undo`.)",
+        Log, and --undo takes it back. (A merge that the model made in a Turn goes back with that Turn: `pixir undo`.) \
+        On a terminal you are asked first; elsewhere --yes is needed.",
     after_long_help = "Examples:\n  pixir merge 20260721T101112-abcdef --dry-run\n  \
-        pixir merge 20260721T101112-abcdef\n  pixir merge 20260721T101112-abcdef --undo"
+        pixir merge 20260721T101112-abcdef --yes\n  pixir merge 20260721T101112-abcdef --undo"
 )]
 pub struct MergeArgs {
-    /// The child: the id of its Session, or its name in its parent's Log
+    /// The child: its name in its parent's Log, or the id of its Session or the beginning or end of it; without it, the only child of this Workspace that has a Workspace of its own
     #[arg(value_name = "ID")]
-    id: String,
+    id: Option<String>,
     /// Take back the last merge of this child
     #[arg(long)]
     undo: bool,
+    #[command(flatten)]
+    confirmation: Confirmation,
 }
 
 pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
-    let named = named(&args.id, context)?;
+    let named = named_or_only(args.id.as_deref(), context)?;
     if context.flags.dry_run {
         let reading = Log::read(&named.logs, named.annex.parent());
         let reading = reading.map_err(|error| Report::from(&error))?;
@@ -72,10 +75,16 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let parent = parent_workspace(&named.annex, &history, context)?;
         recover(&named.annex, &parent, context)?;
+        let command = if args.undo { "merge --undo" } else { "merge" };
+        let command = format!("{command} {}", named.annex.child());
+        let agree = |told: &Told, question: &str| {
+            let question = Question { plan: &told.text(), question, command: &command };
+            args.confirmation.ask(&question, context)
+        };
         let (what, done) = if args.undo {
-            take_back(&named, &parent, &history, context)?
+            take_back(&named, &parent, &history, &agree)?
         } else {
-            bring(&named, &parent, context)?
+            bring(&named, &parent, &agree)?
         };
         if let Some(done) = done {
             let fact = if args.undo { annex::taken_back } else { annex::merged };
@@ -115,19 +124,22 @@ fn plan(annex: &Annex, parent: &Workspace) -> Result<(Merge, Changes), Report> {
     Ok((merge.map_err(|error| Report::from(&error))?, changes))
 }
 
+/// Asks the user whether this may be done.
+type Agree<'a> = &'a dyn Fn(&Told, &str) -> Result<Agreed, Report>;
+
 fn bring(
     named: &Named,
     parent: &Workspace,
-    context: &Context,
+    agree: Agree<'_>,
 ) -> Result<(Told, Option<Done>), Report> {
     let Named { annex, .. } = named;
     let (merge, changes) = plan(annex, parent)?;
-    let what = Told::of_merge(&merge, false);
+    let mut what = Told::of_merge(&merge, false);
     if merge.is_done() {
         return Ok((what, None));
     }
     if merge.conflicts.is_empty() {
-        agree(&what, "Merge this?", context)?;
+        what.is_shown = agree(&what, "Merge this?")? == Agreed::OnTerminal;
     }
     let carried = annex.carry_out(&merge, &changes, parent, None, &CancellationToken::new());
     Ok((what, Some(carried.map_err(|error| Report::from(&error))?)))
@@ -137,13 +149,13 @@ fn take_back(
     named: &Named,
     parent: &Workspace,
     history: &History,
-    context: &Context,
+    agree: Agree<'_>,
 ) -> Result<(Told, Option<Done>), Report> {
     let Named { annex, .. } = named;
     let (deed, record) = last_merge(annex, history)?;
     deed.refuse_strangers(parent).map_err(|error| Report::from(&error))?;
-    let what = Told::of_deed(&deed.inverse(), false);
-    agree(&what, "Take this back?", context)?;
+    let mut what = Told::of_deed(&deed.inverse(), false);
+    what.is_shown = agree(&what, "Take this back?")? == Agreed::OnTerminal;
     let carried = deed.take_back(record, parent, &annex.store(), &annex.parent_folder(), None);
     let done = carried.map_err(|broken| Report::from(&AnnexError::Broken(broken)))?;
     Ok((what, Some(done)))
@@ -180,6 +192,8 @@ struct Told {
     conflicts: Vec<String>,
     facts: Value,
     is_back: bool,
+    /// The user has seen the lines in the question.
+    is_shown: bool,
 }
 
 impl Told {
@@ -198,14 +212,23 @@ impl Told {
         lines.extend(folders);
         let conflict = |it: &annex::Conflict| format!("{}: {}", shown(&it.path), it.reason);
         let conflicts = merge.conflicts.iter().map(conflict).collect();
-        Self { is_dry, lines, conflicts, facts: merge.json(), is_back: false }
+        Self { is_dry, lines, conflicts, facts: merge.json(), is_back: false, is_shown: false }
     }
 
     fn of_deed(back: &Deed, is_dry: bool) -> Self {
         let files: Vec<_> = back.files().map(Path::to_string_lossy).collect();
-        let lines = back.files().map(|path| format!("restore {}", shown(path))).collect();
+        let line = |step: &Step| match step {
+            Step::File { path, to: None, .. } => Some(format!("remove  {}", shown(path.as_ref()))),
+            Step::File { path, from: None, .. } => {
+                Some(format!("make    {}", shown(path.as_ref())))
+            }
+            Step::File { path, .. } => Some(format!("restore {}", shown(path.as_ref()))),
+            Step::Folder { .. } => None,
+        };
+        let lines = back.steps.iter().filter_map(line).collect();
         let facts = json!({ "files": files });
-        Self { is_dry, lines, conflicts: Vec::new(), facts, is_back: true }
+        let conflicts = Vec::new();
+        Self { is_dry, lines, conflicts, facts, is_back: true, is_shown: false }
     }
 
     fn text(&self) -> String {
@@ -223,20 +246,6 @@ impl Told {
     }
 }
 
-/// Shows what would happen to a person, and asks; anything but a yes is a no.
-fn agree(told: &Told, question: &str, context: &Context) -> Result<(), Report> {
-    if !context.can_ask() || context.flags.json {
-        return Ok(());
-    }
-    let text = format!("{}  {question} [y] yes  [n] no\n  \u{203a} ", told.text());
-    forget_typed();
-    Paper::standard(Signalled::default()).activity(clean(&text).as_bytes());
-    match read_line().unwrap_or_default().to_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(Report::new(Kind::PermissionDenied, "nothing was changed")),
-    }
-}
-
 fn told(told: &Told, context: &Context) -> Exit {
     if context.flags.json {
         let mut output = told.facts.clone();
@@ -245,7 +254,7 @@ fn told(told: &Told, context: &Context) -> Exit {
         say(&Envelope::success("merge", output, context.started.elapsed()).line());
         return Exit::Answered;
     }
-    let mut text = told.text();
+    let mut text = if told.is_shown { String::new() } else { told.text() };
     text.push_str(match (told.lines.is_empty() && told.conflicts.is_empty(), told.is_dry) {
         (true, _) => "there is nothing to merge\n",
         (_, true) if !told.conflicts.is_empty() => {

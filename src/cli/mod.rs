@@ -12,6 +12,7 @@ mod chosen;
 mod compact;
 mod completions;
 mod config;
+mod confirm;
 mod delegate;
 mod demo;
 mod diagnose;
@@ -32,6 +33,7 @@ mod mcp;
 mod merge;
 mod models;
 mod permissions;
+mod prompt_reader;
 mod provider;
 #[cfg(test)]
 mod readme;
@@ -39,6 +41,7 @@ mod relay;
 mod repair;
 mod resume;
 mod run;
+mod session_lookup;
 mod sessions;
 mod signals;
 mod skills;
@@ -50,6 +53,7 @@ mod tree;
 mod trust;
 mod undo;
 mod usage;
+mod usage_error;
 mod verify;
 mod workflow;
 
@@ -78,7 +82,8 @@ use exit::Exit;
     long_about = "A local-first coding agent: any UI, one supervised runtime, and the Log is the truth.\n\n\
         Words that are no command are a prompt: they are joined by spaces and sent to the model, which \
         works in the current directory. Piped input is the prompt, or is appended to it. Without a \
-        prompt, on a terminal, prompts are read line by line until Ctrl-D.\n\n\
+        prompt, on a terminal, prompts are read line by line until Ctrl-D or /quit; what is pasted at once is one \
+        prompt.\n\n\
         stdout carries the answer alone; everything else goes to stderr.",
     after_long_help = "Examples:\n  \
         pixir demo                                 see it work, without any account\n  \
@@ -175,6 +180,9 @@ pub struct Flags {
     /// Show nothing on stderr but errors
     #[arg(long, short, global = true)]
     pub quiet: bool,
+    /// Show all output of commands and the model's reasoning on stderr
+    #[arg(long, short, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
     /// Colour stderr
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Colour::Auto)]
     pub color: Colour,
@@ -256,6 +264,15 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it shows Events while it runs. `delegate` says by itself why it does not.
+    fn streams_events(&self) -> bool {
+        match self {
+            Command::Run(_) | Command::Resume(_) | Command::Demo(_) | Command::Delegate(_) => true,
+            Command::Workflow(args) => args.is_run(),
+            _ => false,
+        }
+    }
+
     /// The `kind` of its envelope.
     fn kind(&self) -> &'static str {
         match self {
@@ -340,6 +357,11 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
     }
     if context.flags.output_schema.is_some() && command.kind() == "workflow" {
         let message = "--output-schema goes with a prompt; a step states its own `output`";
+        return Err(bad_argument(message));
+    }
+    if context.flags.events && !command.streams_events() {
+        let message = "--events goes with a prompt, `resume`, `demo`, `workflow run` or `workflow resume`, \
+                       not with this command";
         return Err(bad_argument(message));
     }
     match command {

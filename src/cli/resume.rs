@@ -2,25 +2,27 @@
 
 use clap::Args;
 
-use super::drive::{Errand, drive};
+use super::Context;
+use super::drive::{Errand, drive, refuse_command_word};
 use super::exit::Exit;
 use super::stdin::{self, Prompt};
-use super::{Context, bad_argument};
 use crate::error::{Kind, Report};
 use crate::harness::Which;
 use crate::id::SessionId;
+use crate::paths::shell_word;
 use crate::projection::{self, Summary};
 use crate::state::StateRoot;
 
 /// Go on with a Session
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir resume [FLAGS] <ID>|--last [PROMPT]...",
+    override_usage = "pixir resume [FLAGS] [<ID>|--last [PROMPT]...]",
     long_about = "Go on with a Session.\n\n\
-        The Session keeps its model unless --model names another. A Session of another Workspace is \
-        found by its id. Without a prompt, on a terminal, prompts are read line by line until Ctrl-D.",
-    after_long_help = "Examples:\n  pixir resume --last \"now add a test\"\n  \
-        pixir resume 20260721T101112-abcdef"
+        The Session keeps its model unless --model names another. A Session is named by its id, or by the \
+        beginning or end of it, also from another Workspace. Without an id it is the one of this Workspace that was \
+        used last. Without a prompt, on a terminal, its last exchange is shown, and prompts are read until Ctrl-D.",
+    after_long_help = "Examples:\n  pixir resume\n  pixir resume --last \"now add a test\"\n  \
+        pixir resume 20260721T101112-abcdef\n  pixir resume abcdef \"now add a test\""
 )]
 pub struct ResumeArgs {
     /// Go on with the Session of this Workspace that was used last
@@ -35,13 +37,19 @@ pub struct ResumeArgs {
 }
 
 pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
-    let id = if args.last { last(context)? } else { named(&mut args.words)? };
-    let root = context.state_of(&id)?;
-    if !root.has_log(&id) {
-        return Err(unknown(&id));
-    }
+    // Without words it is the last one; a first word is always an id, because a wrong one must not become a prompt.
+    let is_last = args.last || args.words.is_empty();
+    let (id, root) = if is_last {
+        context.last_session()?
+    } else {
+        let id = args.words.remove(0);
+        context.session_named(&id).map_err(|report| with_last(report, &id, &args.words))?
+    };
     refuse_gone(&id, &root)?;
     let workspace = root.workspace().to_owned();
+    if args.literal.is_empty() {
+        refuse_command_word(&args.words, &context.skills(&workspace)?)?;
+    }
     let gathered = stdin::gather(&args.words, &args.literal)?;
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;
@@ -52,15 +60,13 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
     drive(Errand { workspace, session: Which::Resume(id), gathered, opened, attachments }, context)
 }
 
-fn named(words: &mut Vec<String>) -> Result<SessionId, Report> {
-    if words.is_empty() {
-        return Err(bad_argument("which Session? give its id, or --last").with_next_actions(vec![
-            "list the Sessions with `pixir sessions`".into(),
-            "go on with the last one: pixir resume --last".into(),
-        ]));
-    }
-    let id = words.remove(0);
-    SessionId::parse(&id).map_err(|error| Report::from(&error))
+/// Adds what to type when the first word was meant as part of a prompt.
+fn with_last(report: Report, word: &str, rest: &[String]) -> Report {
+    let prompt = std::iter::once(word).chain(rest.iter().map(String::as_str));
+    let prompt = shell_word(&prompt.collect::<Vec<_>>().join(" "));
+    let mut actions = report.next_actions();
+    actions.push(format!("if these words are a prompt: pixir resume --last {prompt}"));
+    report.with_next_actions(actions)
 }
 
 /// The Session of this Workspace that was used last.
@@ -83,13 +89,6 @@ pub fn last(context: &Context) -> Result<SessionId, Report> {
 }
 
 impl Context {
-    /// The Session that an argument names, and the state that it is a part of.
-    pub fn session_named(&self, id: &str) -> Result<(SessionId, StateRoot), Report> {
-        let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        let root = self.state_of(&id)?;
-        if root.has_log(&id) { Ok((id, root)) } else { Err(unknown(&id)) }
-    }
-
     /// What to type to go on with a Session of this state; `None` when its Workspace is gone.
     pub fn resume_command_of(&self, id: &SessionId, root: &StateRoot) -> Option<String> {
         let workspace = root.workspace();
@@ -134,7 +133,7 @@ pub fn refuse_read_only(id: &SessionId, root: &StateRoot) -> Result<(), Report> 
 }
 
 pub fn unknown(id: &SessionId) -> Report {
-    Report::new(Kind::NotFound, format!("there is no Session {id} in this Workspace"))
+    Report::new(Kind::NotFound, format!("there is no Session {id}"))
         .with_details(serde_json::json!({ "session_id": id }))
         .with_next_actions(vec!["list the Sessions with `pixir sessions --all`".into()])
 }

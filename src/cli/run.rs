@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::Context;
-use super::drive::{Errand, drive};
+use super::drive::{Errand, drive, refuse_command_word};
 use super::exit::Exit;
 use super::stdin::{self, Prompt};
 use crate::error::Report;
@@ -26,6 +26,9 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
         context.refuse_lines()?;
     }
     let workspace = context.workspace()?;
+    if args.literal.is_empty() {
+        refuse_command_word(&args.words, &context.skills(&workspace)?)?;
+    }
     let attachments = context.attachments(&workspace)?;
     let opened = context.open(&workspace, None)?;
     drive(Errand { workspace, session: Which::New, gathered, opened, attachments }, context)

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::confirm::{Confirmation, Question};
 use super::exit::Exit;
 use super::resume::refuse_read_only;
+use super::session_lookup::unique_part;
 use super::{Context, say};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
@@ -23,7 +25,7 @@ const FIRST_SCREEN: usize = 50;
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    override_usage = "pixir sessions [FLAGS]\n       pixir sessions delete <ID>",
+    override_usage = "pixir sessions [FLAGS]\n       pixir sessions delete [ID]",
     after_long_help = "Examples:\n  pixir sessions --all\n  pixir sessions --json | jq '.output[0]'\n  \
         pixir sessions delete 20260721T101112-abcdef"
 )]
@@ -46,12 +48,15 @@ enum SessionsCommand {
 /// Delete a Session: its Log, its blobs, its Resources, its spilled output
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Nothing brings it back. A Session that a process has open is refused."
+    after_long_help = "Nothing brings it back. A Session that a process has open is refused. A whole id is deleted without a \
+        question; otherwise the Session that was found is shown first, and --yes is needed where there is no terminal."
 )]
 struct DeleteArgs {
-    /// The Session to delete
+    /// The Session to delete, by its id or the beginning or end of it; without it, the one of this Workspace that was used last, after a question
     #[arg(value_name = "ID")]
-    id: String,
+    id: Option<String>,
+    #[command(flatten)]
+    confirmation: Confirmation,
 }
 
 pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
@@ -89,8 +94,16 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
-    let id = SessionId::parse(&args.id).map_err(|error| Report::from(&error))?;
-    let root = state_to_delete_from(&id, context)?;
+    let (id, root) = session_to_delete(args.id.as_deref(), context)?;
+    if args.id.as_deref() != Some(id.as_str()) {
+        let title = projection::list(std::slice::from_ref(&root), usize::MAX).into_iter();
+        let title = title.filter(|summary| summary.session_id == id).map(|summary| summary.title);
+        let title = one_line(&title.collect::<String>(), 60);
+        let plan = format!("deletes {id}  {title}\n");
+        let command = format!("sessions delete {id}");
+        let question = "Delete it for good?";
+        args.confirmation.ask(&Question { plan: &plan, question, command: &command }, context)?;
+    }
     refuse_read_only(&id, &root)?;
     let deleted = projection::delete(&root, &id).map_err(|error| Report::from(&error))?;
     if context.flags.json {
@@ -106,10 +119,15 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
 
 /// What is deleted is what stands here, or where `--cwd` says. No directory leads to a Workspace that is
 /// gone, so its Sessions go by their id.
-fn state_to_delete_from(id: &SessionId, context: &Context) -> Result<StateRoot, Report> {
-    let here = context.state_here().map(|here| here.root_of(id));
-    if here.as_ref().is_ok_and(|root| root.has_log(id)) {
-        return here;
+fn session_to_delete(
+    id: Option<&str>,
+    context: &Context,
+) -> Result<(SessionId, StateRoot), Report> {
+    let Some(text) = id else { return context.last_session() };
+    let id = SessionId::parse(text).map_err(|error| Report::from(&error))?;
+    let here = context.state_here().map(|here| here.root_of(&id));
+    if here.as_ref().is_ok_and(|root| root.has_log(&id)) {
+        return Ok((id, here?));
     }
     let named = context.flags.cwd.as_ref().and_then(|cwd| std::path::absolute(cwd).ok());
     let is_meant = |root: &StateRoot| {
@@ -117,7 +135,15 @@ fn state_to_delete_from(id: &SessionId, context: &Context) -> Result<StateRoot, 
         !workspace.is_dir() && named.as_ref().is_none_or(|named| named == workspace)
     };
     let gone = state::home_roots(&context.home()?).into_iter().filter(is_meant);
-    gone.into_iter().find(|root| root.has_log(id)).map_or(here, Ok)
+    let gone: Vec<StateRoot> = gone.collect();
+    if let Some(root) = gone.iter().find(|root| root.has_log(&id)) {
+        return Ok((id, root.clone()));
+    }
+    let roots = [context.state_roots(false).unwrap_or_default(), gone].concat();
+    match unique_part(text, &roots)? {
+        Some(found) => Ok(found),
+        None => Ok((id, here?)),
+    }
 }
 
 fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> String {

@@ -95,11 +95,33 @@ fn what_makes_no_sense_is_refused_and_mentions_the_way_out() {
     assert!(refusal_of("sesions --json").1);
     assert!(!refusal_of("--frobnicate -- --json").1);
     for line in
-        ["--json --events x y", "--max-iterations 0 x y", "verify", "verify x --all", "repair"]
+        ["--json --events x y", "--max-iterations 0 x y", "verify x --all", "--quiet --verbose x y"]
     {
         refusal_of(line);
     }
     assert!(refusal_of("delegate").0.message.contains("--spec"));
+}
+
+#[test]
+fn a_wrong_argument_is_answered_with_the_help_of_its_own_command() {
+    let table = [
+        ("undo --turn 2", "did you mean `--turns`?", "see `pixir undo --help`"),
+        ("--quiet undo --turn 2", "did you mean `--turns`?", "see `pixir undo --help`"),
+        ("--model m undo --turn 2", "did you mean `--turns`?", "see `pixir undo --help`"),
+        ("export --format xml", "accepted here: markdown, json", "see `pixir export --help`"),
+        ("workflow rn", "did you mean `run`?", "see `pixir workflow --help`"),
+        ("workflow run --agr x", "did you mean `--arg`?", "see `pixir workflow run --help`"),
+        ("delegate", "--spec", "see `pixir delegate --help`"),
+        ("--colour red x y", "did you mean `--color`?", "see `pixir --help`"),
+    ];
+    for (line, message, action) in table {
+        let (report, _) = refusal_of(line);
+        assert!(report.message.contains(message), "{line}: {report:?}");
+        let actions = report.next_actions();
+        assert_eq!(actions.last().map(String::as_str), Some(action), "{line}: {report:?}");
+        let is_prompt = line.starts_with("--colour") || line == "workflow rn";
+        assert_eq!(actions.iter().any(|it| it.contains("pixir -- ")), is_prompt, "{report:?}");
+    }
 }
 
 #[test]

@@ -6,9 +6,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::resume::{last, unknown};
 use super::sessions::{age, count_of, status};
-use super::{Context, bad_argument, say};
+use super::{Context, say};
 use crate::error::Report;
 use crate::id::SessionId;
 use crate::projection::{self, Summary};
@@ -17,20 +16,20 @@ use crate::render::{Envelope, clean, one_line};
 /// Draw Sessions with what branched off from them
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir tree [FLAGS] <ID>|--all",
+    override_usage = "pixir tree [FLAGS] [<ID>|--all]",
     long_about = "Draw Sessions with their forks and children, their status and age.\n\n\
-        With an id, the family of that Session: where it comes from, and everything that branched off. With --all, \
+        The family of one Session: where it comes from, and everything that branched off. With --all, \
         every Session of this Workspace.",
     after_long_help = "Examples:\n  pixir tree --all\n  pixir tree 20260721T101112-abcdef --json"
 )]
 pub struct TreeArgs {
-    /// The Session whose family is drawn
-    #[arg(value_name = "ID", conflicts_with_all = ["all", "last"], required_unless_present_any = ["all", "last"])]
+    /// The Session whose family is drawn, by its id or the beginning or end of it; without it, the one used last
+    #[arg(value_name = "ID", conflicts_with_all = ["all", "last"])]
     id: Option<String>,
     /// Every Session of this Workspace
     #[arg(long, conflicts_with = "last")]
     all: bool,
-    /// The family of the Session of this Workspace that was used last
+    /// The family of the Session of this Workspace that was used last, as without an id
     #[arg(long)]
     last: bool,
 }
@@ -127,19 +126,12 @@ fn parent_of(summary: &Summary) -> Option<SessionId> {
 }
 
 pub fn tree(args: &TreeArgs, context: &Context) -> Result<Exit, Report> {
-    let id = match &args.id {
-        Some(id) => Some(SessionId::parse(id).map_err(|error| Report::from(&error))?),
-        None if args.last => Some(last(context)?),
-        None => None,
+    let (id, roots) = if args.all {
+        (None, context.state_roots(false)?)
+    } else {
+        let (id, root) = context.session_or_last(args.id.as_deref())?;
+        (Some(id), vec![root])
     };
-    let roots = match &id {
-        Some(id) => vec![context.state_of(id)?],
-        None if args.all => context.state_roots(false)?,
-        None => return Err(bad_argument("which Session? give its id, --last or --all")),
-    };
-    if let Some(id) = id.as_ref().filter(|id| !roots.iter().any(|root| root.has_log(id))) {
-        return Err(unknown(id));
-    }
     let forest = Forest::of(projection::list(&roots, usize::MAX));
     let roots = match &id {
         Some(id) => vec![forest.root(id)],

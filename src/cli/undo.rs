@@ -6,20 +6,22 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::changes::annexes;
+use super::confirm::{Agreed, Confirmation, Question};
 use super::drive::in_runtime;
 use super::exit::Exit;
-use super::keyboard::{forget_typed, read_line};
-use super::resume::{last, refuse_gone, refuse_read_only, unknown};
+use super::resume::{refuse_gone, refuse_read_only};
+use super::sessions::count_of;
 use super::{Context, say};
 use crate::annex::Annex;
 use crate::config::Config;
 use crate::error::{Kind, Report};
+use crate::event::Seq;
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
 use crate::projection;
-use crate::render::{Envelope, Paper, Signalled, clean, one_line};
+use crate::render::{Envelope, clean, one_line};
 use crate::rewind::{Rewind, Site};
 use crate::session::{Manners, Session};
 use crate::snapshot::{Change, Conflict, Direction, Limits, Plan, Reason};
@@ -36,12 +38,13 @@ const SHOWN: usize = 50;
         removed, with modes and links. git's own state, ignored files that only commands touched, and files over \
         10 MB are left alone, which is said. What changed between commands, or by another Session, stays. What changed while a \
         command ran may be the work of another program, and a file may have been changed outside this session since: both are \
-        named and nothing happens, unless --force is given. The Log keeps everything, and `pixir redo` brings it back.",
-    after_long_help = "Examples:\n  pixir undo --dry-run\n  pixir undo --force\n  pixir undo --turns 3\n  \
+        named and nothing happens, unless --force is given. On a terminal you are asked first; elsewhere --yes is \
+        needed. The Log keeps everything, and `pixir redo` brings it back.",
+    after_long_help = "Examples:\n  pixir undo --dry-run\n  pixir undo --yes\n  pixir undo --turns 3 --force\n  \
         pixir undo 20260721T101112-abcdef"
 )]
 pub struct UndoArgs {
-    /// The Session; without it, the one of this Workspace that was used last
+    /// The Session, by its id or the beginning or end of it; without it, the one of this Workspace that was used last
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// Take back this many Turns
@@ -50,51 +53,56 @@ pub struct UndoArgs {
     /// Take back also what changed while a command ran, and overwrite what was changed outside this session since
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    confirmation: Confirmation,
 }
 
 /// Bring back what `undo` took back
 #[derive(Debug, Args)]
 #[command(
     long_about = "Bring back what the last `pixir undo` of a Session took back, conversation and files, as long as \
-        nothing was said since.",
-    after_long_help = "Example:\n  pixir redo"
+        nothing was said since. On a terminal you are asked first; elsewhere --yes is needed.",
+    after_long_help = "Examples:\n  pixir redo --dry-run\n  pixir redo --yes"
 )]
 pub struct RedoArgs {
-    /// The Session; without it, the one of this Workspace that was used last
+    /// The Session, by its id or the beginning or end of it; without it, the one of this Workspace that was used last
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// Overwrite what was changed outside this session since
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    confirmation: Confirmation,
 }
 
 pub fn undo(args: &UndoArgs, context: &Context) -> Result<Exit, Report> {
     let count = args.turns as usize;
     let look = |history: &History, site: &Site| Rewind::back(history, count, site);
-    rewind(args.id.as_deref(), args.force, context, "undo", &look)
+    let UndoArgs { force, confirmation, .. } = args;
+    let order = RewindOrder { force: *force, confirmation, kind: "undo", look: &look };
+    rewind(args.id.as_deref(), &order, context)
 }
 
 pub fn redo(args: &RedoArgs, context: &Context) -> Result<Exit, Report> {
-    rewind(args.id.as_deref(), args.force, context, "redo", &Rewind::forward)
+    let RedoArgs { force, confirmation, .. } = args;
+    let order = RewindOrder { force: *force, confirmation, kind: "redo", look: &Rewind::forward };
+    rewind(args.id.as_deref(), &order, context)
 }
 
 type Look<'a> = &'a dyn Fn(&History, &Site) -> Result<Rewind, crate::rewind::RewindError>;
 
-fn rewind(
-    id: Option<&str>,
+/// What the user wants taken back or brought back.
+struct RewindOrder<'a> {
     force: bool,
-    context: &Context,
+    confirmation: &'a Confirmation,
+    /// The name of the command, and of its envelope.
     kind: &'static str,
-    look: Look<'_>,
-) -> Result<Exit, Report> {
-    let id = match id {
-        Some(id) => SessionId::parse(id).map_err(|error| Report::from(&error))?,
-        None => last(context)?,
-    };
-    let root = context.state_of(&id)?;
-    if !root.has_log(&id) {
-        return Err(unknown(&id));
-    }
+    look: Look<'a>,
+}
+
+fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Result<Exit, Report> {
+    let look = order.look;
+    let (id, root) = context.session_or_last(id)?;
     refuse_gone(&id, &root)?;
     if !context.flags.dry_run {
         refuse_read_only(&id, &root)?;
@@ -112,23 +120,23 @@ fn rewind(
     let site = Site { workspace, session_folder, limits, neighbours };
     if context.flags.dry_run {
         let rewind = look(&read, &site).map_err(|error| Report::from(&error))?;
-        return Ok(told(&rewind, None, &id, kind, context));
+        let plan = NumberedRewind::new(&rewind, &read, &id);
+        return Ok(told(&plan, &Outcome::DryRun, order.kind, context));
     }
     in_runtime(async {
         let (session, _) =
             Session::open(&root, &id, manners(&config)).map_err(|error| Report::from(&error))?;
         let history = session.history().await.map_err(|error| Report::from(&error))?;
         let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
-        rewind.check(force, &site).map_err(|error| Report::from(&error))?;
-        if context.can_ask() && !context.flags.json {
-            if !agreed(&rewind, &id) {
-                return Err(Report::new(Kind::PermissionDenied, "nothing was changed"));
-            }
+        rewind.check(order.force, &site).map_err(|error| Report::from(&error))?;
+        let plan = NumberedRewind::new(&rewind, &history, &id);
+        let agreed = order.confirmation.ask(&plan.question(order.kind), context)?;
+        if agreed == Agreed::OnTerminal {
             let now = look(&history, &site).map_err(|error| Report::from(&error))?;
             if now.plan != rewind.plan {
                 let message = "files changed while the question was open, so nothing was done";
                 return Err(Report::new(Kind::FileChanged, message)
-                    .with_next_actions(vec![format!("run `pixir {kind}` again")]));
+                    .with_next_actions(vec![format!("run `pixir {}` again", order.kind)]));
             }
         }
         let restored = rewind.restore(&site).map_err(|error| Report::from(&error))?;
@@ -139,12 +147,14 @@ fn rewind(
                 rewind.plan.changes.len() + rewind.plan.conflicts.len(),
                 path.display()
             );
-            return Err(Report::new(Kind::WriteFailed, message)
-                .with_next_actions(vec![format!("mend that, then run `pixir {kind}` again")]));
+            return Err(Report::new(Kind::WriteFailed, message).with_next_actions(vec![format!(
+                "mend that, then run `pixir {}` again",
+                order.kind
+            )]));
         }
         let recorded = session.record(rewind.fact(&restored)).await;
         recorded.map_err(|error| Report::from(&error))?;
-        Ok(told(&rewind, Some(restored.files), &id, kind, context))
+        Ok(told(&plan, &Outcome::Done { files: restored.files, agreed }, order.kind, context))
     })
 }
 
@@ -157,28 +167,41 @@ pub fn manners(config: &Config) -> Manners {
     }
 }
 
-/// Shows what would happen, and asks; anything but a yes is a no.
-fn agreed(rewind: &Rewind, id: &SessionId) -> bool {
-    let verb = match rewind.direction {
-        Direction::Back => "Take this back?",
-        Direction::Forward => "Bring this back?",
-    };
-    let text = format!("{}  {verb} [y] yes  [n] no\n  › ", preview(rewind, id));
-    forget_typed();
-    Paper::standard(Signalled::default()).activity(clean(&text).as_bytes());
-    matches!(read_line().unwrap_or_default().to_lowercase().as_str(), "y" | "yes")
+/// A rewind with what a person reads of it.
+struct NumberedRewind<'a> {
+    rewind: &'a Rewind,
+    /// The numbers of its Turns.
+    numbers: Vec<usize>,
+    /// What happens, in lines.
+    text: String,
+}
+
+impl<'a> NumberedRewind<'a> {
+    fn new(rewind: &'a Rewind, history: &History, id: &SessionId) -> Self {
+        let numbers =
+            rewind.turns.iter().map(|(seq, _)| history.turn_number(*seq)).collect::<Vec<_>>();
+        let text = preview(rewind, &numbers, id);
+        Self { rewind, numbers, text }
+    }
+
+    fn question(&self, command: &'a str) -> Question<'_> {
+        let question = match self.rewind.direction {
+            Direction::Back => "Take this back?",
+            Direction::Forward => "Bring this back?",
+        };
+        Question { plan: &self.text, question, command }
+    }
 }
 
 /// What happens, as a person reads it.
-fn preview(rewind: &Rewind, id: &SessionId) -> String {
+fn preview(rewind: &Rewind, numbers: &[usize], id: &SessionId) -> String {
     let what = match rewind.direction {
         Direction::Back => "takes back",
         Direction::Forward => "brings back",
     };
-    let count = rewind.turns.len();
-    let mut text = format!("{what} {count} Turn{} of {id}\n", if count == 1 { "" } else { "s" });
-    for (seq, words) in &rewind.turns {
-        writeln!(text, "  #{seq} {}", one_line(words, 70)).ok();
+    let mut text = format!("{what} {} of {id}\n", count_of(rewind.turns.len()));
+    for (number, (_, words)) in numbers.iter().zip(&rewind.turns) {
+        writeln!(text, "  Turn {number}: {}", one_line(words, 70)).ok();
     }
     show_files(&mut text, &rewind.plan);
     for note in &rewind.plan.notes {
@@ -224,42 +247,61 @@ fn show_files(text: &mut String, plan: &Plan) {
     }
 }
 
+/// What became of it.
+enum Outcome {
+    DryRun,
+    Done { files: usize, agreed: Agreed },
+}
+
 fn told(
-    rewind: &Rewind,
-    done: Option<usize>,
-    id: &SessionId,
+    plan: &NumberedRewind<'_>,
+    outcome: &Outcome,
     kind: &'static str,
     context: &Context,
 ) -> Exit {
     if context.flags.json {
-        let change = |change: &Change| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
-        let conflict = |conflict: &Conflict| {
-            let mut told = change(&conflict.change);
-            told["changed"] = conflict.reason.name().into();
-            told
-        };
-        let output = json!({
-            "direction": kind,
-            "dry_run": done.is_none(),
-            "turns": rewind.turns.iter().map(|(seq, text)| json!({ "seq": seq, "text": text })).collect::<Vec<Value>>(),
-            "changes": rewind.plan.changes.iter().map(change).collect::<Vec<Value>>(),
-            "conflicts": rewind.plan.conflicts.iter().map(conflict).collect::<Vec<Value>>(),
-            "command_folders": paths::as_texts(&rewind.plan.command_folders),
-            "foreign": paths::as_texts(&rewind.plan.foreign),
-            "claimed": rewind.plan.claimed.iter().map(|(path, session)| json!({ "path": path.to_string_lossy(), "session_id": session })).collect::<Vec<Value>>(),
-            "notes": rewind.plan.notes,
-            "files": done,
-        });
-        let envelope = Envelope::success(kind, output, context.started.elapsed());
-        say(&envelope.line());
+        let output = output(plan, outcome, kind);
+        say(&Envelope::success(kind, output, context.started.elapsed()).line());
         return Exit::Answered;
     }
-    let mut text = preview(rewind, id);
-    match done {
-        None => text.push_str("nothing was changed (dry run)\n"),
-        Some(1) => text.push_str("1 file changed\n"),
-        Some(files) => drop(writeln!(text, "{files} files changed")),
-    }
-    say(&clean(&text));
+    // What was asked about has been read already.
+    let shown = match outcome {
+        Outcome::Done { agreed: Agreed::OnTerminal, .. } => "",
+        Outcome::DryRun | Outcome::Done { .. } => plan.text.as_str(),
+    };
+    let result = match outcome {
+        Outcome::DryRun => "nothing was changed (dry run)".to_owned(),
+        Outcome::Done { files: 1, .. } => "1 file changed".to_owned(),
+        Outcome::Done { files, .. } => format!("{files} files changed"),
+    };
+    say(&clean(&format!("{shown}{result}\n")));
     Exit::Answered
+}
+
+fn output(plan: &NumberedRewind<'_>, outcome: &Outcome, kind: &'static str) -> Value {
+    let change = |change: &Change| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
+    let conflict = |conflict: &Conflict| {
+        let mut told = change(&conflict.change);
+        told["changed"] = conflict.reason.name().into();
+        told
+    };
+    let files = match outcome {
+        Outcome::DryRun => None,
+        Outcome::Done { files, .. } => Some(*files),
+    };
+    let NumberedRewind { rewind, numbers, .. } = plan;
+    let turns = numbers.iter().zip(&rewind.turns);
+    let turn = |(number, (seq, text)): (&usize, &(Seq, String))| json!({ "number": number, "seq": seq, "text": text });
+    json!({
+        "direction": kind,
+        "dry_run": files.is_none(),
+        "turns": turns.map(turn).collect::<Vec<Value>>(),
+        "changes": rewind.plan.changes.iter().map(change).collect::<Vec<Value>>(),
+        "conflicts": rewind.plan.conflicts.iter().map(conflict).collect::<Vec<Value>>(),
+        "command_folders": paths::as_texts(&rewind.plan.command_folders),
+        "foreign": paths::as_texts(&rewind.plan.foreign),
+        "claimed": rewind.plan.claimed.iter().map(|(path, session)| json!({ "path": path.to_string_lossy(), "session_id": session })).collect::<Vec<Value>>(),
+        "notes": rewind.plan.notes,
+        "files": files,
+    })
 }

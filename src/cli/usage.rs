@@ -10,7 +10,6 @@ use super::{Context, bad_argument, say};
 use crate::config;
 use crate::error::{Report, counted};
 use crate::event::RateLimits;
-use crate::id::SessionId;
 use crate::projection::{self, Spending, Sum, Window};
 use crate::provider::{spoken, utc};
 use crate::render::{Envelope, clean, one_line};
@@ -30,7 +29,7 @@ const FIRST_SCREEN: usize = 20;
         pixir usage 20260721T101112-abcdef --json"
 )]
 pub struct UsageArgs {
-    /// Only this Session
+    /// Only this Session, by its id or the beginning or end of it; without it, all of this Workspace
     #[arg(value_name = "ID", conflicts_with_all = ["all"])]
     id: Option<String>,
     /// Only calls of this last while, such as 7d or 12h
@@ -45,8 +44,7 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
     let window = window(args.since.as_deref())?;
     let prices = context.user_settings()?.prices;
     let spending = if let Some(id) = &args.id {
-        let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        let root = context.state_of(&id)?;
+        let (id, root) = context.session_named(id)?;
         projection::spending_of(&root, &id, window, &prices)
             .map_err(|error| Report::from(&error))?
     } else {

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use super::exit::Exit;
-use super::resume::last;
 use super::sessions::count_of;
 use super::{Context, bad_argument, say};
 use crate::error::{Report, counted};
@@ -16,7 +15,7 @@ use crate::state::StateRoot;
 /// Check the proof chain, order, call pairs, blobs and Resources of a Log
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir verify [FLAGS] <ID>|--all",
+    override_usage = "pixir verify [FLAGS] [<ID>|--all]",
     long_about = "Check the proof chain, order, call pairs, blobs and Resources of a Log.\n\n\
         A changed, dropped, swapped or inserted line is found and named with its line number and byte \
         offset. Lines missing at the very end cannot be detected. Nothing is changed. The exit code is \
@@ -24,31 +23,25 @@ use crate::state::StateRoot;
     after_long_help = "Examples:\n  pixir verify 20260721T101112-abcdef\n  pixir verify --all --json"
 )]
 pub struct VerifyArgs {
-    /// The Session to check
-    #[arg(value_name = "ID", required_unless_present_any = ["all", "last"], conflicts_with_all = ["all", "last"])]
+    /// The Session to check, by its id or the beginning or end of it; without it, the one of this Workspace that was used last
+    #[arg(value_name = "ID", conflicts_with_all = ["all", "last"])]
     id: Option<String>,
     /// Check every Session of this Workspace
     #[arg(long, conflicts_with = "last")]
     all: bool,
-    /// Check the Session of this Workspace that was used last
+    /// Check the Session of this Workspace that was used last, as without an id
     #[arg(long)]
     last: bool,
 }
 
 pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
-    let found: Vec<(SessionId, StateRoot)> = if let Some(id) = &args.id {
-        let id = SessionId::parse(id).map_err(|error| Report::from(&error))?;
-        let root = context.state_of(&id)?;
-        vec![(id, root)]
-    } else if args.last {
-        let id = last(context)?;
-        let root = context.state_of(&id)?;
-        vec![(id, root)]
-    } else {
+    let found: Vec<(SessionId, StateRoot)> = if args.all {
         let here = context.state_here()?;
         let listed = projection::list(&context.state_roots(false)?, usize::MAX).into_iter();
         let placed = |id: SessionId| (id.clone(), here.root_of(&id));
         listed.map(|summary| placed(summary.session_id)).collect()
+    } else {
+        vec![context.session_or_last(args.id.as_deref())?]
     };
     let checked = found
         .iter()

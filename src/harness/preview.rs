@@ -92,7 +92,7 @@ impl Harness {
         let late_context = Some(context).filter(|now| history.latest_context() != Some(now));
         let mut activates = Vec::new();
         if let Some(prompt) = supposed.prompt {
-            let Expanded { text, notices: told } = settings.skills.expand(prompt);
+            let Expanded { text, notices: told, .. } = settings.skills.expand(prompt);
             notices.extend(told);
             let found = settings.skills.all().skills;
             for skill in named_in(&text, &found) {

@@ -130,6 +130,12 @@ impl History {
         Turns::of(self)
     }
 
+    /// The number of the Turn that an Event belongs to, from 1 and counted over the whole Log, as every list of
+    /// Turns counts them.
+    pub fn turn_number(&self, seq: Seq) -> usize {
+        Turns::up_to(self, seq).count
+    }
+
     /// The model's plan as it is now, if it made one.
     pub fn current_plan(&self) -> Option<&Plan> {
         self.live_backwards().find_map(|(_, fact)| match fact {

@@ -12,6 +12,7 @@ use super::child;
 use super::diff;
 use super::footnote::footnotes;
 use super::graph::Graph;
+use super::live_output::{LiveOutput, last_lines};
 use super::plan;
 use super::sanitise::{Sanitiser, clean, name_on_one_line, one_line};
 use super::sheet::Sheet;
@@ -47,6 +48,8 @@ pub struct Look {
     pub colour: bool,
     /// Only the answer and errors.
     pub quiet: bool,
+    /// Also all output of commands and the model's reasoning.
+    pub verbose: bool,
 }
 
 /// What has been shown of the Turn so far.
@@ -67,6 +70,10 @@ pub struct Line {
     /// The Turn's failure has been told.
     told: bool,
     titles: HashMap<CallId, String>,
+    /// Output and reasoning as they come, for `--verbose`.
+    live: LiveOutput,
+    /// The plan that was shown last.
+    plan: Option<Plan>,
     /// The Workflow that runs.
     graph: Graph,
 }
@@ -84,6 +91,8 @@ impl Line {
             behind_activity: false,
             told: false,
             titles: HashMap::new(),
+            live: LiveOutput::default(),
+            plan: None,
             graph: Graph::default(),
         }
     }
@@ -104,9 +113,18 @@ impl Line {
             Heard::Missed(_) => {
                 self.gap = true;
                 self.catching_up = true;
+                if self.look.verbose {
+                    self.activity(
+                        "… some live output is missing here; the Log has the results",
+                        sheet,
+                    );
+                }
             }
             Heard::Event(event) => match event.kind() {
-                EventKind::Canonical(fact) => self.fact(fact, sheet),
+                EventKind::Canonical(fact) => {
+                    self.end_reasoning(sheet);
+                    self.fact(fact, sheet);
+                }
                 EventKind::Ephemeral(notice) => self.notice(notice, sheet),
             },
         }
@@ -171,16 +189,39 @@ impl Line {
                 let summary = name_on_one_line(&request.summary, TITLE_WIDTH);
                 self.activity(&format!("asked for permission: {summary}"), sheet);
             }
+            Ephemeral::ReasoningDelta(chunk) if self.look.verbose => {
+                let lines = self.live.reasoning(chunk);
+                self.live_lines(&lines, sheet);
+            }
+            Ephemeral::ToolOutputDelta { call_id, chunk } if self.look.verbose => {
+                let title = self.titles.get(call_id).map_or("tool", String::as_str);
+                let lines = self.live.output(call_id, title, chunk);
+                self.live_lines(&lines, sheet);
+            }
             Ephemeral::ReasoningDelta(_)
             | Ephemeral::ToolOutputDelta { .. }
             | Ephemeral::PermissionResolved { .. } => {}
         }
     }
 
+    /// Shows reasoning that has not come to the end of its line.
+    fn end_reasoning(&mut self, sheet: &mut Sheet) {
+        let lines = self.live.end_reasoning();
+        self.live_lines(&lines, sheet);
+    }
+
+    fn live_lines(&mut self, lines: &[String], sheet: &mut Sheet) {
+        for line in lines {
+            self.activity(line, sheet);
+        }
+        self.behind_activity |= !lines.is_empty();
+    }
+
     fn delta(&mut self, chunk: &str, sheet: &mut Sheet) {
         if self.look.answer != Surface::Terminal || self.gap || chunk.is_empty() {
             return;
         }
+        self.end_reasoning(sheet);
         self.shown.push_str(chunk);
         self.text(chunk, sheet);
     }
@@ -274,6 +315,8 @@ impl Line {
         if let Some(handle) = handle(result).filter(|handle| about != Some(handle)) {
             name = format!("{name} → {handle}");
         }
+        let (rest, is_streamed) = self.live.end_output(&result.call_id);
+        self.live_lines(&rest, sheet);
         let outcome = outcome(result);
         let line = match (self.look.activity, &outcome) {
             (Surface::Terminal, None) => format!("• {name} {}", self.paint(GREEN, "✓")),
@@ -284,6 +327,10 @@ impl Line {
             (_, Some(trouble)) => format!("{name}: {trouble}"),
         };
         self.activity(&line, sheet);
+        if outcome.is_some() && !is_streamed && is_command(result) {
+            let output = result.output.as_deref().unwrap_or_default();
+            last_lines(output, |line| self.activity(line, sheet));
+        }
         if let Some(notice) = result.details.get("notice").and_then(serde_json::Value::as_str) {
             self.activity(&one_line(notice, END_WIDTH), sheet);
         }
@@ -296,9 +343,10 @@ impl Line {
 
     /// Shows the model's plan.
     pub fn plan(&mut self, plan: &Plan, sheet: &mut Sheet) {
-        if self.look.quiet {
+        if self.look.quiet || self.plan.as_ref() == Some(plan) {
             return;
         }
+        self.plan = Some(plan.clone());
         self.close_line(sheet);
         plan::show(plan, self.look.activity, |line| sheet.line(line));
         self.behind_activity = true;
@@ -415,6 +463,11 @@ fn handle(result: &ToolResult) -> Option<String> {
     let is_running = result.details.get("running").and_then(serde_json::Value::as_bool)?;
     let handle = result.details.get("background").and_then(serde_json::Value::as_str)?;
     is_running.then(|| one_line(handle, 20))
+}
+
+/// Whether a result is that of a command that ran.
+fn is_command(result: &ToolResult) -> bool {
+    result.details.get("exit_code").is_some()
 }
 
 /// Why a call went wrong, in a few words; `None` when it went well.

@@ -9,6 +9,7 @@ mod footnote;
 mod graph;
 mod json;
 mod line;
+mod live_output;
 mod paper;
 mod plan;
 mod sanitise;
@@ -79,6 +80,7 @@ impl View {
                 activity: Surface::Hidden,
                 colour: false,
                 quiet: true,
+                verbose: false,
             },
         };
         let is_live = look.activity == Surface::Terminal && !look.quiet;
@@ -131,7 +133,8 @@ impl View {
     /// Whether pieces of text are shown, or taken as signs of life.
     pub fn wants_pieces(&self) -> bool {
         let streams = matches!(self.mode, Mode::Text(look) if look.answer == Surface::Terminal);
-        streams || self.mode == Mode::Events || self.status.is_some()
+        let is_verbose = matches!(self.mode, Mode::Text(look) | Mode::Json(look) if look.verbose);
+        streams || is_verbose || self.mode == Mode::Events || self.status.is_some()
     }
 
     /// Shows what was heard.
@@ -212,6 +215,13 @@ impl View {
         self.line.activity(&clean(text), &mut self.sheet);
         // A lost stdout is found by whoever writes an answer.
         self.write_sheet().ok();
+    }
+
+    /// Says something that the user asked for or must know at once; `--quiet` does not hide it.
+    pub fn tell(&mut self, text: &str) {
+        self.erase_status();
+        self.paper.flush().ok();
+        self.paper.activity(format!("{}\n", clean(text)).as_bytes());
     }
 
     /// Reminds of the plan that a Session was left with.

@@ -83,7 +83,7 @@ fn failed(status: TerminalStatus, message: &str, details: Value) -> Heard {
 }
 
 fn look(answer: Surface, activity: Surface) -> Look {
-    Look { answer, activity, colour: false, quiet: false }
+    Look { answer, activity, colour: false, quiet: false, verbose: false }
 }
 
 /// Everything written, stderr between brackets.

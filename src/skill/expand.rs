@@ -13,6 +13,8 @@ pub struct Expanded {
     pub text: String,
     /// What the person should know about it.
     pub notices: Vec<String>,
+    /// The word behind a leading slash that names neither a prompt nor a Skill that may be used.
+    pub unknown_name: Option<String>,
 }
 
 /// Something that can be typed behind a slash.
@@ -39,7 +41,8 @@ fn unusable(what: &str, flaw: &Flaw) -> String {
 impl Skills {
     /// Expands a text. The disk is looked at only when something in it could be a name.
     pub fn expand(&self, text: &str) -> Expanded {
-        let mut expanded = Expanded { text: text.to_owned(), notices: Vec::new() };
+        let mut expanded =
+            Expanded { text: text.to_owned(), notices: Vec::new(), unknown_name: None };
         let named = slash(text);
         if named.is_none() && mentions(text).is_empty() {
             return expanded;
@@ -60,9 +63,16 @@ impl Skills {
                     expanded.text = format!("${name} {words}");
                     expanded.text.truncate(expanded.text.trim_end().len());
                 }
-                (Some(_), _) => expanded.notices.push(refused("the prompt", name)),
-                (None, Some(_)) => expanded.notices.push(refused("the skill", name)),
+                (Some(_), _) => {
+                    expanded.unknown_name = Some(name.to_owned());
+                    expanded.notices.push(refused("the prompt", name));
+                }
+                (None, Some(_)) => {
+                    expanded.unknown_name = Some(name.to_owned());
+                    expanded.notices.push(refused("the skill", name));
+                }
                 (None, None) => {
+                    expanded.unknown_name = Some(name.to_owned());
                     let is_meant = |flaw: &&Flaw| flaw.path.file_stem() == Some(name.as_ref());
                     let prompt = spoiled.iter().find(is_meant).map(|flaw| unusable("prompt", flaw));
                     let skill = || package(&broken, name).map(|flaw| unusable("skill", flaw));

@@ -160,20 +160,20 @@ async fn two_children_that_change_different_files_are_merged_one_after_the_other
         looked.out
     );
     assert_eq!(picture(&house.workspace()), before);
-    house.pixir(&["merge", &one]).exits(0);
+    house.pixir(&["merge", "--yes", &one]).exits(0);
     // By the name that the model knows it under: never a prompt.
-    house.pixir(&["merge_child", &other]).exits(0);
+    house.pixir(&["merge_child", "--yes", &other]).exits(0);
     assert_eq!((house.read("a.txt"), house.read("b.txt")), ("A\n".into(), "B\n".into()));
     assert_eq!(house.read("made.txt"), "new\n");
     assert!(!house.workspace().join("gone.txt").exists());
-    let again = house.pixir(&["merge", &one]).exits(0);
+    let again = house.pixir(&["merge", "--yes", &one]).exits(0);
     assert!(again.out.contains("nothing to merge"), "{}", again.out);
 
     // Back again, the last one first or not: they have nothing in common.
-    house.pixir(&["merge", &one, "--undo"]).exits(0);
+    house.pixir(&["merge", "--yes", &one, "--undo"]).exits(0);
     assert_eq!((house.read("a.txt"), house.read("b.txt")), ("a\n".into(), "B\n".into()));
     assert_eq!(house.read("gone.txt"), "g\n");
-    house.pixir(&["merge", &one, "--undo"]).exits(2);
+    house.pixir(&["merge", "--yes", &one, "--undo"]).exits(2);
     house.pixir(&["verify", &family.parent]).exits(0);
 
     assert_eq!(family.nursery.close(&house.workspace(), &other).await.unwrap(), "removed");
@@ -239,7 +239,7 @@ async fn a_conflict_is_named_and_nothing_is_written() {
         ("removed", "removed_by_child"),
     ];
     assert_eq!(kinds, BTreeMap::from(expected));
-    let refused = house.pixir(&["merge", &child]).exits(1);
+    let refused = house.pixir(&["merge", "--yes", &child]).exits(1);
     assert!(refused.err.contains("nothing was merged: "), "{}", refused.err);
     assert!(refused.err.contains("line 2"), "{}", refused.err);
     assert!(refused.err.contains("pixir changes"), "a way on: {}", refused.err);
@@ -251,7 +251,7 @@ async fn a_conflict_is_named_and_nothing_is_written() {
     }
     fs::remove_file(there.join("missed")).unwrap();
     fs::set_permissions(there.join("mode"), fs::Permissions::from_mode(0o600)).unwrap();
-    house.pixir(&["merge", &child]).exits(0);
+    house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(house.read("apart"), "ours\r\n2\r\ntheirs\r\n", "endings are kept");
     assert_eq!(house.read("free"), "only the child\n");
 }
@@ -281,9 +281,9 @@ async fn the_model_merges_its_child_and_the_turn_is_taken_back() {
     assert_eq!(after[&inside("run.sh")].0 & 0o777, 0o755);
     assert_eq!(after[&inside("link")].1, b"a.txt");
     assert!(after.contains_key(&inside("empty")));
-    house.pixir(&["undo", &family.parent]).exits(0);
+    house.pixir(&["undo", "--yes", &family.parent]).exits(0);
     assert_eq!(picture(&house.workspace()), before);
-    house.pixir(&["redo", &family.parent]).exits(0);
+    house.pixir(&["redo", "--yes", &family.parent]).exits(0);
     assert_eq!(picture(&house.workspace()), after);
     insta::assert_snapshot!(family.log());
 }
@@ -299,7 +299,7 @@ async fn a_merge_keeps_to_the_bounds_of_the_parent_and_waits_for_the_child() {
     let (child, folder) = family.child("isolated").await;
     fs::write(folder.join("open.txt"), "y\n").unwrap();
     fs::write(folder.join("shut.txt"), "y\n").unwrap();
-    let refused = family.house.pixir(&["merge", &child]).exits(1);
+    let refused = family.house.pixir(&["merge", "--yes", &child]).exits(1);
     assert!(refused.err.contains("shut.txt"), "{}", refused.err);
     assert_eq!(family.house.read("open.txt"), "x\n");
     fs::write(folder.join("shut.txt"), "x\n").unwrap();
@@ -307,14 +307,14 @@ async fn a_merge_keeps_to_the_bounds_of_the_parent_and_waits_for_the_child() {
     let log = family.house.workspace().join(format!(".pixir/sessions/{child}.ndjson"));
     let held = fs::File::open(&log).unwrap();
     held.lock().unwrap();
-    let refused = family.house.pixir(&["merge", &child]).exits(1);
+    let refused = family.house.pixir(&["merge", "--yes", &child]).exits(1);
     assert!(refused.err.contains("still at work"), "{}", refused.err);
     // Not dropped: a process that another story starts at this moment has it open too.
     held.unlock().unwrap();
-    family.house.pixir(&["merge", &child]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(family.house.read("open.txt"), "y\n");
     // Not every Session is a child with a Workspace of its own.
-    family.house.pixir(&["merge", &family.parent]).exits(2);
+    family.house.pixir(&["merge", "--yes", &family.parent]).exits(2);
     family.house.pixir(&["changes", "20200101T000000-000000"]).exits(2);
     family.house.pixir(&["changes", "../x"]).exits(2);
 }
@@ -379,7 +379,7 @@ async fn a_child_in_a_worktree_commits_on_its_own_branch() {
     assert_eq!(kept, "kept with 2 changes");
     let changes = house.pixir(&["changes", &child]).exits(0);
     assert_eq!(changes.out, "M a.txt\nA dirty.txt\n");
-    house.pixir(&["merge", &child]).exits(0);
+    house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(house.read("a.txt"), "from the child\n");
     assert_eq!(house.read("mine.txt"), "changed since\n");
     assert_eq!(house.read("dirty.txt"), "not committed\n");
@@ -494,7 +494,7 @@ async fn what_a_child_began_with_is_not_garbage() {
         }
     }
     family.house.pixir(&["gc", "--apply"]).exits(0);
-    family.house.pixir(&["merge", &child]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(family.house.read("a.txt"), "ours\n2\ntheirs\n");
 }
 
@@ -521,12 +521,12 @@ async fn killed_in_the_middle_of_a_merge_it_is_taken_back_and_can_be_done_again(
             last = now;
             seen > states
         };
-        let program = [PIXIR, "merge", &child];
+        let program = [PIXIR, "merge", "--yes", &child];
         if !tracer::kill_when(&program, |command| family.house.dress(command), is_here) {
             break;
         }
         states += 1;
-        let again = family.house.pixir(&["merge", &child]).exits(0);
+        let again = family.house.pixir(&["merge", "--yes", &child]).exits(0);
         let journal = format!(".pixir/sessions/{}/snapshots/merge.json", family.parent);
         assert!(!here.join(journal).exists(), "state {states}");
         // Killed after its last step, there may be nothing more to do; before, it begins anew.

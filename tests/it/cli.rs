@@ -195,7 +195,7 @@ async fn a_slip_of_the_finger_costs_nothing() {
         (&["delegate"], "--spec"),
         (&["--frobnicate", "x"], "`--`"),
         (&["--max-iterations", "none", "x"], "max-iterations"),
-        (&["resume"], "--last"),
+        (&["resume"], "there are no Sessions in"),
         (&["resume", "20200101T000000-abcdef", "x"], "there is no Session"),
         (&["resume", "../../etc/passwd", "x"], "not a Session id"),
         (&["--cwd", "/does/not/exist", "x y"], "does not exist"),

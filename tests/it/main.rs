@@ -60,6 +60,8 @@ mod hostile;
 mod hostile_checkout;
 /// A Session killed at every append and at random.
 mod kill;
+/// Prompts line by line on a terminal.
+mod line_mode;
 /// Signing in, and signing out.
 mod login;
 /// Servers that bring tools.
@@ -110,6 +112,8 @@ mod schemas;
 mod search;
 /// Other servers that speak the dialect.
 mod servers;
+/// Sessions by a part of their ids, confirmations, and hints for wrong arguments.
+mod session_ids;
 /// Streams whose flags another process changed.
 mod shared_streams;
 /// Packages of instructions, used when they are asked for.

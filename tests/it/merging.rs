@@ -36,7 +36,7 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
     let log = here.join(format!(".pixir/sessions/{}.ndjson", family.parent));
     let journal = here.join(format!(".pixir/sessions/{}/snapshots/merge.json", family.parent));
     let is_recorded = || fs::read_to_string(&log).unwrap().contains(r#""event":"merged""#);
-    let program = [PIXIR, "merge", &child];
+    let program = [PIXIR, "merge", "--yes", &child];
     let run = |is_here: &mut dyn FnMut() -> bool| {
         tracer::kill_when(&program, |command| family.house.dress(command), is_here)
     };
@@ -44,13 +44,13 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
     // There is no moment at which everything is done, and nobody would know.
     let is_written = || fs::read_to_string(here.join("a")).unwrap() == "new\n";
     assert!(!run(&mut || is_written() && !journal.exists() && !is_recorded()));
-    family.house.pixir(&["merge", &child, "--undo"]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
     assert_eq!(family.house.read("a"), "old\n");
 
     // The way back is recorded as well, or not gone.
-    family.house.pixir(&["merge", &child]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child]).exits(0);
     let count = |word: &str| fs::read_to_string(&log).unwrap().matches(word).count();
-    let back = [PIXIR, "merge", &child, "--undo"];
+    let back = [PIXIR, "merge", "--yes", &child, "--undo"];
     let is_lost =
         || !is_written() && !journal.exists() && count(r#""event":"merge_taken_back""#) < 2;
     assert!(!tracer::kill_when(&back, |command| family.house.dress(command), is_lost));
@@ -60,17 +60,17 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
     let draft = journal.with_extension("draft");
     assert!(run(&mut || draft.exists()));
     family.house.pixir(&["merge", &child, "--dry-run"]).exits(0);
-    family.house.pixir(&["merge", &child]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert!(is_written() && !draft.exists() && !journal.exists());
-    family.house.pixir(&["merge", &child, "--undo"]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
 
     // Killed when it is recorded, it stays, although its journal is still there.
     let before = count(r#""event":"merged""#);
     assert!(run(&mut || journal.exists() && count(r#""event":"merged""#) > before));
-    let again = family.house.pixir(&["merge", &child]).exits(0);
+    let again = family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!((again.out.as_str(), again.err.as_str()), ("there is nothing to merge\n", ""));
     assert!(!journal.exists() && is_written());
-    family.house.pixir(&["merge", &child, "--undo"]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
     assert_eq!(family.house.read("a"), "old\n");
     leaks::look();
 }
@@ -100,7 +100,7 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
         let name = text.find(r#""child_session_id":""#).unwrap() + 20;
         let child = &text[name..name + 22];
         fs::write(&file, "the parent's\n").unwrap();
-        for words in [&["resume", child, "go on"][..], &["undo", child, "--force"]] {
+        for words in [&["resume", child, "go on"][..], &["undo", "--yes", child, "--force"]] {
             let refused = stage.run(words);
             assert_ne!(refused.status.code(), Some(0), "{words:?}");
             assert!(refused.stderr.contains("has no Workspace of its own any more"), "{refused:?}");
@@ -112,7 +112,9 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
         looked.expect_code(0);
         let told = format!("{}{}", looked.stdout, looked.stderr);
         assert!(told.contains("has no Workspace of its own any more; shown as"), "{told}");
-        for words in [&["changes", child][..], &["changes", child, "--json"], &["merge", child]] {
+        for words in
+            [&["changes", child][..], &["changes", child, "--json"], &["merge", "--yes", child]]
+        {
             let refused = stage.run(words);
             assert_eq!(refused.status.code(), Some(2), "{refused:?}");
             let told = format!("{}{}", refused.stdout, refused.stderr);
@@ -138,7 +140,7 @@ async fn a_workspace_that_was_moved_keeps_its_children_also_when_another_takes_i
     let cwd = moved.to_str().unwrap();
     let listed = family.house.pixir(&["changes", "--cwd", cwd]).exits(0);
     assert!(listed.out.starts_with(&child), "{}", listed.out);
-    family.house.pixir(&["merge", "sub_1", "--cwd", cwd]).exits(0);
+    family.house.pixir(&["merge", "--yes", "sub_1", "--cwd", cwd]).exits(0);
     assert_eq!(fs::read_to_string(moved.join("a")).unwrap(), "new\n");
     assert!(!here.join("a").exists());
 }
@@ -178,10 +180,10 @@ async fn a_folder_that_holds_more_than_the_child_knew_stays_and_is_no_reason_to_
     fs::create_dir(here.join(".git")).unwrap();
     let (child, folder) = family.child("isolated").await;
     fs::remove_dir_all(folder.join("d")).unwrap();
-    let merged = family.house.pixir(&["merge", &child]).exits(0);
+    let merged = family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(merged.out, "  remove d/deep/x\nmerged\n");
     assert_eq!(family.house.read("d/deep/x.o"), "built\n");
-    let again = family.house.pixir(&["merge", &child]).exits(0);
+    let again = family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(again.out, "there is nothing to merge\n");
     assert_eq!(family.nursery.close(&here, &child).await.unwrap(), "removed");
 }
@@ -198,9 +200,9 @@ async fn a_folder_that_became_a_link_is_merged_and_goes_back() {
     let (child, folder) = family.child("isolated").await;
     fs::remove_dir_all(folder.join("folder")).unwrap();
     symlink("real", folder.join("folder")).unwrap();
-    family.house.pixir(&["merge", &child]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(fs::read_link(here.join("folder")).unwrap(), Path::new("real"));
-    family.house.pixir(&["merge", &child, "--undo"]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
     assert_eq!(picture(&here), before);
 
     // Two links that point elsewhere are told as what they are.
@@ -211,7 +213,7 @@ async fn a_folder_that_became_a_link_is_merged_and_goes_back() {
         symlink(target, place.join("link")).unwrap();
         symlink(target, place.join("new")).unwrap();
     }
-    let refused = family.house.pixir(&["merge", &child]).exits(1);
+    let refused = family.house.pixir(&["merge", "--yes", &child]).exits(1);
     assert!(refused.err.contains("link (both changed where it points)"), "{}", refused.err);
     assert!(refused.err.contains("new (both made it, and differently)"), "{}", refused.err);
 }
@@ -229,7 +231,7 @@ async fn a_name_of_two_lines_is_shown_on_one() {
     assert_eq!(head, expected);
     let dry = family.house.pixir(&["merge", &child, "--dry-run"]).exits(0);
     assert_eq!(dry.out.lines().next().unwrap(), format!("  make   {name}"));
-    family.house.pixir(&["merge", &child]).exits(0);
+    family.house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(family.house.read("a\n  remove everything"), "x\n");
 }
 
@@ -243,7 +245,7 @@ async fn what_is_merged_is_cleared_away_by_gc_and_nothing_else() {
     let (_, young) = family.child("isolated").await;
     fs::write(one.join("a"), "new\n").unwrap();
     fs::write(other.join("b"), "nowhere else\n").unwrap();
-    family.house.pixir(&["merge", &merged]).exits(0);
+    family.house.pixir(&["merge", "--yes", &merged]).exits(0);
     for folder in [&one, &other] {
         age(&folder.with_extension("json"));
     }
@@ -288,7 +290,7 @@ async fn what_cannot_be_read_is_named_and_keeps_an_annex() {
     let changes = family.house.pixir(&["changes", &child]).exits(0);
     let last = changes.out.lines().last().unwrap();
     assert!(last.starts_with("? one/ddd"), "{last}");
-    let refused = family.house.pixir(&["merge", &child]).exits(1);
+    let refused = family.house.pixir(&["merge", "--yes", &child]).exits(1);
     assert!(refused.err.contains("nothing was merged"), "{}", refused.err);
     assert!(!here.join("one").exists());
     let kept = family.nursery.close(&here, &child).await.unwrap();

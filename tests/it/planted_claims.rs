@@ -68,13 +68,13 @@ async fn a_command_that_writes_a_record_into_a_workspace_inside_keeps_nothing_fr
         assert!(house.workspace().join("inner").join(RECORDS).join("1.ndjson").exists());
         let id = id_of(&house);
 
-        let refused = house.pixir(&["undo", &id]).exits(1);
+        let refused = house.pixir(&["undo", "--yes", &id]).exits(1);
         assert!(refused.err.contains("a.txt, inner/b.txt were changed"), "{what}: {}", refused.err);
         let looked = house.pixir(&["undo", &id, "--dry-run"]).exits(0);
         assert!(!looked.out.contains("curl"), "{what}: {}", looked.out);
         let is_named = looked.out.contains(&format!("Session {PLANTED} ran at the same time"));
         assert_eq!(is_named, !is_outer && session == PLANTED, "{what}: {}", looked.out);
-        house.pixir(&["undo", &id, "--force"]).exits(0);
+        house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
         assert_eq!(house.read("a.txt"), "one\n", "{what}");
         assert_eq!(house.read("inner/b.txt"), "one\n", "{what}");
     }
@@ -107,6 +107,6 @@ async fn planted_records_do_not_stall_undo() {
     assert!(looked.out.contains("Records of other Sessions were not read"), "{}", looked.out);
     assert!(looked.out.contains(" *restore a.txt"), "{}", looked.out);
     assert!(took < Duration::from_secs(30), "{took:?}");
-    house.pixir(&["undo", &id, "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
     assert_eq!(house.read("a.txt"), "one\n");
 }

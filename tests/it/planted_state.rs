@@ -131,7 +131,7 @@ fn works_and_is_found(house: &House, args: &[&str], what: &str) -> PathBuf {
     house.pixir(&["verify", &id]).exits(0);
     house.pixir(&["diagnose", &id]).exits(0);
     house.pixir(&["export", &id]).exits(0);
-    house.pixir(&["undo"]).exits(0);
+    house.pixir(&["undo", "--yes"]).exits(0);
     house.pixir(&["gc", "--apply"]).exits(0);
     let all = sessions(&house.pixir(&["sessions", "--all", "--json"]).exits(0));
     assert_eq!(all.len(), 1, "{what}: {all:?}");
@@ -348,7 +348,7 @@ async fn a_session_whose_folder_holds_links_and_pipes_goes_on() {
                 (&["repair", &id], 0),
                 (&["fork", &id], of_fork),
                 (&["export", &id], 0),
-                (&["undo", &id], of_undo),
+                (&["undo", "--yes", &id], of_undo),
                 (&["gc", "--apply"], 0),
                 (&["sessions", "delete", &id], 0),
             ] {

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use crate::support::desk::ran;
 use crate::support::house::PIXIR;
 use crate::support::leaks;
+use crate::support::terminal::Terminal;
 
 /// A piece of the page.
 struct Piece {
@@ -60,22 +61,29 @@ fn script(pieces: &[Piece]) -> String {
     text
 }
 
-/// Runs a script in an empty home and an empty folder, with the built binary on the way.
-fn typed(script: &str) -> crate::support::desk::Ran {
-    let folder = tempfile::tempdir().unwrap();
+/// A shell in an empty home and an empty folder, with the built binary on the way.
+fn shell(folder: &Path) -> Command {
     for name in ["home", "tmp", "work", "bin"] {
-        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::create_dir(folder.join(name)).unwrap();
     }
-    std::os::unix::fs::symlink(PIXIR, folder.path().join("bin/pixir")).unwrap();
+    std::os::unix::fs::symlink(PIXIR, folder.join("bin/pixir")).unwrap();
     let path = std::env::var_os("PATH").unwrap();
-    let path = [folder.path().join("bin").as_os_str(), &path].join(std::ffi::OsStr::new(":"));
-    let run = ran(Command::new("sh")
-        .args(["-c", script])
+    let path = [folder.join("bin").as_os_str(), &path].join(std::ffi::OsStr::new(":"));
+    let mut command = Command::new("sh");
+    command
         .env_clear()
         .env("PATH", path)
-        .env("HOME", folder.path().join("home"))
-        .env("TMPDIR", folder.path().join("tmp"))
-        .current_dir(folder.path().join("work"))
+        .env("HOME", folder.join("home"))
+        .env("TMPDIR", folder.join("tmp"))
+        .current_dir(folder.join("work"));
+    command
+}
+
+/// Runs a script there.
+fn typed(script: &str) -> crate::support::desk::Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let run = ran(shell(folder.path())
+        .args(["-c", script])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped()));
@@ -100,6 +108,29 @@ fn what_the_quickstart_promises_happens() {
     ] {
         assert!(run.out.contains(words), "{words}\n{}\n{}", run.out, run.err);
     }
+}
+
+/// A question would swallow the lines behind it, because what was typed before it is no answer.
+#[test]
+fn the_blocks_of_a_session_and_its_undo_work_when_they_are_pasted_into_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let is_meant = |piece: &Piece| {
+        piece.needs.is_empty()
+            && ["mkdir sums", "pixir resume", "pixir undo"].iter().any(|it| piece.text.contains(it))
+    };
+    let pasted: String = page().into_iter().filter(is_meant).map(|piece| piece.text).collect();
+    let mut terminal = Terminal::start(shell(folder.path()).env("TERM", "xterm").env("PS1", "$ "));
+    terminal.shows("$ ");
+    terminal.types(&format!("{pasted}echo all \"done\"\nexit\n"));
+    terminal.shows("all done");
+    terminal.ends();
+    let screen = terminal.screen();
+    assert!(screen.contains("takes back 2 Turns"), "{screen}");
+    assert!(screen.contains("brings back 2 Turns"), "{screen}");
+    assert_eq!(screen.matches("1 file changed").count(), 2, "{screen}");
+    let mended = fs::read_to_string(folder.path().join("work/sums/total.sh")).unwrap();
+    assert!(!mended.contains("total=$number\n"), "{mended}");
+    leaks::check(folder.path(), &leaks::planted(), &[]);
 }
 
 #[test]

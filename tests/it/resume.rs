@@ -126,15 +126,15 @@ async fn every_command_opens_a_log_of_the_first_pixir() {
         (&["fork", "ID", "--dry-run"], ""),
         (&["fork", "ID", "--at", "1", "--summarize"], "resume"),
         (&["undo", "ID", "--dry-run"], "and now delegate"),
-        (&["undo", "ID"], "and now delegate"),
-        (&["redo", "ID"], "and now delegate"),
+        (&["undo", "--yes", "ID"], "and now delegate"),
+        (&["redo", "--yes", "ID"], "and now delegate"),
         (&["repair", "ID"], "was copied to"),
     ];
     for (words, told) in EVERY {
         let stage = stage().await;
         place_log(&stage, FIRST_ID, FIRST_PIXIR);
         if words[0] == "redo" {
-            stage.run(&["undo", FIRST_ID]).expect_code(0);
+            stage.run(&["undo", "--yes", FIRST_ID]).expect_code(0);
         }
         let args: Vec<&str> =
             words.iter().map(|word| if *word == "ID" { FIRST_ID } else { word }).collect();

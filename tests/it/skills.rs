@@ -363,7 +363,7 @@ async fn undo_takes_the_activation_along() {
     say(&conversation, "$tidy").await;
     let id = conversation.id().clone();
     conversation.close().await;
-    house.pixir(&["undo", id.as_str()]).exits(0);
+    house.pixir(&["undo", "--yes", id.as_str()]).exits(0);
     let conversation = house.resume(&id).await;
     say(&conversation, "third").await;
     let requests = house.requests();

@@ -79,17 +79,17 @@ async fn a_turn_is_taken_back_with_its_files_and_brought_back() {
     }
     assert_eq!(picture(&house.workspace()), after, "a preview changes nothing");
 
-    house.pixir(&["undo"]).exits(1);
+    house.pixir(&["undo", "--yes"]).exits(1);
     assert_eq!(picture(&house.workspace()), after, "what commands changed needs --force");
-    house.pixir(&["undo", "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", "--force"]).exits(0);
     assert_eq!(picture(&house.workspace()), before);
-    let again = house.pixir(&["redo", "--json"]).exits(0);
+    let again = house.pixir(&["redo", "--yes", "--json"]).exits(0);
     let again: Value = serde_json::from_str(&again.out).unwrap();
     assert_eq!(again["output"]["direction"], "redo");
     assert_eq!(picture(&house.workspace()), after);
-    house.pixir(&["redo"]).exits(1);
+    house.pixir(&["redo", "--yes"]).exits(1);
 
-    house.pixir(&["undo", "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", "--force"]).exits(0);
     house.pixir(&["resume", "--last", "what did I say?"]).exits(0);
     let requests = house.requests();
     let last = requests.last().unwrap();
@@ -114,11 +114,11 @@ async fn what_somebody_else_changed_is_named_and_kept_unless_they_insist() {
     house.write("b.txt", "b\n");
     house.pixir(&["change it"]).exits(0);
     house.write("b.txt", "mine\n");
-    let refused = house.pixir(&["undo"]).exits(1);
+    let refused = house.pixir(&["undo", "--yes"]).exits(1);
     assert!(refused.err.contains("b.txt was changed outside this session"), "{}", refused.err);
     assert!(refused.err.contains("--force"), "{}", refused.err);
     assert_eq!((house.read("a.txt"), house.read("b.txt")), ("theirs\n".into(), "mine\n".into()));
-    house.pixir(&["undo", "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", "--force"]).exits(0);
     assert_eq!((house.read("a.txt"), house.read("b.txt")), ("a\n".into(), "b\n".into()));
     let log = fs::read_to_string(newest_log(&house.workspace())).unwrap();
     assert!(
@@ -147,9 +147,9 @@ async fn a_person_is_shown_what_will_happen_and_may_say_no() {
     assert_eq!(terminal.ends(), Some(0));
     assert!(!house.workspace().join("a.txt").exists());
     // There is nothing left to take back.
-    let error = house.pixir(&["undo", "--json"]).exits(1);
+    let error = house.pixir(&["undo", "--yes", "--json"]).exits(1);
     assert!(error.out.contains("no_turn"), "{}", error.out);
-    house.pixir(&["undo", "20200101T000000-000000"]).exits(2);
+    house.pixir(&["undo", "--yes", "20200101T000000-000000"]).exits(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,7 +180,7 @@ async fn a_turn_that_was_killed_is_taken_back_only_when_the_user_insists() {
     house.pixir_killed_when(&["change it"], || here.exists());
     house.write("mine.txt", "written by a person meanwhile\n");
     let before = picture(&house.workspace());
-    let refused = house.pixir(&["undo"]).exits(1);
+    let refused = house.pixir(&["undo", "--yes"]).exits(1);
     assert!(
         refused.err.contains("changed by a Turn that was cut off, or outside this session"),
         "{}",
@@ -188,18 +188,18 @@ async fn a_turn_that_was_killed_is_taken_back_only_when_the_user_insists() {
     );
     assert!(refused.err.contains("mine.txt"), "{}", refused.err);
     assert_eq!(picture(&house.workspace()), before, "nothing was touched");
-    house.pixir(&["undo", "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", "--force"]).exits(0);
     assert_eq!(house.read("a.txt"), "one\n");
     assert!(!house.workspace().join("mine.txt").exists());
     assert!(!house.workspace().join("tool.txt").exists());
     // It was a mistake; nothing is lost.
-    house.pixir(&["redo"]).exits(0);
+    house.pixir(&["redo", "--yes"]).exits(0);
     assert_eq!(picture(&house.workspace()), before);
     // Now everything is known; what changed while a command ran is still not certain.
-    let refused = house.pixir(&["undo"]).exits(1);
+    let refused = house.pixir(&["undo", "--yes"]).exits(1);
     assert!(refused.err.contains("changed while a command ran"), "{}", refused.err);
     assert!(!refused.err.contains("cut off"), "{}", refused.err);
-    house.pixir(&["undo", "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", "--force"]).exits(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,18 +222,20 @@ async fn what_stands_in_the_way_is_named_before_anything_changes() {
     house.write("deep", "now a file\n");
     let before = picture(&house.workspace());
     let words = ["changed while a command ran", "something stands in the way: deep, gone"];
-    for (args, words) in [&["undo"][..], &["undo", "--force"]].into_iter().zip(words) {
+    for (args, words) in
+        [&["undo", "--yes"][..], &["undo", "--yes", "--force"]].into_iter().zip(words)
+    {
         let refused = house.pixir(args).exits(1);
         assert!(refused.err.contains(words), "{}", refused.err);
         assert_eq!(picture(&house.workspace()), before, "nothing was touched");
     }
     fs::remove_file(house.workspace().join("deep")).unwrap();
     fs::remove_dir_all(house.workspace().join("gone")).unwrap();
-    house.pixir(&["undo", "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", "--force"]).exits(0);
     assert_eq!((house.read("gone"), house.read("deep/one")), ("here\n".into(), "1\n".into()));
     // A folder that the Turn itself made is not in the way.
     house.pixir(&["resume", "--last", "go on"]).exits(0);
-    house.pixir(&["undo", "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", "--force"]).exits(0);
     assert_eq!(house.read("file"), "a file\n");
 }
 
@@ -249,10 +251,10 @@ async fn more_files_than_are_synced_one_by_one_come_back_too() {
     let before = picture(&house.workspace());
     house.pixir(&["change it"]).exits(0);
     let after = picture(&house.workspace());
-    let told = house.pixir(&["undo", "--force"]).exits(0);
+    let told = house.pixir(&["undo", "--yes", "--force"]).exits(0);
     assert!(told.out.contains("100 files changed"), "{}", told.out);
     assert_eq!(picture(&house.workspace()), before);
-    house.pixir(&["redo"]).exits(0);
+    house.pixir(&["redo", "--yes"]).exits(0);
     assert_eq!(picture(&house.workspace()), after);
 }
 
@@ -324,10 +326,11 @@ async fn random_workspaces_come_back_and_go_forward_again() {
             pictures.push(picture(&house.workspace()));
         }
         let undone = random.usize(1..=turns);
-        let told = house.pixir(&["undo", "--force", "--turns", &undone.to_string()]).exits(0);
+        let told =
+            house.pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()]).exits(0);
         let place = format!("seed {seed}, number {number}, {undone} of {turns}: {}", told.out);
         assert_eq!(picture(&house.workspace()), pictures[turns - undone], "undo, {place}");
-        house.pixir(&["redo"]).exits(0);
+        house.pixir(&["redo", "--yes"]).exits(0);
         assert_eq!(picture(&house.workspace()), pictures[turns], "redo, {place}");
     }
     let seconds = started.elapsed().as_secs_f64();

@@ -185,7 +185,7 @@ impl Stage {
 
     fn refused(&self, id: &str) -> String {
         let before = self.files();
-        let refused = self.house.pixir(&["undo", id]).exits(1);
+        let refused = self.house.pixir(&["undo", "--yes", id]).exits(1);
         assert_eq!(self.files(), before, "nothing was touched");
         refused.err
     }
@@ -254,14 +254,14 @@ async fn what_a_person_saves_between_two_commands_stays() {
         "{looked}"
     );
 
-    stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
     let mut expected = before;
     expected.insert("mine.txt".into(), "saved\n".into());
     expected.insert("late.txt".into(), "saved\n".into());
     expected.remove(Path::new("old.txt"));
     assert_eq!(stage.files(), expected);
     assert!(!stage.house.workspace().join("new").exists());
-    stage.house.pixir(&["redo", &id]).exits(0);
+    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
     assert_eq!(stage.files(), after);
     let log = fs::read_to_string(newest_log(&stage.house.workspace())).unwrap();
     assert!(log.contains(r#""overwritten":[]"#), "nothing from outside was overwritten");
@@ -302,7 +302,7 @@ async fn what_another_session_writes_stays() {
     let notes = looked["output"]["notes"].to_string();
     assert!(notes.contains("ran at the same time, and may have changed: command2.txt"), "{notes}");
 
-    stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
     let mut expected = before;
     for name in ["tool1.txt", "tool2.txt", "command1.txt"] {
         expected.insert(name.into(), "theirs\n".into());
@@ -310,7 +310,7 @@ async fn what_another_session_writes_stays() {
     assert_eq!(stage.files(), expected);
     assert!(stage.house.workspace().join("by1/other").is_dir());
     assert!(!stage.house.workspace().join("by2").exists());
-    stage.house.pixir(&["redo", &id]).exits(0);
+    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
     assert_eq!(stage.files(), after);
 }
 
@@ -358,7 +358,7 @@ async fn what_a_person_saves_while_a_command_runs_is_not_lost_by_a_yes() {
     terminal.types("y\n");
     assert_eq!(terminal.ends(), Some(0));
     assert_eq!(stage.house.read("mine.txt"), "one\n");
-    stage.house.pixir(&["redo", &id]).exits(0);
+    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
     assert_eq!(stage.house.read("mine.txt"), "saved\n");
 }
 
@@ -404,7 +404,7 @@ async fn what_is_saved_after_a_background_command_ended_stays() {
     let told = stage.refused(&id);
     assert!(told.contains("background.txt") && !told.contains("mine.txt"), "{told}");
     assert!(!told.contains("tool.txt"), "{told}");
-    stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+    stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
     let left: Vec<PathBuf> = stage.files().into_keys().collect();
     assert_eq!(left, [Path::new(".gitignore"), Path::new("mine.txt")]);
 }
@@ -521,7 +521,7 @@ async fn sequence(seed: u64) -> bool {
         assert!(!is_safe, "{path} is not the Turn's: {place}\n{preview}");
     }
 
-    let undone = stage.house.pixir(&["undo", &id]);
+    let undone = stage.house.pixir(&["undo", "--yes", &id]);
     let is_plain = undone.code == Some(0);
     let differs = |path: &&PathBuf, files: &Files| files.get(*path) != after.get(*path);
     let all: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
@@ -532,7 +532,7 @@ async fn sequence(seed: u64) -> bool {
     }
 
     if !is_plain {
-        stage.house.pixir(&["undo", &id, "--force"]).exits(0);
+        stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
     }
     let now = stage.files();
     for path in &all {
@@ -550,7 +550,7 @@ async fn sequence(seed: u64) -> bool {
         }
     }
     check_kept(&stage, &id, &preview, &place);
-    stage.house.pixir(&["redo", &id]).exits(0);
+    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
     let since = since(&preview);
     let now = stage.files();
     for path in all.iter().filter(|path| differs(path, &now)) {

@@ -116,8 +116,12 @@ fn can_be_read_and_forked(house: &House, run: &dyn Fn(&[&str]) -> Ran, reason: &
         assert!(refused.err.contains(&format!("pixir fork {id}")), "{args:?}: {}", refused.err);
     }
     // A copy helps none of these.
-    for args in [&["undo", &id][..], &["redo", &id], &["sessions", "delete", &id], &["repair", &id]]
-    {
+    for args in [
+        &["undo", "--yes", &id][..],
+        &["redo", "--yes", &id],
+        &["sessions", "delete", &id],
+        &["repair", &id],
+    ] {
         let refused = run(args).exits(1);
         assert!(refused.err.contains(reason), "{args:?}: {}", refused.err);
         assert!(refused.err.contains("then run this again"), "{args:?}: {}", refused.err);
@@ -202,7 +206,7 @@ fn names_the_owner(run: &dyn Fn(&[&str]) -> Ran, id: &str) {
     for args in [
         &["resume", id, "go on"][..],
         &["sessions", "delete", id],
-        &["undo", id],
+        &["undo", "--yes", id],
         &["export", id],
         &["fork", id],
         &["verify", id],
@@ -257,14 +261,14 @@ async fn what_undo_cannot_read_is_named_once() {
     let text = fs::read_to_string(&record).unwrap();
     let first = text.lines().next().unwrap();
     fs::write(&record, format!("{first}\n{line}\n{line}\n")).unwrap();
-    let refused = house.pixir(&["undo", &id]).exits(1);
+    let refused = house.pixir(&["undo", "--yes", &id]).exits(1);
     assert_eq!(refused.err.matches("outside the Workspace").count(), 1, "{}", refused.err);
     assert!(!refused.err.contains("check the permissions"), "{}", refused.err);
 
     fs::remove_dir_all(&folder).unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &folder, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let refused = house.pixir(&["undo", &id]).exits(1);
+    let refused = house.pixir(&["undo", "--yes", &id]).exits(1);
     assert_eq!(refused.err.matches("a named pipe").count(), 1, "{}", refused.err);
     assert!(refused.err.contains("remove it"), "{}", refused.err);
     assert!(!refused.err.contains("check the permissions"), "{}", refused.err);
@@ -301,7 +305,7 @@ async fn sessions_of_a_workspace_that_is_gone_are_listed_read_and_cleared() {
     assert!(refused.err.contains("is gone"), "{}", refused.err);
     assert!(refused.err.contains(&format!("pixir export {id}")), "{}", refused.err);
 
-    for args in [&["undo", &id][..], &["redo", &id], &["inspect-replay", &id]] {
+    for args in [&["undo", "--yes", &id][..], &["redo", "--yes", &id], &["inspect-replay", &id]] {
         let refused = elsewhere(&house, &other, args).exits(2);
         assert!(refused.err.contains("is gone"), "{args:?}: {}", refused.err);
         assert!(refused.err.contains("move the folder back"), "{args:?}: {}", refused.err);
@@ -353,7 +357,7 @@ async fn a_session_is_continued_where_a_link_leads_to_its_moved_workspace() {
         (&other, &["resume", &id, "go on"][..]),
         (&other, &["resume", &id, "go on", "--cwd", old]),
         (&moved, &["resume", &id, "go on"]),
-        (&moved, &["undo", &id]),
+        (&moved, &["undo", "--yes", &id]),
         (&other, &["inspect-replay", &id]),
     ] {
         elsewhere(&house, folder, args).exits(0);

@@ -14,11 +14,12 @@ pub use run::run_example;
 
 use super::Context;
 use super::exit::Exit;
+use super::session_lookup::{ambiguous, is_part};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
 use crate::projection::{self, Standing};
 use crate::state::StateRoot;
-use crate::workflow::{Found, find, session_named};
+use crate::workflow::{Found, Outcome, all, find, session_named};
 
 /// Check, draw, run and resume graphs of steps
 #[derive(Debug, Args)]
@@ -48,6 +49,13 @@ enum Action {
     Status(status::StatusArgs),
 }
 
+impl WorkflowArgs {
+    /// Whether a workflow is run.
+    pub fn is_run(&self) -> bool {
+        matches!(self.action, Action::Run(_) | Action::Resume(_))
+    }
+}
+
 pub fn workflow(args: &WorkflowArgs, context: &Context) -> Result<Exit, Report> {
     match &args.action {
         Action::Validate(args) => validate::validate(args, context),
@@ -61,19 +69,50 @@ pub fn workflow(args: &WorkflowArgs, context: &Context) -> Result<Exit, Report> 
 
 /// The run that an argument names, and the state that it is a part of.
 fn found(id: &str, context: &Context) -> Result<(StateRoot, Found), Report> {
-    let places = match session_named(id) {
-        Some(session) => vec![context.state_of(&session)?],
-        None => [context.state_roots(false)?, context.state_roots(true)?].concat(),
+    let (places, id_there) = match session_named(id).map(|_| context.session_named(id)) {
+        Some(Ok((session, root))) => (vec![root], session.to_string()),
+        Some(Err(report)) => return run_by_part(id, context)?.ok_or(report),
+        None => ([context.state_roots(false)?, context.state_roots(true)?].concat(), id.to_owned()),
     };
     for root in places {
-        if let Some(found) = find(&root, id).map_err(|error| Report::from(&error))? {
+        if let Some(found) = find(&root, &id_there).map_err(|error| Report::from(&error))? {
             return Ok((root, found));
         }
+    }
+    if let Some(found) = run_by_part(id, context)? {
+        return Ok(found);
     }
     Err(Report::new(Kind::NotFound, format!("there is no run {id}")).with_next_actions(vec![
         "list the runs of this Workspace: pixir workflow status".into(),
         "if it was taken back with `pixir undo`, bring it back: pixir redo".into(),
     ]))
+}
+
+/// The only run of this Workspace whose id begins or ends with a text.
+fn run_by_part(text: &str, context: &Context) -> Result<Option<(StateRoot, Found)>, Report> {
+    let mut matching = runs(context)?;
+    matching.retain(|(_, found)| is_part(text, &found.past.id));
+    if matching.len() > 1 {
+        let ids = matching.iter().map(|(_, found)| found.past.id.as_str());
+        return Err(ambiguous("runs", text, ids));
+    }
+    Ok(matching.pop())
+}
+
+/// The runs of this Workspace, the newest Session first.
+fn runs(context: &Context) -> Result<Vec<(StateRoot, Found)>, Report> {
+    let roots = context.state_roots(false)?.into_iter();
+    let found = |root: StateRoot| all(&root).into_iter().map(move |found| (root.clone(), found));
+    Ok(roots.flat_map(found).collect())
+}
+
+/// The last run of this Workspace that is not complete.
+fn last_incomplete(context: &Context) -> Result<(StateRoot, Found), Report> {
+    let mut runs = runs(context)?.into_iter();
+    runs.find(|(_, found)| found.past.outcome != Some(Outcome::Completed)).ok_or_else(|| {
+        Report::new(Kind::NotFound, "there is no run in this Workspace that is not complete")
+            .with_next_actions(vec!["list the runs: pixir workflow status".into()])
+    })
 }
 
 /// Whether a process has the Session open.

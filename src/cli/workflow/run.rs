@@ -45,9 +45,9 @@ pub struct RunArgs {
         pixir workflow resume 20260721T101112-abcdef"
 )]
 pub struct ResumeArgs {
-    /// The id of the run, or of its Session
+    /// The id of the run or of its Session, or the beginning or end of one; without it, the last run of this Workspace that is not complete
     #[arg(value_name = "RUN")]
-    id: String,
+    id: Option<String>,
 }
 
 pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
@@ -63,7 +63,10 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
-    let (root, found) = super::found(&args.id, context)?;
+    let (root, found) = match &args.id {
+        Some(id) => super::found(id, context)?,
+        None => super::last_incomplete(context)?,
+    };
     if found.past.outcome == Some(Outcome::Completed) {
         let message = format!("{} is complete: there is nothing to resume", found.past.id);
         return Err(Report::new(Kind::InvalidArgs, message).with_next_actions(vec![format!(
@@ -140,7 +143,10 @@ fn show(
     driver: &mut Driver<'_>,
     context: &Context,
 ) -> Result<(), Report> {
-    let text = if context.flags.json {
+    let text = if context.flags.events {
+        // The Events have told it.
+        String::new()
+    } else if context.flags.json {
         let command = resume_command(finished, driver);
         let took = context.started.elapsed();
         let word = exit::word_of(exit);

@@ -23,7 +23,7 @@ const WIDTH: usize = 160;
     after_long_help = "Examples:\n  pixir workflow status\n  pixir workflow status wf_0123456789 --json"
 )]
 pub struct StatusArgs {
-    /// The id of the run, or of its Session; all runs when it is left out
+    /// The id of the run or of its Session, or the beginning or end of one; all runs when it is left out
     #[arg(value_name = "RUN")]
     id: Option<String>,
 }

@@ -129,7 +129,7 @@ async fn what_was_taken_back_is_not_told_again() {
     let (id, _) = stage.session().unwrap();
     let id = id.to_string();
     stage.run(&["resume", &id, "--json", "second"]).expect_code(0);
-    stage.run(&["undo", &id]).expect_code(0);
+    stage.run(&["undo", "--yes", &id]).expect_code(0);
     let mut editor = Editor::greeted(&stage, json!({}));
     editor.call("session/load", json!({"sessionId": id, "cwd": stage.workspace()})).unwrap();
     let told = editor.updates();

@@ -163,7 +163,7 @@ async fn undo_brings_back_what_was_before_and_a_fork_stays_small() {
     assert!(forked[0].starts_with("[Checkpoint"), "{forked:?}");
     assert_eq!(&forked[1..], ["step 2", "in the fork"]);
     // Past the compaction: it no longer counts, and everything before it does again.
-    stage.run(&["undo", &id]).expect_code(0);
+    stage.run(&["undo", "--yes", &id]).expect_code(0);
     stage.run(&["resume", &id, "another way"]).expect_code(0);
     assert_eq!(texts(&stage), ["first wish", "step 0", "step 1", "another way"]);
 }

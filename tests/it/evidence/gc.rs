@@ -101,7 +101,7 @@ async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
         assert!(path.exists(), "{}", path.display());
     }
     house.pixir(&["verify", &id]).exits(0);
-    house.pixir(&["undo", &id, "--turns", "3"]).exits(0);
+    house.pixir(&["undo", "--yes", &id, "--turns", "3"]).exits(0);
     assert_eq!(house.read("poem.txt"), "roses are red\nviolets are blue\n", "undo still can");
 }
 

@@ -75,11 +75,7 @@ async fn a_person_sees_the_parts_and_needs_no_credential() {
     let envelope: Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(envelope["ok"], true, "{envelope}");
     assert!(envelope["output"]["notes"].to_string().contains("as with an API key"), "{envelope}");
-    for args in [
-        &["inspect-replay"][..],
-        &["inspect-replay", "../x"],
-        &["inspect-replay", "20990101T000000-ffffff"],
-    ] {
+    for args in [&["inspect-replay", "../x"][..], &["inspect-replay", "20990101T000000-ffffff"]] {
         house.pixir(args).exits(2);
     }
 }

@@ -141,7 +141,7 @@ impl Scene {
         run(&["resume", &main, "--auto", "play work"]);
         session(&["fork", &main]);
         let undone = session(&["--auto", "play work"]);
-        run(&["undo", &undone, "--force"]);
+        run(&["undo", "--yes", &undone, "--force"]);
         session(&["--auto", "play background"]);
         let parent = session(&["--auto", "play share"]);
         let child = child_of(&work, &parent);
@@ -373,9 +373,9 @@ pub fn probes(ids: &Ids) -> Vec<Probe> {
         ("resume", 0, &["resume", "--last", "--auto", "play work"]),
         ("fork", 0, &["fork", main, "--at", "1", "--summarize"]),
         ("compact", 0, &["compact", main, "--keep-turns", "1"]),
-        ("merge", 0, &["merge", child]),
-        ("redo", 0, &["redo", undone, "--force"]),
-        ("undo", 0, &["undo", main, "--turns", "2", "--force"]),
+        ("merge", 0, &["merge", "--yes", child]),
+        ("redo", 0, &["redo", "--yes", undone, "--force"]),
+        ("undo", 0, &["undo", "--yes", main, "--turns", "2", "--force"]),
         ("repair", 0, &["repair", damaged]),
         ("gc apply", 0, &["gc", "--apply", "--older-than", "90s", "--keep", "2"]),
         ("delete", 0, &["sessions", "delete", main]),

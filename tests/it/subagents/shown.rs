@@ -119,12 +119,12 @@ async fn a_turn_is_taken_back_after_those_of_its_children() {
         let parent = envelope["session_id"].as_str().unwrap();
         let path = stage.workspace().join(format!(".pixir/sessions/{parent}.ndjson"));
         let child = lives(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
-        let refused = stage.run(&["undo", parent]);
+        let refused = stage.run(&["undo", "--yes", parent]);
         assert_ne!(refused.status.code(), Some(0), "{refused:?}");
         assert!(refused.stderr.contains(&format!("pixir undo {child}")), "{}", refused.stderr);
-        stage.run(&["undo", &child]).expect_code(0);
+        stage.run(&["undo", "--yes", &child]).expect_code(0);
         assert!(!stage.workspace().join("x").exists());
-        stage.run(&["undo", parent]).expect_code(0);
+        stage.run(&["undo", "--yes", parent]).expect_code(0);
     });
 }
 
@@ -149,12 +149,12 @@ async fn what_a_child_did_for_an_earlier_turn_is_not_in_the_way_of_a_later_one()
         let child = lives(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
         let is_there = |name: &str| stage.workspace().join(name).exists();
         assert!(is_there("first") && is_there("second"));
-        assert_ne!(stage.run(&["undo", parent]).status.code(), Some(0));
-        stage.run(&["undo", &child]).expect_code(0);
-        stage.run(&["undo", parent]).expect_code(0);
+        assert_ne!(stage.run(&["undo", "--yes", parent]).status.code(), Some(0));
+        stage.run(&["undo", "--yes", &child]).expect_code(0);
+        stage.run(&["undo", "--yes", parent]).expect_code(0);
         assert!(is_there("first") && !is_there("second"));
         // The Turn that began it all is not taken back without it.
-        assert_ne!(stage.run(&["undo", parent]).status.code(), Some(0));
+        assert_ne!(stage.run(&["undo", "--yes", parent]).status.code(), Some(0));
     });
 }
 
@@ -187,12 +187,12 @@ async fn a_turn_is_not_taken_back_without_what_grandchildren_wrote_when_it_was_o
             (first["data"]["depth"] == 2).then(|| first["session_id"].as_str().unwrap().to_owned())
         });
         let deepest = deepest.unwrap();
-        let refused = stage.run(&["undo", parent]);
+        let refused = stage.run(&["undo", "--yes", parent]);
         assert_ne!(refused.status.code(), Some(0), "{refused:?}");
         assert!(refused.stderr.contains(&format!("pixir undo {deepest}")), "{}", refused.stderr);
         // Its command waited for a file that somebody else made.
-        stage.run(&["undo", &deepest, "--force"]).expect_code(0);
-        stage.run(&["undo", parent]).expect_code(0);
+        stage.run(&["undo", "--yes", &deepest, "--force"]).expect_code(0);
+        stage.run(&["undo", "--yes", parent]).expect_code(0);
         assert!(!stage.workspace().join("x").exists());
     });
 }

@@ -242,6 +242,6 @@ async fn a_child_with_a_workspace_of_its_own_is_not_forked() {
     }
     house.pixir(&["fork", &parent]).exits(0);
     // Once everything is merged and its place is gone, it is a Session like any other.
-    house.pixir(&["merge", &child]).exits(0);
+    house.pixir(&["merge", "--yes", &child]).exits(0);
     assert_eq!(house.read("a.txt"), "A\n");
 }

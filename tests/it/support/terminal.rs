@@ -24,25 +24,19 @@ impl Terminal {
     pub fn run(house: &House, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(PIXIR);
         command.args(args);
-        Self::start(house, command, variables)
+        Self::start_in(house, command, variables)
     }
 
     /// Runs a shell script in a terminal that is its controlling one; `$PIXIR` is the program.
     pub fn script(house: &House, script: &str) -> Self {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "sh", "-c", script]);
-        Self::start(house, command, &[("PIXIR", PIXIR)])
+        Self::start_in(house, command, &[("PIXIR", PIXIR)])
     }
 
-    fn start(house: &House, mut command: Command, variables: &[(&str, &str)]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let slave = || -> OwnedFd {
-            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap()
-        };
-        let child = command
+    /// Starts a program in the Workspace and with the environment of a test.
+    fn start_in(house: &House, mut command: Command, variables: &[(&str, &str)]) -> Self {
+        command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", house.home())
@@ -50,12 +44,20 @@ impl Terminal {
             .env("OPENAI_BASE_URL", house.server.base_url())
             .env("OPENAI_API_KEY", "sk-test-of-the-house")
             .envs(variables.iter().copied())
-            .current_dir(house.workspace())
-            .stdin(slave())
-            .stdout(slave())
-            .stderr(slave())
-            .spawn()
-            .unwrap();
+            .current_dir(house.workspace());
+        Self::start(&mut command)
+    }
+
+    /// Starts any program in a terminal of its own.
+    pub fn start(command: &mut Command) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = || -> OwnedFd {
+            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap()
+        };
+        let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
         let keyboard = File::from(master);
         let screen = Arc::new(Mutex::new(Vec::new()));
         let (mut source, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));

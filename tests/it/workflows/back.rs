@@ -51,7 +51,7 @@ async fn what_was_merged_goes_before_its_source_works_anew() {
     assert!(kinds.contains(&"step_taken_back land".to_owned()), "{kinds:?}");
     // The whole of it can be taken back, as any run.
     let session = resumed["session_id"].as_str().unwrap();
-    house.pixir(&["undo", session, "--turns", "2"]).exits(0);
+    house.pixir(&["undo", "--yes", session, "--turns", "2"]).exits(0);
     assert_eq!(house.read("a.txt"), "base\n");
 }
 
@@ -144,7 +144,7 @@ async fn checks_of_a_merge_that_change_other_files_make_it_partial() {
     assert_eq!(status_of(&output, "after"), "held");
     assert!(output.to_string().contains("keep.txt, new.txt"), "{output}");
     let session = output["session_id"].as_str().unwrap();
-    house.pixir(&["undo", session, "--force"]).exits(0);
+    house.pixir(&["undo", "--yes", session, "--force"]).exits(0);
     assert_eq!(house.read("keep.txt"), "kept\n");
 }
 

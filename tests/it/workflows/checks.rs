@@ -108,11 +108,11 @@ async fn nobody_goes_on_with_a_run_that_was_taken_back() {
     let output = run(&house, &graph, 6);
     let id = output["workflow_id"].as_str().unwrap();
     let session = output["session_id"].as_str().unwrap();
-    house.pixir(&["undo", session]).exits(0);
+    house.pixir(&["undo", "--yes", session]).exits(0);
     // What landed is gone, so that its checkpoint is worth nothing.
     let refused = house.pixir(&["workflow", "resume", id]).exits(2).err;
     assert!(refused.contains("pixir redo"), "{refused}");
-    house.pixir(&["redo", session]).exits(0);
+    house.pixir(&["redo", "--yes", session]).exits(0);
     let resumed = house.pixir(&["workflow", "resume", id, "--json"]).exits(6).envelope();
     assert_eq!(resumed["output"]["reused_steps"], json!(["build", "land"]));
     assert_eq!(house.read("a.txt"), "new\n");

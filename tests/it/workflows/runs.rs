@@ -245,11 +245,11 @@ async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on
     assert!(replayed.contains("4 of 4 steps ready"), "{replayed}");
 
     // The one that shared the files is named, and goes first.
-    let refused = house.pixir(&["undo", root]).exits(1);
+    let refused = house.pixir(&["undo", "--yes", root]).exits(1);
     let child = decided(&log, "share")["child_session_id"].as_str().unwrap().to_owned();
     assert!(refused.err.contains(&child), "{}", refused.err);
-    house.pixir(&["undo", &child]).exits(0);
-    house.pixir(&["undo", root]).exits(0);
+    house.pixir(&["undo", "--yes", &child]).exits(0);
+    house.pixir(&["undo", "--yes", root]).exits(0);
     assert_eq!(house.read("a.txt"), "old\n");
     assert!(!house.workspace().join("b.txt").exists());
 }

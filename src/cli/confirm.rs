@@ -1,0 +1,63 @@
+//! The question before a command changes files: asked on a terminal, answered beforehand by `--yes`.
+
+use clap::Args;
+
+use super::Context;
+use super::keyboard::{forget_typed, read_line};
+use crate::error::{Kind, Report};
+use crate::render::{Paper, Signalled, clean};
+
+/// Whether the user has agreed beforehand.
+#[derive(Debug, Args)]
+pub struct Confirmation {
+    /// Do it without asking; needed where there is no terminal to ask on
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// How the user agreed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agreed {
+    /// With `--yes`: what will happen has not been shown.
+    Beforehand,
+    /// On the terminal, after what will happen was shown.
+    OnTerminal,
+}
+
+/// What is asked.
+pub struct Question<'a> {
+    /// What will happen, in lines.
+    pub plan: &'a str,
+    pub question: &'a str,
+    /// The command as the user types it, without the program's name.
+    pub command: &'a str,
+}
+
+impl Confirmation {
+    /// Asks, unless the user has agreed beforehand; anything but a yes is a no. Without a terminal there is
+    /// nobody to ask, which is a no.
+    pub fn ask(&self, question: &Question<'_>, context: &Context) -> Result<Agreed, Report> {
+        if self.yes {
+            return Ok(Agreed::Beforehand);
+        }
+        if !context.can_ask() {
+            return Err(unconfirmed(question.command));
+        }
+        let Question { plan, question, .. } = question;
+        let text = format!("{plan}  {question} [y] yes  [n] no\n  › ");
+        forget_typed();
+        Paper::standard(Signalled::default()).activity(clean(&text).as_bytes());
+        match read_line().unwrap_or_default().to_lowercase().as_str() {
+            "y" | "yes" => Ok(Agreed::OnTerminal),
+            _ => Err(Report::new(Kind::PermissionDenied, "nothing was changed")),
+        }
+    }
+}
+
+fn unconfirmed(command: &str) -> Report {
+    let message = "nothing was changed: this needs a yes, and there is no terminal to ask on";
+    Report::new(Kind::PermissionDenied, message).with_next_actions(vec![
+        format!("see what would happen: pixir {command} --dry-run"),
+        format!("do it without a question: pixir {command} --yes"),
+    ])
+}

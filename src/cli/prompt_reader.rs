@@ -1,0 +1,159 @@
+//! Prompts from a terminal: what is pasted is one of them, and what the kernel cut is none.
+//!
+//! The terminal stays in canonical mode, so the kernel edits the line and hands it over at Enter. Lines that follow
+//! each other within [`PASTE_GAP`] are one entry. A paste that does not end with a line end leaves its last line in
+//! the kernel; it is taken from there, and Enter completes it.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcgetpgrp, tcsetattr};
+use tokio::sync::mpsc;
+
+/// How long after a line the next one may follow and still belong to the same paste. Fast typists and key repeat are
+/// slower.
+pub const PASTE_GAP: Duration = Duration::from_millis(20);
+
+/// The longest line that the kernel keeps in canonical mode; it drops the rest without a word.
+pub const LONGEST_LINE: usize = 4095;
+
+/// How often a Pixir in the background looks whether it may read again.
+const BACKGROUND_WAIT: Duration = Duration::from_millis(200);
+
+/// How much is read at once: more than one line of the kernel.
+const CHUNK: usize = 8192;
+
+/// What was typed or pasted at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypedEntry {
+    pub lines: Vec<String>,
+    /// When its first line came.
+    pub at: Instant,
+    /// One of its lines may have been cut by the kernel.
+    pub is_cut: bool,
+}
+
+impl TypedEntry {
+    /// All lines as one text, without blank space around it.
+    pub fn text(&self) -> String {
+        self.lines.join("\n").trim().to_owned()
+    }
+}
+
+/// Something that came from the terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TerminalInput {
+    Entry(TypedEntry),
+    /// The end of input, such as Ctrl-D; a terminal may go on after it.
+    End,
+}
+
+/// Hands on what comes from a terminal until nobody takes it any more, or the terminal is gone.
+pub fn forward_entries(terminal: BorrowedFd<'_>, entries: &mpsc::Sender<TerminalInput>) {
+    let mut reader = EntryReader { terminal, buffer: Vec::new(), has_ended: false };
+    while let Ok(input) = reader.next() {
+        if entries.blocking_send(input).is_err() {
+            return;
+        }
+    }
+}
+
+struct EntryReader<'fd> {
+    terminal: BorrowedFd<'fd>,
+    /// What was read behind the last line.
+    buffer: Vec<u8>,
+    /// The end of input came behind the last entry.
+    has_ended: bool,
+}
+
+impl EntryReader<'_> {
+    fn next(&mut self) -> Result<TerminalInput, Errno> {
+        if std::mem::take(&mut self.has_ended) {
+            return Ok(TerminalInput::End);
+        }
+        let Some(first) = self.line()? else { return Ok(TerminalInput::End) };
+        let at = Instant::now();
+        let mut lines = vec![first];
+        while !self.has_ended && self.more_follows() {
+            let line = self.line()?;
+            self.has_ended = line.is_none();
+            lines.extend(line);
+        }
+        let is_cut = lines.iter().any(|line| line.len() >= LONGEST_LINE);
+        let lines = lines.iter().map(|line| String::from_utf8_lossy(line).into_owned());
+        Ok(TerminalInput::Entry(TypedEntry { lines: lines.collect(), at, is_cut }))
+    }
+
+    /// The next line without its end; `None` at the end of input.
+    fn line(&mut self) -> Result<Option<Vec<u8>>, Errno> {
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.buffer) {
+                let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
+                line.pop();
+                return Ok(Some(line));
+            }
+            self.wait_for_input()?;
+            let mut chunk = [0; CHUNK];
+            match rustix::io::read(self.terminal, &mut chunk) {
+                // Ctrl-D behind text ends the line.
+                Ok(0) if !self.buffer.is_empty() => {
+                    return Ok(Some(std::mem::take(&mut self.buffer)));
+                }
+                Ok(0) => return Ok(None),
+                Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until something can be read. In the background nothing is read, because the kernel would stop the whole
+    /// process for that, and with it a Turn that runs.
+    fn wait_for_input(&self) -> Result<(), Errno> {
+        loop {
+            match self.is_readable(None) {
+                Ok(_) if self.is_in_foreground() => return Ok(()),
+                Ok(_) => std::thread::sleep(BACKGROUND_WAIT),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn more_follows(&self) -> bool {
+        let is_there =
+            !self.buffer.is_empty() || self.is_readable(Some(PASTE_GAP)).unwrap_or(false);
+        is_there || self.has_unfinished_line().unwrap_or(false)
+    }
+
+    fn is_readable(&self, within: Option<Duration>) -> Result<bool, Errno> {
+        let within = within.and_then(|within| Timespec::try_from(within).ok());
+        let mut wait = [PollFd::from_borrowed_fd(self.terminal, PollFlags::IN)];
+        poll(&mut wait, within.as_ref()).map(|ready| ready > 0)
+    }
+
+    fn is_in_foreground(&self) -> bool {
+        // A terminal that is not the controlling one knows no foreground, and stops nobody.
+        tcgetpgrp(self.terminal).map_or(true, |group| group == rustix::process::getpgrp())
+    }
+
+    /// Whether the kernel holds a line without its end. It tells that only outside canonical mode; back in it, it
+    /// hands over what it holds.
+    fn has_unfinished_line(&self) -> Result<bool, Errno> {
+        if !self.is_in_foreground() {
+            return Ok(false);
+        }
+        let canonical = tcgetattr(self.terminal)?;
+        if !canonical.local_modes.contains(LocalModes::ICANON) {
+            return Ok(false);
+        }
+        let mut raw = canonical.clone();
+        raw.local_modes.remove(LocalModes::ICANON);
+        tcsetattr(self.terminal, OptionalActions::Now, &raw)?;
+        let held = rustix::io::ioctl_fionread(self.terminal);
+        tcsetattr(self.terminal, OptionalActions::Now, &canonical)?;
+        Ok(held? > 0)
+    }
+}
