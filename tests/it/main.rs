@@ -60,6 +60,8 @@ mod hostile;
 mod hostile_checkout;
 /// A Session killed at every append and at random.
 mod kill;
+/// What a family may spend, a model repeat and an answer cost.
+mod limits;
 /// Signing in, and signing out.
 mod login;
 /// Servers that bring tools.
