@@ -16,9 +16,8 @@ pub struct Ending {
 impl Ending {
     /// Takes in a fact of the Turn.
     pub fn hear(&mut self, fact: &Canonical) {
-        match fact {
-            Canonical::TurnFailed(failed) => self.failed = Some(failed.clone()),
-            _ => {}
+        if let Canonical::TurnFailed(failed) = fact {
+            self.failed = Some(failed.clone());
         }
     }
 

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::error::{Kind, Report};
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, SubagentEvent,
-    SubagentUsage, TerminalStatus, Tokens, TurnFailed,
+    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, SubagentEvent, SubagentUsage,
+    TerminalStatus, Tokens, TurnFailed,
 };
 
 /// What is known of a Turn that is being watched.

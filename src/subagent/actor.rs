@@ -387,8 +387,9 @@ impl Actor {
 
 /// The run has had as many children as it may.
 fn too_many(most: usize) -> ToolError {
-    let message =
-        format!("this run has started its {most} Subagents (`subagents.max_per_run` of the config)");
+    let message = format!(
+        "this run has started its {most} Subagents (`subagents.max_per_run` of the config)"
+    );
     ToolError::new(Kind::BudgetExceeded, message)
         .details(json!({ "budget": "subagents.max_per_run", "limit": most }))
         .next("do the rest without further Subagents, or tell the user to raise that limit")

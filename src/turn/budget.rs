@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::purse::{Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
 use super::purse::Spent as Amount;
+use super::purse::{Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
 use crate::config::{Budget as Limits, Prices};
 use crate::error::{Kind, Report};
 use crate::event::{TerminalStatus, Tokens};

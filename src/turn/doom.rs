@@ -141,7 +141,10 @@ mod tests {
             assert_eq!(rest, [refused, refused, Verdict::End(length)], "{length}");
         }
         let longer = verdicts(names.into_iter().cycle().take(90));
-        assert!(longer.iter().all(|verdict| *verdict == Verdict::Go), "more than eight are no cycle");
+        assert!(
+            longer.iter().all(|verdict| *verdict == Verdict::Go),
+            "more than eight are no cycle"
+        );
     }
 
     #[test]

@@ -393,8 +393,7 @@ fn repeating_model(tool: &str, length: usize) -> End {
         _ => format!("the model repeated the same {length} calls, the last one to `{tool}`"),
     };
     let action = "go on with `pixir resume`, and tell the model what to do differently";
-    let error =
-        Report::new(Kind::DoomLoop, message).with_next_actions(vec![action.to_owned()]);
+    let error = Report::new(Kind::DoomLoop, message).with_next_actions(vec![action.to_owned()]);
     End::Failed { status: TerminalStatus::DoomLoop, error: Box::new(error) }
 }
 

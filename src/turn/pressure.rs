@@ -219,8 +219,10 @@ impl Turn {
     /// window that nobody knows may be larger than it is taken for.
     async fn check_fit(&self, window: u64) -> Result<(), End> {
         let reading = self.reading(&self.context.recent().await?);
-        let least = reading.tokens - reading.estimated + reading.estimated / 4 * 3;
-        if least <= window || !self.settings.window.is_known() {
+        // A server that read more than the window has a larger one.
+        let counted = reading.tokens - reading.estimated;
+        let least = counted + reading.estimated / 4 * 3;
+        if least <= window || counted > window || !self.settings.window.is_known() {
             return Ok(());
         }
         let (tokens, model) = (reading.tokens, &self.settings.model);

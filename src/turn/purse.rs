@@ -314,9 +314,7 @@ impl Expected<'_> {
         let tokens = Tokens { input_tokens, output_tokens, ..Tokens::default() };
         let cost = self.prices.cost(model, &tokens).unwrap_or_default();
         Spent {
-            tokens: input_tokens
-                .saturating_add(output_tokens)
-                .max(average(|own| own.spent.tokens)),
+            tokens: input_tokens.saturating_add(output_tokens).max(average(|own| own.spent.tokens)),
             cost: cost.max(nearest.map_or(0.0, Account::average_cost)),
         }
     }

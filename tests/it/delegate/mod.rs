@@ -71,8 +71,14 @@ fn adds_up(output: &Value) {
             children.iter().filter(|own| own["status"] == word).map(|own| &own["index"]).collect();
         assert_eq!(output[word], json!(of), "{word}");
     }
-    let keys =
-        ["calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "total_tokens"];
+    let keys = [
+        "calls",
+        "input_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "reasoning_tokens",
+        "total_tokens",
+    ];
     for key in keys {
         let sum: u64 = children.iter().filter_map(|own| own["usage"][key].as_u64()).sum();
         assert_eq!(output["usage"][key], sum, "{key}");

@@ -76,8 +76,7 @@ async fn an_editor_is_told_that_the_answer_was_cut() {
 
 #[tokio::test]
 async fn a_child_whose_answer_was_cut_has_not_completed() {
-    let script =
-        cast([spawns(&["look"], "explorer"), waits(), says("ok")], |_, _| cut());
+    let script = cast([spawns(&["look"], "explorer"), waits(), says("ok")], |_, _| cut());
     let house = House::scripted(script).await;
     let (conversation, status) = house.turn(GO).await;
     assert_eq!(status, Status::Done);

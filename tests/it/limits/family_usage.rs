@@ -8,14 +8,8 @@ use crate::subagents::cast::{self, GO, agree, cast, says, spawns, waits};
 use crate::support::Stage;
 use crate::workflows::troupe::{troupe, workflow};
 
-const KEYS: [&str; 6] = [
-    "calls",
-    "input_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "total_tokens",
-];
+const KEYS: [&str; 6] =
+    ["calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "total_tokens"];
 
 fn thoughtful(reply: Reply) -> Reply {
     reply.usage(1_000, 400, 50).reasoning_tokens(30)

@@ -81,8 +81,14 @@ async fn a_delegation_ends_at_its_budget_and_is_not_completed() {
     let ended = stage.run(&["delegate", "--spec", "spec.json", "--json"]);
     ended.expect_code(6);
     let said = envelope(&ended.stdout);
-    assert_eq!((&said["ok"], &said["output"]["reason"]), (&json!(false), &json!("budget_exhausted")));
-    assert_eq!((&said["output"]["status"], &said["status"]), (&json!("partial"), &json!("incomplete")));
+    assert_eq!(
+        (&said["ok"], &said["output"]["reason"]),
+        (&json!(false), &json!("budget_exhausted"))
+    );
+    assert_eq!(
+        (&said["output"]["status"], &said["status"]),
+        (&json!("partial"), &json!("incomplete"))
+    );
     assert_eq!(said["error"]["kind"], "budget_exceeded");
     overshoots_by_one_answer(&usage(&stage), 0.2);
     agree(&stage.workspace());
@@ -183,9 +189,11 @@ async fn a_run_starts_only_so_many_children() {
     )
     .await;
     stage.run(&[GO]).expect_code(0);
-    let parent = stage.server.requests().into_iter().find(|request| {
-        cast::task(request).is_none() && !request.outputs().is_empty()
-    });
+    let parent = stage
+        .server
+        .requests()
+        .into_iter()
+        .find(|request| cast::task(request).is_none() && !request.outputs().is_empty());
     let told = parent.unwrap().outputs().join("\n");
     assert_eq!(told.matches("subagents.max_per_run").count(), 2, "{told}");
     assert_eq!(agree(&stage.workspace()), 3);

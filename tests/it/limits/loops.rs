@@ -66,14 +66,12 @@ async fn the_order_of_parallel_calls_does_not_hide_a_cycle() {
 
 #[tokio::test]
 async fn a_rotation_whose_results_change_is_work() {
-    let house = House::scripted(Script::answering(|request| {
-        match request.outputs().len() {
-            20 => Reply::says("ok"),
-            count if count % 2 == 0 => {
-                Reply::calls("bash", json!({"command": "echo x >> f; wc -c < f"}))
-            }
-            _ => Reply::calls("bash", echo("same")),
+    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
+        20 => Reply::says("ok"),
+        count if count % 2 == 0 => {
+            Reply::calls("bash", json!({"command": "echo x >> f; wc -c < f"}))
         }
+        _ => Reply::calls("bash", echo("same")),
     }))
     .await;
     let (_, status) = house.turn("go").await;
@@ -82,12 +80,10 @@ async fn a_rotation_whose_results_change_is_work() {
 
 #[tokio::test]
 async fn waiting_between_calls_is_no_cycle() {
-    let house = House::scripted(Script::answering(|request| {
-        match request.outputs().len() {
-            14 => Reply::says("ok"),
-            count if count % 2 == 0 => Reply::calls("bash", echo("tick")),
-            _ => Reply::calls("list_agents", json!({})),
-        }
+    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
+        14 => Reply::says("ok"),
+        count if count % 2 == 0 => Reply::calls("bash", echo("tick")),
+        _ => Reply::calls("list_agents", json!({})),
     }))
     .await;
     let (_, status) = house.turn("go").await;
@@ -102,7 +98,7 @@ async fn a_turn_has_five_hundred_calls_of_the_model_unless_somebody_says_otherwi
     assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
     let told = stage.run(&["config", "get", "max_iterations", "--max-iterations", "0"]);
     assert!(told.expect_code(0).stdout.contains('0'), "{told:?}");
-    let ended = stage.run(&["--json", "--max-iterations", "3", "go"]);
+    let ended = stage.run(&["--json", "--max-iterations", "3", "go on"]);
     ended.expect_code(6);
     let said = envelope(&ended.stdout);
     assert_eq!(said["error"]["kind"], "iteration_cap");

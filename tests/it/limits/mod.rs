@@ -2,8 +2,8 @@
 //! input may be.
 
 mod cut_answers;
-mod fan_out;
 mod family_usage;
+mod fan_out;
 mod loops;
 mod window;
 
