@@ -4,26 +4,20 @@ use agent_client_protocol_schema::v1::StopReason;
 
 use super::fault;
 use crate::error::{Kind, Report};
-use crate::event::{AssistantMessage, Canonical, Status, TerminalStatus, TurnFailed};
+use crate::event::{Canonical, Status, TerminalStatus, TurnFailed};
 use crate::rpc::Fault;
 
 /// What is known of how a Turn goes.
 #[derive(Debug, Default)]
 pub struct Ending {
-    /// Why the Provider cut the answer, if it did.
-    cut: Option<String>,
     failed: Option<TurnFailed>,
 }
 
 impl Ending {
     /// Takes in a fact of the Turn.
     pub fn hear(&mut self, fact: &Canonical) {
-        match fact {
-            Canonical::AssistantMessage(message) if message.is_final() => {
-                self.cut = truncation(message).map(str::to_owned);
-            }
-            Canonical::TurnFailed(failed) => self.failed = Some(failed.clone()),
-            _ => {}
+        if let Canonical::TurnFailed(failed) = fact {
+            self.failed = Some(failed.clone());
         }
     }
 
@@ -36,9 +30,6 @@ impl Ending {
     pub fn outcome(&self, status: &Status) -> Result<StopReason, Fault> {
         match status {
             Status::Interrupted => return Ok(StopReason::Cancelled),
-            Status::Done if self.cut.as_deref() == Some("max_output_tokens") => {
-                return Ok(StopReason::MaxTokens);
-            }
             Status::Done => return Ok(StopReason::EndTurn),
             _ => {}
         }
@@ -54,7 +45,8 @@ impl Ending {
             TerminalStatus::Incomplete if failed.error_kind == Kind::ProviderRefusal.name() => {
                 Ok(StopReason::Refusal)
             }
-            TerminalStatus::Incomplete if failed.details["reason"] == "max_output_tokens" => {
+            // The server cut the answer, with whatever reason or none.
+            TerminalStatus::Incomplete if failed.details["reason"].is_string() => {
                 Ok(StopReason::MaxTokens)
             }
             _ => Err(fault::of(&report(failed))),
@@ -69,9 +61,4 @@ pub fn report(failed: &TurnFailed) -> Report {
         message: failed.error_message.clone(),
         details: failed.details.clone(),
     }
-}
-
-/// Why the Provider cut a message, if it did.
-fn truncation(message: &AssistantMessage) -> Option<&str> {
-    message.metadata.as_ref()?.get("truncated")?.as_str()
 }

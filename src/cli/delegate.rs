@@ -24,6 +24,9 @@ use crate::workflow::{
 /// More than any spec may have; what is larger is refused without being read to its end.
 const LARGEST: u64 = 1_000_001;
 
+/// How an error begins when nothing more may be spent.
+pub const SPENT: &str = "the budget is used up: ";
+
 /// Hand many tasks over at once, and get one answer
 #[derive(Debug, Args)]
 #[command(
@@ -272,6 +275,7 @@ fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
         Exit::TimedOut => (Kind::Timeout, "the horizon was reached: "),
         Exit::Interrupted => (Kind::Interrupted, "it was cancelled: "),
         Exit::NotSignedIn => (Kind::AuthRefused, "the Provider refused the credential: "),
+        _ if finished.halt == Some(Halt::Budget) => (Kind::BudgetExceeded, SPENT),
         _ => (Kind::Incomplete, ""),
     };
     let mut actions = vec![format!("go on with what is missing: {command}")];

@@ -214,7 +214,7 @@ impl Context {
             _ => &config.model,
         };
         if config.budget.max_cost.is_some() && config.prices.of(model).is_none() {
-            return Err(turn::unpriced(model));
+            return Err(turn::unpriced(model, "--max-cost"));
         }
         if model == DEMO_MODEL {
             return Ok(Opened { loaded, access: Access::Demo });

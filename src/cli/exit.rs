@@ -21,7 +21,7 @@ pub enum Exit {
     NotSignedIn = 4,
     /// The Session is open in another process.
     Busy = 5,
-    /// Ended without an answer.
+    /// Ended without a complete answer.
     NoAnswer = 6,
     /// The Log cannot be written.
     LogUnwritable = 7,
@@ -56,7 +56,7 @@ pub fn of_report(report: &Report) -> Exit {
 /// The code for a Turn.
 pub fn of_ending(ending: &Ending) -> Exit {
     if ending.status == Status::Done {
-        return Exit::Answered;
+        return if ending.is_completed() { Exit::Answered } else { Exit::NoAnswer };
     }
     let kind = ending.error().and_then(|error| Kind::from_name(&error.kind));
     let by_kind = kind.map_or(Exit::Error, of_kind);

@@ -126,8 +126,8 @@ pub struct Flags {
     /// Work in this directory
     #[arg(long, global = true, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
-    /// Stop after this many calls of the model
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Stop after this many calls of the model; 0 for no limit
+    #[arg(long, global = true, value_name = "N")]
     pub max_iterations: Option<u32>,
     /// Stop when the Session has used this many tokens
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -160,6 +160,11 @@ fn apply_workspace_file(
                 let is_wider = attempt.sandbox.is_wider_than(&config.sandbox);
                 let refusal = || format!("`{}` would widen the sandbox", leaf.path);
                 if is_wider && !is_trusted { Err(refusal()) } else { Ok(()) }
+            })
+            .and_then(|()| {
+                let raised = raises_iterations(config.max_iterations, attempt.max_iterations);
+                let refusal = || format!("`{}` would raise the limit", leaf.path);
+                if raised && !is_trusted { Err(refusal()) } else { Ok(()) }
             });
         match outcome {
             Ok(()) if leaf.value.is_null() => {}
@@ -182,6 +187,11 @@ fn apply_workspace_file(
     }
     notices.dedup();
     notices
+}
+
+/// Whether a Turn could make more calls of the model than before; `None` is no limit.
+fn raises_iterations(before: Option<u32>, after: Option<u32>) -> bool {
+    before.is_some_and(|before| after.is_none_or(|after| after > before))
 }
 
 /// The servers of an `.mcp.json`, if the user trusts it as it is.

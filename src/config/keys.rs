@@ -101,7 +101,8 @@ pub const KEYS: &[Key] = &[
     }),
     user("acp.mode", Shape::Text, |config, value| put(&mut config.acp_mode, Some(mode(value)?))),
     workspace("max_iterations", Shape::Number, |config, value| {
-        put(&mut config.max_iterations, Some(count(value, 1..=1_000_000)?))
+        let most: u32 = count(value, 0..=1_000_000)?;
+        put(&mut config.max_iterations, (most > 0).then_some(most))
     }),
     user("max_tokens_total", Shape::Number, |config, value| {
         put(&mut config.budget.max_tokens_total, Some(number(value, &(1..=MANY))?))
@@ -171,6 +172,9 @@ pub const KEYS: &[Key] = &[
     }),
     user("subagents.max_in_process", Shape::Number, |config, value| {
         put(&mut config.subagents.max_in_process, count(value, 1..=4_096)?)
+    }),
+    user("subagents.max_per_run", Shape::Number, |config, value| {
+        put(&mut config.subagents.max_per_run, count(value, 1..=100_000)?)
     }),
     user("subagents.max_depth", Shape::Number, |config, value| {
         put(&mut config.subagents.max_depth, count(value, 0..=8)?)

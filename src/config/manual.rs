@@ -103,8 +103,8 @@ const MANUAL: &[Entry] = &[
         "The same for Sessions of editors; without it they ask, or are as strict as everywhere",
         |c| json!(c.acp_mode.as_ref().map(crate::event::PermissionMode::as_str)),
     ),
-    entry("max_iterations", "How many calls of the model a Turn may make", |c| {
-        json!(c.max_iterations)
+    entry("max_iterations", "How many calls of the model a Turn may make; 0 for no limit", |c| {
+        json!(c.max_iterations.unwrap_or(0))
     }),
     entry("max_tokens_total", "How many tokens a whole Session may use", |c| {
         json!(c.budget.max_tokens_total)
@@ -302,6 +302,11 @@ const MANUAL: &[Entry] = &[
         "subagents.max_in_process",
         "How many run at a time in this process, whoever started them",
         |c| json!(c.subagents.max_in_process),
+    ),
+    entry(
+        "subagents.max_per_run",
+        "How many may be started in one run, all generations together",
+        |c| json!(c.subagents.max_per_run),
     ),
     entry(
         "subagents.max_depth",

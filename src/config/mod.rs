@@ -46,6 +46,9 @@ use crate::role::Role;
 /// The model used when nobody names one.
 pub const DEFAULT_MODEL: &str = "gpt-5.5";
 
+/// How many calls of the model a Turn may make when nobody says otherwise.
+const MAX_ITERATIONS: u32 = 500;
+
 /// Everything a run needs to know.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
@@ -134,7 +137,7 @@ impl Config {
             acp_mode: None,
             role: None,
             writes: WriteGlobs::default(),
-            max_iterations: None,
+            max_iterations: Some(MAX_ITERATIONS),
             durability: Durability::Turn,
             dry_run: false,
             retry: Retry::default(),
@@ -342,6 +345,8 @@ pub struct Subagents {
     pub max_running: usize,
     /// How many work at once in the process.
     pub max_in_process: usize,
+    /// How many may be started in one run, all generations together.
+    pub max_per_run: usize,
     /// How many generations there may be; with none, nothing is delegated.
     pub max_depth: u32,
     /// How long one may work, unless its parent says otherwise.
@@ -357,6 +362,7 @@ impl Default for Subagents {
         Self {
             max_running: 8,
             max_in_process: 64,
+            max_per_run: 200,
             max_depth: 2,
             timeout: Duration::from_mins(10),
             max_timeout: Duration::from_hours(1),

@@ -196,24 +196,34 @@ pub struct Window {
     home: Home,
     base_url: String,
     model: String,
-    known: Arc<OnceLock<u64>>,
+    /// Its tokens; `None` where nobody says how many there are.
+    known: Arc<OnceLock<Option<u64>>>,
 }
 
 impl Window {
     /// The window of a model at an endpoint, unless the user names one.
     pub fn new(named: Option<u64>, (home, base_url): (Home, &str), model: &str) -> Self {
-        let known = named.map_or_else(OnceLock::new, OnceLock::from);
+        let known = named.map_or_else(OnceLock::new, |own| OnceLock::from(Some(own)));
         let (base_url, model) = (base_url.to_owned(), model.to_owned());
         Self { home, base_url, model, known: Arc::new(known) }
     }
 
     /// In tokens; looked up once.
     pub fn tokens(&self) -> u64 {
+        self.known().unwrap_or(UNKNOWN_WINDOW)
+    }
+
+    /// Whether the user, the endpoint or the table of models says how large it is.
+    pub fn is_known(&self) -> bool {
+        self.known().is_some()
+    }
+
+    fn known(&self) -> Option<u64> {
         *self.known.get_or_init(|| {
             let listing = remembered(&self.home, &self.base_url);
             let models = listing.into_iter().flat_map(|listing| listing.models);
             let listed = models.into_iter().find(|model| model.name == self.model);
-            listed.unwrap_or_else(|| Model::named(&self.model)).window()
+            listed.unwrap_or_else(|| Model::named(&self.model)).context_window
         })
     }
 }

@@ -197,7 +197,7 @@ fn the_environment_sets_numbers_and_lists_and_is_named_when_wrong() {
     assert_eq!(
         mistake,
         "environment variable PIXIR_MAX_ITERATIONS: `max_iterations` must be a whole number \
-         from 1 to 1000000, not \"many\""
+         from 0 to 1000000, not \"many\""
     );
 }
 

@@ -226,6 +226,11 @@ impl AssistantMessage {
         self.metadata.as_ref().is_some_and(|metadata| metadata.contains_key(REPORT_OF))
     }
 
+    /// Why the Provider cut the answer, if it did.
+    pub fn truncation(&self) -> Option<&str> {
+        self.metadata.as_ref()?.get("truncated")?.as_str()
+    }
+
     /// What the user must know of the Turn that it ends.
     pub fn notice(&self) -> Option<&str> {
         self.metadata.as_ref()?.get(NOTICE)?.as_str()

@@ -88,7 +88,8 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             json!({"event": "finished", "subagent_id": "sub_0123456789", "child_session_id": "20260101T000000-fedcba",
                 "agent": "explorer", "status": "completed", "summary": "All fine.", "task": "Look around.", "depth": 1,
                 "attempt": 1, "elapsed_ms": 2100, "child_seq": 7,
-                "usage": {"calls": 2, "input_tokens": 200, "output_tokens": 40, "total_tokens": 240}}),
+                "usage": {"calls": 2, "input_tokens": 200, "cached_tokens": 120, "output_tokens": 40,
+                    "reasoning_tokens": 10, "total_tokens": 240}}),
             "Something happened to a child Session: queued, starting, started, input, retrying or closed; or its run ended: finished, failed, timed_out, cancelled or detached; or what it changed was merged, or that was merge_taken_back.",
         ),
         "workflow_event" => (

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Extra;
+use super::{Extra, ProviderUsage, TerminalStatus};
 
 /// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -67,8 +67,14 @@ pub struct SubagentUsage {
     pub calls: u64,
     #[serde(default)]
     pub input_tokens: u64,
+    /// What of the input was cached.
+    #[serde(default)]
+    pub cached_tokens: u64,
     #[serde(default)]
     pub output_tokens: u64,
+    /// What of the output was reasoning.
+    #[serde(default)]
+    pub reasoning_tokens: u64,
     #[serde(default)]
     pub total_tokens: u64,
     /// `None` when no price is known.
@@ -77,11 +83,27 @@ pub struct SubagentUsage {
 }
 
 impl SubagentUsage {
+    /// What one call used up.
+    pub fn of_call(bill: &ProviderUsage) -> Self {
+        let tokens = bill.billed().unwrap_or_default();
+        Self {
+            calls: 1,
+            input_tokens: tokens.input_tokens,
+            cached_tokens: tokens.cached_tokens,
+            output_tokens: tokens.output_tokens,
+            reasoning_tokens: tokens.reasoning_tokens,
+            total_tokens: tokens.total_tokens,
+            estimated_cost_usd: bill.estimated_cost_usd,
+        }
+    }
+
     /// Adds what another one used up.
     pub fn add(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
         self.total_tokens = self.total_tokens.saturating_add(other.total_tokens);
         if let Some(cost) = other.estimated_cost_usd {
             *self.estimated_cost_usd.get_or_insert(0.0) += cost;
@@ -95,7 +117,9 @@ impl SubagentUsage {
         Self {
             calls: self.calls.saturating_sub(other.calls),
             input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            cached_tokens: self.cached_tokens.saturating_sub(other.cached_tokens),
             output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_sub(other.reasoning_tokens),
             total_tokens: self.total_tokens.saturating_sub(other.total_tokens),
             estimated_cost_usd: cost
                 .map(|cost| (cost - other.estimated_cost_usd.unwrap_or_default()).max(0.0)),
@@ -105,6 +129,9 @@ impl SubagentUsage {
 
 /// In a fork: the Session whose child it is.
 const COPY_OF: &str = "copied_from";
+
+/// In what a step of a Workflow does: the run.
+const WORKFLOW: &str = "workflow_id";
 
 impl SubagentEvent {
     /// The same for a fork: its model knows what was said, and the child stays with its parent.
@@ -117,6 +144,15 @@ impl SubagentEvent {
     /// Whether it tells of a child of another Session.
     pub fn is_copy(&self) -> bool {
         self.extra.contains_key(COPY_OF)
+    }
+
+    /// Whether its run ended because nothing more could be spent. A Workflow has limits of its own, and
+    /// says itself what became of its steps.
+    pub fn ran_out_of_budget(&self) -> bool {
+        let reason = TerminalStatus::BudgetExceeded;
+        self.ends_run()
+            && self.reason.as_deref() == Some(reason.as_str())
+            && !self.extra.contains_key(WORKFLOW)
     }
 
     /// Whether it is the end of a run.

@@ -69,6 +69,7 @@ impl Harness {
                 None => format!("Run the Workflow `{}` ({id}).", workflow.name),
                 Some(_) => format!("Go on with the Workflow `{}` ({id}).", workflow.name),
             };
+            let stage = Stage::new(family, id.clone(), &workflow)?;
             let text = secrets.clean(&words).into_owned();
             let said = session.record(UserMessage { text, ..UserMessage::default() }.into()).await;
             let said = said.map_err(|error| Report::from(&error))?;
@@ -76,7 +77,7 @@ impl Harness {
                 tracker.begin(seq);
             }
             let order = Order { workflow: Arc::new(workflow), template, past, horizon };
-            let finished = run(Stage::new(family, id.clone()), order, cancel).await;
+            let finished = run(stage, order, cancel).await;
             if let Some(tracker) = tracker
                 && let Ok(Err(error)) = disk::work(move || tracker.end()).await
             {

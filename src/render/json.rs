@@ -53,7 +53,7 @@ impl Envelope {
     /// The end of a Turn.
     pub fn turn(ending: &Ending, took: Duration) -> Self {
         Self {
-            ok: ending.status == Status::Done,
+            ok: ending.is_completed(),
             status: status_word(ending),
             kind: "turn",
             session_id: None,
@@ -147,7 +147,7 @@ pub fn escape_hidden(json: &str) -> Cow<'_, str> {
 
 fn status_word(ending: &Ending) -> &'static str {
     if ending.status == Status::Done {
-        return if ending.truncated { "incomplete" } else { "completed" };
+        return if ending.is_completed() { "completed" } else { "incomplete" };
     }
     match ending.terminal_status() {
         Some(TerminalStatus::Interrupted) => "interrupted",

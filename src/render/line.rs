@@ -16,7 +16,6 @@ use super::live_output::{LiveOutput, last_lines};
 use super::plan;
 use super::sanitise::{Sanitiser, clean, name_on_one_line, one_line};
 use super::sheet::Sheet;
-use super::tally::truncation;
 use super::title::{PLANNING, title};
 use crate::error::Report;
 use crate::event::{
@@ -242,7 +241,7 @@ impl Line {
     fn message(&mut self, message: &AssistantMessage, sheet: &mut Sheet) {
         match self.look.answer {
             Surface::Terminal => self.message_on_terminal(&message.text, sheet),
-            Surface::Plain if message.is_final() => {
+            Surface::Plain if message.is_final() || message.truncation().is_some() => {
                 let text = clean(&message.text);
                 let answer = sheet.answer();
                 answer.push_str(&text);
@@ -250,13 +249,11 @@ impl Line {
                     answer.push('\n');
                 }
             }
+            Surface::Hidden if message.truncation().is_some() => {}
             Surface::Plain | Surface::Hidden if !message.is_final() => {
                 self.activity(clean(&message.text).trim_end(), sheet);
             }
             Surface::Plain | Surface::Hidden => {}
-        }
-        if let Some(reason) = truncation(message) {
-            self.activity(&format!("the answer was cut: {}", one_line(reason, 60)), sheet);
         }
         for footnote in footnotes(message) {
             self.activity(&footnote, sheet);

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::error::Report;
+use crate::error::{Kind, Report};
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, SubagentUsage,
+    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, SubagentEvent, SubagentUsage,
     TerminalStatus, Tokens, TurnFailed,
 };
 
@@ -13,11 +13,11 @@ use crate::event::{
 #[derive(Debug, Default)]
 pub struct Tally {
     answer: Option<String>,
-    truncated: bool,
     partial: Option<String>,
     failed: Option<TurnFailed>,
     usage: Usage,
     denied: bool,
+    starved: usize,
     status: Option<Status>,
 }
 
@@ -39,7 +39,9 @@ impl Usage {
     pub fn add_child(&mut self, child: &SubagentUsage) {
         self.calls = self.calls.saturating_add(u32::try_from(child.calls).unwrap_or(u32::MAX));
         self.input_tokens += child.input_tokens;
+        self.cached_tokens += child.cached_tokens;
         self.output_tokens += child.output_tokens;
+        self.reasoning_tokens += child.reasoning_tokens;
         self.total_tokens += child.total_tokens;
         if let Some(cost) = child.estimated_cost_usd {
             *self.estimated_cost_usd.get_or_insert(0.0) += cost;
@@ -55,14 +57,25 @@ pub struct Ending {
     pub output: Option<String>,
     pub failed: Option<TurnFailed>,
     pub usage: Usage,
-    /// There is an answer, but its end is missing.
-    pub truncated: bool,
     /// Somebody said no to a call.
     pub denied: bool,
+    /// How many Subagents ended because nothing more could be spent.
+    pub starved: usize,
 }
 
 impl Ending {
-    /// The error of a Turn without an answer.
+    /// Takes in what became of a child after the Turn.
+    pub fn add_child(&mut self, life: &SubagentEvent) {
+        self.usage.add_child(&life.usage.unwrap_or_default());
+        self.starved += usize::from(life.ran_out_of_budget());
+    }
+
+    /// Whether there is a whole answer, and nothing was left undone for want of budget.
+    pub fn is_completed(&self) -> bool {
+        self.status == Status::Done && self.starved == 0
+    }
+
+    /// The error of a Turn that is not completed.
     pub fn error(&self) -> Option<Report> {
         if let Some(failed) = &self.failed {
             return Some(Report {
@@ -73,6 +86,7 @@ impl Ending {
         }
         match &self.status {
             Status::Error { error, .. } => Some(error.clone()),
+            Status::Done if self.starved > 0 => Some(starved(self.starved)),
             _ => None,
         }
     }
@@ -121,8 +135,8 @@ impl Tally {
             output: self.answer.or(self.partial),
             failed: self.failed,
             usage: self.usage,
-            truncated: self.truncated,
             denied: self.denied,
+            starved: self.starved,
         }
     }
 
@@ -134,6 +148,7 @@ impl Tally {
             Canonical::PermissionDecision(decision) => self.denied |= decision.decision == "deny",
             Canonical::SubagentEvent(life) if life.ends_run() => {
                 self.usage.add_child(&life.usage.unwrap_or_default());
+                self.starved += usize::from(life.ran_out_of_budget());
             }
             Canonical::ProviderUsage(usage) => {
                 self.usage.calls += 1;
@@ -149,18 +164,20 @@ impl Tally {
     }
 
     fn message(&mut self, message: &AssistantMessage) {
-        if message.is_final() {
+        if message.is_final() || message.truncation().is_some() {
             self.answer = Some(message.text.clone());
-            self.truncated = truncation(message).is_some();
         } else if message.is_partial() {
             self.partial = Some(message.text.clone());
         }
     }
 }
 
-/// Why the Provider cut a message, if it did.
-pub fn truncation(message: &AssistantMessage) -> Option<&str> {
-    message.metadata.as_ref()?.get("truncated")?.as_str()
+/// The error of an answer whose Subagents could not go on.
+fn starved(count: usize) -> Report {
+    let who = if count == 1 { "1 Subagent".to_owned() } else { format!("{count} Subagents") };
+    let message = format!("{who} ended because the budget of the Session is used up");
+    Report::new(Kind::BudgetExceeded, message)
+        .with_next_actions(vec!["raise the limit, and go on with `pixir resume`".to_owned()])
 }
 
 impl Usage {

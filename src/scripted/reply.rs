@@ -243,6 +243,13 @@ impl Reply {
         self
     }
 
+    /// How much of the output on the bill was reasoning.
+    #[must_use]
+    pub fn reasoning_tokens(mut self, count: u64) -> Self {
+        self.usage["output_tokens_details"]["reasoning_tokens"] = count.into();
+        self
+    }
+
     /// Silence.
     #[must_use]
     pub fn pause(self, time: Duration) -> Self {

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -219,6 +220,11 @@ impl Actor {
             return;
         }
         if before.is_none() {
+            let most = self.limits.max_per_run;
+            if !job.link.base.budget.count_child(most) {
+                reply.send(Err(too_many(most))).ok();
+                return;
+            }
             brood.children.push(id.clone());
         }
         let (permit, waiting) = oneshot::channel();
@@ -377,6 +383,16 @@ impl Actor {
         }
         Ok(view)
     }
+}
+
+/// The run has had as many children as it may.
+fn too_many(most: usize) -> ToolError {
+    let message = format!(
+        "this run has started its {most} Subagents (`subagents.max_per_run` of the config)"
+    );
+    ToolError::new(Kind::BudgetExceeded, message)
+        .details(json!({ "budget": "subagents.max_per_run", "limit": most }))
+        .next("do the rest without further Subagents, or tell the user to raise that limit")
 }
 
 impl Kept {

@@ -292,6 +292,7 @@ impl Nursery {
             window,
             // What a child has read is not what its parent has.
             gauge: Arc::default(),
+            purse: of.terms.purse.as_ref().unwrap_or(&base.purse).of_child(),
             prompt: Prompt {
                 // Siblings of one role share what comes first, so they share the cache.
                 cache_key: prompt::cache_key(prompt::VERSION, &model, &family),

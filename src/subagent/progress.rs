@@ -71,14 +71,7 @@ impl Progress {
     pub fn hear(&self, event: &Event) {
         match event.kind() {
             EventKind::Canonical(Canonical::ProviderUsage(bill)) => {
-                let tokens = bill.billed().unwrap_or_default();
-                self.held().usage.add(&SubagentUsage {
-                    calls: 1,
-                    input_tokens: tokens.input_tokens,
-                    output_tokens: tokens.output_tokens,
-                    total_tokens: tokens.total_tokens,
-                    estimated_cost_usd: bill.estimated_cost_usd,
-                });
+                self.held().usage.add(&SubagentUsage::of_call(bill));
             }
             EventKind::Canonical(Canonical::SubagentEvent(child))
                 if child.ends_run() && !child.is_copy() =>

@@ -296,6 +296,12 @@ impl Run {
             family.token.cancel();
             let rest = self.stop(conversation, &mut listener, &mut words);
             tokio::join!(rest, tokio::time::timeout(LEAVING, family.idle())).1.ok();
+            // Children of its own that were stopped with it have said what they used up.
+            while let Some(Some(heard)) = listener.next().now_or_never() {
+                if let Heard::Event(event) = heard {
+                    self.progress.hear(&event);
+                }
+            }
             return End { child_seq: words.seq, ..stopped };
         }
         end.unwrap_or_else(|| End::cancelled("interrupted"))
@@ -452,7 +458,9 @@ impl Words {
     /// The end of the child's Turn, when this is it.
     fn hear(&mut self, event: &Event) -> Option<End> {
         match event.kind() {
-            EventKind::Canonical(Canonical::AssistantMessage(message)) if message.is_final() => {
+            EventKind::Canonical(Canonical::AssistantMessage(message))
+                if message.is_final() || message.truncation().is_some() =>
+            {
                 self.text.clone_from(&message.text);
                 self.seq = event.seq();
                 None
@@ -473,7 +481,11 @@ impl Words {
             }
             TurnStatus::Interrupted => End::cancelled("interrupted"),
             TurnStatus::Error { terminal_status, error } => {
-                let end = End::failed(terminal_status, error);
+                let mut end = End::failed(terminal_status, error);
+                if !self.text.is_empty() {
+                    // An answer that was cut is better than none.
+                    end.summary = format!("{}\n\n{}", end.summary, self.text);
+                }
                 let is_provider = *terminal_status == *TerminalStatus::ProviderError.as_str();
                 let provider = Kind::from_name(&error.kind).filter(|_| is_provider);
                 let is_late = *terminal_status == *TerminalStatus::TimedOut.as_str();

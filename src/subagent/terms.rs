@@ -6,6 +6,7 @@ use crate::bounds::{Bounds, WriteGlobs};
 use crate::config::AnswerSchema;
 use crate::event::{Canonical, Extra};
 use crate::history::History;
+use crate::turn::Purse;
 
 /// What holds for one child beside its Spec.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +23,8 @@ pub struct Terms {
     pub facts: Vec<(&'static str, Value)>,
     /// What stands in each of its facts in the parent's Log.
     pub marks: Extra,
+    /// What its bills count in, where that is more than its parent's family.
+    pub purse: Option<Purse>,
 }
 
 impl Terms {

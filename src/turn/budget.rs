@@ -1,16 +1,18 @@
 //! Budgets: hard limits of a run, looked at before every request leaves.
 //!
 //! Tokens and cost are counted over the whole Session and everybody it delegated to, because that is
-//! what is paid for; requests and time over this run, because that is what somebody waits for. What a request will cost is
-//! known only afterwards, so the last one may overshoot.
+//! what is paid for; requests, children and time over this run, because that is what somebody waits
+//! for. What a request will cost is reserved before it leaves; what it did cost is known only
+//! afterwards, so the last one may overshoot.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::purse::Purse;
+use super::purse::Spent as Amount;
+use super::purse::{Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
 use crate::config::{Budget as Limits, Prices};
 use crate::error::{Kind, Report};
 use crate::event::{TerminalStatus, Tokens};
@@ -22,6 +24,8 @@ pub struct Budget {
     prices: Prices,
     started: Instant,
     requests: AtomicU64,
+    /// Subagents that were started.
+    children: AtomicUsize,
 }
 
 /// Why no request may leave.
@@ -34,7 +38,13 @@ pub struct Spent {
 impl Budget {
     /// The clock of the run starts here.
     pub fn new(limits: Limits, prices: Prices) -> Self {
-        Self { limits, prices, started: Instant::now(), requests: AtomicU64::new(0) }
+        Self {
+            limits,
+            prices,
+            started: Instant::now(),
+            requests: AtomicU64::default(),
+            children: AtomicUsize::default(),
+        }
     }
 
     /// What tokens cost.
@@ -52,23 +62,56 @@ impl Budget {
         Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
-    /// Lets one request leave and counts it, or says which limit forbids it. `open` is what the
-    /// current call was billed for already, and what is not in the Log yet.
-    pub fn admit(&self, model: &str, purse: &Purse, open: &Tokens) -> Result<(), Spent> {
-        if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
-            return Err(self.late());
+    /// What the Session and its children may spend.
+    pub fn spend_limits(&self) -> SpendLimits {
+        SpendLimits { tokens: self.limits.max_tokens_total, cost: self.limits.max_cost }
+    }
+
+    /// Waits until one more request may leave, and reserves what it is expected to use up; or says which
+    /// limit forbids it. The size of its input is asked for when it matters.
+    pub async fn reserve(
+        &self,
+        model: &str,
+        purse: &Purse,
+        input_tokens: impl FnOnce() -> u64,
+    ) -> Result<Option<Reservation>, Spent> {
+        self.check_time()?;
+        let limits = self.spend_limits();
+        if !purse.is_limited(limits) {
+            return Ok(None);
         }
-        if let Some(limit) = self.limits.max_tokens_total {
-            let used = purse.spent().tokens.saturating_add(open.total_tokens);
-            if used >= limit {
-                let message =
-                    format!("the Session has used {used} tokens of {limit} (--max-tokens-total)");
-                return Err(spent("max_tokens_total", message, &json!(limit), &json!(used)));
-            }
+        self.check_price(model, purse)?;
+        let input_tokens = input_tokens();
+        let expected = Expected { model, prices: &self.prices, input_tokens };
+        let reserved = purse.reserve(limits, expected).await;
+        reserved.map(Some).map_err(|exhausted| exhausted_limit(&exhausted))
+    }
+
+    /// Lets a request be sent, or be sent once more, and counts it. `billed` is what the call under way
+    /// was billed for already.
+    pub fn count(&self, model: &str, purse: &Purse, billed: &Tokens) -> Result<(), Spent> {
+        self.check_time()?;
+        let cost = self.prices.cost(model, billed).unwrap_or_default();
+        let billed = Amount { tokens: billed.total_tokens, cost };
+        let checked = purse.check(self.spend_limits(), billed);
+        checked.map_err(|exhausted| exhausted_limit(&exhausted))?;
+        self.count_request()
+    }
+
+    /// Counts one more child of the run; false when it has had so many.
+    pub fn count_child(&self, most: usize) -> bool {
+        let more = |count: usize| (count < most).then_some(count + 1);
+        self.children.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn check_time(&self) -> Result<(), Spent> {
+        match self.deadline() {
+            Some(deadline) if Instant::now() >= deadline => Err(self.late()),
+            _ => Ok(()),
         }
-        if let Some(limit) = self.limits.max_cost {
-            self.check_cost(limit, model, purse, open)?;
-        }
+    }
+
+    fn count_request(&self) -> Result<(), Spent> {
         let Some(limit) = self.limits.max_requests else { return Ok(()) };
         let used = self.requests.fetch_add(1, Ordering::Relaxed);
         if used >= limit {
@@ -79,23 +122,17 @@ impl Budget {
     }
 
     /// A limit that cannot be checked is not a limit, so a model without a price is refused.
-    fn check_cost(
-        &self,
-        limit: f64,
-        model: &str,
-        purse: &Purse,
-        open: &Tokens,
-    ) -> Result<(), Spent> {
-        let Some(open) = self.prices.cost(model, open) else {
-            let status = TerminalStatus::ConfigurationError;
-            return Err(Spent { status, report: Box::new(unpriced(model)) });
+    fn check_price(&self, model: &str, purse: &Purse) -> Result<(), Spent> {
+        let limit = match self.limits.max_cost {
+            Some(_) => "--max-cost",
+            None if purse.has_cost_limit() => RUN_COST,
+            None => return Ok(()),
         };
-        let used = purse.spent().cost + open;
-        if used < limit {
+        if self.prices.of(model).is_some() {
             return Ok(());
         }
-        let message = format!("the Session has cost about ${used:.4} of ${limit} (--max-cost)");
-        Err(spent("max_cost", message, &json!(limit), &json!(used)))
+        let status = TerminalStatus::ConfigurationError;
+        Err(Spent { status, report: Box::new(unpriced(model, limit)) })
     }
 
     /// The run's time is over.
@@ -109,15 +146,45 @@ impl Budget {
     }
 }
 
+/// The limit on the cost of a Workflow run, as it is written.
+pub const RUN_COST: &str = "`budget.cost_usd`";
+
 /// The report for a cost limit on a model whose price nobody knows.
-pub fn unpriced(model: &str) -> Report {
+pub fn unpriced(model: &str, limit: &str) -> Report {
     let message =
-        format!("--max-cost cannot be kept: the price of {model} is not in `prices` of the config");
+        format!("{limit} cannot be kept: the price of {model} is not in `prices` of the config");
     let example = format!(
         r#"add it, in dollars per million tokens: {{"prices": {{"{model}": {{"input": 1, "output": 2}}}}}}"#
     );
-    Report::new(Kind::InvalidConfig, message)
-        .with_next_actions(vec![example, "or use --max-tokens-total".to_owned()])
+    let tokens = match limit {
+        RUN_COST => "or use `budget.tokens`",
+        _ => "or use --max-tokens-total",
+    };
+    Report::new(Kind::InvalidConfig, message).with_next_actions(vec![example, tokens.to_owned()])
+}
+
+/// The report for a limit on tokens or cost that is reached.
+fn exhausted_limit(exhausted: &Exhausted) -> Spent {
+    let Exhausted { is_of_run, limit } = exhausted;
+    let (name, of_run, limit, used, amount) = match *limit {
+        SpendLimit::Tokens { limit, used } => {
+            let amount = format!("used {used} tokens of {limit}");
+            ("max_tokens_total", "tokens", json!(limit), json!(used), amount)
+        }
+        SpendLimit::Cost { limit, used } => {
+            let amount = format!("cost about ${used:.4} of ${limit}");
+            ("max_cost", "cost_usd", json!(limit), json!(used), amount)
+        }
+    };
+    if !is_of_run {
+        let message = format!("the Session has {amount} (--{})", name.replace('_', "-"));
+        return spent(name, message, &limit, &used);
+    }
+    let name = format!("budget.{of_run}");
+    let report = Report::new(Kind::BudgetExceeded, format!("the run has {amount} (`{name}`)"))
+        .with_details(json!({ "budget": name, "limit": limit, "used": used }))
+        .with_next_actions(vec![format!("raise `{name}` of the workflow, and run it again")]);
+    Spent { status: TerminalStatus::BudgetExceeded, report: Box::new(report) }
 }
 
 fn spent(name: &str, message: String, limit: &Value, used: &Value) -> Spent {

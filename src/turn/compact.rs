@@ -8,6 +8,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Settings;
+use super::budget::Spent;
+use super::purse::Reservation;
 use crate::compaction::{self, Notes, Nothing, Plan, Trigger};
 use crate::config::AnswerSchema;
 use crate::event::{
@@ -17,6 +19,7 @@ use crate::history::History;
 use crate::id::{EventId, SessionId};
 use crate::provider::{Completed, Item, ModelEvent, Request, Wishes};
 use crate::resource::Contents;
+use crate::tokens::estimate;
 
 /// How much of the window the transcript for the model may take, in percent.
 const TRANSCRIPT: u64 = 60;
@@ -51,15 +54,18 @@ pub async fn compact(
     if !asks_model || plan.checkpoint.is_none() {
         return Ok(Compacted { plan, bill: None });
     }
-    if let Err(spent) = settings.budget.admit(&settings.model, &settings.purse, &Tokens::default())
-    {
-        let plan = plan.without_model(&spent.report.message);
-        return Ok(Compacted { plan, bill: None });
-    }
-    let budget = settings.window.tokens() * TRANSCRIPT / 100;
-    let transcript = compaction::transcript(history, plan.fact.to_seq, budget);
+    let most = settings.window.tokens() * TRANSCRIPT / 100;
+    let transcript = compaction::transcript(history, plan.fact.to_seq, most);
+    let reservation = match reserve(settings, &transcript).await {
+        Ok(reservation) => reservation,
+        Err(spent) => {
+            let plan = plan.without_model(&spent.report.message);
+            return Ok(Compacted { plan, bill: None });
+        }
+    };
     let (said, bill) = ask(settings, session, transcript).await;
     settings.purse.pay(&bill, settings.budget.prices());
+    drop(reservation);
     let plan = match said {
         Ok(notes) => match plan.with_notes(notes) {
             Ok(plan) => plan,
@@ -71,6 +77,14 @@ pub async fn compact(
         Err(reason) => plan.without_model(&settings.secrets.clean_echo(&reason)),
     };
     Ok(Compacted { plan, bill: Some(bill) })
+}
+
+/// Waits until the budget lets the request leave.
+async fn reserve(settings: &Settings, transcript: &str) -> Result<Option<Reservation>, Spent> {
+    let Settings { budget, purse, model, .. } = settings;
+    let reservation = budget.reserve(model, purse, || estimate(transcript)).await?;
+    budget.count(model, purse, &Tokens::default())?;
+    Ok(reservation)
 }
 
 /// Asks the Session's own model, once, and holds it to the schema.

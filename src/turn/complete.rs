@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
+use super::purse::Reservation;
 use super::{End, Settings, Turn, evidence};
 use crate::disk;
 use crate::error::{Kind, Report};
@@ -29,6 +30,8 @@ struct Progress<'a> {
     shown: Shown,
     /// What failed attempts were billed for.
     spent: Option<Tokens>,
+    /// What the call is expected to use up; held until its bill is paid.
+    reservation: Option<Reservation>,
     screen: Screen<'a>,
     /// How the last request travelled.
     sent: Sent,
@@ -54,6 +57,7 @@ impl Turn {
     pub(super) async fn complete(&self, iteration: u32) -> Result<Completion, End> {
         let mut progress = Progress {
             started: Instant::now(),
+            reservation: None,
             first_byte: None,
             attempts: 0,
             shown: Shown::default(),
@@ -64,11 +68,14 @@ impl Turn {
             screen: Screen::new(&self.settings.secrets),
         };
         loop {
-            if let Err(end) = self.check_budget(&progress) {
-                if progress.attempts > 0
-                    && let End::Failed { error, .. } = &end
-                {
-                    self.record_failure(self.bill(iteration, &progress), &mut progress, error)
+            if let Err(end) = self.admit_request(&mut progress).await {
+                let error = match &end {
+                    End::Failed { error, .. } => Some((**error).clone()),
+                    End::Interrupted => Some(self.stopped()),
+                    End::Session(_) => None,
+                };
+                if let Some(error) = error.filter(|_| progress.attempts > 0) {
+                    self.record_failure(self.bill(iteration, &progress), &mut progress, &error)
                         .await?;
                 }
                 return Err(end);
@@ -106,10 +113,13 @@ impl Turn {
             progress.limits = limits_of(&error).map(Box::new).or(progress.limits);
             if error.kind == Kind::ContextOverflow
                 && !std::mem::replace(&mut progress.is_shortened, true)
-                && self.recover(iteration).await?
             {
-                progress.shown.start_over();
-                continue;
+                // A model that helps with it reserves for itself.
+                progress.reservation = None;
+                if self.recover(iteration).await? {
+                    progress.shown.start_over();
+                    continue;
+                }
             }
             let delay =
                 next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
@@ -137,11 +147,26 @@ impl Turn {
         }
     }
 
-    /// Asks the budget whether another request may leave.
+    /// Waits until the budget lets another request leave, and reserves what it may use up.
+    async fn admit_request(&self, progress: &mut Progress<'_>) -> Result<(), End> {
+        if progress.reservation.is_none() {
+            let Settings { budget, purse, model, .. } = &*self.settings;
+            let history = self.context.recent().await?;
+            let reserving = budget.reserve(model, purse, || self.reading(&history).tokens);
+            let reserved = self.context.cancel().run_until_cancelled(reserving).await;
+            progress.reservation = reserved.ok_or(End::Interrupted)??;
+            if progress.attempts == 0 {
+                // The time of the call begins when it may leave.
+                progress.started = Instant::now();
+            }
+        }
+        self.check_budget(progress)
+    }
+
+    /// Asks the budget whether the request may be sent, and counts it.
     fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
         let Settings { budget, purse, model, .. } = &*self.settings;
-        let open = progress.spent.clone().unwrap_or_default();
-        Ok(budget.admit(model, purse, &open)?)
+        Ok(budget.count(model, purse, &progress.spent.clone().unwrap_or_default())?)
     }
 
     /// What the request shows of the Turn's Resources; most Turns have none.

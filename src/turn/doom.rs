@@ -1,30 +1,49 @@
-//! The doom-loop guard: the same call with the same result, again and again, is stopped.
+//! The doom-loop guard: the same calls with the same results, again and again, are stopped.
 
-/// How often a call may repeat with the same result before the next one is refused.
-const REPEATS: u32 = 3;
+use std::collections::VecDeque;
 
-/// How many refusals a Turn survives.
+/// How many rounds of a cycle run before the next one is refused.
+const ROUNDS: usize = 3;
+
+/// The longest cycle that is looked for, in calls.
+const LONGEST_CYCLE: usize = 8;
+
+/// How many responses with refused calls a Turn survives.
 const REFUSALS: u32 = 2;
 
-/// Tools that are meant to be asked again.
+/// How many responses in a row may only talk.
+const TALKS: u32 = 3;
+
+/// Tools that are meant to be asked again. What they wait for happens elsewhere, so a cycle never goes
+/// through them.
 const EXEMPT: &[&str] = &["bash_output", "wait_agent", "list_agents"];
 
 /// What becomes of the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Go,
-    /// Tell the model to do something else.
-    Refuse,
+    /// Tell the model to do something else; the call is part of a cycle of so many.
+    Refuse(usize),
     /// It goes on like that: the Turn ends.
-    End,
+    End(usize),
+}
+
+/// A call that ran, and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Noted {
+    call: String,
+    result: String,
 }
 
 /// Watches the calls of one Turn.
 #[derive(Debug, Default)]
 pub(super) struct DoomGuard {
-    last: Option<(String, String)>,
-    repeats: u32,
+    /// The last calls, the oldest first.
+    noted: VecDeque<Noted>,
+    /// Responses with refused calls, since something else was done.
     refusals: u32,
+    /// The response at hand is counted among them.
+    is_counted: bool,
     /// Iterations in a row that only talked.
     idle: u32,
 }
@@ -33,34 +52,61 @@ impl DoomGuard {
     /// Whether the Turn may go on although the model only announced that it will.
     pub(super) fn may_go_on_without_calls(&mut self) -> bool {
         self.idle += 1;
-        self.idle <= REPEATS
+        self.idle <= TALKS
     }
 
-    /// Whether a call is the one that was made last.
-    pub(super) fn is_last(&self, call: &str) -> bool {
-        self.last.as_ref().is_some_and(|(last, _)| last == call)
+    /// The calls of another response follow.
+    pub(super) fn begin_response(&mut self) {
+        self.idle = 0;
+        self.is_counted = false;
+    }
+
+    /// Whether a call may turn out to be refused when those before it have run.
+    pub(super) fn may_be_refused(&self, call: &str) -> bool {
+        self.noted.iter().filter(|own| own.call == call).count() >= ROUNDS
     }
 
     /// Judges a call before it runs; `call` is its name and arguments.
     pub(super) fn judge(&mut self, tool: &str, call: &str) -> Verdict {
-        self.idle = 0;
-        let is_same = self.is_last(call);
-        if EXEMPT.contains(&tool) || !is_same || self.repeats < REPEATS {
+        if EXEMPT.contains(&tool) {
             return Verdict::Go;
         }
-        self.refusals += 1;
-        if self.refusals > REFUSALS { Verdict::End } else { Verdict::Refuse }
+        let Some(length) = (1..=LONGEST_CYCLE).find(|length| self.is_cycle(*length, call)) else {
+            return Verdict::Go;
+        };
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.refusals += 1;
+        }
+        if self.refusals > REFUSALS { Verdict::End(length) } else { Verdict::Refuse(length) }
+    }
+
+    /// Whether the last calls are rounds of so many that this call belongs to. The order within a round
+    /// does not matter, because that of parallel calls does not.
+    fn is_cycle(&self, length: usize, call: &str) -> bool {
+        let Some(start) = self.noted.len().checked_sub(ROUNDS * length) else { return false };
+        let round = |number: usize| {
+            let from = start + number * length;
+            let mut round: Vec<&Noted> = self.noted.range(from..from + length).collect();
+            round.sort_unstable();
+            round
+        };
+        let first = round(0);
+        first.iter().any(|own| own.call == call) && (1..ROUNDS).all(|next| round(next) == first)
     }
 
     /// Notes what a call that ran answered.
-    pub(super) fn note(&mut self, call: String, result: String) {
-        let now = (call, result);
-        if self.last.as_ref() == Some(&now) {
-            self.repeats += 1;
-        } else {
-            self.last = Some(now);
-            self.repeats = 1;
+    pub(super) fn note(&mut self, tool: &str, call: String, result: String) {
+        if EXEMPT.contains(&tool) {
+            self.noted.clear();
+            return;
+        }
+        let noted = Noted { call, result };
+        if !self.noted.contains(&noted) {
             self.refusals = 0;
+        }
+        self.noted.push_back(noted);
+        if self.noted.len() > ROUNDS * LONGEST_CYCLE {
+            self.noted.pop_front();
         }
     }
 }
@@ -69,33 +115,77 @@ impl DoomGuard {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_fourth_identical_call_is_refused_and_the_sixth_ends_the_turn() {
+    /// What becomes of these calls, each in a response of its own and with the same result every time.
+    fn verdicts<'c>(calls: impl IntoIterator<Item = &'c str>) -> Vec<Verdict> {
         let mut guard = DoomGuard::default();
-        let mut verdicts = Vec::new();
-        for _ in 0..6 {
-            let verdict = guard.judge("bash", "bash ls");
-            verdicts.push(verdict);
+        let judge = |call: &str| {
+            guard.begin_response();
+            let verdict = guard.judge("bash", call);
             if verdict == Verdict::Go {
-                guard.note("bash ls".into(), "same".into());
+                guard.note("bash", call.to_owned(), "same".to_owned());
             }
+            verdict
+        };
+        calls.into_iter().map(judge).collect()
+    }
+
+    #[test]
+    fn the_fourth_round_of_a_cycle_is_refused_and_then_the_turn_ends() {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        for length in 1..=LONGEST_CYCLE {
+            let calls = names[..length].iter().copied().cycle().take(ROUNDS * length + 3);
+            let told = verdicts(calls);
+            let (ran, rest) = told.split_at(ROUNDS * length);
+            assert!(ran.iter().all(|verdict| *verdict == Verdict::Go), "{length}: {told:?}");
+            let refused = Verdict::Refuse(length);
+            assert_eq!(rest, [refused, refused, Verdict::End(length)], "{length}");
         }
-        assert_eq!(
-            verdicts,
-            [Verdict::Go, Verdict::Go, Verdict::Go, Verdict::Refuse, Verdict::Refuse, Verdict::End]
+        let longer = verdicts(names.into_iter().cycle().take(90));
+        assert!(
+            longer.iter().all(|verdict| *verdict == Verdict::Go),
+            "more than eight are no cycle"
         );
     }
 
     #[test]
-    fn a_changed_result_or_another_call_starts_the_count_again() {
+    fn the_order_within_a_round_does_not_matter() {
+        let told = verdicts(["a", "b", "b", "a", "a", "b", "b"]);
+        assert_eq!(told.last(), Some(&Verdict::Refuse(2)));
+    }
+
+    #[test]
+    fn all_calls_of_one_response_are_refused_before_the_turn_ends() {
+        let mut guard = DoomGuard::default();
+        for _ in 0..ROUNDS {
+            guard.begin_response();
+            for call in ["a", "b", "c", "d"] {
+                assert_eq!(guard.judge("read", call), Verdict::Go);
+                guard.note("read", call.to_owned(), "same".to_owned());
+            }
+        }
+        for expected in [Verdict::Refuse(4), Verdict::Refuse(4), Verdict::End(4)] {
+            guard.begin_response();
+            for call in ["d", "c", "b", "a"] {
+                assert!(guard.may_be_refused(call));
+                assert_eq!(guard.judge("read", call), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_result_another_call_or_a_look_at_others_starts_the_count_again() {
         let mut guard = DoomGuard::default();
         for round in 0..10 {
+            guard.begin_response();
             assert_eq!(guard.judge("bash", "bash ls"), Verdict::Go);
-            guard.note("bash ls".into(), format!("{}", round / 2));
+            guard.note("bash", "bash ls".into(), format!("{}", round / 2));
         }
         for _ in 0..10 {
+            guard.begin_response();
             assert_eq!(guard.judge("wait_agent", "wait"), Verdict::Go);
-            guard.note("wait".into(), "nothing".into());
+            guard.note("wait_agent", "wait".into(), "nothing".into());
+            assert_eq!(guard.judge("bash", "bash date"), Verdict::Go);
+            guard.note("bash", "bash date".into(), "today".into());
         }
     }
 }

@@ -50,6 +50,7 @@ impl Turn {
     /// Carries out the calls of one response: those that only look together, the others alone and
     /// in order.
     pub(super) async fn execute(&self, calls: Vec<Call>, guard: &mut DoomGuard) -> Result<(), End> {
+        guard.begin_response();
         let mut waiting = calls.into_iter().peekable();
         while let Some(call) = waiting.next() {
             let first = self.admit(&call, guard).await?;
@@ -84,14 +85,13 @@ impl Turn {
         self.context.record(fact.clone()).await?;
         match guard.judge(&fact.name, &signature(&fact)) {
             Verdict::Go => {}
-            Verdict::Refuse => {
-                self.answer(&fact, Err(doom_error())).await?;
+            Verdict::Refuse(length) => {
+                self.answer(&fact, Err(repeated_call(length))).await?;
                 return Ok(None);
             }
-            Verdict::End => {
-                self.answer(&fact, Err(doom_error())).await?;
-                let message = format!("the model repeated the same call to `{}`", fact.name);
-                return Err(End::failed(TerminalStatus::DoomLoop, Kind::DoomLoop, message));
+            Verdict::End(length) => {
+                self.answer(&fact, Err(repeated_call(length))).await?;
+                return Err(repeating_model(&fact.name, length));
             }
         }
         let refused = match self.prepare(fact.clone(), args) {
@@ -102,7 +102,7 @@ impl Turn {
             Err(error) => self.bounded(&fact, error).await?,
         };
         let result = self.answer(&fact, Err(refused)).await?;
-        guard.note(signature(&fact), result);
+        guard.note(&fact.name, signature(&fact), result);
         Ok(None)
     }
 
@@ -159,8 +159,8 @@ impl Turn {
         let args = call.args();
         let fact = self.fact_of(call, &args);
         let own = signature(&fact);
-        let is_repeated =
-            guard.is_last(&own) || together.iter().any(|prepared| signature(&prepared.fact) == own);
+        let is_repeated = guard.may_be_refused(&own)
+            || together.iter().any(|prepared| signature(&prepared.fact) == own);
         !is_repeated && self.prepare(fact, args).is_ok_and(|prepared| is_reading(&prepared))
     }
 
@@ -262,7 +262,7 @@ impl Turn {
     ) -> Result<(), End> {
         let wanted = wanted_context(&fact, &outcome);
         let result = self.answer(&fact, outcome).await?;
-        guard.note(signature(&fact), result);
+        guard.note(&fact.name, signature(&fact), result);
         let Some(name) = wanted else { return Ok(()) };
         let skills = self.settings.skills.clone();
         let found = disk::work(move || skills.find(&name)).await;
@@ -384,12 +384,29 @@ fn error_text(report: &Report) -> String {
     text
 }
 
-fn doom_error() -> ToolError {
-    ToolError::new(
-        Kind::DoomLoop,
-        "this exact call was made three times with the same result, so it was not run again",
-    )
-    .next("change the arguments or the approach, or answer with what you know")
+/// The result of a call that would begin or continue the fourth round of a cycle.
+fn repeated_call(length: usize) -> ToolError {
+    let message = match length {
+        1 => "this exact call was made three times with the same result, so it was not run again"
+            .to_owned(),
+        _ => format!(
+            "this call is one of {length} that were made three times in turn with the same \
+             results, so it was not run again"
+        ),
+    };
+    ToolError::new(Kind::DoomLoop, message)
+        .next("change the arguments or the approach, or answer with what you know")
+}
+
+/// The end of a Turn whose model does not stop to repeat itself.
+fn repeating_model(tool: &str, length: usize) -> End {
+    let message = match length {
+        1 => format!("the model repeated the same call to `{tool}`"),
+        _ => format!("the model repeated the same {length} calls, the last one to `{tool}`"),
+    };
+    let action = "go on with `pixir resume`, and tell the model what to do differently";
+    let error = Report::new(Kind::DoomLoop, message).with_next_actions(vec![action.to_owned()]);
+    End::Failed { status: TerminalStatus::DoomLoop, error: Box::new(error) }
 }
 
 /// What makes two calls the same.

@@ -29,10 +29,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use activate::named_in;
-pub use budget::{Budget, unpriced};
+pub use budget::{Budget, RUN_COST, unpriced};
 pub use compact::{Compacted, compact};
 pub use pressure::Gauge;
-pub use purse::Purse;
+pub use purse::{Purse, SpendLimits};
 pub use stance::Stance;
 
 use crate::config::{Compaction, Miss, Retry, Sight, Window};
@@ -334,9 +334,10 @@ impl Turn {
     /// Records and carries out what the model answered, in the order it came.
     async fn take(&self, completion: Completion, guard: &mut DoomGuard) -> Result<Next, End> {
         let has_calls = completion.items.iter().any(|item| matches!(item, Item::Call(_)));
-        let goes_on = has_calls || completion.end.wants_more;
-        let last_text = completion.items.iter().rposition(is_text);
         let truncated = completion.end.incomplete;
+        // An answer that was cut is shown as it is, and never asked for again.
+        let goes_on = has_calls || (completion.end.wants_more && truncated.is_none());
+        let last_text = completion.items.iter().rposition(is_text);
         // The answer comes last, also when something stands behind it.
         let mut answer = None;
         let mut recorded = has_calls;
@@ -357,8 +358,7 @@ impl Turn {
                         answer = Some((text, is_refusal, citations));
                         continue;
                     }
-                    let cut = truncated.as_deref();
-                    self.say(text, Phase::Commentary, cut, &citations).await?;
+                    self.say(text, Phase::Commentary, None, &citations).await?;
                     recorded = true;
                 }
                 Item::Call(call) => {
@@ -377,13 +377,16 @@ impl Turn {
         match answer {
             Some((text, true, _)) => return self.refuse(text).await,
             Some((text, false, citations)) => {
+                if let Some(reason) = &truncated {
+                    return self.cut(text, reason, &citations).await;
+                }
                 if let Some(schema) = &self.settings.wishes.answer_schema
                     && let Err(misses) = schema.check(&text)
                 {
-                    return self.miss(text, &misses, truncated.as_deref()).await;
+                    return self.miss(text, &misses).await;
                 }
                 self.look_back().await;
-                self.say(text, Phase::Final, truncated.as_deref(), &citations).await?;
+                self.say(text, Phase::Final, None, &citations).await?;
                 return Ok(Next::Answered);
             }
             None if has_calls => return Ok(Next::GoOn),
@@ -428,9 +431,15 @@ impl Turn {
         Err(End::failed(TerminalStatus::Incomplete, Kind::ProviderRefusal, message))
     }
 
+    /// The server cut the answer: its words are kept and shown, and the Turn is incomplete.
+    async fn cut(&self, text: String, reason: &str, citations: &[Source]) -> Result<Next, End> {
+        self.say(text, Phase::Commentary, Some(reason), citations).await?;
+        Err(incomplete(Some(reason), format!("the answer was cut: {reason}")))
+    }
+
     /// The answer is not what was asked for: its words are kept, and the Turn has no answer.
-    async fn miss(&self, text: String, misses: &[Miss], cut: Option<&str>) -> Result<Next, End> {
-        self.say(text, Phase::Commentary, cut, &[]).await?;
+    async fn miss(&self, text: String, misses: &[Miss]) -> Result<Next, End> {
+        self.say(text, Phase::Commentary, None, &[]).await?;
         let told: Vec<String> = misses.iter().map(ToString::to_string).collect();
         let message = format!("the answer does not fit the schema: {}", told.join("; "));
         let places: Vec<Value> = misses
@@ -514,16 +523,22 @@ enum Next {
 
 /// The end of a Turn in which the model said nothing that counts.
 fn unanswered(truncated: Option<&str>) -> End {
-    let (kind, message) = match truncated {
-        Some("content_filter") => {
-            (Kind::ProviderRefusal, "the Provider's content filter withheld the answer".to_owned())
-        }
-        Some(reason) => (Kind::Incomplete, format!("the answer was cut before it began: {reason}")),
-        None => (Kind::Incomplete, "the model ended its Turn without an answer".to_owned()),
+    let message = match truncated {
+        Some("content_filter") => "the Provider's content filter withheld the answer".to_owned(),
+        Some(reason) => format!("the answer was cut before it began: {reason}"),
+        None => "the model ended its Turn without an answer".to_owned(),
     };
-    let action = match kind {
-        Kind::ProviderRefusal => "rephrase the request",
-        _ => "resume the Session and ask again, perhaps for less at once",
+    incomplete(truncated, message)
+}
+
+/// The end of a Turn without a whole answer.
+fn incomplete(truncated: Option<&str>, message: String) -> End {
+    let (kind, action) = match truncated {
+        Some("content_filter") => (Kind::ProviderRefusal, "rephrase the request"),
+        _ => (
+            Kind::Incomplete,
+            "go on with `pixir resume` and ask for the rest, or for less at once",
+        ),
     };
     let error = Report::new(kind, message)
         .with_details(json!({ "reason": truncated }))

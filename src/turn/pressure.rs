@@ -7,9 +7,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde_json::json;
+
 use super::{End, Turn};
 use crate::compaction::{self, Ends, Room, Trigger, weigh, weigh_checkpoint};
-use crate::event::{Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Status, Tier};
+use crate::error::{Kind, Report};
+use crate::event::{
+    Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Status, TerminalStatus, Tier,
+};
 use crate::history::History;
 use crate::tokens::{PER_ITEM, estimate};
 
@@ -207,7 +212,33 @@ impl Turn {
         if tier == Some(Tier::Critical) && self.settings.compaction.auto {
             self.shorten(&history, Trigger::CriticalPressure, iteration).await?;
         }
-        Ok(())
+        if tier == Some(Tier::Critical) { self.check_fit(window).await } else { Ok(()) }
+    }
+
+    /// Refuses a request that cannot fit, before it is sent. An estimate may be a third too high, and a
+    /// window that nobody knows may be larger than it is taken for.
+    async fn check_fit(&self, window: u64) -> Result<(), End> {
+        let reading = self.reading(&self.context.recent().await?);
+        // A server that read more than the window has a larger one.
+        let counted = reading.tokens - reading.estimated;
+        let least = counted + reading.estimated / 4 * 3;
+        if least <= window || counted > window || !self.settings.window.is_known() {
+            return Ok(());
+        }
+        let (tokens, model) = (reading.tokens, &self.settings.model);
+        let message = format!(
+            "the input has about {tokens} tokens and cannot fit the window of {model}, which has {window}"
+        );
+        let report = Report::new(Kind::ContextOverflow, message)
+            .with_details(json!({ "input_tokens": tokens, "window_tokens": window }))
+            .with_next_actions(vec![
+                "ask about less at once: keep long text in a file, and have the model read parts of it"
+                    .to_owned(),
+                "choose a model with a larger window with `--model`".to_owned(),
+                "if the window is larger, name it in `context_window` of the config".to_owned(),
+            ]);
+        let status = TerminalStatus::ConfigurationError;
+        Err(End::Failed { status, error: Box::new(report) })
     }
 
     /// Makes room after the Provider said that there was none; whether it did.
@@ -257,7 +288,7 @@ impl Turn {
         compaction::plan(history, self.settings.room(), trigger).is_ok()
     }
 
-    fn reading(&self, history: &History) -> Reading {
+    pub(super) fn reading(&self, history: &History) -> Reading {
         let settings = &self.settings;
         let specs = self.toolbox().specs();
         settings.gauge.read(history, &settings.model, || settings.fixed(&specs))

@@ -176,7 +176,9 @@ impl Outcome {
             Some(Halt::Aborted(_)) => return Outcome::Failed,
             Some(Halt::Deadline | Halt::Budget) | None => {}
         }
-        if counting().all(is_ready) {
+        // What a budget cut short is not complete, also when only optional steps are missing.
+        let is_cut_short = halt == Some(&Halt::Budget) && !ends.iter().copied().all(is_ready);
+        if counting().all(is_ready) && !is_cut_short {
             return Outcome::Completed;
         }
         if ends.iter().copied().any(is_ready) { Outcome::Partial } else { Outcome::Failed }

@@ -129,7 +129,8 @@ impl Tool for RunWorkflow {
                 (Order { workflow, template: None, past: Some(past), horizon: None }, id.clone())
             }
         };
-        let stage = Stage::new(Arc::clone(&self.family), id);
+        let stage = Stage::new(Arc::clone(&self.family), id, &order.workflow);
+        let stage = stage.map_err(|report| refused(&report))?;
         let finished = run(stage, order, context.cancel).await;
         let finished = finished.map_err(|report| refused(&report))?;
         let limit = context.output_limit.min(TOLD);

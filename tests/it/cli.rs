@@ -362,9 +362,9 @@ async fn endings_have_their_exit_codes() {
         assert!(run.err.contains("error: "), "{}", run.err);
     }
     let house = House::with([Reply::new().text("half").incomplete("max_output_tokens")]).await;
-    let run = ran(&mut pixir(&house, &["hello there", "--json"])).exits(0);
+    let run = ran(&mut pixir(&house, &["hello there", "--json"])).exits(6);
     let envelope = run.envelope();
-    assert_eq!((&envelope["ok"], &envelope["status"]), (&true.into(), &"incomplete".into()));
+    assert_eq!((&envelope["ok"], &envelope["status"]), (&false.into(), &"incomplete".into()));
     assert!(run.err.contains("the answer was cut: max_output_tokens"), "{}", run.err);
     ran(&mut pixir(&house, &["--cwd", "/proc", "hello there"])).exits(7);
 }

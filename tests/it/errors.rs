@@ -105,7 +105,7 @@ async fn a_spent_plan_says_when_it_begins_anew_in_every_time_zone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_answer_is_kept_and_labelled_and_an_empty_one_is_none() {
     let kept = told(Reply::new().text("The first half").incomplete("max_output_tokens")).await;
-    assert_eq!((kept.exit, &kept.envelope["status"]), (0, &json!("incomplete")));
+    assert_eq!((kept.exit, &kept.envelope["status"]), (6, &json!("incomplete")));
     assert_eq!(kept.envelope["output"], "The first half");
     assert!(kept.stderr.contains("the answer was cut: max_output_tokens"), "{}", kept.stderr);
     let empty = told(Reply::new().incomplete("max_output_tokens")).await;

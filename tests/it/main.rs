@@ -62,6 +62,8 @@ mod hostile_checkout;
 mod kill;
 /// Prompts line by line on a terminal.
 mod line_mode;
+/// What a family may spend, a model repeat and an answer cost.
+mod limits;
 /// Signing in, and signing out.
 mod login;
 /// Servers that bring tools.

@@ -334,7 +334,8 @@ async fn an_answer_without_words_is_not_an_answer() {
 async fn a_cut_answer_is_kept_and_says_so() {
     let house = House::with([Reply::says("As much as fits").incomplete("max_output_tokens")]).await;
     let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "incomplete");
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();
     assert!(log.contains(r#""truncated":"max_output_tokens""#));
 }

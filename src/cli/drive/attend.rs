@@ -27,8 +27,8 @@ impl Driver<'_> {
         let settled = self.harness.children_settled(&self.conversation);
         let stop = self.harness.cancel_children(&self.conversation);
         let attended = self.attend(settled, stop, |heard| {
-            if let Some(usage) = life_of(heard).and_then(|life| life.usage) {
-                ending.usage.add_child(&usage);
+            if let Some(life) = life_of(heard).filter(|life| life.ends_run()) {
+                ending.add_child(life);
             }
             if let Some(status) = failure_of(heard) {
                 ending.status = status.clone();

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::source::{self, Purpose, Source};
 use crate::cli::Context;
-use crate::cli::delegate::unread;
+use crate::cli::delegate::{SPENT, unread};
 use crate::cli::door::Opened;
 use crate::cli::drive::{Attended, Driver, in_runtime};
 use crate::cli::exit::{self, Exit};
@@ -176,6 +176,7 @@ fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
         Exit::Answered => return None,
         Exit::TimedOut => (Kind::Timeout, "the run is out of time: "),
         Exit::Interrupted => (Kind::Interrupted, "the run was cancelled: "),
+        _ if finished.halt == Some(Halt::Budget) => (Kind::BudgetExceeded, SPENT),
         _ => (Kind::Incomplete, ""),
     };
     let count = finished.bundles.len();

@@ -349,6 +349,9 @@ fn origin(
     tasks: &[Map<String, Value>],
     defaults: &Map<String, Value>,
 ) -> String {
+    if pointer == "/steps" {
+        return "/tasks".to_owned();
+    }
     let mut parts = pointer.splitn(5, '/').skip(1);
     let (Some("steps"), Some(place)) = (parts.next(), parts.next()) else {
         return pointer.to_owned();

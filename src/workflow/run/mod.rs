@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde_json::json;
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -31,21 +32,19 @@ use super::outcome::{Halt, Held, Outcome, Readiness, StepStatus};
 use super::spec::{Step, Workflow};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::error::Report;
+use crate::event::TerminalStatus;
 use crate::id::SessionId;
 use crate::secret::Secrets;
 use crate::snapshot::Tracker;
 use crate::state::{SessionFolder, StateRoot};
 use crate::subagent::Family;
-use crate::turn::{Purse, Stance};
+use crate::turn::{Budget, Purse, RUN_COST, Settings, SpendLimits, Stance, unpriced};
 use crate::workspace::Workspace;
 use pulse::Pulse;
 use step::{Done, Inputs};
 
 /// How long steps may go on when the budget is used up: an answer that came just now counts.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// How often a run with a budget looks at what it has used up.
-const COUNT: Duration = Duration::from_millis(100);
 
 /// How many of the files that a step changed are named.
 const NAMED: usize = 200;
@@ -62,30 +61,40 @@ pub struct Stage {
     /// What the Session may do at this moment: it may become stricter under a run.
     stance: Stance,
     tracker: Option<Tracker>,
+    budget: Arc<Budget>,
+    /// What the steps are billed for, within the limits of the Workflow.
     purse: Purse,
     /// The Subagents of all attempts; a leaf.
     children: Mutex<Vec<String>>,
 }
 
 impl Stage {
-    /// A run in the Session of a Family.
-    pub fn new(family: Arc<Family>, run: String) -> Self {
+    /// A run in the Session of a Family, or why there cannot be one.
+    pub fn new(family: Arc<Family>, run: String, workflow: &Workflow) -> Result<Self, Report> {
         let base = family.base();
-        Self {
+        check_prices(workflow, &base)?;
+        let limits = SpendLimits { tokens: workflow.budget.tokens, cost: workflow.budget.cost_usd };
+        Ok(Self {
             workspace: base.workspace.clone(),
             folder: base.session_folder.clone(),
             secrets: Arc::clone(&base.secrets),
             stance: base.stance.clone(),
             tracker: base.tracker.clone(),
-            purse: base.purse.clone(),
+            budget: Arc::clone(&base.budget),
+            purse: base.purse.within(limits),
             children: Mutex::default(),
             family,
             run,
-        }
+        })
     }
 
     fn children(&self) -> MutexGuard<'_, Vec<String>> {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nothing more may be spent.
+    async fn exhausted(&self) {
+        self.purse.exhausted(self.budget.spend_limits()).await;
     }
 
     /// The Workspace that holds the Logs.
@@ -200,16 +209,8 @@ impl Run<'_> {
         beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let time = Duration::from_millis(self.workflow.limits.timeout_ms);
         let deadline = Instant::now() + order.horizon.map_or(time, |nearer| nearer.min(time));
-        let before = self.stage.purse.spent();
-        let mut count = tokio::time::interval(COUNT);
-        count.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let budget = self.workflow.budget;
         let stage = Arc::clone(&self.stage);
-        let is_spent = || {
-            let now = stage.purse.spent();
-            budget.tokens.is_some_and(|most| now.tokens - before.tokens >= most)
-                || budget.cost_usd.is_some_and(|most| now.cost - before.cost >= most)
-        };
+        let is_spent = || stage.exhausted().now_or_never().is_some();
         let mut last_words: Option<Instant> = None;
         loop {
             // Whoever ended last may have used it up: nothing more is begun. What used it up was paid
@@ -238,14 +239,19 @@ impl Run<'_> {
                     pulse.beat();
                     Wake::Nothing
                 }
-                _ = count.tick(), if !is_halted && !budget.is_none() => Wake::Nothing,
+                () = stage.exhausted(), if !is_halted => Wake::Nothing,
                 () = until(last_words), if last_words.is_some() => {
                     last_words = None;
                     Wake::Nothing
                 }
             };
             match wake {
-                Wake::Over(over) => self.settle(over).await?,
+                Wake::Over(over) => {
+                    self.settle(over).await?;
+                    if !is_halted && self.board.halted() == Some(&Halt::Budget) {
+                        last_words = Some(Instant::now() + LAST_WORDS);
+                    }
+                }
                 Wake::Halt(halt) => {
                     last_words = None;
                     self.board.halt(halt);
@@ -335,6 +341,11 @@ impl Run<'_> {
             }
             bundle.reason = Some(halt.reason().to_owned());
         }
+        // It had a request refused: whatever would begin now would have, too.
+        let ran_out = bundle.reason.as_deref() == Some(TerminalStatus::BudgetExceeded.as_str());
+        if ran_out && self.board.halted().is_none() {
+            self.board.halt(Halt::Budget);
+        }
         self.decide(place, bundle).await
     }
 
@@ -414,6 +425,17 @@ impl Run<'_> {
             needs: self.board.needs(step).unwrap_or_default(),
             before,
         }
+    }
+}
+
+/// Refuses a limit on dollars that cannot be kept, because a model has no price.
+fn check_prices(workflow: &Workflow, base: &Settings) -> Result<(), Report> {
+    let asking = workflow.steps.iter().filter(|step| step.apply.is_none());
+    let mut models = asking.map(|step| step.model.as_ref().unwrap_or(&base.model));
+    let unknown = models.find(|model| base.budget.prices().of(model).is_none());
+    match unknown.filter(|_| workflow.budget.cost_usd.is_some()) {
+        Some(model) => Err(unpriced(model, RUN_COST)),
+        None => Ok(()),
     }
 }
 

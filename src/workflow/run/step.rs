@@ -10,7 +10,7 @@ use crate::bounds::WriteGlobs;
 use crate::config::{AnswerSchema, SandboxLevel};
 use crate::disk;
 use crate::error::Report;
-use crate::event::{Canonical, Extra};
+use crate::event::{Canonical, Extra, TerminalStatus};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
@@ -80,6 +80,7 @@ async fn attempts(
         let may_go_on = tried.bundle.checkpoint_status == Readiness::Failed
             && tried.bundle.status != StepStatus::Cancelled
             && !halt.is_cancelled()
+            && tried.bundle.reason.as_deref() != Some(TerminalStatus::BudgetExceeded.as_str())
             && attempt <= step.retries;
         if !may_go_on {
             return Ok(tried);
@@ -132,6 +133,7 @@ impl Stage {
                 ("workflow_id".to_owned(), json!(self.run)),
                 ("step_id".to_owned(), json!(step.id)),
             ]),
+            purse: Some(self.purse.clone()),
         };
         let apart = self.changes_before(&inputs.before).await;
         let wish = Wish {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::flaw::{Flaw, SpecError, inside, quoted};
 use super::keys::{MOST_STEPS, PARAMETER, STEP, USUAL_RUN, WORKFLOW};
 use super::step::Draft;
-use super::{Budget, Limits, Workflow, graph, json};
+use super::{Budget, Limits, Step, Workflow, graph, json};
 use crate::config::Subagents;
 use crate::role::Role;
 use crate::skill::{Filling, Parameter, TemplateError, Type, strangers};
@@ -238,6 +238,7 @@ impl Reader<'_> {
             }
         }
         let steps = graph::join(self, drafts);
+        self.check_children(&steps);
         let name = text(&good, "name").map(str::trim);
         let id = text(&good, "id").map_or_else(|| id_of(name.unwrap_or_default()), str::to_owned);
         Some(Workflow {
@@ -248,6 +249,19 @@ impl Reader<'_> {
             budget,
             steps,
         })
+    }
+
+    /// Refuses more steps than a run may start Subagents.
+    fn check_children(&mut self, steps: &[Step]) {
+        let most = self.ground.limits.max_per_run;
+        let count = steps.iter().filter(|step| step.apply.is_none()).count();
+        if count > most {
+            let message = format!(
+                "{count} steps start a Subagent, and a run may start {most}, which is \
+                 `subagents.max_per_run` of the config"
+            );
+            self.wrong("/steps", message);
+        }
     }
 
     fn limits(&mut self, given: Option<&Value>) -> Limits {

@@ -71,7 +71,15 @@ fn adds_up(output: &Value) {
             children.iter().filter(|own| own["status"] == word).map(|own| &own["index"]).collect();
         assert_eq!(output[word], json!(of), "{word}");
     }
-    for key in ["calls", "input_tokens", "output_tokens", "total_tokens"] {
+    let keys = [
+        "calls",
+        "input_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "reasoning_tokens",
+        "total_tokens",
+    ];
+    for key in keys {
         let sum: u64 = children.iter().filter_map(|own| own["usage"][key].as_u64()).sum();
         assert_eq!(output["usage"][key], sum, "{key}");
     }

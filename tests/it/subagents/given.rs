@@ -117,7 +117,7 @@ async fn a_tree_that_has_spent_everything_ends_everywhere_and_says_so() {
     let told: u64 = ends.iter().filter_map(|end| end["usage"]["total_tokens"].as_u64()).sum();
     let asked = house.requests().iter().filter(|request| task(request).is_some()).count() as u64;
     assert_eq!(told, asked * 1_000);
-    assert!(told < 12_000, "{told}: it went on long after the limit");
+    assert!(told < 7_000, "{told}: it went on after the limit");
     conversation.close().await;
     // Who is quick decides how many grandchildren there are.
     assert!(agree(&house.workspace()) >= 3);

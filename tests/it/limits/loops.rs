@@ -1,0 +1,117 @@
+//! Models that repeat themselves: cycles of calls with unchanged results are refused, and then ended.
+
+use pixir::Status;
+use pixir::scripted::{Reply, Script};
+use serde_json::{Value, json};
+
+use super::envelope;
+use crate::support::{House, Stage};
+
+fn echo(word: &str) -> Value {
+    json!({"command": format!("echo {word}")})
+}
+
+/// A model that never stops: its n-th response calls what the function says.
+fn endless(calls: impl Fn(usize) -> Vec<(&'static str, Value)> + Send + Sync + 'static) -> Script {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    Script::answering(move |_| {
+        let number = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let calls = calls(number);
+        calls.into_iter().fold(Reply::new(), |reply, (name, args)| reply.call(name, args))
+    })
+}
+
+#[tokio::test]
+async fn calls_in_rotation_are_refused_in_their_fourth_round_and_then_ended() {
+    for length in [1, 2, 3, 8] {
+        let house = House::scripted(endless(move |number| {
+            vec![("bash", echo(&format!("{}", number % length)))]
+        }))
+        .await;
+        let (conversation, status) = house.turn("go").await;
+        let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
+        assert_eq!(terminal_status, "doom_loop", "a cycle of {length}");
+        assert!(error.next_actions().concat().contains("pixir resume"), "{error:?}");
+        assert_eq!(house.requests().len(), 3 * length + 3, "a cycle of {length}");
+        let transcript = house.transcript(&conversation);
+        assert_eq!(transcript.matches("error doom_loop").count(), 3, "{transcript}");
+    }
+}
+
+#[tokio::test]
+async fn the_order_of_parallel_calls_does_not_hide_a_cycle() {
+    let house = House::scripted(endless(|number| {
+        let mut calls = vec![
+            ("read", json!({"path": "a"})),
+            ("read", json!({"path": "b"})),
+            ("read", json!({"path": "c"})),
+        ];
+        calls.rotate_left(number % 3);
+        if number % 2 == 1 {
+            calls.reverse();
+        }
+        calls
+    }))
+    .await;
+    for name in ["a", "b", "c"] {
+        house.write(name, name);
+    }
+    let (conversation, status) = house.turn("go").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "doom_loop");
+    assert_eq!(house.requests().len(), 6, "three rounds, two refusals, the end");
+    let transcript = house.transcript(&conversation);
+    assert_eq!(transcript.matches("tool_result ok=true").count(), 9, "{transcript}");
+}
+
+#[tokio::test]
+async fn a_rotation_whose_results_change_is_work() {
+    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
+        20 => Reply::says("ok"),
+        count if count % 2 == 0 => {
+            Reply::calls("bash", json!({"command": "echo x >> f; wc -c < f"}))
+        }
+        _ => Reply::calls("bash", echo("same")),
+    }))
+    .await;
+    let (_, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+}
+
+#[tokio::test]
+async fn waiting_between_calls_is_no_cycle() {
+    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
+        14 => Reply::says("ok"),
+        count if count % 2 == 0 => Reply::calls("bash", echo("tick")),
+        _ => Reply::calls("list_agents", json!({})),
+    }))
+    .await;
+    let (_, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_has_five_hundred_calls_of_the_model_unless_somebody_says_otherwise() {
+    let script = endless(|number| vec![("bash_output", json!({"id": format!("none-{number}")}))]);
+    let stage = Stage::new(Stage::mark(), script).await;
+    let told = stage.run(&["config", "get", "max_iterations"]);
+    assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
+    let told = stage.run(&["config", "get", "max_iterations", "--max-iterations", "0"]);
+    assert!(told.expect_code(0).stdout.contains('0'), "{told:?}");
+    let ended = stage.run(&["--json", "--max-iterations", "3", "go on"]);
+    ended.expect_code(6);
+    let said = envelope(&ended.stdout);
+    assert_eq!(said["error"]["kind"], "iteration_cap");
+    assert!(ended.stderr.contains("--max-iterations"), "{}", ended.stderr);
+    assert_eq!(stage.server.requests().len(), 3);
+    // A Workspace may lower the limit, and not raise it.
+    std::fs::create_dir_all(stage.workspace().join(".pixir")).unwrap();
+    let config = stage.workspace().join(".pixir/config.json");
+    std::fs::write(&config, json!({"max_iterations": 0}).to_string()).unwrap();
+    let told = stage.run(&["config", "get", "max_iterations"]);
+    assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
+    assert!(told.stderr.contains("would raise the limit"), "{told:?}");
+    std::fs::write(&config, json!({"max_iterations": 7}).to_string()).unwrap();
+    let told = stage.run(&["config", "get", "max_iterations"]);
+    assert!(told.expect_code(0).stdout.contains('7'), "{told:?}");
+}
