@@ -100,8 +100,8 @@ impl Model {
     }
 }
 
-/// The fields by which servers say how much a model can hold: OpenAI's catalogue and Groq, LiteLLM
-/// and Anthropic, vLLM, OpenRouter and Together, Mistral, LM Studio.
+/// The fields by which servers say how much a model can hold: those of OpenAI and Groq, Anthropic and
+/// `LiteLLM`, vLLM, `OpenRouter` and Together, Mistral, LM Studio.
 const WINDOW_FIELDS: [&str; 7] = [
     "/context_window",
     "/max_input_tokens",
