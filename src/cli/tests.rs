@@ -109,7 +109,7 @@ fn a_wrong_argument_is_answered_with_the_help_of_its_own_command() {
         ("--quiet undo --turn 2", "did you mean `--turns`?", "see `pixir undo --help`"),
         ("--model m undo --turn 2", "did you mean `--turns`?", "see `pixir undo --help`"),
         ("export --format xml", "accepted here: markdown, json", "see `pixir export --help`"),
-        ("workflow rn", "did you mean `run`?", "see `pixir workflow --help`"),
+        ("workflow runn", "did you mean `run`?", "see `pixir workflow --help`"),
         ("workflow run --agr x", "did you mean `--arg`?", "see `pixir workflow run --help`"),
         ("delegate", "--spec", "see `pixir delegate --help`"),
         ("--colour red x y", "did you mean `--color`?", "see `pixir --help`"),
@@ -119,7 +119,7 @@ fn a_wrong_argument_is_answered_with_the_help_of_its_own_command() {
         assert!(report.message.contains(message), "{line}: {report:?}");
         let actions = report.next_actions();
         assert_eq!(actions.last().map(String::as_str), Some(action), "{line}: {report:?}");
-        let is_prompt = line.starts_with("--colour") || line == "workflow rn";
+        let is_prompt = line.starts_with("--colour") || line == "workflow runn";
         assert_eq!(actions.iter().any(|it| it.contains("pixir -- ")), is_prompt, "{report:?}");
     }
 }

@@ -183,7 +183,7 @@ async fn a_wrong_argument_is_told_what_its_own_command_accepts() {
             &["pixir -- "],
         ),
         (
-            &["workflow", "rn", "x.json"],
+            &["workflow", "runn", "x.json"],
             &["`run`", "validate, plan, list, run, resume, status"],
             &[],
         ),
@@ -242,4 +242,27 @@ async fn events_are_refused_where_there_are_none_and_stand_alone_where_there_are
         .collect();
     assert!(lines.iter().all(|event| event["type"].is_string()), "{}", run.out);
     assert!(lines.iter().any(|event| event["type"] == "workflow_event"), "{}", run.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_named_by_a_part_of_its_id_and_resume_takes_the_last_that_is_not_complete() {
+    let house = House::scripted(Script::answering(|_| Reply::says("no checkpoint"))).await;
+    let refused = house.pixir(&["workflow", "resume"]).exits(2).err;
+    assert!(
+        refused.contains("there is no run in this Workspace that is not complete"),
+        "{refused}"
+    );
+    let step = json!({"id": "one", "role": "explorer", "task": "look"});
+    house.write("flow.json", json!({"id": "flow", "steps": [step]}).to_string());
+    let run = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    let id = run["output"]["workflow_id"].as_str().unwrap();
+    let session = run["session_id"].as_str().unwrap();
+    for part in
+        [&id[..id.len() - 2], &id[id.len() - 6..], &session[session.len() - 6..], id, session]
+    {
+        let status = house.pixir(&["workflow", "status", part, "--json"]).exits(0).envelope();
+        assert_eq!(status["output"]["workflow_id"], id, "{part}");
+    }
+    let resumed = house.pixir(&["workflow", "resume", "--json"]).exits(6).envelope();
+    assert_eq!(resumed["output"]["workflow_id"], id);
 }
