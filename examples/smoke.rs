@@ -531,14 +531,17 @@ fn tell(report: &Value, json: bool) {
         let words = report["command"].as_array().into_iter().flatten();
         let words: Vec<&str> = words.filter_map(Value::as_str).collect();
         println!("would run: pixir {}", words.join(" "));
-        println!("would make at most {} requests; nothing was sent", report["most_requests"]);
+        if report["smoke"] == "login" {
+            println!("would run: pixir login --device-code, until the code is shown");
+        }
+        println!("requests at most: {}; nothing was sent", report["most_requests"]);
         return;
     }
     for check in report["checks"].as_array().into_iter().flatten() {
         let mark = if check["ok"] == true { "ok  " } else { "FAIL" };
         println!("{mark} {}: {}", check["name"].as_str().unwrap_or_default(), check["found"]);
     }
-    println!("{} requests, {} ms", report["requests"], report["duration_ms"]);
+    println!("requests: {}, {} ms", report["requests"], report["duration_ms"]);
     if !report["error"].is_null() {
         println!("error: {}", report["error"]["message"]);
     }
