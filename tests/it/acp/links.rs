@@ -41,12 +41,11 @@ fn send(editor: &mut Editor, id: &str, links: &[Value], held: &[(&Path, &str)]) 
             return;
         }
         let path = message["params"]["path"].as_str().unwrap();
-        match held.iter().find(|(own, _)| *own == Path::new(path)) {
-            Some((_, text)) => editor.reply(&message, json!({ "content": text })),
-            None => {
-                let error = json!({"code": -32002, "message": "not in the project"});
-                editor.say(&json!({"jsonrpc": "2.0", "id": message["id"], "error": error}));
-            }
+        if let Some((_, text)) = held.iter().find(|(own, _)| *own == Path::new(path)) {
+            editor.reply(&message, json!({ "content": text }));
+        } else {
+            let error = json!({"code": -32002, "message": "not in the project"});
+            editor.say(&json!({"jsonrpc": "2.0", "id": message["id"], "error": error}));
         }
     }
 }

@@ -63,11 +63,11 @@ async fn an_editor_sees_steps_as_its_plan_and_as_calls() {
         assert_eq!(
             entries(plans.last().unwrap()),
             [
-                "build: build it completed",
-                "review: review it completed",
-                "land: apply what build changed completed",
-                "never: never (held) pending",
-                "quiet: quiet (partial) completed"
+                "Build it completed",
+                "Review it completed",
+                "Apply what build changed completed",
+                "Never (held) pending",
+                "Quiet (partial) completed"
             ]
         );
         let calls: Vec<&str> = updates
@@ -75,7 +75,7 @@ async fn an_editor_sees_steps_as_its_plan_and_as_calls() {
             .filter(|update| update["sessionUpdate"] == "tool_call")
             .filter_map(|update| update["title"].as_str())
             .collect();
-        for title in ["worker: build it", "reviewer: review it", "land: apply what build changed"] {
+        for title in ["worker: build it", "reviewer: review it", "Apply what build changed"] {
             assert!(calls.iter().any(|own| own.starts_with(title)), "{title}: {calls:?}");
         }
         assert_eq!(std::fs::read_to_string(stage.workspace().join("a.txt")).unwrap(), "new\n");
