@@ -355,14 +355,17 @@ async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
     assert_eq!(status, Status::Done);
     let last = house.requests().pop().unwrap();
     let told = last.outputs();
-    let long = told[0];
-    assert!(long.len() <= house.config.output_limit, "{}", long.len());
-    assert!(long.starts_with("row 0: ") && long.contains("row 4999: "), "head and tail: {long}");
-    assert!(long.contains("lines omitted") && !long.contains("row 2500: "), "{long}");
+    let shown = told[0];
+    assert!(shown.len() <= house.config.output_limit, "{}", shown.len());
+    assert!(shown.starts_with("row 0: ") && shown.contains("row 4999: "), "head and tail: {shown}");
+    assert!(shown.contains("lines omitted") && !shown.contains("row 2500: "), "{shown}");
     assert!(told[1].contains("row 2499: [redacted:SERVER_TOKEN]"), "{}", told[1]);
     assert!(told[2].contains("row 4321: "), "{}", told[2]);
-    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
-    assert!(log.contains("\"output_path\":") && log.contains("\"output_bytes\":"), "{log}");
+    let written = std::fs::read_to_string(conversation.log_path()).unwrap();
+    assert!(
+        written.contains("\"output_path\":") && written.contains("\"output_bytes\":"),
+        "{written}"
+    );
 }
 
 #[tokio::test]
