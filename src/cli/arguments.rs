@@ -31,13 +31,13 @@ pub enum Parsed {
 }
 
 /// Reads the command line, the program's name first.
-pub fn parse(args: Vec<OsString>) -> Parsed {
-    let json = flags_of(&args).any(|arg| arg == "--json");
-    let cli = match bare_words(&args).or_else(|| plain_prompt(&args)) {
+pub fn parse(args: &[OsString]) -> Parsed {
+    let json = flags_of(args).any(|arg| arg == "--json");
+    let cli = match bare_words(args).or_else(|| plain_prompt(args)) {
         Some(cli) => cli,
-        None => match by_the_whole_grammar(args.clone()) {
+        None => match by_the_whole_grammar(args.to_vec()) {
             Ok(cli) => cli,
-            Err(error) => return refused(&error, &args, json),
+            Err(error) => return refused(&error, args, json),
         },
     };
     if let Command::Run(run) = &cli.command
@@ -254,7 +254,7 @@ mod tests {
             "--model m --attach a --attach=b sessions --attach c",
         ] {
             let args = line.split(' ').map(OsString::from);
-            let parsed = parse(std::iter::once("pixir".into()).chain(args).collect());
+            let parsed = parse(&std::iter::once("pixir".into()).chain(args).collect::<Vec<_>>());
             let Parsed::Command(cli) = parsed else { panic!("{line}: {parsed:?}") };
             let attached: Vec<&str> =
                 cli.flags.attach.iter().filter_map(|path| path.to_str()).collect();
@@ -262,7 +262,7 @@ mod tests {
         }
         for line in ["fix --attach", "--attach --json fix"] {
             let args = line.split(' ').map(OsString::from);
-            let parsed = parse(std::iter::once("pixir".into()).chain(args).collect());
+            let parsed = parse(&std::iter::once("pixir".into()).chain(args).collect::<Vec<_>>());
             assert!(matches!(parsed, Parsed::Refused { .. }), "{line}");
         }
     }

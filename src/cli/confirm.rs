@@ -28,7 +28,7 @@ pub enum Agreed {
 pub struct Question<'a> {
     /// What will happen, in lines.
     pub plan: &'a str,
-    pub question: &'a str,
+    pub words: &'a str,
     /// The command as the user types it, without the program's name.
     pub command: &'a str,
 }
@@ -43,8 +43,8 @@ impl Confirmation {
         if !context.can_ask() {
             return Err(unconfirmed(question.command));
         }
-        let Question { plan, question, .. } = question;
-        let text = format!("{plan}  {question} [y] yes  [n] no\n  › ");
+        let Question { plan, words, .. } = question;
+        let text = format!("{plan}  {words} [y] yes  [n] no\n  › ");
         forget_typed();
         Paper::standard(Signalled::default()).activity(clean(&text).as_bytes());
         match read_line().unwrap_or_default().to_lowercase().as_str() {

@@ -53,7 +53,7 @@ pub struct Errand {
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
     in_runtime(async {
         let Prompt::Text(text) = errand.gathered.prompt else {
-            return line_mode::run(errand, context).await;
+            return Box::pin(line_mode::run(errand, context)).await;
         };
         let mut driver =
             Driver::start(errand.workspace, errand.session, errand.opened, context).await?;

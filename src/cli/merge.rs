@@ -77,8 +77,8 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         recover(&named.annex, &parent, context)?;
         let command = if args.undo { "merge --undo" } else { "merge" };
         let command = format!("{command} {}", named.annex.child());
-        let agree = |told: &Told, question: &str| {
-            let question = Question { plan: &told.text(), question, command: &command };
+        let agree = |told: &Told, words: &str| {
+            let question = Question { plan: &told.text(), words, command: &command };
             args.confirmation.ask(&question, context)
         };
         let (what, done) = if args.undo {

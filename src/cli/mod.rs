@@ -328,7 +328,7 @@ pub struct Context {
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let started = Instant::now();
     signals::block_file_size_signal();
-    let cli = match arguments::parse(args.into_iter().collect()) {
+    let cli = match arguments::parse(&args.into_iter().collect::<Vec<_>>()) {
         Parsed::Command(cli) => *cli,
         Parsed::Say(text) => {
             say(&text);

@@ -35,7 +35,7 @@ fn commands(page: &str) -> usize {
             continue;
         };
         let line = line[start..].split([';', '|', '>', '<', '&']).next().unwrap().trim();
-        let parsed = parse(words(line).into_iter().map(Into::into).collect());
+        let parsed = parse(&words(line).into_iter().map(Into::into).collect::<Vec<_>>());
         assert!(!matches!(parsed, Parsed::Refused { .. }), "{line}: {parsed:?}");
         found += 1;
     }

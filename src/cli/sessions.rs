@@ -101,8 +101,8 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
         let title = one_line(&title.collect::<String>(), 60);
         let plan = format!("deletes {id}  {title}\n");
         let command = format!("sessions delete {id}");
-        let question = "Delete it for good?";
-        args.confirmation.ask(&Question { plan: &plan, question, command: &command }, context)?;
+        let words = "Delete it for good?";
+        args.confirmation.ask(&Question { plan: &plan, words, command: &command }, context)?;
     }
     refuse_read_only(&id, &root)?;
     let deleted = projection::delete(&root, &id).map_err(|error| Report::from(&error))?;

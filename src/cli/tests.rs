@@ -9,7 +9,7 @@ use crate::paths::shell_word;
 
 fn parsed(line: &str) -> Parsed {
     let words = line.split(' ').filter(|word| !word.is_empty());
-    parse(std::iter::once("pixir").chain(words).map(OsString::from).collect())
+    parse(&std::iter::once("pixir").chain(words).map(OsString::from).collect::<Vec<_>>())
 }
 
 #[track_caller]

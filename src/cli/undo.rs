@@ -185,11 +185,11 @@ impl<'a> NumberedRewind<'a> {
     }
 
     fn question(&self, command: &'a str) -> Question<'_> {
-        let question = match self.rewind.direction {
+        let words = match self.rewind.direction {
             Direction::Back => "Take this back?",
             Direction::Forward => "Bring this back?",
         };
-        Question { plan: &self.text, question, command }
+        Question { plan: &self.text, words, command }
     }
 }
 
