@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::error::{Explain, Kind};
+use crate::error::{Explain, Kind, counted};
 use crate::event::{Canonical, Extra, HistoryRewound, Seq, SharedEvent, SubagentEvent};
 use crate::files::StateError;
 use crate::history::History;
@@ -273,7 +273,7 @@ fn named(args: &Value) -> Vec<PathBuf> {
 /// Why it is not done.
 #[derive(Debug, thiserror::Error)]
 pub enum RewindError {
-    #[error("there are {turns} Turns to take back, not {wanted}")]
+    #[error("{} can be taken back, not {wanted}", counted(*turns, "Turn"))]
     NothingToUndo { wanted: usize, turns: usize },
     #[error("nothing was taken back, or the conversation went on since")]
     NothingToRedo,

@@ -3,6 +3,7 @@
 //! A thread that reads a line cannot be called back. So there is one reading at a time, and what it
 //! brings goes to the next who asks, never to nobody.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead};
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::prompt_reader::{TerminalInput, TypedEntry, forward_entries};
+use super::prompt_reader::{DropCount, TerminalInput, TypedEntry, forward_entries};
 use crate::rpc::wait_until_ready;
 
 /// How many entries may wait for a Turn to end; further ones wait in the kernel.
@@ -26,6 +27,9 @@ pub struct Keyboard {
     /// What was typed in line mode, where the terminal is read all the time: when something came cannot be told
     /// later.
     entries: Option<mpsc::Receiver<TerminalInput>>,
+    /// Entries that came before a question, and so are no answer to it.
+    waiting: VecDeque<TypedEntry>,
+    dropped: DropCount,
 }
 
 /// A line, and when it came.
@@ -38,13 +42,22 @@ impl Keyboard {
     /// A keyboard that is read from now on; must be called inside a runtime.
     pub fn read_always() -> Self {
         let (sender, entries) = mpsc::channel(QUEUED_ENTRIES);
-        tokio::task::spawn_blocking(move || forward_entries(io::stdin().as_fd(), &sender));
-        Self { reading: None, entries: Some(entries) }
+        let dropped = DropCount::default();
+        let count = dropped.clone();
+        tokio::task::spawn_blocking(move || forward_entries(io::stdin().as_fd(), &sender, count));
+        Self { entries: Some(entries), dropped, ..Self::default() }
     }
 
     /// The next entry of a keyboard that is read all the time; `None` at the end of input. Nothing is lost when the
     /// future is dropped.
     pub async fn entry(&mut self) -> Option<TypedEntry> {
+        match self.waiting.pop_front() {
+            Some(entry) => Some(entry),
+            None => self.next_entry().await,
+        }
+    }
+
+    async fn next_entry(&mut self) -> Option<TypedEntry> {
         match self.entries.as_mut()?.recv().await? {
             TerminalInput::Entry(entry) => Some(entry),
             TerminalInput::End => None,
@@ -53,6 +66,8 @@ impl Keyboard {
 
     /// Forgets what was typed and not asked for yet.
     pub fn forget_entries(&mut self) {
+        self.dropped.raise();
+        self.waiting.clear();
         while self.entries.as_mut().is_some_and(|entries| entries.try_recv().is_ok()) {}
     }
 
@@ -60,6 +75,15 @@ impl Keyboard {
     /// asked then, also when a reading that was under way has taken it.
     pub async fn line_after(&mut self, moment: Instant) -> Option<String> {
         loop {
+            if self.entries.is_some() {
+                let entry = self.next_entry().await?;
+                if entry.at > moment {
+                    // The first line is the answer; what was pasted behind it answers nothing.
+                    return entry.lines.first().map(|line| line.trim().to_owned());
+                }
+                self.waiting.push_back(entry);
+                continue;
+            }
             let line = self.next().await?;
             if line.at > moment {
                 return Some(line.text);
@@ -68,12 +92,6 @@ impl Keyboard {
     }
 
     async fn next(&mut self) -> Option<Line> {
-        if self.entries.is_some() {
-            // The first line is the answer; what follows in the same breath answers nothing.
-            let TypedEntry { lines, at, .. } = self.entry().await?;
-            let text = lines.first().map(|line| line.trim().to_owned()).unwrap_or_default();
-            return Some(Line { text, at });
-        }
         let read = || read_line().map(|text| Line { text, at: Instant::now() });
         let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read));
         let line = reading.await.ok().flatten();

@@ -273,6 +273,25 @@ impl Command {
         }
     }
 
+    /// Whether `--dry-run` keeps it from changing something.
+    fn has_dry_run(&self) -> bool {
+        matches!(
+            self,
+            Command::Run(_)
+                | Command::Resume(_)
+                | Command::Demo(_)
+                | Command::Sessions(_)
+                | Command::Workflow(_)
+                | Command::Delegate(_)
+                | Command::Undo(_)
+                | Command::Redo(_)
+                | Command::Fork(_)
+                | Command::Compact(_)
+                | Command::Merge(_)
+                | Command::Acp(_)
+        )
+    }
+
     /// The `kind` of its envelope.
     fn kind(&self) -> &'static str {
         match self {
@@ -363,6 +382,9 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
         let message = "--events goes with a prompt, `resume`, `demo`, `workflow run` or `workflow resume`, \
                        not with this command";
         return Err(bad_argument(message));
+    }
+    if context.flags.dry_run && !command.has_dry_run() {
+        return Err(bad_argument("--dry-run means nothing to this command, so nothing was done"));
     }
     match command {
         Command::Run(args) => run::run(&args, context),

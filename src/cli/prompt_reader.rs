@@ -5,6 +5,8 @@
 //! the kernel; it is taken from there, and Enter completes it.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,14 +52,44 @@ pub enum TerminalInput {
     End,
 }
 
-/// Hands on what comes from a terminal until nobody takes it any more, or the terminal is gone.
-pub fn forward_entries(terminal: BorrowedFd<'_>, entries: &mpsc::Sender<TerminalInput>) {
-    let mut reader = EntryReader { terminal, buffer: Vec::new(), has_ended: false };
+/// Counts how often the user has dropped what was typed so far, as by Ctrl-C. What a reader has gathered before that is
+/// dropped too.
+#[derive(Debug, Clone, Default)]
+pub struct DropCount(Arc<AtomicU64>);
+
+impl DropCount {
+    /// Drops what was typed so far.
+    pub fn raise(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Hands on what comes from a terminal until its receiver or the terminal is gone.
+pub fn forward_entries(
+    terminal: BorrowedFd<'_>,
+    entries: &mpsc::Sender<TerminalInput>,
+    dropped: DropCount,
+) {
+    let seen = dropped.get();
+    let mut reader = EntryReader { terminal, buffer: Vec::new(), has_ended: false, dropped, seen };
     while let Ok(input) = reader.next() {
-        if entries.blocking_send(input).is_err() {
+        let is_dropped = reader.has_dropped() && matches!(input, TerminalInput::Entry(_));
+        if !is_dropped && entries.blocking_send(input).is_err() {
             return;
         }
     }
+}
+
+/// A line that was read.
+struct ReadLine {
+    /// `None` at the end of input.
+    line: Option<Vec<u8>>,
+    /// Whether everything before it was dropped.
+    is_after_drop: bool,
 }
 
 struct EntryReader<'fd> {
@@ -66,6 +98,9 @@ struct EntryReader<'fd> {
     buffer: Vec<u8>,
     /// The end of input came behind the last entry.
     has_ended: bool,
+    dropped: DropCount,
+    /// The count of drops that is already accounted for.
+    seen: u64,
 }
 
 impl EntryReader<'_> {
@@ -73,11 +108,15 @@ impl EntryReader<'_> {
         if std::mem::take(&mut self.has_ended) {
             return Ok(TerminalInput::End);
         }
-        let Some(first) = self.line()? else { return Ok(TerminalInput::End) };
-        let at = Instant::now();
+        let Some(first) = self.line()?.line else { return Ok(TerminalInput::End) };
+        let mut at = Instant::now();
         let mut lines = vec![first];
         while !self.has_ended && self.more_follows() {
-            let line = self.line()?;
+            let ReadLine { line, is_after_drop } = self.line()?;
+            if is_after_drop {
+                lines.clear();
+                at = Instant::now();
+            }
             self.has_ended = line.is_none();
             lines.extend(line);
         }
@@ -86,22 +125,34 @@ impl EntryReader<'_> {
         Ok(TerminalInput::Entry(TypedEntry { lines: lines.collect(), at, is_cut }))
     }
 
-    /// The next line without its end; `None` at the end of input.
-    fn line(&mut self) -> Result<Option<Vec<u8>>, Errno> {
+    /// Whether the user has dropped what was typed since this was asked last.
+    fn has_dropped(&mut self) -> bool {
+        let count = self.dropped.get();
+        std::mem::replace(&mut self.seen, count) != count
+    }
+
+    /// The next line without its end.
+    fn line(&mut self) -> Result<ReadLine, Errno> {
+        let mut is_after_drop = false;
+        let read = |line: Option<Vec<u8>>, is_after_drop| Ok(ReadLine { line, is_after_drop });
         loop {
             if let Some(end) = memchr::memchr(b'\n', &self.buffer) {
                 let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
                 line.pop();
-                return Ok(Some(line));
+                return read(Some(line), is_after_drop);
             }
             self.wait_for_input()?;
+            if self.has_dropped() {
+                self.buffer.clear();
+                is_after_drop = true;
+            }
             let mut chunk = [0; CHUNK];
             match rustix::io::read(self.terminal, &mut chunk) {
                 // Ctrl-D behind text ends the line.
                 Ok(0) if !self.buffer.is_empty() => {
-                    return Ok(Some(std::mem::take(&mut self.buffer)));
+                    return read(Some(std::mem::take(&mut self.buffer)), is_after_drop);
                 }
-                Ok(0) => return Ok(None),
+                Ok(0) => return read(None, is_after_drop),
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(error) => return Err(error),

@@ -95,11 +95,15 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
 
 fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = session_to_delete(args.id.as_deref(), context)?;
-    if args.id.as_deref() != Some(id.as_str()) {
+    let is_dry_run = context.flags.dry_run;
+    if is_dry_run || args.id.as_deref() != Some(id.as_str()) {
         let title = projection::list(std::slice::from_ref(&root), usize::MAX).into_iter();
         let title = title.filter(|summary| summary.session_id == id).map(|summary| summary.title);
         let title = one_line(&title.collect::<String>(), 60);
         let plan = format!("deletes {id}  {title}\n");
+        if is_dry_run {
+            return Ok(show_deletion(&id, &plan, context));
+        }
         let command = format!("sessions delete {id}");
         let words = "Delete it for good?";
         args.confirmation.ask(&Question { plan: &plan, words, command: &command }, context)?;
@@ -115,6 +119,17 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     let lines = deleted.iter().map(|path: &PathBuf| format!("deleted {}\n", path.display()));
     say(&clean(&lines.collect::<String>()));
     Ok(Exit::Answered)
+}
+
+/// Says what `--dry-run` would delete.
+fn show_deletion(id: &SessionId, plan: &str, context: &Context) -> Exit {
+    if context.flags.json {
+        let output = serde_json::json!({ "session_id": id, "deleted": [], "dry_run": true });
+        say(&Envelope::success("sessions", output, context.started.elapsed()).line());
+    } else {
+        say(&clean(plan));
+    }
+    Exit::Answered
 }
 
 /// What is deleted is what stands here, or where `--cwd` says. No directory leads to a Workspace that is

@@ -94,9 +94,12 @@ fn what_makes_no_sense_is_refused_and_mentions_the_way_out() {
     assert!(refusal_of("--json fix --frobnicate").1);
     assert!(refusal_of("sesions --json").1);
     assert!(!refusal_of("--frobnicate -- --json").1);
-    for line in
-        ["--json --events x y", "--max-iterations -1 x y", "verify x --all", "--quiet --verbose x y"]
-    {
+    for line in [
+        "--json --events x y",
+        "--max-iterations -1 x y",
+        "verify x --all",
+        "--quiet --verbose x y",
+    ] {
         refusal_of(line);
     }
     assert!(refusal_of("delegate").0.message.contains("--spec"));

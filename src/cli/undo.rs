@@ -79,13 +79,15 @@ pub fn undo(args: &UndoArgs, context: &Context) -> Result<Exit, Report> {
     let count = args.turns as usize;
     let look = |history: &History, site: &Site| Rewind::back(history, count, site);
     let UndoArgs { force, confirmation, .. } = args;
-    let order = RewindOrder { force: *force, confirmation, kind: "undo", look: &look };
+    let flags = if count == 1 { String::new() } else { format!(" --turns {count}") };
+    let order = RewindOrder { force: *force, confirmation, kind: "undo", flags, look: &look };
     rewind(args.id.as_deref(), &order, context)
 }
 
 pub fn redo(args: &RedoArgs, context: &Context) -> Result<Exit, Report> {
     let RedoArgs { force, confirmation, .. } = args;
-    let order = RewindOrder { force: *force, confirmation, kind: "redo", look: &Rewind::forward };
+    let (flags, look) = (String::new(), &Rewind::forward);
+    let order = RewindOrder { force: *force, confirmation, kind: "redo", flags, look };
     rewind(args.id.as_deref(), &order, context)
 }
 
@@ -97,12 +99,28 @@ struct RewindOrder<'a> {
     confirmation: &'a Confirmation,
     /// The name of the command, and of its envelope.
     kind: &'static str,
+    /// Flags that say what is meant, for commands that messages name.
+    flags: String,
     look: Look<'a>,
+}
+
+impl RewindOrder<'_> {
+    /// The command as the user types it, without the program's name.
+    fn command(&self, id: &SessionId, context: &Context) -> String {
+        let force = if self.force { " --force" } else { "" };
+        let cwd = context
+            .flags
+            .cwd
+            .as_ref()
+            .map(|cwd| format!(" --cwd {}", paths::shell_word(&cwd.to_string_lossy())));
+        format!("{} {id}{}{force}{}", self.kind, self.flags, cwd.unwrap_or_default())
+    }
 }
 
 fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Result<Exit, Report> {
     let look = order.look;
     let (id, root) = context.session_or_last(id)?;
+    let command = order.command(&id, context);
     refuse_gone(&id, &root)?;
     if !context.flags.dry_run {
         refuse_read_only(&id, &root)?;
@@ -130,13 +148,13 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
         let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
         rewind.check(order.force, &site).map_err(|error| Report::from(&error))?;
         let plan = NumberedRewind::new(&rewind, &history, &id);
-        let agreed = order.confirmation.ask(&plan.question(order.kind), context)?;
+        let agreed = order.confirmation.ask(&plan.question(&command), context)?;
         if agreed == Agreed::OnTerminal {
             let now = look(&history, &site).map_err(|error| Report::from(&error))?;
             if now.plan != rewind.plan {
                 let message = "files changed while the question was open, so nothing was done";
                 return Err(Report::new(Kind::FileChanged, message)
-                    .with_next_actions(vec![format!("run `pixir {}` again", order.kind)]));
+                    .with_next_actions(vec![format!("run `pixir {command}` again")]));
             }
         }
         let restored = rewind.restore(&site).map_err(|error| Report::from(&error))?;
@@ -147,10 +165,8 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
                 rewind.plan.changes.len() + rewind.plan.conflicts.len(),
                 path.display()
             );
-            return Err(Report::new(Kind::WriteFailed, message).with_next_actions(vec![format!(
-                "mend that, then run `pixir {}` again",
-                order.kind
-            )]));
+            let action = format!("mend that, then run `pixir {command}` again");
+            return Err(Report::new(Kind::WriteFailed, message).with_next_actions(vec![action]));
         }
         let recorded = session.record(rewind.fact(&restored)).await;
         recorded.map_err(|error| Report::from(&error))?;
@@ -184,7 +200,7 @@ impl<'a> NumberedRewind<'a> {
         Self { rewind, numbers, text }
     }
 
-    fn question(&self, command: &'a str) -> Question<'_> {
+    fn question<'q>(&'q self, command: &'q str) -> Question<'q> {
         let words = match self.rewind.direction {
             Direction::Back => "Take this back?",
             Direction::Forward => "Bring this back?",

@@ -2,6 +2,7 @@
 
 use super::line::Surface;
 use super::sanitise::{name_on_one_line, one_line};
+use crate::error::counted;
 use crate::event::WorkflowEvent;
 use crate::harness::{StepState, WatchedStep, WorkflowWatch};
 
@@ -21,8 +22,8 @@ impl Graph {
         if let Some(begun) = WorkflowWatch::begun(event) {
             let (count, ready) = (begun.steps.len(), begun.count(StepState::Ready));
             let how = match event.kind.as_str() {
-                "resumed" => format!("goes on, {ready} of {count} steps ready"),
-                _ => format!("{count} steps"),
+                "resumed" => format!("goes on, {ready} of {} ready", counted(count, "step")),
+                _ => counted(count, "step"),
             };
             let line = format!("workflow {} ({}): {how}", begun.name, begun.id);
             self.0 = Some(begun);
@@ -40,9 +41,9 @@ impl Graph {
                 let outcome = watch.outcome.clone().unwrap_or_default();
                 let ready = watch.count(StepState::Ready);
                 let line = format!(
-                    "workflow {} {outcome}: {ready} of {} steps ready",
+                    "workflow {} {outcome}: {ready} of {} ready",
                     watch.name,
-                    watch.steps.len()
+                    counted(watch.steps.len(), "step")
                 );
                 Some(one_line(&line, WIDTH))
             }

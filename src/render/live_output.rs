@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn the_last_lines_of_a_failure_are_shown_without_its_ending() {
-        let output: String = (1..=20).map(|number| format!("line {number}\n\n")).collect();
+        let lines: Vec<String> = (1..=20).map(|number| format!("line {number}\n\n")).collect();
+        let output = lines.concat();
         let mut shown = Vec::new();
         last_lines(&format!("{output}    \u{1b}[31mbad\u{1b}[0m\n[exit code 3]"), |line| {
             shown.push(line.to_owned());

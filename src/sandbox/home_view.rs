@@ -4,6 +4,7 @@
 //! the environment and the settings name, and the repository around the Workspace. What comes to be later is
 //! not on the list, and so it is not seen either.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use super::links::{Entry, Names};
@@ -72,7 +73,8 @@ impl HomeView {
         if view.closed.is_empty() {
             return view;
         }
-        let mut builder = HomeViewBuilder { request, names, homes, view };
+        let credentials = OnceCell::new();
+        let mut builder = HomeViewBuilder { request, names, homes, view, credentials };
         builder.add_all();
         builder.finish()
     }
@@ -104,6 +106,8 @@ struct HomeViewBuilder<'a> {
     names: &'a Names,
     homes: Vec<PathBuf>,
     view: HomeView,
+    /// Where credentials may be, worked out when a folder of programs asks for it.
+    credentials: OnceCell<Vec<PathBuf>>,
 }
 
 impl HomeViewBuilder<'_> {
@@ -189,16 +193,26 @@ impl HomeViewBuilder<'_> {
     fn installation(&self, path: &Path) -> PathBuf {
         let is_programs = path.ends_with("bin") || path.ends_with("sbin");
         let Some(around) = path.parent().filter(|_| is_programs) else { return path.to_owned() };
-        let is_inside = |own: &PathBuf| {
-            own.starts_with(around) || self.names.resolve_absolute(own).end.starts_with(around)
-        };
-        let has_credentials = || self.request.credentials.iter().any(is_inside);
+        let credentials = || self.credentials.get_or_init(|| self.credential_places());
+        let has_credentials = || credentials().iter().any(|own| own.starts_with(around));
         let is_inside = self.view.closed.iter().any(|closed| around.starts_with(closed));
         let is_whole = is_inside
             && !self.is_home_or_above(around)
             && !has_credentials()
             && BESIDE_PROGRAMS.iter().any(|name| self.names.exists(&around.join(name)));
         if is_whole { around.to_owned() } else { path.to_owned() }
+    }
+
+    /// The names of credentials, and where they lead.
+    fn credential_places(&self) -> Vec<PathBuf> {
+        let HomeRequest { home, credentials, .. } = *self.request;
+        // In a home that is reached through a link every name leads elsewhere, also one that is missing.
+        let is_linked =
+            home.is_some_and(|home| !self.names.resolve_absolute(home).links.is_empty());
+        let mut places = credentials.to_vec();
+        let may_lead = credentials.iter().filter(|own| is_linked || self.names.may_exist(own));
+        places.extend(may_lead.map(|own| self.names.resolve_absolute(own).end));
+        places
     }
 
     /// The repository in a home whose part a root is: builds read files of the folders above. Only folders

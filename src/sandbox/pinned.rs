@@ -96,7 +96,7 @@ impl Pinned {
 
     /// From now on means another name of the same folder: the last one of a path.
     pub fn point_at(&mut self, path: &Path) {
-        self.name = path.file_name().unwrap_or_default().to_owned();
+        path.file_name().unwrap_or_default().clone_into(&mut self.name);
     }
 
     /// What is there; a link is itself.

@@ -82,6 +82,9 @@ impl Desk {
     /// The text that the editor has of a file which is not opened here; or why it has none.
     pub fn text_of(&self, path: &Path) -> Result<String, String> {
         let editor = self.editor.as_ref().ok_or("the editor offers no files")?;
+        if self.cancel.is_cancelled() {
+            return Err("the editor took too long".to_owned());
+        }
         let asking = editor.read_text(path).ok_or("the editor offers no files")?;
         let text = self.wait(editor, asking);
         let text = text.map_err(|reason| format!("the editor does not show it ({reason})"))?;

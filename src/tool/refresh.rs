@@ -39,6 +39,10 @@ pub struct Asker {
     is_owed: bool,
     /// Whether this world may come to show what is not there any more.
     may_go_stale: bool,
+    /// Whether the answer to that is on its way.
+    is_checking: bool,
+    /// When it was answered last.
+    checked: Option<Instant>,
 }
 
 /// The end that answers.
@@ -103,6 +107,8 @@ impl Asker {
             asked: None,
             is_owed: false,
             may_go_stale,
+            is_checking: false,
+            checked: None,
         };
         for number in [ask, hear] {
             let number: i32 = number.parse().map_err(|_| odd())?;
@@ -145,16 +151,20 @@ impl Asker {
         self.answers.read_exact(&mut word)
     }
 
-    /// Asks whether another world is needed to see what there is; when nothing else is asked.
+    /// Asks whether another world is needed to see what there is, unless the last answer is fresh; when nothing
+    /// else is asked.
     pub fn ask_if_stale(&mut self) -> io::Result<()> {
-        if self.may_go_stale { self.questions.write_all(&CHECK) } else { Ok(()) }
+        self.is_checking =
+            self.may_go_stale && self.checked.is_none_or(|checked| checked.elapsed() >= FRESH);
+        if self.is_checking { self.questions.write_all(&CHECK) } else { Ok(()) }
     }
 
     /// The answer to that.
     pub fn is_stale(&mut self) -> io::Result<bool> {
-        if !self.may_go_stale {
+        if !std::mem::take(&mut self.is_checking) {
             return Ok(false);
         }
+        self.checked = Some(Instant::now());
         let mut word = CHECK;
         self.answers.read_exact(&mut word)?;
         Ok(word == STALE)

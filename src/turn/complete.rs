@@ -138,6 +138,8 @@ impl Turn {
                 error: report,
             }));
             progress.shown.start_over();
+            // Others may send while this one waits.
+            progress.reservation = None;
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
                 let error = self.stopped();

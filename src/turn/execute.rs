@@ -102,6 +102,8 @@ impl Turn {
             Err(error) => self.bounded(&fact, error).await?,
         };
         let result = self.answer(&fact, Err(refused)).await?;
+        // The file that holds a long output is named by its call.
+        let result = result.replace(fact.call_id.as_str(), "");
         guard.note(&fact.name, signature(&fact), result);
         Ok(None)
     }

@@ -18,6 +18,9 @@ use crate::history::History;
 /// The output that a request is expected to have at least, in tokens.
 const LEAST_OUTPUT: u64 = 2_000;
 
+/// Where this many times the estimate is left, a request leaves although nothing tells yet what its kind comes to.
+const AMPLE: u32 = 1_000;
+
 /// What a tree of Sessions has used up; shared by all of them.
 #[derive(Debug, Clone)]
 pub struct Purse {
@@ -43,6 +46,8 @@ struct Account {
     output_tokens: u64,
     /// Requests under way.
     open: usize,
+    /// Those of them that are the first of their Session and its siblings: their cost may be far from the estimate.
+    open_firsts: usize,
     /// What those under way are expected to use up.
     reserved: Spent,
     /// The account of all children of the Session that this is the account of.
@@ -98,12 +103,16 @@ pub enum SpendLimit {
 pub struct Reservation {
     purse: Purse,
     amount: Spent,
+    is_first: bool,
 }
 
 /// Whether a request may leave now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Admission {
-    Leaves(Spent),
+    Leaves {
+        amount: Spent,
+        is_first: bool,
+    },
     /// Another request has to end first.
     Waits,
     Refused(Exhausted),
@@ -179,7 +188,7 @@ impl Purse {
         session.is_any() || self.path.iter().any(|place| accounts[*place].limits.is_any())
     }
 
-    /// Whether dollars are limited by the work that this is for, and not by its Session.
+    /// Whether the run, and not only the Session, has a limit in dollars.
     pub fn has_cost_limit(&self) -> bool {
         let accounts = self.lock();
         self.path.iter().any(|place| accounts[*place].limits.cost.is_some())
@@ -197,8 +206,8 @@ impl Purse {
             // Whatever changes from here on is heard.
             changed.as_mut().enable();
             match self.admission(session, expected) {
-                Admission::Leaves(amount) => {
-                    return Ok(Reservation { purse: self.clone(), amount });
+                Admission::Leaves { amount, is_first } => {
+                    return Ok(Reservation { purse: self.clone(), amount, is_first });
                 }
                 Admission::Refused(exhausted) => return Err(exhausted),
                 Admission::Waits => changed.await,
@@ -212,24 +221,26 @@ impl Purse {
         if let Err(exhausted) = self.find_exhausted(&accounts, session, Spent::default()) {
             return Admission::Refused(exhausted);
         }
-        let own = |place: &usize| &accounts[*place];
+        let nearest_first = || self.path.iter().rev().map(|place| &accounts[*place]);
         // The nearest account that knows what such requests come to.
-        let nearest = self.path.iter().rev().map(own).find(|own| own.calls > 0 || own.open > 0);
-        let amount = expected.amount(nearest);
-        let is_limited = self.limited(&accounts, session).next().is_some();
-        let is_unknown = nearest.is_some_and(|own| own.calls == 0);
-        let is_short = self
-            .limited(&accounts, session)
-            .any(|(account, limits, _)| account.open > 0 && !account.covers(amount, limits));
-        if is_short || (is_limited && is_unknown) {
+        let amount = expected.amount(nearest_first().find(|own| own.calls > 0));
+        // Neither the Session nor a sibling was billed for anything yet.
+        let is_first = nearest_first().take(2).all(|own| own.calls == 0);
+        let must_wait = |(account, limits, _): (&Account, SpendLimits, bool)| {
+            let is_short = account.open > 0 && !account.covers(amount, limits);
+            let has_first = is_first && account.open_firsts > 0;
+            is_short || has_first && !account.covers(amount.times(AMPLE), limits)
+        };
+        if self.limited(&accounts, session).any(must_wait) {
             return Admission::Waits;
         }
         for place in &*self.path {
             let account = &mut accounts[*place];
             account.open += 1;
+            account.open_firsts += usize::from(is_first);
             account.reserved.add(amount);
         }
-        Admission::Leaves(amount)
+        Admission::Leaves { amount, is_first }
     }
 
     /// Refuses when a limit is reached; `billed` is what the call under way was billed for already, and
@@ -297,8 +308,8 @@ impl Purse {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let amount = self.amount;
-        self.purse.change(|account| account.release(amount));
+        let Self { amount, is_first, .. } = *self;
+        self.purse.change(|account| account.release(amount, is_first));
     }
 }
 
@@ -335,8 +346,9 @@ impl Account {
         self.add(&SubagentUsage { estimated_cost_usd: cost, ..SubagentUsage::of_call(bill) });
     }
 
-    fn release(&mut self, amount: Spent) {
+    fn release(&mut self, amount: Spent, is_first: bool) {
         self.open = self.open.saturating_sub(1);
+        self.open_firsts = self.open_firsts.saturating_sub(usize::from(is_first));
         self.reserved.tokens = self.reserved.tokens.saturating_sub(amount.tokens);
         self.reserved.cost -= amount.cost;
         if self.open == 0 {
@@ -361,6 +373,11 @@ impl Account {
 }
 
 impl Spent {
+    fn times(self, factor: u32) -> Self {
+        let tokens = self.tokens.saturating_mul(u64::from(factor));
+        Self { tokens, cost: self.cost * f64::from(factor) }
+    }
+
     fn add(&mut self, more: Self) {
         self.tokens = self.tokens.saturating_add(more.tokens);
         self.cost += more.cost;

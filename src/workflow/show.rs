@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::checkpoint::Bundle;
 use super::outcome::{Halt, Outcome, Readiness, StepStatus};
 use super::run::Finished;
+use crate::error::counted;
 use crate::event::SubagentUsage;
 use crate::tool::bound;
 
@@ -93,11 +94,11 @@ impl Finished {
             self.bundles.iter().filter(|bundle| bundle.checkpoint_status == readiness).count()
         };
         let mut line = format!(
-            "Workflow `{}` {}: {} of {} steps ready",
+            "Workflow `{}` {}: {} of {} ready",
             self.workflow.name,
             self.outcome.name(),
             count(Readiness::CheckpointReady),
-            self.bundles.len()
+            counted(self.bundles.len(), "step")
         );
         for readiness in
             [Readiness::Partial, Readiness::NeedsOrchestrator, Readiness::Failed, Readiness::Held]

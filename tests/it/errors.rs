@@ -216,6 +216,7 @@ async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
         (Reply::status(200, "zzzz").header("content-encoding", "gzip"), "gzip-compressed data"),
         (Reply::status(200, r#"{"object":"response","output":[]}"#), "a JSON document"),
         (Reply::status(200, "it works!"), "text/html"),
+        (Reply::status(200, "database is down"), "text/html"),
     ] {
         let told = told(reply).await;
         assert_eq!((told.exit, told.requests), (1, 1), "{words}: {}", told.stderr);

@@ -60,10 +60,10 @@ mod hostile;
 mod hostile_checkout;
 /// A Session killed at every append and at random.
 mod kill;
-/// Prompts line by line on a terminal.
-mod line_mode;
 /// What a family may spend, a model repeat and an answer cost.
 mod limits;
+/// Prompts line by line on a terminal.
+mod line_mode;
 /// Signing in, and signing out.
 mod login;
 /// Servers that bring tools.

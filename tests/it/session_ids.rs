@@ -95,6 +95,10 @@ async fn a_session_that_was_not_named_in_full_is_deleted_after_a_yes() {
     let (house, first, second) = two_sessions().await;
     let refused = house.pixir(&["sessions", "delete"]).exits(3).err;
     assert!(refused.contains("--yes"), "{refused}");
+    let looked = house.pixir(&["sessions", "delete", &second, "--dry-run"]).exits(0).out;
+    assert!(looked.contains(&format!("deletes {second}")), "{looked}");
+    house.pixir(&["sessions", "delete", &second, "--dry-run", "--json"]).exits(0);
+    house.pixir(&["logout", "--dry-run"]).exits(2);
     assert_eq!(logs(&house.workspace()).len(), 2);
     let mut terminal =
         Terminal::run(&house, &["sessions", "delete", &first[first.len() - 6..]], &[]);
@@ -108,12 +112,15 @@ async fn a_session_that_was_not_named_in_full_is_deleted_after_a_yes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changes_files_needs_a_yes_and_shows_its_plan_once() {
-    let (house, _, _) = two_sessions().await;
-    for args in [&["undo"][..], &["undo", "--json"], &["undo", "--force"]] {
+    let (house, _, second) = two_sessions().await;
+    for (args, flags) in
+        [(&["undo"][..], ""), (&["undo", "--json"], ""), (&["undo", "--force"], " --force")]
+    {
         let refused = house.pixir(args).exits(3);
         let told = format!("{}{}", refused.out, refused.err);
         assert!(told.contains("no terminal to ask on"), "{args:?}: {told}");
-        assert!(told.contains("pixir undo --yes"), "{args:?}: {told}");
+        let command = format!("pixir undo {second}{flags} --yes");
+        assert!(told.contains(&command), "{command} of {args:?}: {told}");
     }
     assert_eq!(house.read("made.txt"), "new\n");
     let mut terminal = Terminal::run(&house, &["undo"], &[]);

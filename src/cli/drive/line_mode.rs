@@ -108,13 +108,14 @@ fn understand(entry: &TypedEntry, skills: &Skills) -> Request {
     }
 }
 
-/// Refuses a lone word of the command line that line mode would not send either.
+/// Refuses what line mode would not send either: a lone word, and a text that begins with an unknown `/word`.
 pub fn refuse_command_word(words: &[String], skills: &Skills) -> Result<(), Report> {
-    let [word] = words else { return Ok(()) };
-    if word.contains(char::is_whitespace) {
+    let text = words.join(" ");
+    let Some(word) = text.split_whitespace().next() else { return Ok(()) };
+    if word.len() < text.trim().len() && !word.starts_with('/') {
         return Ok(());
     }
-    let lines = vec![word.clone()];
+    let lines = vec![text.clone()];
     let entry = TypedEntry { lines, at: Instant::now(), is_cut: false };
     let message = match understand(&entry, skills) {
         Request::Nothing | Request::Prompt(_) => return Ok(()),
@@ -125,7 +126,7 @@ pub fn refuse_command_word(words: &[String], skills: &Skills) -> Result<(), Repo
             format!("`{word}` is for the prompt of a running Pixir, so nothing was sent")
         }
     };
-    let as_prompt = format!("if it is meant as a prompt: pixir -- {word}");
+    let as_prompt = format!("if it is meant as a prompt: pixir -- {text}");
     Err(bad_argument(message).with_next_actions(vec!["pixir --help".to_owned(), as_prompt]))
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
 use crate::cli::{Context, say};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::render::{Envelope, clean, one_line};
 use crate::state::StateRoot;
 use crate::workflow::{Found, all, line_of};
@@ -92,10 +92,11 @@ fn ready(found: &Found) -> (usize, usize) {
 fn text(found: &Found, is_open: bool) -> String {
     let (ready, count) = ready(found);
     let mut text = format!(
-        "{} ({}) {}: {ready} of {count} steps ready, Session {}\n",
+        "{} ({}) {}: {ready} of {} ready, Session {}\n",
         clean(&found.past.workflow.name),
         found.past.id,
         state(found, is_open),
+        counted(count, "step"),
         found.session
     );
     for (step, past) in found.past.workflow.steps.iter().zip(&found.past.steps) {

@@ -171,9 +171,9 @@ impl Answer {
     fn ended(&mut self) -> Result<Read, ProviderError> {
         let start = self.start.take().unwrap_or_default();
         let is_field = |line: &[u8]| {
-            [&b"data"[..], b"event", b"id", b"retry", b":"]
-                .iter()
-                .any(|name| line.starts_with(name))
+            // A line that begins with the colon is a comment.
+            let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+            matches!(name, b"data" | b"event" | b"id" | b"retry") || line.starts_with(b":")
         };
         let has_fields = start.split(|byte| matches!(byte, b'\n' | b'\r')).any(is_field);
         if has_fields || start.trim_ascii().is_empty() {

@@ -62,6 +62,24 @@ fn what_is_left_must_cover_every_request_under_way() {
 }
 
 #[test]
+fn first_requests_of_different_parents_leave_one_at_a_time() {
+    let family = Purse::default();
+    let limit = TOKENS(100_000);
+    let parents: Vec<Purse> = (0..2).map(|_| family.of_child()).collect();
+    for parent in &parents {
+        let first = leaves(parent, limit);
+        settle(parent, first, 900, 100);
+    }
+    let grandchildren: Vec<Purse> = parents.iter().map(Purse::of_child).collect();
+    let first = leaves(&grandchildren[0], limit);
+    assert!(waits(&grandchildren[1], limit), "what a grandchild's request comes to is unknown");
+    let ample = TOKENS(100_000_000);
+    assert!(!waits(&grandchildren[1], ample), "a thousand times the estimate is left");
+    settle(&grandchildren[0], first, 900, 100);
+    assert!(!waits(&grandchildren[1], limit));
+}
+
+#[test]
 fn a_reservation_is_at_least_what_such_requests_came_to() {
     let family = Purse::default();
     let limit = SpendLimits { tokens: None, cost: Some(0.1) };

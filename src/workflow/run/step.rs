@@ -58,6 +58,12 @@ pub async fn run(stage: &Stage, step: &Step, inputs: Inputs, halt: CancellationT
     }
 }
 
+/// Whether another attempt would only cost more: the budget is used up, or the answer was cut.
+fn is_final(reason: Option<&str>) -> bool {
+    let finals = [TerminalStatus::BudgetExceeded, TerminalStatus::Incomplete];
+    finals.iter().any(|status| reason == Some(status.as_str()))
+}
+
 async fn attempts(
     stage: &Stage,
     step: &Step,
@@ -80,7 +86,7 @@ async fn attempts(
         let may_go_on = tried.bundle.checkpoint_status == Readiness::Failed
             && tried.bundle.status != StepStatus::Cancelled
             && !halt.is_cancelled()
-            && tried.bundle.reason.as_deref() != Some(TerminalStatus::BudgetExceeded.as_str())
+            && !is_final(tried.bundle.reason.as_deref())
             && attempt <= step.retries;
         if !may_go_on {
             return Ok(tried);

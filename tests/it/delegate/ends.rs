@@ -175,7 +175,7 @@ async fn an_answer_that_cannot_be_written_is_said_once_and_can_be_had_again() {
     assert_eq!(run.err.matches("stdout cannot be written").count(), 1, "{}", run.err);
     let status = run.err.split("workflow status ").nth(1).expect(&run.err).trim();
     let told = house.pixir(&["workflow", "status", status]).exits(0);
-    assert!(told.out.contains("1 of 1 steps ready"), "{}", told.out);
+    assert!(told.out.contains("1 of 1 step ready"), "{}", told.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,6 +65,15 @@ async fn the_order_of_parallel_calls_does_not_hide_a_cycle() {
 }
 
 #[tokio::test]
+async fn the_file_of_a_long_output_does_not_hide_a_cycle() {
+    let house = House::scripted(endless(|_| vec![("bash", json!({"command": "seq 30000"}))])).await;
+    let (_, status) = house.turn("go").await;
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    assert_eq!(terminal_status, "doom_loop");
+    assert_eq!(house.requests().len(), 6, "three rounds, two refusals, the end");
+}
+
+#[tokio::test]
 async fn a_rotation_whose_results_change_is_work() {
     let house = House::scripted(Script::answering(|request| match request.outputs().len() {
         20 => Reply::says("ok"),
