@@ -39,9 +39,7 @@ pub struct Asker {
     is_owed: bool,
     /// Whether this world may come to show what is not there any more.
     may_go_stale: bool,
-    /// Whether the answer to that is on its way.
-    is_checking: bool,
-    /// When it was answered last.
+    /// When the question about that was answered last.
     checked: Option<Instant>,
 }
 
@@ -107,7 +105,6 @@ impl Asker {
             asked: None,
             is_owed: false,
             may_go_stale,
-            is_checking: false,
             checked: None,
         };
         for number in [ask, hear] {
@@ -152,18 +149,18 @@ impl Asker {
     }
 
     /// Asks whether another world is needed to see what there is, unless the last answer is fresh; when nothing
-    /// else is asked.
-    pub fn ask_if_stale(&mut self) -> io::Result<()> {
-        self.is_checking =
-            self.may_go_stale && self.checked.is_none_or(|checked| checked.elapsed() >= FRESH);
-        if self.is_checking { self.questions.write_all(&CHECK) } else { Ok(()) }
+    /// else is asked. Says whether there will be an answer.
+    pub fn ask_if_stale(&mut self) -> io::Result<bool> {
+        let is_fresh = self.checked.is_some_and(|checked| checked.elapsed() < FRESH);
+        let is_asked = self.may_go_stale && !is_fresh;
+        if is_asked {
+            self.questions.write_all(&CHECK)?;
+        }
+        Ok(is_asked)
     }
 
     /// The answer to that.
     pub fn is_stale(&mut self) -> io::Result<bool> {
-        if !std::mem::take(&mut self.is_checking) {
-            return Ok(false);
-        }
         self.checked = Some(Instant::now());
         let mut word = CHECK;
         self.answers.read_exact(&mut word)?;

@@ -260,9 +260,10 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
         };
         let is_stale = match &mut asker {
             // The outer process looks at its mounts while this one looks at its own.
-            Some(asker) => asker.wait().and_then(|()| asker.ask_if_stale()).and_then(|()| {
+            Some(asker) => asker.wait().and_then(|()| asker.ask_if_stale()).and_then(|is_asked| {
                 let is_uncovered = covers.are_stale();
-                asker.is_stale().map(|is_stale| is_stale || is_uncovered)
+                let is_stale = is_asked && asker.is_stale()?;
+                Ok(is_stale || is_uncovered)
             }),
             None => Ok(covers.are_stale()),
         };
