@@ -39,8 +39,6 @@ pub struct Asker {
     is_owed: bool,
     /// Whether this world may come to show what is not there any more.
     may_go_stale: bool,
-    /// When the question about that was answered last.
-    checked: Option<Instant>,
 }
 
 /// The end that answers.
@@ -105,7 +103,6 @@ impl Asker {
             asked: None,
             is_owed: false,
             may_go_stale,
-            checked: None,
         };
         for number in [ask, hear] {
             let number: i32 = number.parse().map_err(|_| odd())?;
@@ -148,20 +145,17 @@ impl Asker {
         self.answers.read_exact(&mut word)
     }
 
-    /// Asks whether another world is needed to see what there is, unless the last answer is fresh; when nothing
-    /// else is asked. Says whether there will be an answer.
+    /// Asks whether another world is needed to see what there is; when nothing else is asked. Says whether
+    /// there will be an answer.
     pub fn ask_if_stale(&mut self) -> io::Result<bool> {
-        let is_fresh = self.checked.is_some_and(|checked| checked.elapsed() < FRESH);
-        let is_asked = self.may_go_stale && !is_fresh;
-        if is_asked {
+        if self.may_go_stale {
             self.questions.write_all(&CHECK)?;
         }
-        Ok(is_asked)
+        Ok(self.may_go_stale)
     }
 
     /// The answer to that.
     pub fn is_stale(&mut self) -> io::Result<bool> {
-        self.checked = Some(Instant::now());
         let mut word = CHECK;
         self.answers.read_exact(&mut word)?;
         Ok(word == STALE)

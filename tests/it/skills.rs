@@ -380,7 +380,8 @@ async fn a_prompt_is_expanded_before_it_is_sent_and_unknown_words_are_not() {
         .unwrap();
     house.pixir(&["/review 'the diff' bugs"]).exits(0);
     house.pixir(&["/usr/bin is full"]).exits(0);
-    house.pixir(&["/nothing here"]).exits(0);
+    house.pixir(&["/nothing here"]).exits(2);
+    house.pixir(&["--", "/nothing here"]).exits(0);
     let said: Vec<String> = house
         .requests()
         .iter()
