@@ -102,9 +102,7 @@ impl Turn {
             Err(error) => self.bounded(&fact, error).await?,
         };
         let result = self.answer(&fact, Err(refused)).await?;
-        // The file that holds a long output is named by its call.
-        let result = result.replace(fact.call_id.as_str(), "");
-        guard.note(&fact.name, signature(&fact), result);
+        guard.note(&fact.name, signature(&fact), comparable(&fact, &result));
         Ok(None)
     }
 
@@ -264,7 +262,7 @@ impl Turn {
     ) -> Result<(), End> {
         let wanted = wanted_context(&fact, &outcome);
         let result = self.answer(&fact, outcome).await?;
-        guard.note(&fact.name, signature(&fact), result);
+        guard.note(&fact.name, signature(&fact), comparable(&fact, &result));
         let Some(name) = wanted else { return Ok(()) };
         let skills = self.settings.skills.clone();
         let found = disk::work(move || skills.find(&name)).await;
@@ -409,6 +407,11 @@ fn repeating_model(tool: &str, length: usize) -> End {
     let action = "go on with `pixir resume`, and tell the model what to do differently";
     let error = Report::new(Kind::DoomLoop, message).with_next_actions(vec![action.to_owned()]);
     End::Failed { status: TerminalStatus::DoomLoop, error: Box::new(error) }
+}
+
+/// A result as the next one of the same call is compared with it: the file of a long output is named by its call.
+fn comparable(fact: &ToolCall, result: &str) -> String {
+    result.replace(fact.call_id.as_str(), "")
 }
 
 /// What makes two calls the same.
