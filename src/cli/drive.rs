@@ -89,19 +89,34 @@ pub fn in_runtime<T>(work: impl Future<Output = Result<T, Report>>) -> Result<T,
     result
 }
 
+/// How long threads that ended may take to be released; other threads of the process may stay.
+const THREAD_EXITS: Duration = Duration::from_millis(20);
+
 /// How many threads for blocking work a run keeps: one may wait for the keyboard.
 const BLOCKING_THREADS: usize = 2;
 
 /// Starts as many threads as a run cannot do without, because tokio panics where it has none.
 fn check_threads() -> io::Result<()> {
     let gate = Mutex::new(());
-    std::thread::scope(|scope| {
+    std::thread::scope(|scope| -> io::Result<()> {
         let _closed = gate.lock();
         for _ in 0..=BLOCKING_THREADS {
             std::thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
         }
         Ok(())
-    })
+    })?;
+    wait_for_thread_exits();
+    Ok(())
+}
+
+/// Waits until the kernel has released the threads that ended: until then they count against the limit on processes,
+/// also after they were joined.
+fn wait_for_thread_exits() {
+    let deadline = Instant::now() + THREAD_EXITS;
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    while threads() > 1 && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
 }
 
 fn no_threads(error: &io::Error) -> Report {

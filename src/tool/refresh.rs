@@ -145,17 +145,12 @@ impl Asker {
         self.answers.read_exact(&mut word)
     }
 
-    /// Asks whether another world is needed to see what there is; when nothing else is asked. Says whether
-    /// there will be an answer.
-    pub fn ask_if_stale(&mut self) -> io::Result<bool> {
-        if self.may_go_stale {
-            self.questions.write_all(&CHECK)?;
-        }
-        Ok(self.may_go_stale)
-    }
-
-    /// The answer to that.
+    /// Whether another world is needed to see what there is; when nothing else is asked.
     pub fn is_stale(&mut self) -> io::Result<bool> {
+        if !self.may_go_stale {
+            return Ok(false);
+        }
+        self.questions.write_all(&CHECK)?;
         let mut word = CHECK;
         self.answers.read_exact(&mut word)?;
         Ok(word == STALE)

@@ -258,23 +258,19 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
                 return ExitCode::FAILURE;
             }
         };
-        let is_stale = match &mut asker {
-            // The outer process looks at its mounts while this one looks at its own.
-            Some(asker) => asker.wait().and_then(|()| asker.ask_if_stale()).and_then(|is_asked| {
-                let is_uncovered = covers.are_stale();
-                let is_stale = is_asked && asker.is_stale()?;
-                Ok(is_stale || is_uncovered)
-            }),
-            None => Ok(covers.are_stale()),
-        };
-        match is_stale {
-            Ok(false) => {}
-            // What a mount covered was replaced from outside, or a folder changed that a view was made of.
-            Ok(true) => {
+        // Something outside replaced what a mount covers, and the mount is gone.
+        if covers.are_stale() {
+            report(STALE);
+            return ExitCode::SUCCESS;
+        }
+        let is_stale = |asker: &mut Asker| asker.wait().and_then(|()| asker.is_stale());
+        match asker.as_mut().map(is_stale) {
+            None | Some(Ok(false)) => {}
+            Some(Ok(true)) => {
                 report(STALE);
                 return ExitCode::SUCCESS;
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 report(format_args!("failed {error}"));
                 return ExitCode::FAILURE;
             }
