@@ -164,7 +164,9 @@ fn label(answer: Answer, asked: &PermissionRequest) -> String {
             format!("Always allow the tool {tool} of MCP server {server} {session}")
         }
         Answer::SessionEdits => {
-            format!("Always allow edits of files by write, edit and apply_patch {session}")
+            format!(
+                "Always allow write, edit and apply_patch to change, create, move and delete files {session}"
+            )
         }
         Answer::Session | Answer::Project | Answer::Prefix => {
             format!("Always allow exactly this call {session}")

@@ -15,6 +15,8 @@ use crate::rpc::Fault;
 /// How many attachments a Turn takes, and how many bytes of them.
 const MOST: usize = 20;
 const LARGEST_SUM: usize = 48 << 20;
+/// What is said of an attachment beyond that.
+const NO_ROOM: &str = "there is no room for more";
 
 /// The longest context that a client may add, in bytes.
 const LONGEST_CONTEXT: usize = 16 << 10;
@@ -157,12 +159,16 @@ impl Composed {
             return shown;
         }
         let refused = |reason: &str| format!("{shown} [not attached: {reason}]");
+        // Nobody is asked for what cannot come along.
+        if !self.fits(0) {
+            return refused(NO_ROOM);
+        }
         match open(&path) {
             Linked::Folder => shown,
             Linked::Refused(reason) => refused(&reason),
             Linked::Attached(attachment) => {
                 if !self.has_room(attachment.size()) {
-                    return refused("there is no room for more");
+                    return refused(NO_ROOM);
                 }
                 self.linked.push(path);
                 self.attachments.push(attachment);
@@ -173,9 +179,13 @@ impl Composed {
 
     /// Whether another attachment fits; it is counted if it does.
     fn has_room(&mut self, bytes: usize) -> bool {
-        let fits = self.attachments.len() < MOST && self.sum + bytes <= LARGEST_SUM;
+        let fits = self.fits(bytes);
         self.sum += if fits { bytes } else { 0 };
         fits
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        self.attachments.len() < MOST && self.sum + bytes <= LARGEST_SUM
     }
 
     /// Attaches something, and says what stands for it in the text.
@@ -190,7 +200,7 @@ impl Composed {
             return format!("[{what} that is not base64]");
         };
         if !self.has_room(bytes.len()) {
-            return format!("[{name} is not attached: there is no room for more]");
+            return format!("[{name} is not attached: {NO_ROOM}]");
         }
         match Attachment::from_bytes(name, bytes) {
             Ok(attachment) if is_image && !attachment.is_image() => {

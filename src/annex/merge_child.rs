@@ -185,7 +185,7 @@ fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
     }
     let mut details = merge.json();
     details["dry_run"] = json!(is_dry);
-    ToolOutput { ok: merge.conflicts.is_empty(), text, details }
+    ToolOutput::new(merge.conflicts.is_empty(), text, details)
 }
 
 fn counted(count: usize) -> String {

@@ -104,6 +104,10 @@ impl Keyboard {
 pub fn read_from_terminal() -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
     let terminal = rustix::fs::open("/dev/tty", flags, Mode::empty())?;
+    // Who reads from it in the background is stopped by the kernel.
+    if rustix::termios::tcgetpgrp(&terminal)? != rustix::process::getpgrp() {
+        return Err(io::Error::other("this process runs in the background"));
+    }
     rustix::stdio::dup2_stdin(&terminal)?;
     Ok(())
 }

@@ -52,6 +52,7 @@ mod trace;
 mod tree;
 mod trust;
 mod undo;
+mod unreadable;
 mod usage;
 mod usage_error;
 mod verify;

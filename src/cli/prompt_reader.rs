@@ -35,6 +35,8 @@ pub struct TypedEntry {
     pub at: Instant,
     /// One of its lines may have been cut by the kernel.
     pub is_cut: bool,
+    /// False when bytes that are no text were replaced.
+    pub is_utf8: bool,
 }
 
 impl TypedEntry {
@@ -121,8 +123,9 @@ impl EntryReader<'_> {
             lines.extend(line);
         }
         let is_cut = lines.iter().any(|line| line.len() >= LONGEST_LINE);
+        let is_utf8 = lines.iter().all(|line| std::str::from_utf8(line).is_ok());
         let lines = lines.iter().map(|line| String::from_utf8_lossy(line).into_owned());
-        Ok(TerminalInput::Entry(TypedEntry { lines: lines.collect(), at, is_cut }))
+        Ok(TerminalInput::Entry(TypedEntry { lines: lines.collect(), at, is_cut, is_utf8 }))
     }
 
     /// Whether the user has dropped what was typed since this was asked last.

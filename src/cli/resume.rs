@@ -82,6 +82,7 @@ pub fn last(context: &Context) -> Result<SessionId, Report> {
         .into_iter()
         .find_map(|(roots, limit)| projection::list(roots, limit).into_iter().find(is_own));
     let here = context.folder()?;
+    context.explain_closed_folders(false, newest.is_some())?;
     newest.map(|summary| summary.session_id).ok_or_else(|| {
         Report::new(Kind::NotFound, format!("there are no Sessions in {}", here.display()))
             .with_next_actions(vec!["list all Sessions with `pixir sessions --all`".into()])

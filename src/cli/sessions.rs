@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -11,6 +10,7 @@ use super::confirm::{Confirmation, Question};
 use super::exit::Exit;
 use super::resume::refuse_read_only;
 use super::session_lookup::unique_part;
+use super::unreadable::owner;
 use super::{Context, say};
 use crate::error::{Kind, Report};
 use crate::id::SessionId;
@@ -74,14 +74,15 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
         context.notice(&notice);
     }
     explain_read_only(&found, context);
-    let is_refused = explain_unreadable(&found, args.all, context)?;
+    explain_unreadable(&found, context);
+    context.explain_closed_folders(args.all, !found.is_empty())?;
     if context.flags.json {
         let output = serde_json::to_value(&found)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
         say(&Envelope::success("sessions", output, context.started.elapsed()).line());
         return Ok(Exit::Answered);
     }
-    if found.is_empty() && !is_refused {
+    if found.is_empty() {
         context.notice("there are no Sessions yet");
     }
     let now = jiff::Timestamp::now().as_second();
@@ -189,51 +190,14 @@ fn explain_read_only(found: &[Summary], context: &Context) {
     }
 }
 
-/// Says which Sessions cannot be read, and whose files they are; returns whether a whole folder is closed.
-fn explain_unreadable(found: &[Summary], all: bool, context: &Context) -> Result<bool, Report> {
+/// Says which Sessions cannot be read, and whose files they are.
+fn explain_unreadable(found: &[Summary], context: &Context) {
     for summary in found {
         if let Standing::Unreadable { message } = &summary.standing {
             let (id, owner) = (&summary.session_id, owner(&summary.path));
             context.notice(&format!("Session {id} cannot be read: {message}{owner}"));
         }
     }
-    let closed = closed_folders(all, context)?;
-    for folder in &closed {
-        let (path, owner) = (folder.display(), owner(folder));
-        context.notice(&format!(
-            "Sessions in {path} cannot be read: permission denied{owner}; read them as that user, or \
-             change the permissions"
-        ));
-    }
-    Ok(!closed.is_empty())
-}
-
-/// Folders with Sessions that may not be read.
-fn closed_folders(all: bool, context: &Context) -> Result<Vec<PathBuf>, Report> {
-    let home = context.home()?;
-    let workspaces = context.workspaces(all)?;
-    let closed = workspaces.iter().flat_map(|workspace| state::unreadable(&home, workspace));
-    Ok(closed.collect())
-}
-
-/// Whose file it is, as far as that can be seen.
-fn owner(path: &Path) -> String {
-    let Ok(facts) = path.symlink_metadata() else { return String::new() };
-    let uid = facts.uid();
-    let name = user_name(uid).map_or_else(|| format!("user {uid}"), |name| one_line(&name, 40));
-    let is_own = uid == rustix::process::geteuid().as_raw();
-    let you = if is_own { "you, " } else { "" };
-    format!(" (it belongs to {you}{name})")
-}
-
-/// The name of a user by the local table of users; no other service is asked.
-fn user_name(uid: u32) -> Option<String> {
-    let table = std::fs::read_to_string("/etc/passwd").ok()?;
-    table.lines().find_map(|row| {
-        let mut fields = row.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == uid.to_string()).then(|| name.to_owned())
-    })
 }
 
 fn shown(workspace: &Path) -> String {

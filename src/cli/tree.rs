@@ -132,7 +132,9 @@ pub fn tree(args: &TreeArgs, context: &Context) -> Result<Exit, Report> {
         let (id, root) = context.session_or_last(args.id.as_deref())?;
         (Some(id), vec![root])
     };
-    let forest = Forest::of(projection::list(&roots, usize::MAX));
+    let found = projection::list(&roots, usize::MAX);
+    context.explain_closed_folders(false, !found.is_empty())?;
+    let forest = Forest::of(found);
     let roots = match &id {
         Some(id) => vec![forest.root(id)],
         None => forest.roots(),

@@ -10,9 +10,12 @@ use super::{Context, bad_argument, say};
 use crate::config;
 use crate::error::{Report, counted};
 use crate::event::RateLimits;
-use crate::projection::{self, Spending, Sum, Window};
+use crate::id::SessionId;
+use crate::log;
+use crate::projection::{self, Spending, Sum, Summary, Window};
 use crate::provider::{spoken, utc};
 use crate::render::{Envelope, clean, one_line};
+use crate::state::StateRoot;
 
 /// How many Sessions a person is shown, the dearest first.
 const FIRST_SCREEN: usize = 20;
@@ -29,7 +32,8 @@ const FIRST_SCREEN: usize = 20;
         pixir usage 20260721T101112-abcdef --json"
 )]
 pub struct UsageArgs {
-    /// Only this Session, by its id or the beginning or end of it; without it, all of this Workspace
+    /// Only this Session and its Subagents, by its id or the beginning or end of it; without it, all of this
+    /// Workspace
     #[arg(value_name = "ID", conflicts_with_all = ["all"])]
     id: Option<String>,
     /// Only calls of this last while, such as 7d or 12h
@@ -45,10 +49,14 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
     let prices = context.user_settings()?.prices;
     let spending = if let Some(id) = &args.id {
         let (id, root) = context.session_named(id)?;
-        projection::spending_of(&root, &id, window, &prices)
+        let children = descendants(&root, &id);
+        projection::spending_of(&root, &id, &children, window, &prices)
             .map_err(|error| Report::from(&error))?
     } else {
-        projection::spending(&context.state_roots(args.all)?, window, &prices)
+        let roots = context.state_roots(args.all)?;
+        let has_sessions = roots.iter().any(|root| !log::ids(root).is_empty());
+        context.explain_closed_folders(args.all, has_sessions)?;
+        projection::spending(&roots, window, &prices)
     };
     if context.flags.json {
         let output = serde_json::to_value(&spending).unwrap_or_else(|_| json!(null));
@@ -61,6 +69,24 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
         context.notice(&format!("{count} damaged lines were skipped; `pixir verify` names them"));
     }
     Ok(Exit::Answered)
+}
+
+/// The Subagents of a Session, and theirs.
+fn descendants(root: &StateRoot, id: &SessionId) -> Vec<SessionId> {
+    let all = projection::list(std::slice::from_ref(root), usize::MAX);
+    let mut found: Vec<SessionId> = Vec::new();
+    let mut parents = vec![id.clone()];
+    while let Some(parent) = parents.pop() {
+        let is_child = |summary: &&Summary| {
+            let origin = summary.origin.as_ref().filter(|origin| origin.kind == "child");
+            origin.is_some_and(|origin| origin.parent_session_id == parent.as_str())
+        };
+        let children = all.iter().filter(is_child).map(|summary| summary.session_id.clone());
+        let news: Vec<SessionId> = children.filter(|child| !found.contains(child)).collect();
+        found.extend(news.iter().cloned());
+        parents.extend(news);
+    }
+    found
 }
 
 fn window(since: Option<&str>) -> Result<Window, Report> {

@@ -15,9 +15,10 @@ pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command)
     let path = command_path(words, grammar);
     let name = std::iter::once("pixir").chain(path.iter().map(|command| command.get_name()));
     let name = name.collect::<Vec<_>>().join(" ");
-    let mut message = first_sentence(error);
+    let mut message = in_plain_words(first_sentence(error));
     let command = path.last().copied().unwrap_or(grammar);
-    if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command, grammar)) {
+    let meant = suggestion(error).or_else(|| near_flag(error, command, grammar));
+    if let Some(meant) = &meant {
         message = format!("{message}, did you mean `{meant}`?");
     }
     let accepted = accepted(error, command);
@@ -25,7 +26,10 @@ pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command)
         let end = if message.ends_with('?') { "" } else { ";" };
         message = format!("{message}{end} accepted here: {}", accepted.join(", "));
     }
-    let mut actions: Vec<String> = as_prompt(error, words, &path).into_iter().collect();
+    // Who meant a flag that exists meant no prompt.
+    let is_slip = path.is_empty() && meant.is_some_and(|meant| meant.starts_with('-'));
+    let prompt = as_prompt(error, words, &path).filter(|_| !is_slip);
+    let mut actions: Vec<String> = prompt.into_iter().collect();
     actions.push(format!("see `{name} --help`"));
     bad_argument(message).with_next_actions(actions)
 }
@@ -63,6 +67,17 @@ fn first_sentence(error: &clap::Error) -> String {
     }
     let named = text.lines().skip(1).take_while(|line| !line.trim().is_empty());
     named.fold(message, |message, line| format!("{message} {}", line.trim()))
+}
+
+/// What Rust says of a number that is none, as a person would say it.
+fn in_plain_words(message: String) -> String {
+    let words = [
+        ("invalid digit found in string", "it must be a whole number"),
+        ("cannot parse integer from empty string", "it must be a whole number"),
+        ("invalid float literal", "it must be a number"),
+        ("number too large to fit in target type", "the number is too large"),
+    ];
+    words.into_iter().fold(message, |message, (rust, plain)| message.replace(rust, plain))
 }
 
 /// The argument, subcommand or value that was probably meant.

@@ -37,9 +37,10 @@ pub struct VerifyArgs {
 pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
     let found: Vec<(SessionId, StateRoot)> = if args.all {
         let here = context.state_here()?;
-        let listed = projection::list(&context.state_roots(false)?, usize::MAX).into_iter();
+        let listed = projection::list(&context.state_roots(false)?, usize::MAX);
+        context.explain_closed_folders(false, !listed.is_empty())?;
         let placed = |id: SessionId| (id.clone(), here.root_of(&id));
-        listed.map(|summary| placed(summary.session_id)).collect()
+        listed.into_iter().map(|summary| placed(summary.session_id)).collect()
     } else {
         vec![context.session_or_last(args.id.as_deref())?]
     };

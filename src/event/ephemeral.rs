@@ -88,6 +88,8 @@ pub enum Status {
     Starting { servers: Vec<String> },
     /// Room is made in the model's window before the call goes on.
     Compacting { iteration: u32 },
+    /// The budget lets the next Provider call begin when others of the same run have ended.
+    WaitingForBudget { iteration: u32 },
     /// A Provider call is under way.
     Thinking { iteration: u32 },
     /// A tool runs, or waits for something before it can.
@@ -112,6 +114,9 @@ impl Status {
         matches!(self, Status::Done | Status::Error { .. } | Status::Interrupted)
     }
 }
+
+/// What a person is told of a request that the budget holds back.
+pub const WAITING_FOR_BUDGET: &str = "waiting until the budget lets another request leave";
 
 /// How many servers are named to a person.
 const NAMED_SERVERS: usize = 5;

@@ -51,7 +51,7 @@ pub fn output(result: CallToolResult, shelf: &Shelf, limit: usize) -> ToolOutput
         text if text.is_empty() => "(no output)".to_owned(),
         text => text,
     };
-    ToolOutput { ok: !result.is_error.unwrap_or(false), text, details }
+    ToolOutput::new(!result.is_error.unwrap_or(false), text, details)
 }
 
 /// What keeps an answer from being the result of a call.

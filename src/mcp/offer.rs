@@ -73,13 +73,25 @@ fn identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -> Str
         hash.update(part);
     };
     match &server.transport {
-        McpTransport::Stdio { command, args, .. } => {
+        McpTransport::Stdio { command, args, env, folder } => {
             add(command);
             for arg in args {
                 add(arg);
             }
+            // Both can change what the command does.
+            for (name, value) in env {
+                add(name);
+                add(value);
+            }
+            add(&format!("{folder:?}"));
         }
-        McpTransport::Http { url, .. } => add(url),
+        McpTransport::Http { url, headers } => {
+            add(url);
+            // Their values are credentials, which are renewed.
+            for (name, _) in headers {
+                add(name);
+            }
+        }
         // It offers nothing.
         McpTransport::Broken { key, .. } => add(key),
     }

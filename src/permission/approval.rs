@@ -188,7 +188,7 @@ pub struct Approvals {
 /// What is allowed while one Session is open.
 #[derive(Debug, Default)]
 struct SessionApprovals {
-    /// Digests of very calls.
+    /// Digests of single calls.
     calls: HashSet<String>,
     kinds: HashSet<CallKind>,
 }
@@ -263,8 +263,8 @@ impl Approvals {
         kept.inspect_err(|_| self.remember_in_session(session, subject, Answer::Session))
     }
 
-    /// Keeps an answer while the Session is open. One that names a kind of which the call is not
-    /// allows this very call.
+    /// Keeps an answer while the Session is open. One that names a kind to which the call does
+    /// not belong allows exactly this call.
     fn remember_in_session(&self, session: &SessionId, subject: &Subject, answer: Answer) {
         let mut sessions = self.sessions();
         let known = sessions.entry(session.clone()).or_default();

@@ -104,15 +104,21 @@ pub fn spending(roots: &[StateRoot], window: Window, prices: &Prices) -> Spendin
     counting.finish()
 }
 
-/// What one Session has spent.
+/// What one Session has spent, with others of the same state.
 pub fn spending_of(
     root: &StateRoot,
     id: &SessionId,
+    others: &[SessionId],
     window: Window,
     prices: &Prices,
 ) -> Result<Spending, LogError> {
     let mut counting = Counting::new(window, prices);
     counting.log(root.workspace(), id, &log::open_file(root, id)?);
+    for other in others {
+        if let Ok(file) = log::open_file(root, other) {
+            counting.log(root.workspace(), other, &file);
+        }
+    }
     Ok(counting.finish())
 }
 

@@ -110,7 +110,9 @@ fn choice(answer: Answer, request: &PermissionRequest) -> String {
             format!("[t] always the tool `{tool}` of MCP server `{server}` {session}")
         }
         Answer::SessionEdits => {
-            format!("[e] always edits of files by write, edit and apply_patch {session}")
+            format!(
+                "[e] always let write, edit and apply_patch change, create, move and delete files {session}"
+            )
         }
         Answer::Project => "[p] always exactly this call in this project".to_owned(),
         Answer::Prefix => {
@@ -230,7 +232,7 @@ mod tests {
           +new
           [y] yes, once
           [s] always exactly this call in this Session
-          [e] always edits of files by write, edit and apply_patch in this Session
+          [e] always let write, edit and apply_patch change, create, move and delete files in this Session
           [p] always exactly this call in this project
           [c] always `cargo test …` in this project
           [n] no, or: n and what the model should do instead

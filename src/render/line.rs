@@ -20,7 +20,8 @@ use super::title::{PLANNING, title};
 use crate::error::Report;
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Plan, ProviderRetry, Status,
-    TerminalStatus, ToolCall, ToolResult, TurnFailed, UserMessage, still_starting,
+    TerminalStatus, ToolCall, ToolResult, TurnFailed, UserMessage, WAITING_FOR_BUDGET,
+    still_starting,
 };
 use crate::id::CallId;
 
@@ -406,7 +407,11 @@ impl Line {
             {
                 self.activity(&one_line(&format!("{tool} waits {reason}"), TITLE_WIDTH), sheet);
             }
+            Status::WaitingForBudget { .. } if self.look.activity == Surface::Plain => {
+                self.activity(WAITING_FOR_BUDGET, sheet);
+            }
             Status::Idle
+            | Status::WaitingForBudget { .. }
             | Status::Starting { .. }
             | Status::Compacting { .. }
             | Status::Working { .. }

@@ -9,7 +9,9 @@ use unicode_width::UnicodeWidthStr;
 
 use super::sanitise::one_line;
 use super::title::title;
-use crate::event::{Canonical, Ephemeral, EventKind, Heard, Status, still_starting};
+use crate::event::{
+    Canonical, Ephemeral, EventKind, Heard, Status, WAITING_FOR_BUDGET, still_starting,
+};
 use crate::id::CallId;
 
 /// How often the line may change.
@@ -66,6 +68,7 @@ impl StatusLine {
                 self.thinking = matches!(status, Status::Thinking { .. });
                 self.starting = match status {
                     Status::Starting { servers } => Some(still_starting(servers)),
+                    Status::WaitingForBudget { .. } => Some(WAITING_FOR_BUDGET.to_owned()),
                     Status::Compacting { .. } => {
                         Some("making room in the model's window".to_owned())
                     }

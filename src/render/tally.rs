@@ -105,6 +105,7 @@ impl Ending {
             | Status::Idle
             | Status::Starting { .. }
             | Status::Compacting { .. }
+            | Status::WaitingForBudget { .. }
             | Status::Thinking { .. }
             | Status::Working { .. } => None,
         }

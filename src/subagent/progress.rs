@@ -26,6 +26,8 @@ struct Live {
     worked: Duration,
     /// The calls under way, and whether each waits for others before it can begin.
     calls: HashMap<CallId, bool>,
+    /// Its next request may not leave before others of the family have ended.
+    waits_for_budget: bool,
 }
 
 impl Progress {
@@ -41,15 +43,18 @@ impl Progress {
         live.since = None;
     }
 
-    /// Whether it has nothing to do before others let its calls begin.
+    /// Whether it has nothing to do before others let its calls, or its next request, begin.
     pub fn is_held_up(&self) -> bool {
-        let calls = &self.held().calls;
-        !calls.is_empty() && calls.values().all(|waits| *waits)
+        let live = self.held();
+        let waits_for_place = !live.calls.is_empty() && live.calls.values().all(|waits| *waits);
+        waits_for_place || live.waits_for_budget
     }
 
     /// Something was not heard: what is not known to wait is taken to work.
     pub fn missed(&self) {
-        self.held().calls.clear();
+        let mut live = self.held();
+        live.calls.clear();
+        live.waits_for_budget = false;
     }
 
     /// How long it has worked.
@@ -96,6 +101,12 @@ impl Progress {
                 let mut live = self.held();
                 "thinking".clone_into(&mut live.doing);
                 live.calls.clear();
+                live.waits_for_budget = false;
+            }
+            EventKind::Ephemeral(Ephemeral::Status(Status::WaitingForBudget { .. })) => {
+                let mut live = self.held();
+                "waiting for the budget".clone_into(&mut live.doing);
+                live.waits_for_budget = true;
             }
             EventKind::Ephemeral(Ephemeral::PermissionRequest(_)) => {
                 "waiting for permission".clone_into(&mut self.held().doing);

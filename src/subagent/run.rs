@@ -495,6 +495,7 @@ impl Words {
             TurnStatus::Idle
             | TurnStatus::Starting { .. }
             | TurnStatus::Compacting { .. }
+            | TurnStatus::WaitingForBudget { .. }
             | TurnStatus::Thinking { .. }
             | TurnStatus::Working { .. } => {
                 return None;

@@ -159,11 +159,11 @@ impl Background {
 
 /// What a command of an earlier process has to show.
 pub fn show_past(id: &str, end: &str) -> ToolOutput {
-    ToolOutput {
-        ok: true,
-        text: format!("(its output is no longer kept)\n[{end}]"),
-        details: json!({ "background": id, "running": false }),
-    }
+    ToolOutput::new(
+        true,
+        format!("(its output is no longer kept)\n[{end}]"),
+        json!({ "background": id, "running": false }),
+    )
 }
 
 impl Known {

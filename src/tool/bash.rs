@@ -215,7 +215,7 @@ impl Tool for Bash {
             let max = timeout.as_millis();
             write!(text, "\n[timeout_ms was lowered to the maximum of {max}]").ok();
         }
-        Ok(ToolOutput { ok, text, details })
+        Ok(ToolOutput::new(ok, text, details))
     }
 }
 

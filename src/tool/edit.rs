@@ -75,7 +75,7 @@ impl Tool for Edit {
             let (count, counts) = (count.get(), done.difference.counts());
             let shown = done.path.display();
             let text = format!("edited {shown}: {count} replaced{counts}{}", done.told_notes());
-            Ok(ToolOutput { ok: true, text, details: done.facts() })
+            Ok(ToolOutput::new(true, text, done.facts()))
         })
         .await
     }

@@ -214,7 +214,7 @@ impl<'c> Search<'c> {
             "left_out": is_all.then_some(tally.left_out),
             "binary": is_all.then_some(binary),
         });
-        Ok(ToolOutput { ok: true, text, details })
+        Ok(ToolOutput::new(true, text, details))
     }
 
     /// Everything that the threads found.

@@ -308,6 +308,15 @@ pub struct ToolOutput {
     pub text: String,
     /// Facts for presenters and audits.
     pub details: Value,
+    /// What it tells of goes on elsewhere: to ask again is no repetition.
+    pub is_unfinished: bool,
+}
+
+impl ToolOutput {
+    /// An answer about something that is over.
+    pub fn new(ok: bool, text: impl Into<String>, details: Value) -> Self {
+        Self { ok, text: text.into(), details, is_unfinished: false }
+    }
 }
 
 /// A tool's failure: kind, sentence, facts, next actions.

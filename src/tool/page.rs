@@ -213,7 +213,7 @@ impl Page {
             "bom": self.has_bom,
             "crlf": self.has_crlf,
         });
-        Ok(ToolOutput { ok: true, text: self.text, details })
+        Ok(ToolOutput::new(true, self.text, details))
     }
 }
 

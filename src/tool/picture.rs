@@ -62,11 +62,11 @@ pub fn show(shelf: &Shelf, image: &Descriptor) -> Result<ToolOutput, ToolError> 
     match shelf.show(image) {
         Showing::Now => {
             let text = format!("image {summary}, resource {id}");
-            Ok(ToolOutput { ok: true, text, details: json!({ "resource": image }) })
+            Ok(ToolOutput::new(true, text, json!({ "resource": image })))
         }
         Showing::Already => {
             let text = format!("image {summary}, resource {id}: it is already shown in this Turn");
-            Ok(ToolOutput { ok: true, text, details: json!({}) })
+            Ok(ToolOutput::new(true, text, json!({})))
         }
         Showing::Full => {
             let message = format!(

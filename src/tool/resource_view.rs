@@ -66,7 +66,7 @@ impl Tool for ResourceView {
                 found.summary(),
                 path.display()
             );
-            Ok(ToolOutput { ok: true, text, details: json!({}) })
+            Ok(ToolOutput::new(true, text, json!({})))
         })
         .await
     }
@@ -93,7 +93,7 @@ fn page(
     let next = if end < total { format!("next: offset {end}") } else { "the end".to_owned() };
     let shown = format!("{shown}{gap}[bytes {start}-{end} of {total}; {next}]");
     let details = json!({ "id": found.id, "first_byte": start, "next_byte": end, "bytes": total });
-    Ok(ToolOutput { ok: true, text: shown, details })
+    Ok(ToolOutput::new(true, shown, details))
 }
 
 fn unknown(shelf: &Shelf, id: &str) -> ToolError {

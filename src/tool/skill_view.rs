@@ -92,11 +92,11 @@ impl Tool for SkillView {
             let warning = if skill.is_trusted { "" } else { STRANGE };
             let room = context.output_limit.saturating_sub(NOTE_ROOM + warning.len());
             let shown = page(args.path(), &view, offset, room)?;
-            return Ok(ToolOutput { ok: true, text: format!("{warning}{shown}"), details });
+            return Ok(ToolOutput::new(true, format!("{warning}{shown}"), details));
         }
         let fact = activation(&skill, "model", &context.secrets);
         context.signals.record(fact.into()).await?;
-        Ok(ToolOutput { ok: true, text: told(&skill), details })
+        Ok(ToolOutput::new(true, told(&skill), details))
     }
 }
 

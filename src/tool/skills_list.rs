@@ -88,7 +88,7 @@ fn told(found: &Found) -> ToolOutput {
         })
         .collect();
     let details = json!({ "skills": skills, "broken": found.broken.len() });
-    ToolOutput { ok: true, text: text.trim_end().to_owned(), details }
+    ToolOutput::new(true, text.trim_end().to_owned(), details)
 }
 
 fn mark(skill: &Skill) -> &'static str {

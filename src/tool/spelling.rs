@@ -25,7 +25,11 @@ pub fn edit(args: &mut Arguments) {
     path(args);
     short_names(args);
     if let Some(Value::Array(edits)) = args.get_mut("edits") {
-        edits.iter_mut().filter_map(Value::as_object_mut).for_each(short_names);
+        for edit in edits.iter_mut().filter_map(Value::as_object_mut) {
+            short_names(edit);
+            // Some models write it for what they leave out.
+            edit.retain(|_, value| !value.is_null());
+        }
         return;
     }
     let is_flat = args.contains_key("old_string") && args.contains_key("new_string");

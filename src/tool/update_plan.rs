@@ -88,7 +88,7 @@ impl Tool for UpdatePlan {
         };
         context.signals.record(plan.into()).await?;
         let details = json!({"steps": args.plan.len(), "completed": completed(&args)});
-        Ok(ToolOutput { ok: true, text, details })
+        Ok(ToolOutput::new(true, text, details))
     }
 }
 

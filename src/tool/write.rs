@@ -67,7 +67,7 @@ impl Tool for Write {
             let counts = done.difference.counts();
             let (shown, bytes, notes) = (done.path.display(), done.bytes, done.told_notes());
             let text = format!("{verb} {shown}, {bytes} bytes{counts}{notes}");
-            Ok(ToolOutput { ok: true, text, details: done.facts() })
+            Ok(ToolOutput::new(true, text, done.facts()))
         })
         .await
     }

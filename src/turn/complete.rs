@@ -1,5 +1,7 @@
 //! One model call: ask, listen, try again where that helps, and record the bill.
 
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -9,7 +11,7 @@ use super::{End, Settings, Turn, evidence};
 use crate::disk;
 use crate::error::{Kind, Report};
 use crate::event::{
-    Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, TerminalStatus, Tokens,
+    Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, Status, TerminalStatus, Tokens,
 };
 use crate::history::History;
 use crate::provider::{Completed, Item, ModelEvent, ProviderError, Sent, limits_of, next_delay};
@@ -68,7 +70,7 @@ impl Turn {
             screen: Screen::new(&self.settings.secrets),
         };
         loop {
-            if let Err(end) = self.admit_request(&mut progress).await {
+            if let Err(end) = self.admit_request(iteration, &mut progress).await {
                 let error = match &end {
                     End::Failed { error, .. } => Some((**error).clone()),
                     End::Interrupted => Some(self.stopped()),
@@ -150,12 +152,13 @@ impl Turn {
     }
 
     /// Waits until the budget lets another request leave, and reserves what it may use up.
-    async fn admit_request(&self, progress: &mut Progress<'_>) -> Result<(), End> {
+    async fn admit_request(&self, iteration: u32, progress: &mut Progress<'_>) -> Result<(), End> {
         if progress.reservation.is_none() {
             let Settings { budget, purse, model, .. } = &*self.settings;
             let history = self.context.recent().await?;
             let reserving = budget.reserve(model, purse, || self.reading(&history).tokens);
-            let reserved = self.context.cancel().run_until_cancelled(reserving).await;
+            let reserving = self.context.cancel().run_until_cancelled(reserving);
+            let reserved = self.say_if_it_waits(iteration, reserving).await;
             progress.reservation = reserved.ok_or(End::Interrupted)??;
             if progress.attempts == 0 {
                 // The time of the call begins when it may leave.
@@ -163,6 +166,19 @@ impl Turn {
             }
         }
         self.check_budget(progress)
+    }
+
+    /// A request that is not let go at once says so, and once more when it leaves.
+    async fn say_if_it_waits<T>(&self, iteration: u32, reserving: impl Future<Output = T>) -> T {
+        let mut reserving = pin!(reserving);
+        let first = std::future::poll_fn(|context| Poll::Ready(reserving.as_mut().poll(context)));
+        if let Poll::Ready(reserved) = first.await {
+            return reserved;
+        }
+        self.context.emit(Ephemeral::Status(Status::WaitingForBudget { iteration }));
+        let reserved = reserving.await;
+        self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
+        reserved
     }
 
     /// Asks the budget whether the request may be sent, and counts it.

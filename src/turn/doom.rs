@@ -14,10 +14,6 @@ const REFUSALS: u32 = 2;
 /// How many responses in a row may only talk.
 const TALKS: u32 = 3;
 
-/// Tools that are meant to be asked again. What they wait for happens elsewhere, so a cycle never goes
-/// through them.
-const EXEMPT: &[&str] = &["bash_output", "wait_agent", "list_agents"];
-
 /// What becomes of the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -67,10 +63,7 @@ impl DoomGuard {
     }
 
     /// Judges a call before it runs; `call` is its name and arguments.
-    pub(super) fn judge(&mut self, tool: &str, call: &str) -> Verdict {
-        if EXEMPT.contains(&tool) {
-            return Verdict::Go;
-        }
+    pub(super) fn judge(&mut self, call: &str) -> Verdict {
         let Some(length) = (1..=LONGEST_CYCLE).find(|length| self.is_cycle(*length, call)) else {
             return Verdict::Go;
         };
@@ -94,12 +87,14 @@ impl DoomGuard {
         first.iter().any(|own| own.call == call) && (1..ROUNDS).all(|next| round(next) == first)
     }
 
+    /// A call told of something that goes on elsewhere. What it waits for changes without the model, so a
+    /// cycle never goes through it.
+    pub(super) fn forget(&mut self) {
+        self.noted.clear();
+    }
+
     /// Notes what a call that ran answered.
-    pub(super) fn note(&mut self, tool: &str, call: String, result: String) {
-        if EXEMPT.contains(&tool) {
-            self.noted.clear();
-            return;
-        }
+    pub(super) fn note(&mut self, call: String, result: String) {
         let noted = Noted { call, result };
         if !self.noted.contains(&noted) {
             self.refusals = 0;
@@ -120,9 +115,9 @@ mod tests {
         let mut guard = DoomGuard::default();
         let judge = |call: &str| {
             guard.begin_response();
-            let verdict = guard.judge("bash", call);
+            let verdict = guard.judge(call);
             if verdict == Verdict::Go {
-                guard.note("bash", call.to_owned(), "same".to_owned());
+                guard.note(call.to_owned(), "same".to_owned());
             }
             verdict
         };
@@ -159,15 +154,15 @@ mod tests {
         for _ in 0..ROUNDS {
             guard.begin_response();
             for call in ["a", "b", "c", "d"] {
-                assert_eq!(guard.judge("read", call), Verdict::Go);
-                guard.note("read", call.to_owned(), "same".to_owned());
+                assert_eq!(guard.judge(call), Verdict::Go);
+                guard.note(call.to_owned(), "same".to_owned());
             }
         }
         for expected in [Verdict::Refuse(4), Verdict::Refuse(4), Verdict::End(4)] {
             guard.begin_response();
             for call in ["d", "c", "b", "a"] {
                 assert!(guard.may_be_refused(call));
-                assert_eq!(guard.judge("read", call), expected);
+                assert_eq!(guard.judge(call), expected);
             }
         }
     }
@@ -177,15 +172,15 @@ mod tests {
         let mut guard = DoomGuard::default();
         for round in 0..10 {
             guard.begin_response();
-            assert_eq!(guard.judge("bash", "bash ls"), Verdict::Go);
-            guard.note("bash", "bash ls".into(), format!("{}", round / 2));
+            assert_eq!(guard.judge("bash ls"), Verdict::Go);
+            guard.note("bash ls".into(), format!("{}", round / 2));
         }
         for _ in 0..10 {
             guard.begin_response();
-            assert_eq!(guard.judge("wait_agent", "wait"), Verdict::Go);
-            guard.note("wait_agent", "wait".into(), "nothing".into());
-            assert_eq!(guard.judge("bash", "bash date"), Verdict::Go);
-            guard.note("bash", "bash date".into(), "today".into());
+            assert_eq!(guard.judge("wait"), Verdict::Go);
+            guard.forget();
+            assert_eq!(guard.judge("bash date"), Verdict::Go);
+            guard.note("bash date".into(), "today".into());
         }
     }
 }

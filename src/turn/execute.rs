@@ -83,7 +83,7 @@ impl Turn {
         let args = call.args();
         let fact = self.fact_of(call, &args);
         self.context.record(fact.clone()).await?;
-        match guard.judge(&fact.name, &signature(&fact)) {
+        match guard.judge(&signature(&fact)) {
             Verdict::Go => {}
             Verdict::Refuse(length) => {
                 self.answer(&fact, Err(repeated_call(length))).await?;
@@ -102,7 +102,7 @@ impl Turn {
             Err(error) => self.bounded(&fact, error).await?,
         };
         let result = self.answer(&fact, Err(refused)).await?;
-        guard.note(&fact.name, signature(&fact), comparable(&fact, &result));
+        guard.note(signature(&fact), comparable(&fact, &result));
         Ok(None)
     }
 
@@ -261,8 +261,13 @@ impl Turn {
         guard: &mut DoomGuard,
     ) -> Result<(), End> {
         let wanted = wanted_context(&fact, &outcome);
+        let is_unfinished = outcome.as_ref().is_ok_and(|output| output.is_unfinished);
         let result = self.answer(&fact, outcome).await?;
-        guard.note(&fact.name, signature(&fact), comparable(&fact, &result));
+        if is_unfinished {
+            guard.forget();
+        } else {
+            guard.note(signature(&fact), comparable(&fact, &result));
+        }
         let Some(name) = wanted else { return Ok(()) };
         let skills = self.settings.skills.clone();
         let found = disk::work(move || skills.find(&name)).await;
@@ -280,7 +285,7 @@ impl Turn {
     ) -> Result<String, End> {
         let secrets = &self.settings.secrets;
         let (ok, text, mut details, error) = match outcome {
-            Ok(ToolOutput { ok, text, details }) => (ok, text, details, None),
+            Ok(ToolOutput { ok, text, details, .. }) => (ok, text, details, None),
             Err(error) => {
                 let report = self.clean(Report::from(&error));
                 (false, error_text(&report), Value::Null, Some(report))
@@ -368,11 +373,11 @@ fn is_reading(prepared: &Prepared) -> bool {
 
 fn rehearsal(plan: &Plan) -> ToolOutput {
     let diff = plan.diff.as_ref().map(|diff| format!("\n{diff}")).unwrap_or_default();
-    ToolOutput {
-        ok: true,
-        text: format!("dry run, nothing was done. It would: {}{diff}", plan.summary),
-        details: json!({ "dry_run": true, "diff": plan.diff }),
-    }
+    ToolOutput::new(
+        true,
+        format!("dry run, nothing was done. It would: {}{diff}", plan.summary),
+        json!({ "dry_run": true, "diff": plan.diff }),
+    )
 }
 
 fn error_text(report: &Report) -> String {

@@ -127,7 +127,7 @@ mod fakes {
                     Fake::Panics => panic!("with very-hidden-value inside"),
                     Fake::Deaf => std::future::pending().await,
                 }
-                Ok(ToolOutput { ok: true, text: "done".into(), details: Value::Null })
+                Ok(ToolOutput::new(true, "done", Value::Null))
             })
         }
     }

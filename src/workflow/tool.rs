@@ -107,7 +107,7 @@ impl Tool for RunWorkflow {
             let drawn: Vec<String> = waves.iter().map(|wave| wave.join(", ")).collect();
             let text = format!("It is valid; nothing was started. Waves:\n{}", drawn.join("\n"));
             let details = json!({ "workflow": workflow, "waves": waves });
-            return Ok(ToolOutput { ok: true, text, details });
+            return Ok(ToolOutput::new(true, text, details));
         }
         let (order, id) = match &args.resume {
             None => {
@@ -139,7 +139,7 @@ impl Tool for RunWorkflow {
         // What they came to is in the text.
         details["told"] = json!(finished.children);
         let ok = finished.outcome == Outcome::Completed;
-        Ok(ToolOutput { ok, text: finished.report(limit), details })
+        Ok(ToolOutput::new(ok, finished.report(limit), details))
     }
 }
 

@@ -254,7 +254,7 @@ async fn a_person_allows_edits_for_the_session_by_a_choice_that_says_so() {
     .await;
     let mut terminal = Terminal::run(&house, &["--ask", "make it"], &[]);
     terminal.shows("[s] always exactly this call in this Session");
-    terminal.shows("[e] always edits of files by write, edit and apply_patch in this Session");
+    terminal.shows("[e] always let write, edit and apply_patch change, create, move and delete files in this Session");
     terminal.shows("[p] always exactly this call in this project");
     terminal.shows("  › ");
     terminal.types("e\n");
@@ -264,6 +264,18 @@ async fn a_person_allows_edits_for_the_session_by_a_choice_that_says_so() {
     let log = log(&house);
     assert!(log.contains(r#""answered_by":"user","answer":"session_edits""#), "{log}");
     assert!(log.contains(r#""answered_by":"session_edits""#), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_in_the_background_does_not_ask_on_the_terminal() {
+    let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
+    // Job control gives each job a process group of its own.
+    let script = r#"set -m; echo "the diff" | "$PIXIR" --ask review it & wait $!; echo "ended $?""#;
+    let mut terminal = Terminal::script(&house, script);
+    terminal.shows("ended ");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(!house.workspace().join("x").exists(), "nobody could be asked");
+    assert!(log(&house).contains("permission_denied"), "{}", log(&house));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,10 @@ async fn spellings_of_other_agents_are_understood_and_kept_as_they_were() {
         Reply::calls("edit", json!({"path": "a.txt", "old_string": "two", "new_string": "2"})),
         Reply::calls(
             "edit",
+            json!({"path": "a.txt", "edits": [{"old_string": "2", "new_string": "3", "replace_all": null}]}),
+        ),
+        Reply::calls(
+            "edit",
             json!({"file_path": "a.txt", "old_string": "one", "new_string": "1", "replace_all": true}),
         ),
         Reply::calls(
@@ -36,16 +40,19 @@ async fn spellings_of_other_agents_are_understood_and_kept_as_they_were() {
     6 tool_call edit {"path":"a.txt","old_string":"two","new_string":"2"}
     7 tool_result ok=true "edited a.txt: 1 replaced (+1 -1)"
     8 provider_usage completed retries=0
-    9 tool_call edit {"file_path":"a.txt","old_string":"one","new_string":"1","replace_all":true}
-    10 tool_result ok=true "edited a.txt: 2 replaced (+1 -1)"
+    9 tool_call edit {"path":"a.txt","edits":[{"old_string":"2","new_string":"3","replace_all":null}]}
+    10 tool_result ok=true "edited a.txt: 1 replaced (+1 -1)"
     11 provider_usage completed retries=0
-    12 tool_call update_plan {"entries":[{"content":"look","priority":"high","status":"completed"},{"content":"leap","priority":"low","status":"pending"}]}
-    13 plan
-    14 tool_result ok=true "plan: 1 of 2 done"
-    15 provider_usage completed retries=0
-    16 assistant_message final "done"
+    12 tool_call edit {"file_path":"a.txt","old_string":"one","new_string":"1","replace_all":true}
+    13 tool_result ok=true "edited a.txt: 2 replaced (+1 -1)"
+    14 provider_usage completed retries=0
+    15 tool_call update_plan {"entries":[{"content":"look","priority":"high","status":"completed"},{"content":"leap","priority":"low","status":"pending"}]}
+    16 plan
+    17 tool_result ok=true "plan: 1 of 2 done"
+    18 provider_usage completed retries=0
+    19 assistant_message final "done"
     "#);
-    assert_eq!(house.read("a.txt"), "1 2 1\n");
+    assert_eq!(house.read("a.txt"), "1 3 1\n");
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();
     assert!(log.contains(r#"{"file_path":"a.txt","content":"one two one\n"}"#), "{log}");
     let requests = house.requests();

@@ -4,12 +4,12 @@
 //! cancel, another mode or a close is heard whatever runs.
 
 mod branching;
+mod composing;
 mod opening;
 mod running;
 mod setting;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ use agent_client_protocol_schema::v1::{PromptResponse, SessionUpdate, StopReason
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 pub use opening::{Which, branch, open};
 
@@ -31,14 +30,14 @@ use super::fault;
 use super::inbox::Inbox;
 use super::ticket::Ticket;
 use super::to_acp::{self, Renderer};
-use crate::conversation::{Attachment, Conversation, Input};
-use crate::error::Report;
+use crate::conversation::Conversation;
 use crate::event::{
     Answer, Canonical, EventKind, Heard, Listener, PermissionRequest, Said, SharedEvent, Status,
 };
 use crate::harness::Harness;
 use crate::id::{CallId, EventId, SessionId};
 use crate::rpc::Fault;
+use composing::Composing;
 use running::Running;
 use setting::Obeyed;
 
@@ -47,9 +46,6 @@ const MOST_WAITING: usize = 64;
 
 /// How often children that work are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// How long the client may take to give the files that one prompt names.
-const LINKS: Duration = Duration::from_secs(6);
 
 /// How long a Turn may take to end when its Session is closed.
 const WINDING_UP: Duration = Duration::from_secs(2);
@@ -62,6 +58,8 @@ enum Wake {
     Heard(Option<Heard>),
     /// `None` when the question was taken back.
     Replied(Option<Reply>),
+    /// A prompt is put together.
+    Composed(Result<Composed, JoinError>),
     Announce,
     /// Children are at work: it is time to look at them.
     Look,
@@ -93,6 +91,8 @@ pub struct Actor {
     generation: u64,
     conversation: Conversation,
     renderer: Renderer,
+    /// The prompt whose Turn begins next.
+    composing: Option<Composing>,
     running: Option<Running>,
     waiting: VecDeque<(Ticket, Prompt)>,
     /// Questions that the client has not answered.
@@ -132,6 +132,7 @@ impl Actor {
             harness,
             conversation,
             renderer,
+            composing: None,
             running: None,
             waiting: VecDeque::new(),
             questions: JoinSet::new(),
@@ -160,6 +161,7 @@ impl Actor {
                 Wake::Heard(heard) => self.hear(heard).await,
                 Wake::Replied(Some(reply)) => self.reply(reply).await,
                 Wake::Replied(None) => {}
+                Wake::Composed(composed) => self.composed(composed).await,
                 Wake::Announce => self.announce().await,
                 Wake::Look => self.look().await,
             }
@@ -177,6 +179,12 @@ impl Actor {
                 (Some(running), _) => running.listener.next().await,
                 (None, Some(listener)) => listener.next().await,
                 (None, None) => std::future::pending().await,
+            }
+        };
+        let composed = async {
+            match &mut self.composing {
+                Some(composing) => composing.finished().await,
+                None => std::future::pending().await,
             }
         };
         let look_at = self.look_at;
@@ -198,6 +206,7 @@ impl Actor {
             message = inbox.recv() => message.map_or(Wake::Alone, Wake::Message),
             Some(reply) = self.questions.join_next() => Wake::Replied(reply.ok()),
             heard = heard => Wake::Heard(heard),
+            composed = composed => Wake::Composed(composed),
             () = announce => Wake::Announce,
             () = look => Wake::Look,
         }
@@ -265,7 +274,7 @@ impl Actor {
 
     /// Runs a prompt, or puts it behind the one that runs.
     async fn prompt(&mut self, ticket: Ticket, prompt: Prompt) {
-        if self.running.is_none() {
+        if self.running.is_none() && self.composing.is_none() {
             return self.begin(ticket, prompt).await;
         }
         if self.waiting.len() == MOST_WAITING {
@@ -305,51 +314,7 @@ impl Actor {
             return ticket.answer(Err::<(), _>(fault)).await;
         }
         self.conversation = self.harness.afresh(&self.conversation);
-        let context = prompt.context.take();
-        let context = context.map(|said| format!("The user's editor says:\n{said}"));
-        let workspace = self.conversation.workspace().to_owned();
-        let composed = match self.compose(prompt, workspace).await {
-            Ok(composed) => composed,
-            Err(error) => {
-                let fault = Fault::internal(format!("the prompt cannot be read: {error}"));
-                return ticket.answer(Err::<(), _>(fault)).await;
-            }
-        };
-        if composed.attachments.iter().any(Attachment::is_image) && !self.conversation.sees_images()
-        {
-            let model = self.conversation.model();
-            self.notes.push(format!("{model} takes no images: they will only be described to it"));
-            self.tell_notes().await;
-        }
-        let held = self.conversation.recent().await;
-        let heard = held.ok().and_then(|history| history.last_seq());
-        let listener = self.lingering.take();
-        let running = Running::new(ticket, &self.conversation, listener, heard);
-        let input = Input { text: composed.text };
-        let sent = self.conversation.send_in(input, composed.attachments, context).await;
-        match sent {
-            Ok(()) => self.running = Some(running),
-            Err(error) => {
-                let report = Report::from(&error);
-                let id = EventId::mint().to_string();
-                self.tell(to_acp::failure(&id, &fault::told(&report))).await;
-                running.ticket.answer(Err::<(), _>(fault::of(&report))).await;
-            }
-        }
-    }
-
-    /// Puts a prompt together on a thread that may wait: attachments may be large, and files that are named are
-    /// opened, or asked for.
-    async fn compose(&self, prompt: Prompt, workspace: PathBuf) -> Result<Composed, JoinError> {
-        let late = CancellationToken::new();
-        let files = self.conversation.linked_files(late.clone());
-        let compose = move || prompt.compose(&workspace, |path| files.open(path));
-        let mut composing = tokio::task::spawn_blocking(compose);
-        if let Ok(composed) = tokio::time::timeout(LINKS, &mut composing).await {
-            return composed;
-        }
-        late.cancel();
-        composing.await
+        self.compose(ticket, prompt);
     }
 
     /// Ends the Turn, and every prompt that was sent before this.
@@ -357,12 +322,19 @@ impl Actor {
         for (ticket, _) in std::mem::take(&mut self.waiting) {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
         }
-        self.stop();
+        match self.composing.take() {
+            Some(composing) => composing.cancel().await,
+            None => self.stop(),
+        }
     }
 
     async fn withdraw(&mut self, key: &str) {
         if self.running.as_ref().is_some_and(|running| running.ticket.key() == key) {
             self.stop();
+        }
+        let is_named = |composing: &mut Composing| composing.ticket.key() == key;
+        if let Some(composing) = self.composing.take_if(is_named) {
+            composing.cancel().await;
         }
         // A client that gives one id to two requests means both.
         let waiting = std::mem::take(&mut self.waiting).into_iter();
@@ -372,6 +344,7 @@ impl Actor {
         for (ticket, _) in named {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
         }
+        self.begin_next().await;
     }
 
     fn stop(&mut self) {
@@ -470,7 +443,12 @@ impl Actor {
         self.tell_notes().await;
         self.lingering = Some(running.listener);
         running.ticket.answer(outcome.map(PromptResponse::new)).await;
-        while self.running.is_none() {
+        self.begin_next().await;
+    }
+
+    /// Begins with the prompt that waited longest, unless one runs.
+    async fn begin_next(&mut self) {
+        while self.running.is_none() && self.composing.is_none() {
             let Some((ticket, prompt)) = self.waiting.pop_front() else { return };
             self.begin(ticket, prompt).await;
         }

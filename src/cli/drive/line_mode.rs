@@ -92,6 +92,9 @@ fn understand(entry: &TypedEntry, skills: &Skills) -> Request {
     if entry.is_cut {
         return Request::Told(too_long());
     }
+    if !entry.is_utf8 {
+        return Request::Told(not_text());
+    }
     let first = text.split_whitespace().next().unwrap_or_default().to_lowercase();
     match (first.as_str(), first.len() == text.len()) {
         ("", _) => Request::Nothing,
@@ -116,17 +119,20 @@ pub fn refuse_command_word(words: &[String], skills: &Skills) -> Result<(), Repo
         return Ok(());
     }
     let lines = vec![text.clone()];
-    let entry = TypedEntry { lines, at: Instant::now(), is_cut: false };
+    let entry = TypedEntry { lines, at: Instant::now(), is_cut: false, is_utf8: true };
     let message = match understand(&entry, skills) {
         Request::Nothing | Request::Prompt(_) => return Ok(()),
         Request::Told(told) if !told.starts_with('/') => {
             told.lines().next().unwrap_or_default().to_owned()
         }
         Request::Told(_) | Request::Leave => {
-            format!("`{word}` is for the prompt of a running Pixir, so nothing was sent")
+            format!(
+                "`{}` is for the prompt of a running Pixir, so nothing was sent",
+                one_line(word, 60)
+            )
         }
     };
-    let as_prompt = format!("if it is meant as a prompt: pixir -- {text}");
+    let as_prompt = format!("if it is meant as a prompt: pixir -- {}", one_line(&text, 200));
     Err(bad_argument(message).with_next_actions(vec!["pixir --help".to_owned(), as_prompt]))
 }
 
@@ -138,10 +144,18 @@ fn too_long() -> String {
     )
 }
 
+fn not_text() -> String {
+    "nothing was sent: it contains bytes that are not UTF-8\n  \
+     try: set the terminal to UTF-8 and type it again\n  \
+     try: attach the file that it comes from with --attach"
+        .to_owned()
+}
+
 fn unknown(name: &str, notices: &[String]) -> String {
+    let shown = one_line(name, 60);
     let mut text = match notices {
-        [] => format!("nothing was sent: there is no command, prompt or Skill called /{name}\n"),
-        _ => format!("nothing was sent: {}\n", notices.join("; ")),
+        [] => format!("nothing was sent: there is no command, prompt or Skill called /{shown}\n"),
+        _ => format!("nothing was sent: {}\n", one_line(&notices.join("; "), 400)),
     };
     if guard::is_reserved(name) {
         writeln!(text, "  try: leave with /quit, then run `pixir {name}`").ok();
@@ -356,7 +370,7 @@ mod tests {
 
     fn entry(text: &str) -> TypedEntry {
         let lines = text.lines().map(str::to_owned).collect();
-        TypedEntry { lines, at: Instant::now(), is_cut: false }
+        TypedEntry { lines, at: Instant::now(), is_cut: false, is_utf8: true }
     }
 
     #[test]
@@ -392,5 +406,15 @@ mod tests {
         let cut = TypedEntry { is_cut: true, ..entry("zzzz") };
         let Request::Told(told) = understand(&cut, &skills) else { panic!("a cut line was sent") };
         assert!(told.contains("nothing was sent") && told.contains("file"), "{told}");
+        let bytes = TypedEntry { is_utf8: false, ..entry("caf\u{fffd}") };
+        let Request::Told(told) = understand(&bytes, &skills) else {
+            panic!("changed text was sent")
+        };
+        assert!(told.contains("not UTF-8"), "{told}");
+        let long = format!("/{}", "x".repeat(100_000));
+        let Request::Told(told) = understand(&entry(&long), &skills) else { panic!("sent") };
+        assert!(told.len() < 1_000, "{} bytes", told.len());
+        let Err(report) = refuse_command_word(&[long], &skills) else { panic!("sent") };
+        assert!(report.to_string().len() < 1_000, "{report}");
     }
 }

@@ -151,7 +151,7 @@ pub fn diagnose(
     let last_success =
         turns.iter().rev().find(|turn| turn.status == "answered").map(|turn| turn.number);
     let lineage = lineage(root, id, &history);
-    let usage = spending_of(root, id, Window::default(), prices)
+    let usage = spending_of(root, id, &[], Window::default(), prices)
         .map(|spending| spending.total)
         .unwrap_or_default();
     let workflows = workflow_check(&history, holder_pid);

@@ -49,6 +49,6 @@ impl Tool for CloseAgent {
         for child in views.iter().filter_map(|view| view.record.child.as_ref()) {
             text.extend(self.0.clear(child).await.map(|note| format!("\n{note}")));
         }
-        Ok(ToolOutput { ok: true, text: format!("closed: {text}"), details: show::details(&views) })
+        Ok(ToolOutput::new(true, format!("closed: {text}"), show::details(&views)))
     }
 }

@@ -32,6 +32,7 @@ impl Tool for ListAgents {
         let mut details = show::details(&views);
         // Only the beginnings of their summaries are in here.
         details["told"] = serde_json::json!([]);
-        Ok(ToolOutput { ok: true, text, details })
+        let is_unfinished = views.iter().any(|view| !view.record.status.is_over());
+        Ok(ToolOutput { is_unfinished, ..ToolOutput::new(true, text, details) })
     }
 }

@@ -55,7 +55,7 @@ impl Tool for SendInput {
         let record = self.0.tell(record, text, Terms::default(), context.cancel).await?;
         let text = format!("{} ({}) is queued again.", record.id, record.role);
         let view = View { record, doing: String::new(), place: 0 };
-        Ok(ToolOutput { ok: true, text, details: json!({ "subagent": show::value(&view) }) })
+        Ok(ToolOutput::new(true, text, json!({ "subagent": show::value(&view) })))
     }
 }
 

@@ -46,7 +46,7 @@ impl Tool for SpawnAgent {
         if wish.validate_only == Some(true) {
             let plan = plan(&record);
             let text = format!("Nothing was started. This would be: {plan}");
-            return Ok(ToolOutput { ok: true, text, details: json!({ "plan": plan }) });
+            return Ok(ToolOutput::new(true, text, json!({ "plan": plan })));
         }
         let link = self.0.link(context.cancel);
         let Spec { task, resources, .. } = spec;
@@ -54,7 +54,7 @@ impl Tool for SpawnAgent {
         let record = self.0.start(Job { record, text: task, resources, terms, link }).await?;
         let text = format!("{} ({}) is queued.", record.id, record.role);
         let view = View { record, doing: String::new(), place: 0 };
-        Ok(ToolOutput { ok: true, text, details: json!({ "subagent": show::value(&view) }) })
+        Ok(ToolOutput::new(true, text, json!({ "subagent": show::value(&view) })))
     }
 }
 

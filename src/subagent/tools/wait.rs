@@ -57,7 +57,7 @@ impl Tool for WaitAgent {
         let ids = self.wanted(args.ids).await?;
         if ids.is_empty() {
             let text = "There is no Subagent to wait for.".to_owned();
-            return Ok(ToolOutput { ok: true, text, details: show::details(&[]) });
+            return Ok(ToolOutput::new(true, text, show::details(&[])));
         }
         let patience = args.timeout_ms.map_or(USUAL, Duration::from_millis).min(LONGEST);
         let rule = if args.until == Some(Until::Any) { Rule::Any } else { Rule::All };
@@ -81,7 +81,8 @@ impl Tool for WaitAgent {
             details["left"] = json!(left);
         }
         self.0.told(ids).await;
-        Ok(ToolOutput { ok: true, text, details })
+        let is_unfinished = views.iter().any(|view| !view.record.status.is_over());
+        Ok(ToolOutput { is_unfinished, ..ToolOutput::new(true, text, details) })
     }
 }
 

@@ -125,7 +125,7 @@ pub fn told(draft: &Draft, changes: &[Change], prints: &[Option<Print>]) -> Tool
         files.push(facts);
     }
     let details = json!({ "files": files, "diff": diff(changes).0 });
-    ToolOutput { ok: true, text, details }
+    ToolOutput::new(true, text, details)
 }
 
 /// The draft, if all its files fit and at least one would change.

@@ -82,6 +82,6 @@ impl Telling<'_> {
             "next_offset": (last < total).then_some(last + 1),
             "left_out": tally.left_out,
         });
-        Ok(ToolOutput { ok: true, text, details })
+        Ok(ToolOutput::new(true, text, details))
     }
 }

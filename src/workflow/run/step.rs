@@ -199,12 +199,30 @@ impl Stage {
         let before = tried.bundle.elapsed_ms;
         let mut again = match record.status {
             Status::Completed => self.judge(step, &record, None, halt).await?,
-            _ => tried,
+            // What it answered before still counts, but it may have changed more since.
+            _ => self.judged_again(step, tried).await,
         };
         let elapsed = u64::try_from(record.elapsed.as_millis()).unwrap_or(u64::MAX);
         again.bundle.elapsed_ms = before.saturating_add(elapsed);
         again.bundle.usage = record.usage;
         Ok(again)
+    }
+
+    /// The same judgement, with what the step has changed by now.
+    async fn judged_again(&self, step: &Step, mut tried: Tried) -> Tried {
+        if let Some(child) = tried.child.clone() {
+            let history = self.history_of(&child).await;
+            tried.strays = self.look_at_changes(step, &child, &history, &mut tried.bundle).await;
+        }
+        tried
+    }
+
+    async fn history_of(&self, child: &SessionId) -> History {
+        let (logs, own) = (self.logs().clone(), child.clone());
+        match disk::work(move || Log::read(&logs, &own)).await {
+            Ok(Ok(reading)) => History::from_events(reading.events),
+            Ok(Err(_)) | Err(_) => History::default(),
+        }
     }
 
     /// What the end of a Subagent means for its step.
@@ -236,12 +254,7 @@ impl Stage {
             return Ok(Tried { bundle, strays: Vec::new(), child });
         };
         bundle.dependent_safe = true;
-        let (logs, own) = (self.logs().clone(), id.clone());
-        let read = disk::work(move || Log::read(&logs, &own)).await;
-        let history = match read {
-            Ok(Ok(reading)) => History::from_events(reading.events),
-            Ok(Err(_)) | Err(_) => History::default(),
-        };
+        let history = self.history_of(id).await;
         let Some(text) = answer_in(&history) else {
             // It has answered, and nobody can read it: that is no silence, which might be enough.
             bundle.lower(Readiness::Failed, "log_unreadable");

@@ -283,7 +283,7 @@ async fn the_one_always_of_an_edit_is_about_edits_and_its_label_says_so() {
         options.iter().filter(|option| option["kind"] == "allow_always").collect();
     assert_eq!(always.len(), 1, "{options:?}");
     assert_eq!(always[0]["optionId"], "session_edits");
-    let name = "Always allow edits of files by write, edit and apply_patch in this session";
+    let name = "Always allow write, edit and apply_patch to change, create, move and delete files in this session";
     assert_eq!(always[0]["name"], name);
     editor.choose(&asked, "session_edits");
     let asked = editor.request("session/request_permission");

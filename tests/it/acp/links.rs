@@ -186,3 +186,46 @@ async fn an_image_that_was_read_reaches_the_client_as_an_image() {
     assert!(is_image(&call.unwrap()));
     assert!(editor.end().0.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_whose_files_are_still_asked_for_can_be_cancelled() {
+    let outside = tempfile::tempdir().unwrap();
+    let outside = outside.path().canonicalize().unwrap().join("a.txt");
+    let stage = stage([Reply::says("the next")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": true}}));
+    let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});
+    for withdrawn in [false, true] {
+        let asked = editor.ask("session/prompt", prompt.clone());
+        // The client never answers.
+        editor.request("fs/read_text_file");
+        if withdrawn {
+            editor.notify("$/cancel_request", json!({"requestId": asked}));
+        } else {
+            editor.notify("session/cancel", json!({"sessionId": id}));
+        }
+        assert_eq!(editor.answer(asked).unwrap()["stopReason"], "cancelled");
+        assert_eq!(facts(&stage, "user_message").len(), 0, "no Turn began");
+    }
+    editor.turn(&id, "and now?").unwrap();
+    assert_eq!(stage.server.requests().len(), 1);
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_have_no_room_are_not_asked_for() {
+    let outside = tempfile::tempdir().unwrap();
+    let outside = outside.path().canonicalize().unwrap();
+    let stage = stage([Reply::says("seen")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": true}}));
+    let paths: Vec<PathBuf> = (0..22).map(|number| outside.join(format!("{number}.txt"))).collect();
+    let links: Vec<Value> = paths.iter().map(|path| link(path)).collect();
+    let held: Vec<(&Path, &str)> = paths.iter().map(|path| (path.as_path(), "text")).collect();
+    send(&mut editor, &id, &links, &held);
+    let (message, _) = sent(&stage);
+    assert_eq!(message["resources"].as_array().unwrap().len(), 20);
+    let text = message["text"].as_str().unwrap();
+    assert_eq!(text.matches("there is no room for more").count(), 2, "{text}");
+    let is_question = |message: &&Value| message["method"] == "fs/read_text_file";
+    assert_eq!(editor.received.iter().filter(is_question).count(), 20);
+    assert!(editor.end().0.success());
+}

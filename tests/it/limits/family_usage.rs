@@ -44,8 +44,15 @@ async fn a_run_counts_its_children_and_grandchildren_also_after_its_answer() {
         let stage = priced(script, &json!({})).await;
         let ended = stage.run(&["--json", GO]);
         ended.expect_code(0);
-        agrees(&stage, &envelope(&ended.stdout)["usage"]);
+        let envelope_of_run = envelope(&ended.stdout);
+        agrees(&stage, &envelope_of_run["usage"]);
         assert_eq!(agree(&stage.workspace()), 3);
+        // The Session alone is the same: it has no sibling, and its children count.
+        let id = envelope_of_run["session_id"].as_str().unwrap();
+        let told = stage.run(&["usage", id, "--json"]);
+        let told = envelope(&told.expect_code(0).stdout);
+        assert_eq!(told["output"]["sessions"].as_array().unwrap().len(), 4, "{told}");
+        agrees(&stage, &told["output"]["total"]);
     }
 }
 

@@ -91,15 +91,34 @@ async fn a_rotation_whose_results_change_is_work() {
 }
 
 #[tokio::test]
-async fn waiting_between_calls_is_no_cycle() {
+async fn to_look_at_what_still_runs_is_no_cycle() {
     let house = House::scripted(Script::answering(|request| match request.outputs().len() {
-        14 => Reply::says("ok"),
+        0 => Reply::calls("bash", json!({"command": "sleep 600", "background": true})),
+        15 => Reply::says("ok"),
         count if count % 2 == 0 => Reply::calls("bash", echo("tick")),
-        _ => Reply::calls("list_agents", json!({})),
+        _ => Reply::calls("bash_output", json!({"id": "b1"})),
     }))
     .await;
-    let (_, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
+    let (conversation, status) = house.turn("go").await;
+    let transcript = house.transcript(&conversation);
+    assert_eq!(status, Status::Done, "{transcript}");
+    assert_eq!(transcript.matches("[b1 runs]").count(), 8, "{transcript}");
+}
+
+#[tokio::test]
+async fn to_look_again_and_again_at_what_is_over_or_never_was_is_a_cycle() {
+    let looks = [
+        ("bash_output", json!({"id": "b7"})),
+        ("list_agents", json!({})),
+        ("wait_agent", json!({})),
+    ];
+    for (tool, args) in looks {
+        let house = House::scripted(endless(move |_| vec![(tool, args.clone())])).await;
+        let (_, status) = house.turn("go").await;
+        let Status::Error { terminal_status, .. } = status else { panic!("{tool}: {status:?}") };
+        assert_eq!(terminal_status, "doom_loop", "{tool}");
+        assert_eq!(house.requests().len(), 6, "{tool}: three rounds, two refusals, the end");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,7 +128,7 @@ async fn a_turn_has_five_hundred_calls_of_the_model_unless_somebody_says_otherwi
     let told = stage.run(&["config", "get", "max_iterations"]);
     assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
     let told = stage.run(&["config", "get", "max_iterations", "--max-iterations", "0"]);
-    assert!(told.expect_code(0).stdout.contains('0'), "{told:?}");
+    assert_eq!(told.expect_code(0).stdout.split_whitespace().next_back(), Some("0"), "{told:?}");
     let ended = stage.run(&["--json", "--max-iterations", "3", "go on"]);
     ended.expect_code(6);
     let said = envelope(&ended.stdout);

@@ -69,6 +69,41 @@ async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
+    for fails in [false, true] {
+        let house = house(move |told| match (told.step(), told.turn) {
+            ("quiet", 0) if is_asked(told) => {
+                // The kernel keeps the command itself from it.
+                let folder = told.workspace.clone();
+                std::thread::spawn(move || {
+                    while !folder.join("src/ready").exists() {
+                        std::thread::sleep(std::time::Duration::from_millis(10));
+                    }
+                    std::fs::write(folder.join("other.txt"), "who?").unwrap();
+                });
+                let wait = "touch src/ready; until [ -e other.txt ]; do sleep 0.02; done";
+                Reply::calls("bash", json!({ "command": wait }))
+            }
+            ("quiet", 1) if fails => {
+                Reply::status(400, r#"{"error": {"code": "invalid_request_error"}}"#)
+            }
+            ("quiet", 1) => Reply::says("checkpoint_status: checkpoint_ready"),
+            ("quiet", _) => Reply::says("Hm."),
+            _ => Reply::says(READY),
+        })
+        .await;
+        std::fs::create_dir(house.workspace().join("src")).unwrap();
+        let graph = workflow(json!([{
+            "id": "quiet", "task": "quiet: change it", "posture": "write", "workspace": "shared", "write_set": ["src/"],
+        }]));
+        let output = run(&house, &graph, 6);
+        assert_eq!(status_of(&output, "quiet"), "partial", "{output}");
+        assert!(output.to_string().contains("other.txt"), "{output}");
+        assert!(output.to_string().contains("wrote_outside_write_set"), "{output}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reviewer_is_asked_for_its_verdict() {
     let house = house(|told| match told.step() {
         "quiet" if is_asked(told) => {
