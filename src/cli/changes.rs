@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use super::resume::refuse_read_only;
 use super::{Context, bad_argument, say};
 use crate::annex::{Annex, AnnexError, Annexes, diff};
 use crate::config::Config;
@@ -73,6 +74,8 @@ pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
         (found.ok_or_else(none)?, config, logs)
     };
     annex.refuse_busy().map_err(report)?;
+    // What the child has now is kept beside what it found, which would change that state.
+    refuse_read_only(annex.child(), &logs)?;
     Ok(Named { annex, config, logs })
 }
 

@@ -13,6 +13,7 @@ use super::exit::{self, Exit};
 use super::{Context, bad_argument, say};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Canonical, EventKind, Heard, PermissionMode, WorkflowEvent};
+use crate::files::open_regular;
 use crate::harness::{Which, WorkflowOrder};
 use crate::render::{Envelope, Gone, Paper, Signalled, clean, error_text, escape_hidden};
 use crate::rpc::BlockingStream;
@@ -203,11 +204,17 @@ fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {
     let mut bytes = Vec::new();
     let from: Box<dyn Read> = match (spec, &context.flags.cwd) {
         ("-", _) => Box::new(BlockingStream(std::io::stdin())),
-        (path, Some(cwd)) => Box::new(File::open(cwd.join(path)).map_err(unreadable)?),
-        (path, None) => Box::new(File::open(path).map_err(unreadable)?),
+        (path, Some(cwd)) => Box::new(open_spec(&cwd.join(path)).map_err(unreadable)?),
+        (path, None) => Box::new(open_spec(Path::new(path)).map_err(unreadable)?),
     };
     from.take(LARGEST).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
+}
+
+/// Opens a spec. What a shell makes of `<(…)` is a pipe with a writer; for another pipe nobody may ever write.
+fn open_spec(path: &Path) -> std::io::Result<File> {
+    let is_of_shell = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
+    if is_of_shell { File::open(path) } else { open_regular(path) }
 }
 
 /// Who may only read cannot have others write: that is said before anything starts.

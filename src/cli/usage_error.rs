@@ -17,8 +17,7 @@ pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command)
     let name = name.collect::<Vec<_>>().join(" ");
     let mut message = in_plain_words(first_sentence(error));
     let command = path.last().copied().unwrap_or(grammar);
-    let meant = suggestion(error).or_else(|| near_flag(error, command, grammar));
-    if let Some(meant) = &meant {
+    if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command, grammar)) {
         message = format!("{message}, did you mean `{meant}`?");
     }
     let accepted = accepted(error, command);
@@ -26,10 +25,7 @@ pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command)
         let end = if message.ends_with('?') { "" } else { ";" };
         message = format!("{message}{end} accepted here: {}", accepted.join(", "));
     }
-    // Who meant a flag that exists meant no prompt.
-    let is_slip = path.is_empty() && meant.is_some_and(|meant| meant.starts_with('-'));
-    let prompt = as_prompt(error, words, &path).filter(|_| !is_slip);
-    let mut actions: Vec<String> = prompt.into_iter().collect();
+    let mut actions: Vec<String> = as_prompt(error, words, &path).into_iter().collect();
     actions.push(format!("see `{name} --help`"));
     bad_argument(message).with_next_actions(actions)
 }

@@ -157,7 +157,6 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
             call_id: CallId::new("call_1"),
             chunk: "running 3 tests\n".into(),
         },
-        Ephemeral::Status(Status::WaitingForBudget { iteration: 0 }),
         Ephemeral::Status(Status::Thinking { iteration: 0 }),
         Ephemeral::ContextPressure(Pressure {
             tier: Tier::Warning,

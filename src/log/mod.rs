@@ -39,6 +39,9 @@ use alteration::{FileIdentity, find_alteration};
 use archive::FromStart;
 use line::{Draft, Proof};
 
+/// No Log has more bytes.
+pub const LARGEST: u64 = 16 << 30;
+
 /// An open Log: this process is its one writer until the value is dropped.
 #[derive(Debug)]
 pub struct Log {
@@ -392,7 +395,20 @@ impl Syncer {
 pub fn open_file(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
     let missing = || LogError::NotFound { id: id.clone() };
     let sessions = root.sessions().open().map_err(LogError::reading)?.ok_or_else(missing)?;
-    sessions.open_file(log_name(id)).map_err(LogError::reading)?.ok_or_else(missing)
+    let file = sessions.open_file(log_name(id)).map_err(LogError::reading)?.ok_or_else(missing)?;
+    refuse_huge(root, id, file)
+}
+
+/// To read a Log that is larger than Pixir would ever write takes minutes, and then more memory than there is.
+fn refuse_huge(root: &StateRoot, id: &SessionId, file: File) -> Result<File, LogError> {
+    let refused = |source| LogError::Io { path: root.log(id), source };
+    let length = file.metadata().map_err(refused)?.len();
+    if length <= LARGEST {
+        return Ok(file);
+    }
+    let gigabytes = length >> 30;
+    let text = format!("it has {gigabytes} GiB, and no Log has more than {} GiB", LARGEST >> 30);
+    Err(refused(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text)))
 }
 
 /// The Sessions that have a Log, in no order.
@@ -411,7 +427,9 @@ pub fn open_append(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
     if let Some(problem) = root.problem().filter(|_| root.has_log(id)) {
         return Err(LogError::ReadOnly { id: id.clone(), problem: problem.clone() });
     }
-    sessions.open_append(log_name(id)).map_err(LogError::writing)?.ok_or_else(missing)
+    let file =
+        sessions.open_append(log_name(id)).map_err(LogError::writing)?.ok_or_else(missing)?;
+    refuse_huge(root, id, file)
 }
 
 /// What can go wrong with a Log.

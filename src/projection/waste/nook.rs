@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 
 use crate::files::{StateDir, StateEntry, StateFolder};
+use crate::log;
 
 /// An open folder.
 pub struct Nook {
@@ -58,9 +59,11 @@ impl Nook {
         self.dir.stat(name).ok().flatten().and_then(Found::of)
     }
 
-    /// A file inside, opened for reading.
+    /// A file inside, opened for reading; `None` also when it is larger than anything that Pixir writes.
     pub fn file(&self, name: &str) -> Option<File> {
-        self.dir.open_file(name).ok().flatten()
+        let file = self.dir.open_file(name).ok().flatten()?;
+        let is_readable = file.metadata().is_ok_and(|facts| facts.len() <= log::LARGEST);
+        is_readable.then_some(file)
     }
 
     /// Removes a file or a link; one that is gone already is fine.

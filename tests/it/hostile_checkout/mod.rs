@@ -156,13 +156,15 @@ impl Suite {
         format!("{}|{:?}|{}", cell.pattern, cell.kind, self.probes[probe].name)
     }
 
-    /// Whether the user asked for it: a file that the command line names is read wherever it leads, and a
-    /// Session that is deleted goes with all that lies beside it.
+    /// Whether the user asked for it: a file that the command line names is read wherever it leads, a Session
+    /// that is deleted goes with all that lies beside it, and a file of the Workspace with a second name outside
+    /// is changed under both (ADR 0015).
     fn is_asked_for(&self, cell: &Cell, probe: usize, finding: &Finding) -> bool {
         let probe = &self.probes[probe];
         match finding.fault {
             Fault::Read => probe.args.contains(&cell.pattern),
             Fault::Believed => probe.name == "delete" && cell.kind == Kind::OtherOwner,
+            Fault::Outside => cell.kind.shares_content() && !cell.pattern.starts_with('.'),
             _ => false,
         }
     }
