@@ -10,7 +10,7 @@ use serde_json::json;
 use super::changes::shown;
 use super::{Annex, AnnexError, Annexes, Changes, Done, Merge, Recovered, alone, recover};
 use crate::disk;
-use crate::error::Kind;
+use crate::error::{Kind, counted};
 use crate::event::{Canonical, Extra, SubagentEvent};
 use crate::id::SessionId;
 use crate::secret::Secrets;
@@ -72,7 +72,7 @@ impl Tool for MergeChild {
         let look = look(&annex, context).map_err(|error| ToolError::from(&error))?;
         let effect = if args.dry_run == Some(true) { Effect::Read } else { Effect::Write };
         let (diff, more) = look.changes.diff(&annex.store(), &context.secrets, SHOWN_DIFF);
-        let summary = format!("merge {} of {}", counted(look.merge.files.len()), args.id);
+        let summary = format!("merge {} of {}", counted(look.merge.files.len(), "file"), args.id);
         let paths = look.merge.files.iter().map(|change| change.path.clone()).collect();
         // An answer is about this child and these changes.
         let about = Hash::of(look.changes.json().to_string().as_bytes()).to_string();
@@ -167,7 +167,7 @@ fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
         writeln!(text, "{recovered}").ok();
     }
     if !merge.conflicts.is_empty() {
-        writeln!(text, "{} in conflict:", counted(merge.conflicts.len())).ok();
+        writeln!(text, "{} in conflict:", counted(merge.conflicts.len(), "file")).ok();
         for conflict in &merge.conflicts {
             writeln!(text, "! {}: {}", shown(&conflict.path), conflict.reason).ok();
         }
@@ -175,8 +175,8 @@ fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
     let first = match (changes.is_empty(), merge.is_done(), is_done) {
         (true, _, _) => "the child changed nothing".to_owned(),
         (_, true, _) => "everything that the child changed is here already".to_owned(),
-        (_, _, true) => format!("merged {}:", counted(merge.files.len())),
-        _ => format!("would merge {}:", counted(merge.files.len())),
+        (_, _, true) => format!("merged {}:", counted(merge.files.len(), "file")),
+        _ => format!("would merge {}:", counted(merge.files.len(), "file")),
     };
     writeln!(text, "{first}").ok();
     for change in &merge.files {
@@ -186,10 +186,6 @@ fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
     let mut details = merge.json();
     details["dry_run"] = json!(is_dry);
     ToolOutput::new(merge.conflicts.is_empty(), text, details)
-}
-
-fn counted(count: usize) -> String {
-    format!("{count} file{}", if count == 1 { "" } else { "s" })
 }
 
 /// What the fact of a merge is called.
@@ -225,7 +221,7 @@ fn event(annex: &Annex, name: &str, Done { deed, record, .. }: &Done) -> Canonic
         event: name.to_owned(),
         subagent_id: annex.subagent().map(str::to_owned),
         child_session_id: Some(annex.child().to_string()),
-        summary: Some(counted(count)),
+        summary: Some(counted(count, "file")),
         extra,
         ..SubagentEvent::default()
     }

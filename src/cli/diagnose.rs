@@ -7,7 +7,6 @@ use serde_json::json;
 
 use super::chosen::Chosen;
 use super::exit::Exit;
-use super::sessions::count_of;
 use super::{Context, say};
 use crate::credential::FieldPolicy;
 use crate::error::{Kind, Report, counted};
@@ -98,7 +97,7 @@ fn replayed(id: &SessionId, model: &str, history: History) -> Anatomy {
 
 fn told(found: &Diagnosis, since_success: bool) -> String {
     let Diagnosis { session_id, events, bytes, .. } = found;
-    let turns = count_of(found.turns.len());
+    let turns = counted(found.turns.len(), "Turn");
     let since = if since_success { " since the last success" } else { "" };
     let (events, bytes) = (counted(events.count, "Event"), counted(*bytes, "byte"));
     let mut text = format!("{session_id}: {turns}{since}, {events}, {bytes}\n");

@@ -6,9 +6,8 @@ use serde_json::json;
 use super::changes::annexes;
 use super::chosen::Chosen;
 use super::exit::Exit;
-use super::sessions::count_of;
 use super::{Context, say};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::fork::{Cut, check_place, fork};
 use crate::render::{Envelope, clean};
 
@@ -59,7 +58,7 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
         return Ok(Exit::Answered);
     }
     let end = args.to_seq.map(|seq| format!(", up to Event {seq}")).unwrap_or_default();
-    let what = format!("{} of {id}{end}", count_of(forked.turns));
+    let what = format!("{} of {id}{end}", counted(forked.turns, "Turn"));
     let told = match &forked.session_id {
         Some(child) => {
             let next = context.next_command(child, &root);

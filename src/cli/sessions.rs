@@ -12,7 +12,7 @@ use super::resume::refuse_read_only;
 use super::session_lookup::unique_part;
 use super::unreadable::owner;
 use super::{Context, say};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::id::SessionId;
 use crate::projection::{self, Standing, Summary};
 use crate::render::{Envelope, clean, one_line};
@@ -163,7 +163,7 @@ fn session_to_delete(
 }
 
 fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> String {
-    let turns = count_of(summary.turns);
+    let turns = counted(summary.turns, "Turn");
     let title = one_line(&summary.title, 60);
     let title = if title.is_empty() { "(no prompt yet)".to_owned() } else { title };
     let age = age(now.saturating_sub(summary.updated));
@@ -216,11 +216,6 @@ pub fn status(standing: &Standing) -> String {
         Standing::Running { pid } => format!("running ({pid})"),
         Standing::Unreadable { .. } => "unreadable".to_owned(),
     }
-}
-
-/// So many Turns.
-pub fn count_of(turns: usize) -> String {
-    if turns == 1 { "1 Turn".to_owned() } else { format!("{turns} Turns") }
 }
 
 /// How long ago, in one unit.

@@ -6,9 +6,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::sessions::{age, count_of, status};
+use super::sessions::{age, status};
 use super::{Context, say};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::id::SessionId;
 use crate::projection::{self, Summary};
 use crate::render::{Envelope, clean, one_line};
@@ -164,6 +164,6 @@ fn row(summary: &Summary, shown: &Shown) -> String {
     let age = age(shown.now.saturating_sub(summary.updated));
     let title = one_line(&summary.title, 50);
     let (id, turns, status) =
-        (&summary.session_id, count_of(summary.turns), status(&summary.standing));
+        (&summary.session_id, counted(summary.turns, "Turn"), status(&summary.standing));
     format!("{kind}{id}{mark}  {age}  {turns}  {status}  {title}\n")
 }

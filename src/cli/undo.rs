@@ -10,11 +10,10 @@ use super::confirm::{Agreed, Confirmation, Question};
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::resume::{refuse_gone, refuse_read_only};
-use super::sessions::count_of;
 use super::{Context, say};
 use crate::annex::Annex;
 use crate::config::Config;
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::event::Seq;
 use crate::history::History;
 use crate::id::SessionId;
@@ -215,7 +214,7 @@ fn preview(rewind: &Rewind, numbers: &[usize], id: &SessionId) -> String {
         Direction::Back => "takes back",
         Direction::Forward => "brings back",
     };
-    let mut text = format!("{what} {} of {id}\n", count_of(rewind.turns.len()));
+    let mut text = format!("{what} {} of {id}\n", counted(rewind.turns.len(), "Turn"));
     for (number, (_, words)) in numbers.iter().zip(&rewind.turns) {
         writeln!(text, "  Turn {number}: {}", one_line(words, 70)).ok();
     }

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use super::exit::Exit;
-use super::sessions::count_of;
 use super::{Context, bad_argument, say};
 use crate::error::{Report, counted};
 use crate::id::SessionId;
@@ -88,7 +87,7 @@ fn envelope(
 pub fn text(verification: &Verification) -> String {
     let Verification { session_id, proven_lines, broken_lines, unproven_lines, .. } = verification;
     let verdict = if verification.ok { "holds" } else { "is broken" };
-    let turns = count_of(verification.turns);
+    let turns = counted(verification.turns, "Turn");
     let lines = counted(verification.lines, "line");
     let broken = match broken_lines {
         0 => String::new(),

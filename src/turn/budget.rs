@@ -11,8 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::purse::Spent as Amount;
-use super::purse::{Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
+use super::purse::{Amount, Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
 use crate::config::{Budget as Limits, Prices};
 use crate::error::{Kind, Report};
 use crate::event::{TerminalStatus, Tokens};
@@ -30,7 +29,7 @@ pub struct Budget {
 
 /// Why no request may leave.
 #[derive(Debug)]
-pub struct Spent {
+pub struct BudgetRefusal {
     pub status: TerminalStatus,
     pub report: Box<Report>,
 }
@@ -74,7 +73,7 @@ impl Budget {
         model: &str,
         purse: &Purse,
         input_tokens: impl FnOnce() -> u64,
-    ) -> Result<Option<Reservation>, Spent> {
+    ) -> Result<Option<Reservation>, BudgetRefusal> {
         self.check_time()?;
         let limits = self.spend_limits();
         if !purse.is_limited(limits) {
@@ -89,7 +88,7 @@ impl Budget {
 
     /// Lets a request be sent, or be sent once more, and counts it. `billed` is what the call under way
     /// was billed for already.
-    pub fn count(&self, model: &str, purse: &Purse, billed: &Tokens) -> Result<(), Spent> {
+    pub fn count(&self, model: &str, purse: &Purse, billed: &Tokens) -> Result<(), BudgetRefusal> {
         self.check_time()?;
         let cost = self.prices.cost(model, billed).unwrap_or_default();
         let billed = Amount { tokens: billed.total_tokens, cost };
@@ -104,14 +103,14 @@ impl Budget {
         self.children.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    fn check_time(&self) -> Result<(), Spent> {
+    fn check_time(&self) -> Result<(), BudgetRefusal> {
         match self.deadline() {
             Some(deadline) if Instant::now() >= deadline => Err(self.late()),
             _ => Ok(()),
         }
     }
 
-    fn count_request(&self) -> Result<(), Spent> {
+    fn count_request(&self) -> Result<(), BudgetRefusal> {
         let Some(limit) = self.limits.max_requests else { return Ok(()) };
         let used = self.requests.fetch_add(1, Ordering::Relaxed);
         if used >= limit {
@@ -122,7 +121,7 @@ impl Budget {
     }
 
     /// A limit that cannot be checked is not a limit, so a model without a price is refused.
-    fn check_price(&self, model: &str, purse: &Purse) -> Result<(), Spent> {
+    fn check_price(&self, model: &str, purse: &Purse) -> Result<(), BudgetRefusal> {
         let limit = match self.limits.max_cost {
             Some(_) => "--max-cost",
             None if purse.has_cost_limit() => RUN_COST,
@@ -132,17 +131,17 @@ impl Budget {
             return Ok(());
         }
         let status = TerminalStatus::ConfigurationError;
-        Err(Spent { status, report: Box::new(unpriced(model, limit)) })
+        Err(BudgetRefusal { status, report: Box::new(unpriced(model, limit)) })
     }
 
     /// The run's time is over.
-    pub fn late(&self) -> Spent {
+    pub fn late(&self) -> BudgetRefusal {
         let allowed = self.limits.timeout.unwrap_or_default();
         let message = format!("the run's time of {} s is over (--timeout)", allowed.as_secs_f64());
         let report = Report::new(Kind::Timeout, message)
             .with_details(json!({ "budget": "timeout", "limit_s": allowed.as_secs_f64() }))
             .with_next_actions(vec!["go on with `pixir resume`, or raise --timeout".to_owned()]);
-        Spent { status: TerminalStatus::TimedOut, report: Box::new(report) }
+        BudgetRefusal { status: TerminalStatus::TimedOut, report: Box::new(report) }
     }
 }
 
@@ -164,7 +163,7 @@ pub fn unpriced(model: &str, limit: &str) -> Report {
 }
 
 /// The report for a limit on tokens or cost that is reached.
-fn exhausted_limit(exhausted: &Exhausted) -> Spent {
+fn exhausted_limit(exhausted: &Exhausted) -> BudgetRefusal {
     let Exhausted { is_of_run, limit } = exhausted;
     let (name, of_run, limit, used, amount) = match *limit {
         SpendLimit::Tokens { limit, used } => {
@@ -184,10 +183,10 @@ fn exhausted_limit(exhausted: &Exhausted) -> Spent {
     let report = Report::new(Kind::BudgetExceeded, format!("the run has {amount} (`{name}`)"))
         .with_details(json!({ "budget": name, "limit": limit, "used": used }))
         .with_next_actions(vec![format!("raise `{name}` of the workflow, and run it again")]);
-    Spent { status: TerminalStatus::BudgetExceeded, report: Box::new(report) }
+    BudgetRefusal { status: TerminalStatus::BudgetExceeded, report: Box::new(report) }
 }
 
-fn spent(name: &str, message: String, limit: &Value, used: &Value) -> Spent {
+fn spent(name: &str, message: String, limit: &Value, used: &Value) -> BudgetRefusal {
     let flag = name.replace('_', "-");
     let action = match name {
         "max_requests" => format!("go on with `pixir resume`, or raise --{flag}"),
@@ -196,5 +195,5 @@ fn spent(name: &str, message: String, limit: &Value, used: &Value) -> Spent {
     let report = Report::new(Kind::BudgetExceeded, message)
         .with_details(json!({ "budget": name, "limit": limit, "used": used }))
         .with_next_actions(vec![action]);
-    Spent { status: TerminalStatus::BudgetExceeded, report: Box::new(report) }
+    BudgetRefusal { status: TerminalStatus::BudgetExceeded, report: Box::new(report) }
 }

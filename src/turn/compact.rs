@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Settings;
-use super::budget::Spent;
+use super::budget::BudgetRefusal;
 use super::purse::Reservation;
 use crate::compaction::{self, Notes, Nothing, Plan, Trigger};
 use crate::config::AnswerSchema;
@@ -80,7 +80,10 @@ pub async fn compact(
 }
 
 /// Waits until the budget lets the request leave.
-async fn reserve(settings: &Settings, transcript: &str) -> Result<Option<Reservation>, Spent> {
+async fn reserve(
+    settings: &Settings,
+    transcript: &str,
+) -> Result<Option<Reservation>, BudgetRefusal> {
     let Settings { budget, purse, model, .. } = settings;
     let reservation = budget.reserve(model, purse, || estimate(transcript)).await?;
     budget.count(model, purse, &Tokens::default())?;

@@ -55,7 +55,7 @@ use crate::snapshot::Tracker;
 use crate::state::SessionFolder;
 use crate::tool::{Editor, Toolbox};
 use crate::workspace::Workspace;
-use budget::Spent;
+use budget::BudgetRefusal;
 use complete::Completion;
 use doom::DoomGuard;
 
@@ -192,8 +192,8 @@ impl End {
     }
 }
 
-impl From<Spent> for End {
-    fn from(spent: Spent) -> Self {
+impl From<BudgetRefusal> for End {
+    fn from(spent: BudgetRefusal) -> Self {
         End::Failed { status: spent.status, error: spent.report }
     }
 }

@@ -40,7 +40,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Account {
     limits: SpendLimits,
-    spent: Spent,
+    spent: Amount,
     /// Requests that were billed.
     calls: u64,
     output_tokens: u64,
@@ -49,14 +49,14 @@ struct Account {
     /// Those of them that are the first of their Session and its siblings: their cost may be far from the estimate.
     open_firsts: usize,
     /// What those under way are expected to use up.
-    reserved: Spent,
+    reserved: Amount,
     /// The account of all children of the Session that this is the account of.
     children: Option<usize>,
 }
 
 /// A sum of bills.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Spent {
+pub struct Amount {
     /// Input and output.
     pub tokens: u64,
     /// Estimated dollars, of what has a price.
@@ -102,7 +102,7 @@ pub enum SpendLimit {
 #[derive(Debug)]
 pub struct Reservation {
     purse: Purse,
-    amount: Spent,
+    amount: Amount,
     is_first: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct Reservation {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Admission {
     Leaves {
-        amount: Spent,
+        amount: Amount,
         is_first: bool,
     },
     /// Another request has to end first.
@@ -218,7 +218,7 @@ impl Purse {
     /// Decides about a request, and reserves for it when it may leave.
     fn admission(&self, session: SpendLimits, expected: Expected<'_>) -> Admission {
         let mut accounts = self.lock();
-        if let Err(exhausted) = self.find_exhausted(&accounts, session, Spent::default()) {
+        if let Err(exhausted) = self.find_exhausted(&accounts, session, Amount::default()) {
             return Admission::Refused(exhausted);
         }
         let nearest_first = || self.path.iter().rev().map(|place| &accounts[*place]);
@@ -245,7 +245,7 @@ impl Purse {
 
     /// Refuses when a limit is reached; `billed` is what the call under way was billed for already, and
     /// what is not in the Log yet.
-    pub fn check(&self, session: SpendLimits, billed: Spent) -> Result<(), Exhausted> {
+    pub fn check(&self, session: SpendLimits, billed: Amount) -> Result<(), Exhausted> {
         self.find_exhausted(&self.lock(), session, billed)
     }
 
@@ -254,7 +254,7 @@ impl Purse {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
-            if self.check(session, Spent::default()).is_err() {
+            if self.check(session, Amount::default()).is_err() {
                 return;
             }
             changed.await;
@@ -265,7 +265,7 @@ impl Purse {
         &self,
         accounts: &[Account],
         session: SpendLimits,
-        billed: Spent,
+        billed: Amount,
     ) -> Result<(), Exhausted> {
         for (account, limits, is_of_run) in self.limited(accounts, session) {
             let mut spent = account.spent;
@@ -316,7 +316,7 @@ impl Drop for Reservation {
 impl Expected<'_> {
     /// What it is reckoned to use up: its input and the output of the nearest account's average request,
     /// and not less than that request came to as a whole.
-    fn amount(&self, nearest: Option<&Account>) -> Spent {
+    fn amount(&self, nearest: Option<&Account>) -> Amount {
         let average = |sum: fn(&Account) -> u64| {
             nearest.and_then(|own| sum(own).checked_div(own.calls)).unwrap_or_default()
         };
@@ -324,7 +324,7 @@ impl Expected<'_> {
         let (input_tokens, model) = (self.input_tokens, self.model);
         let tokens = Tokens { input_tokens, output_tokens, ..Tokens::default() };
         let cost = self.prices.cost(model, &tokens).unwrap_or_default();
-        Spent {
+        Amount {
             tokens: input_tokens.saturating_add(output_tokens).max(average(|own| own.spent.tokens)),
             cost: cost.max(nearest.map_or(0.0, Account::average_cost)),
         }
@@ -346,19 +346,19 @@ impl Account {
         self.add(&SubagentUsage { estimated_cost_usd: cost, ..SubagentUsage::of_call(bill) });
     }
 
-    fn release(&mut self, amount: Spent, is_first: bool) {
+    fn release(&mut self, amount: Amount, is_first: bool) {
         self.open = self.open.saturating_sub(1);
         self.open_firsts = self.open_firsts.saturating_sub(usize::from(is_first));
         self.reserved.tokens = self.reserved.tokens.saturating_sub(amount.tokens);
         self.reserved.cost -= amount.cost;
         if self.open == 0 {
             // Sums of decimals leave crumbs.
-            self.reserved = Spent::default();
+            self.reserved = Amount::default();
         }
     }
 
     /// Whether so much more is left beside everything that is spent and reserved.
-    fn covers(&self, amount: Spent, limits: SpendLimits) -> bool {
+    fn covers(&self, amount: Amount, limits: SpendLimits) -> bool {
         let mut all = self.spent;
         all.add(self.reserved);
         all.add(amount);
@@ -372,7 +372,7 @@ impl Account {
     }
 }
 
-impl Spent {
+impl Amount {
     fn times(self, factor: u32) -> Self {
         let tokens = self.tokens.saturating_mul(u64::from(factor));
         Self { tokens, cost: self.cost * f64::from(factor) }
@@ -389,7 +389,7 @@ impl SpendLimits {
         self.tokens.is_some() || self.cost.is_some()
     }
 
-    fn reached(self, spent: Spent) -> Option<SpendLimit> {
+    fn reached(self, spent: Amount) -> Option<SpendLimit> {
         let tokens = self.tokens.filter(|limit| spent.tokens >= *limit);
         let cost = self.cost.filter(|limit| spent.cost >= *limit);
         tokens

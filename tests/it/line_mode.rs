@@ -72,6 +72,43 @@ async fn what_is_typed_during_a_turn_is_a_prompt_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_was_typed_before_a_question_is_no_answer_and_is_sent_afterwards() {
+    let (is_asked, asked) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let house = House::scripted(Script::answering(move |request| {
+        match (request.user_texts().len(), request.outputs().len()) {
+            (1, 0) => {
+                is_asked.send(()).unwrap();
+                may_go_on.lock().unwrap().recv_timeout(DEADLINE).unwrap();
+                Reply::calls("bash", serde_json::json!({"command": "touch made"}))
+            }
+            (1, _) => Reply::says("answer 1"),
+            _ => Reply::says("answer 2"),
+        }
+    }))
+    .await;
+    let mut terminal = Terminal::run(&house, &["--ask"], &[]);
+    terminal.shows("› ");
+    terminal.types("one\n");
+    asked.recv_timeout(DEADLINE).unwrap();
+    terminal.types("yes please, two\n");
+    terminal.shows("two\r\n");
+    // Nothing says that Pixir has taken the line; it does so at once.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    go_on.send(()).unwrap();
+    terminal.shows("? bash asks: run touch made");
+    terminal.shows("  › ");
+    assert!(!house.workspace().join("made").exists());
+    terminal.types("n\n");
+    terminal.shows("answer 2");
+    terminal.types("exit\n");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(!house.workspace().join("made").exists());
+    assert_eq!(prompts(&house), ["one", "yes please, two"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_typed_during_a_turn_is_dropped_when_the_turn_is_interrupted() {
     let slow = Reply::new().text("begun").pause(std::time::Duration::from_mins(5)).text("never");
     let house = House::with([slow, Reply::says("heard you")]).await;

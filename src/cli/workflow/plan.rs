@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::source::{Purpose, SourceArgs, read};
 use crate::cli::Context;
 use crate::cli::exit::Exit;
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::render::{clean, name_on_one_line, one_line, terminal_width};
 use crate::workflow::{Flaw, OnFailure, Plan, Posture, Step, Wait, Workflow, WorkspaceMode, odd};
 
@@ -161,10 +161,7 @@ fn details(workflow: &Workflow, plan: &Plan, place: usize) -> Vec<(&'static str,
     let mut limits = Vec::new();
     limits.extend(step.timeout_ms.map(lasting));
     if step.retries > 0 {
-        limits.push(
-            counted(usize::try_from(step.retries).unwrap_or(0), "retry")
-                .replace("retrys", "retries"),
-        );
+        limits.push(counted(step.retries, "retry").replace("retrys", "retries"));
     }
     match step.on_failure {
         OnFailure::Hold => {}
@@ -216,11 +213,6 @@ fn one_cut(line: &str, width: usize) -> String {
     let mut cut: String = line.chars().take(width.saturating_sub(3)).collect();
     cut.push_str("...");
     cut
-}
-
-/// A number of things, in words.
-pub fn counted(count: usize, word: &str) -> String {
-    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 /// A time as a person says it.

@@ -4,11 +4,10 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::plan::counted;
 use super::source::{Purpose, SourceArgs, attempt};
 use crate::cli::exit::Exit;
 use crate::cli::{Context, say};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::render::{Envelope, one_line};
 use crate::workflow::{Flaw, Plan, odd};
 

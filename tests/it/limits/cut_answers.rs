@@ -92,9 +92,10 @@ async fn a_step_whose_answer_was_cut_is_not_ready() {
         Reply::says("checkpoint_status: checkpoint_ready").incomplete("max_output_tokens")
     });
     let house = House::scripted(script).await;
-    let graph = workflow(json!([{"id": "one", "task": "one", "role": "explorer"}]));
+    let graph = workflow(json!([{"id": "one", "task": "one", "role": "explorer", "retries": 2}]));
     house.write("flow.json", graph.to_string());
     let said = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
     assert_eq!(said["output"]["failed_steps"], json!(["one"]));
     assert_eq!(said["output"]["steps"][0]["reason"], "incomplete");
+    assert_eq!(house.requests().len(), 1, "the same request would be cut again");
 }

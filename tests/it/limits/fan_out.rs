@@ -52,6 +52,77 @@ async fn forty_children_at_once_overshoot_a_cost_limit_by_one_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn grandchildren_at_once_overshoot_a_cost_limit_by_one_answer() {
+    let tasks = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let lines = [spawns(&tasks, "worker"), waits(), says("All done.")].map(line);
+    let script = cast(lines, |task, step| match (task, step) {
+        ("deep", _) => dear(Reply::says("done")),
+        (_, 0) => {
+            let spawn = |reply: Reply, _| reply.call("spawn_agent", json!({"task": "deep"}));
+            (0..3).fold(Reply::new(), spawn).usage(10, 0, 1)
+        }
+        (_, 1) => Reply::calls("wait_agent", json!({})).usage(10, 0, 1),
+        _ => Reply::says("ok").usage(10, 0, 1),
+    });
+    let more = json!({"subagents": {"max_running": 8, "max_in_process": 64}});
+    let stage = priced(script, &more).await;
+    let ended = stage.run(&["--json", "--max-cost", "1", GO]);
+    ended.expect_code(6);
+    assert_eq!(envelope(&ended.stdout)["error"]["kind"], "budget_exceeded");
+    overshoots_by_one_answer(&usage(&stage), 1.0);
+    agree(&stage.workspace());
+}
+
+/// Room for one request at a time: each is expected to have at least 2,000 tokens of output.
+const ROOM_FOR_ONE: &str = "9000";
+
+fn until(file: &str) -> Value {
+    json!({"command": format!("until [ -e {file} ]; do sleep 0.05; done")})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_for_the_budget_says_so() {
+    let place = Arc::new(OnceLock::<PathBuf>::new());
+    let workspace = Arc::clone(&place);
+    let spawn = Reply::calls("spawn_agent", json!({"task": "a", "role": "explorer"}));
+    let lines = [spawn.call("bash", until("asked")), Reply::says("All done.")];
+    let script = cast(lines.map(|reply| line(cast::line(reply))), move |_, _| {
+        std::fs::write(workspace.get().unwrap().join("asked"), "").unwrap();
+        Reply::new().pause(Duration::from_secs(1)).text("done").usage(10, 0, 1)
+    });
+    let stage = priced(script, &json!({})).await;
+    place.set(stage.workspace()).unwrap();
+    let ended = stage.run(&["--events", "--max-tokens-total", ROOM_FOR_ONE, GO]);
+    ended.expect_code(0);
+    assert!(ended.stdout.contains(r#""status":"waiting_for_budget""#), "{}", ended.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_to_be_sent_again_lets_others_go() {
+    let place = Arc::new(OnceLock::<PathBuf>::new());
+    let workspace = Arc::clone(&place);
+    let spawn = |task: &str| Reply::calls("spawn_agent", json!({"task": task, "role": "explorer"}));
+    let first = spawn("a").call("bash", until("failed"));
+    let lines = [first, spawn("b"), Reply::calls("wait_agent", json!({})), Reply::says("ok")];
+    let script = cast(lines.map(|reply| line(cast::line(reply))), move |task, _| {
+        let failed = workspace.get().unwrap().join("failed");
+        if task == "a" && !failed.exists() {
+            std::fs::write(failed, "").unwrap();
+            return Reply::status(503, r#"{"error": {"code": "server_is_overloaded"}}"#)
+                .header("retry-after", "5");
+        }
+        Reply::says("done").usage(10, 0, 1)
+    });
+    let stage = priced(script, &json!({})).await;
+    place.set(stage.workspace()).unwrap();
+    stage.run(&["--max-tokens-total", ROOM_FOR_ONE, GO]).expect_code(0);
+    let requests = stage.server.requests();
+    let order: Vec<String> = requests.iter().filter_map(cast::task).collect();
+    assert_eq!(order, ["a", "b", "a"], "nobody waits for one that only waits itself");
+    agree(&stage.workspace());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_generous_limit_leaves_children_side_by_side() {
     let seen = Crowd::default();
     let watched = seen.clone();
