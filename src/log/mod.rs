@@ -101,7 +101,9 @@ impl Log {
     /// Opens an existing Log for writing: takes the lock, reads everything, closes a torn tail.
     pub fn open(root: impl Into<StateRoot>, id: &SessionId) -> Result<(Self, Opened), LogError> {
         let root = &root.into();
-        let mut log = Self::over(root, id, open_append(root, id)?)?;
+        let refused = |source| LogError::Io { path: root.log(id), source };
+        let file = refuse_huge(open_append(root, id)?).map_err(refused)?;
+        let mut log = Self::over(root, id, file)?;
         let reading = read::read(&*log.file, id, &log.folder)
             .map_err(|source| LogError::Io { path: log.path.clone(), source })?;
         log.history = History::from_events(reading.events);
@@ -396,19 +398,19 @@ pub fn open_file(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
     let missing = || LogError::NotFound { id: id.clone() };
     let sessions = root.sessions().open().map_err(LogError::reading)?.ok_or_else(missing)?;
     let file = sessions.open_file(log_name(id)).map_err(LogError::reading)?.ok_or_else(missing)?;
-    refuse_huge(root, id, file)
+    refuse_huge(file).map_err(|source| LogError::Io { path: root.log(id), source })
 }
 
-/// To read a Log that is larger than Pixir would ever write takes minutes, and then more memory than there is.
-fn refuse_huge(root: &StateRoot, id: &SessionId, file: File) -> Result<File, LogError> {
-    let refused = |source| LogError::Io { path: root.log(id), source };
-    let length = file.metadata().map_err(refused)?.len();
+/// Refuses a Log that is larger than Pixir would ever write: to read it takes minutes, and then more memory than
+/// there is.
+pub fn refuse_huge(file: File) -> std::io::Result<File> {
+    let length = file.metadata()?.len();
     if length <= LARGEST {
         return Ok(file);
     }
     let gigabytes = length >> 30;
     let text = format!("it has {gigabytes} GiB, and no Log has more than {} GiB", LARGEST >> 30);
-    Err(refused(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text)))
+    Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text))
 }
 
 /// The Sessions that have a Log, in no order.
@@ -427,9 +429,7 @@ pub fn open_append(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
     if let Some(problem) = root.problem().filter(|_| root.has_log(id)) {
         return Err(LogError::ReadOnly { id: id.clone(), problem: problem.clone() });
     }
-    let file =
-        sessions.open_append(log_name(id)).map_err(LogError::writing)?.ok_or_else(missing)?;
-    refuse_huge(root, id, file)
+    sessions.open_append(log_name(id)).map_err(LogError::writing)?.ok_or_else(missing)
 }
 
 /// What can go wrong with a Log.

@@ -9,10 +9,10 @@ use pixir::scripted::{Reply, Script};
 use serde_json::json;
 
 use crate::subagents::cast::{GO, cast, says, spawns};
-use crate::support::Stage;
 use crate::support::editor::Editor;
-use crate::support::house::{DEADLINE, logs};
+use crate::support::house::{DEADLINE, logs, newest_log};
 use crate::support::stage::wait_for;
+use crate::support::{House, Stage};
 
 /// Changes something while the model is asked; it is given the Log.
 type Alter = fn(&Path);
@@ -165,4 +165,25 @@ async fn an_editor_is_told_of_a_log_that_is_removed_while_children_work() {
             update["sessionUpdate"] == "agent_message_chunk" && text.contains("it was removed")
         });
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_many_gigabytes_is_refused_instead_of_read_and_can_be_deleted() {
+    let house = House::with([Reply::says("ok")]).await;
+    house.pixir(&["hi"]).exits(0);
+    let log = newest_log(&house.workspace());
+    let id = log.file_stem().unwrap().to_str().unwrap().to_owned();
+    std::fs::File::options().write(true).open(&log).unwrap().set_len(1 << 36).unwrap();
+    let listed = house.pixir(&["sessions"]).exits(0);
+    assert!(listed.out.contains("unreadable"), "{}", listed.out);
+    assert!(listed.err.contains("it has 64 GiB"), "{}", listed.err);
+    for args in [&["resume", &id, "go on"][..], &["verify", &id], &["export", &id], &["undo", &id]]
+    {
+        let told = house.pixir(args);
+        assert_ne!(told.code, Some(0), "{args:?}");
+        assert!(told.err.contains("no Log has more than 16 GiB"), "{args:?}: {}", told.err);
+    }
+    house.pixir(&["gc"]).exits(0);
+    house.pixir(&["sessions", "delete", &id]).exits(0);
+    assert!(!log.exists());
 }

@@ -255,6 +255,7 @@ fn entries(root: &StateRoot) -> Vec<Entry> {
 fn summary(root: &StateRoot, folder: &StateDir, locks: &Locks, entry: Entry) -> Summary {
     let path = root.log(&entry.id);
     let opened = folder.open_file(log_name(&entry.id)).map_err(io::Error::from);
+    let opened = opened.and_then(|file| file.map(log::refuse_huge).transpose());
     let opened = opened.and_then(|file| file.ok_or_else(|| io::ErrorKind::NotFound.into()));
     let read = opened.and_then(|mut file| {
         let head = window_at_start(&mut file, WINDOW)?;

@@ -181,7 +181,8 @@ fn drive(what: &str, mount: &str) {
     };
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    if said.contains("cannot mount") || said.contains("unshare failed") {
+    let obstacles = ["cannot mount", "unshare failed", "cannot create special file"];
+    if obstacles.iter().any(|words| said.contains(words)) {
         skip(&format!("mounted: {said}"));
         return;
     }
