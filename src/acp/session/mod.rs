@@ -214,6 +214,10 @@ impl Actor {
 
     /// Does what a message asks for.
     pub async fn handle(&mut self, message: Inbox) {
+        // What was sent behind a prompt comes after it; only to stop it cannot wait.
+        if matches!(message, Inbox::Set { .. } | Inbox::Load { .. } | Inbox::Resume { .. }) {
+            self.finish_composing().await;
+        }
         match message {
             Inbox::Prompt { ticket, prompt } => self.prompt(ticket, prompt).await,
             Inbox::Cancel => self.cancel().await,
