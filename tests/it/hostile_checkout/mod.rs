@@ -104,7 +104,7 @@ impl Suite {
             }
             traced.push((*number, touched));
         }
-        fs::remove_dir_all(&scene.root).unwrap();
+        scene.remove();
         traced
     }
 
@@ -191,7 +191,7 @@ impl Suite {
                     break;
                 }
             }
-            fs::remove_dir_all(&scene.root).unwrap();
+            scene.remove();
             if !is_planted {
                 break;
             }
