@@ -159,7 +159,7 @@ impl Composed {
             return shown;
         }
         let refused = |reason: &str| format!("{shown} [not attached: {reason}]");
-        // Nobody is asked for what cannot come along.
+        // The client is not asked for a file that there is no room for.
         if !self.fits(0) {
             return refused(NO_ROOM);
         }

@@ -211,7 +211,7 @@ fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {
     Ok(bytes)
 }
 
-/// Opens a spec. What a shell makes of `<(…)` is a pipe with a writer; for another pipe nobody may ever write.
+/// Opens a spec. The pipe that a shell makes for `<(…)` has a writer; a named pipe may have none, and would block.
 fn open_spec(path: &Path) -> std::io::Result<File> {
     let is_of_shell = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
     if is_of_shell { File::open(path) } else { open_regular(path) }

@@ -65,7 +65,7 @@ fn first_sentence(error: &clap::Error) -> String {
     named.fold(message, |message, line| format!("{message} {}", line.trim()))
 }
 
-/// What Rust says of a number that is none, as a person would say it.
+/// Replaces Rust's messages about numbers by plain ones.
 fn in_plain_words(message: String) -> String {
     let words = [
         ("invalid digit found in string", "it must be a whole number"),

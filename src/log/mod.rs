@@ -561,6 +561,9 @@ impl Explain for LogError {
             LogError::Write { .. } => {
                 "free some space or permit writing there, then go on with `pixir resume`"
             }
+            LogError::Io { source, .. } if source.kind() == std::io::ErrorKind::FileTooLarge => {
+                "move the file away, or delete the Session with `pixir sessions delete`"
+            }
             LogError::Io { .. } => "check that the file exists and may be read",
         };
         vec![action.to_owned()]

@@ -110,6 +110,20 @@ mod tests {
     }
 
     #[test]
+    fn another_environment_is_another_tool() {
+        let said = tools(&json!([{"name": "look", "inputSchema": {}}]));
+        let identity = |env: &[(&str, &str)]| {
+            let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let server = McpServer::stdio("s", "x", Vec::new(), env);
+            Offer::all(&server, "s", said.clone()).0[0].identity.clone()
+        };
+        let all = [identity(&[]), identity(&[("A", "1")]), identity(&[("A", "2")])];
+        let different: HashSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), 3, "{all:?}");
+        assert_eq!(identity(&[("A", "1")]), all[1]);
+    }
+
+    #[test]
     fn a_tool_reads_only_when_a_trusted_server_says_so() {
         let said = tools(&json!([
             {"name": "look", "inputSchema": {}, "annotations": {"readOnlyHint": true}},

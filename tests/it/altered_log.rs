@@ -182,6 +182,7 @@ async fn a_log_of_many_gigabytes_is_refused_instead_of_read_and_can_be_deleted()
         let told = house.pixir(args);
         assert_ne!(told.code, Some(0), "{args:?}");
         assert!(told.err.contains("no Log has more than 16 GiB"), "{args:?}: {}", told.err);
+        assert!(told.err.contains("pixir sessions delete"), "{args:?}: {}", told.err);
     }
     house.pixir(&["gc"]).exits(0);
     house.pixir(&["sessions", "delete", &id]).exits(0);

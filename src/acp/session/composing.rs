@@ -43,7 +43,7 @@ impl Composing {
         Self { ticket, context, task, limit: Instant::now() + LINKS, late }
     }
 
-    /// Waits for it; may be called again when it was given up.
+    /// Waits for the result. The wait can be dropped and begun again.
     pub async fn finished(&mut self) -> Result<Composed, JoinError> {
         if let Ok(composed) = tokio::time::timeout_at(self.limit, &mut self.task).await {
             return composed;

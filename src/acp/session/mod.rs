@@ -214,7 +214,7 @@ impl Actor {
 
     /// Does what a message asks for.
     pub async fn handle(&mut self, message: Inbox) {
-        // What was sent behind a prompt comes after it; only to stop it cannot wait.
+        // These take effect after a prompt that was sent before them. A cancel does not wait for it.
         if matches!(message, Inbox::Set { .. } | Inbox::Load { .. } | Inbox::Resume { .. }) {
             self.finish_composing().await;
         }
@@ -326,10 +326,10 @@ impl Actor {
         for (ticket, _) in std::mem::take(&mut self.waiting) {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
         }
-        match self.composing.take() {
-            Some(composing) => composing.cancel().await,
-            None => self.stop(),
+        if let Some(composing) = self.composing.take() {
+            composing.cancel().await;
         }
+        self.stop();
     }
 
     async fn withdraw(&mut self, key: &str) {

@@ -161,7 +161,8 @@ fn details(workflow: &Workflow, plan: &Plan, place: usize) -> Vec<(&'static str,
     let mut limits = Vec::new();
     limits.extend(step.timeout_ms.map(lasting));
     if step.retries > 0 {
-        limits.push(counted(step.retries, "retry").replace("retrys", "retries"));
+        let noun = if step.retries == 1 { "retry" } else { "retries" };
+        limits.push(format!("{} {noun}", step.retries));
     }
     match step.on_failure {
         OnFailure::Hold => {}

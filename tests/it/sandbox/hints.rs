@@ -20,8 +20,8 @@ fn relative_paths_and_links_to_hidden_files_are_explained() {
         for subreaper in [false, true] {
             let home = UserHome::new(&Options { subreaper, ..Options::default() });
             write(&home.path("projects/beside/data"), "private\n");
-            symlink(home.path("documents"), home.path("projects/work/docs")).unwrap();
-            symlink("../../documents/letter", home.path("projects/work/letter")).unwrap();
+            symlink(home.path("documents"), home.path("projects/work").join("docs")).unwrap();
+            symlink("../../documents/letter", home.path("projects/work").join("letter")).unwrap();
             for (command, path) in [
                 ("cat ../beside/data", "projects/beside/data"),
                 ("cat ./../beside/data", "projects/beside/data"),

@@ -280,7 +280,7 @@ async fn what_comes_later_is_hidden(subreaper: bool) {
     for name in [".npmrc", "later"] {
         fs::remove_file(home.path(name)).unwrap();
     }
-    let ready = home.path("projects/work/ready");
+    let ready = home.path("projects/work").join("ready");
     let command = format!("touch ready; while [ ! -e go ]; do sleep 0.01; done; {read}");
     let change = async {
         until("the command is ready", || ready.exists()).await;
@@ -289,7 +289,7 @@ async fn what_comes_later_is_hidden(subreaper: bool) {
             write(&other, &format!("{SECRET}0.\n"));
             fs::rename(other, home.path(name)).unwrap();
         }
-        fs::write(home.path("projects/work/go"), "").unwrap();
+        fs::write(home.path("projects/work").join("go"), "").unwrap();
     };
     let (answer, ()) = tokio::join!(home.run(&command), change);
     assert!(answer.text.contains("went on") && !answer.text.contains(SECRET), "{}", answer.text);
