@@ -1,6 +1,6 @@
 //! What must not have happened when a command has run in a scene where something was planted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,12 +46,18 @@ pub struct Before {
     outside: BTreeMap<PathBuf, Look>,
     kept: BTreeMap<PathBuf, Look>,
     forbidden: BTreeMap<PathBuf, Look>,
+    /// Other names, outside, of planted files of the Workspace: such a file is changed under all its names
+    /// (ADR 0015).
+    second_names: BTreeSet<PathBuf>,
 }
 
 impl Before {
     pub fn of(scene: &Scene, kind: Kind, paths: &[PathBuf]) -> Self {
-        let (outside, forbidden) = (outside(scene), forbidden(scene));
-        Self { outside, kept: kept(scene, kind, paths), forbidden }
+        let mut outside = outside(scene);
+        let second_names = second_names(scene, kind, paths, &outside);
+        outside.retain(|path, _| !second_names.contains(path));
+        let kept = kept(scene, kind, paths);
+        Self { outside, kept, forbidden: forbidden(scene), second_names }
     }
 
     /// What is wrong afterwards.
@@ -74,13 +80,22 @@ impl Before {
         if ["out of memory", "memory allocation"].iter().any(|words| ended.output.contains(words)) {
             add(Fault::Death, "it read until memory was used up".to_owned());
         }
-        if let Some(text) = differences(&self.outside, &outside(scene)) {
+        let mut outside = outside(scene);
+        outside.retain(|path, _| !self.second_names.contains(path));
+        if let Some(text) = differences(&self.outside, &outside) {
             add(Fault::Outside, text);
         }
         let after = kept(scene, kind, paths);
         let mut before = self.kept.clone();
-        // What a stranger has in the user's own folder may be replaced or cleared away, and not be changed.
-        before.retain(|path, _| kind != Kind::OtherOwner || after.contains_key(path));
+        // What a stranger has in the user's own folder may be replaced or removed as a whole. Nothing in a folder
+        // that is the stranger's too, and stays, may go.
+        let stays_in_strange_folder = |path: &Path| {
+            let folder = path.parent();
+            folder.is_some_and(|folder| self.kept.contains_key(folder) && after.contains_key(folder))
+        };
+        before.retain(|path, _| {
+            kind != Kind::OtherOwner || after.contains_key(path) || stays_in_strange_folder(path)
+        });
         if let Some(text) = differences(&before, &after) {
             add(Fault::Believed, format!("state that is not to be used was used: {text}"));
         }
@@ -147,6 +162,25 @@ fn outside(scene: &Scene) -> BTreeMap<PathBuf, Look> {
         look_below(&work.join(".git").join(name), &mut seen, &|_| true);
     }
     seen
+}
+
+/// The names outside of files that were planted as hard links among the user's own files, not in state or settings.
+fn second_names(
+    scene: &Scene,
+    kind: Kind,
+    paths: &[PathBuf],
+    outside: &BTreeMap<PathBuf, Look>,
+) -> BTreeSet<PathBuf> {
+    let inode = |path: &Path| fs::symlink_metadata(path).ok().map(|stat| (stat.dev(), stat.ino()));
+    let is_users_file = |path: &&PathBuf| !path.as_os_str().as_encoded_bytes().starts_with(b".");
+    let planted: BTreeSet<(u64, u64)> = if kind.shares_content() {
+        let files = paths.iter().filter(is_users_file);
+        files.filter_map(|path| inode(&scene.work().join(path))).collect()
+    } else {
+        BTreeSet::new()
+    };
+    let is_planted = |path: &&PathBuf| inode(path).is_some_and(|inode| planted.contains(&inode));
+    outside.keys().filter(is_planted).cloned().collect()
 }
 
 /// What the model tries to write where the user did not permit it.

@@ -156,15 +156,13 @@ impl Suite {
         format!("{}|{:?}|{}", cell.pattern, cell.kind, self.probes[probe].name)
     }
 
-    /// Whether the user asked for it: a file that the command line names is read wherever it leads, a Session
-    /// that is deleted goes with all that lies beside it, and a file of the Workspace with a second name outside
-    /// is changed under both (ADR 0015).
+    /// Whether the user asked for it: a file that the command line names is read wherever it leads, and a Session
+    /// that is deleted goes with all that lies beside it.
     fn is_asked_for(&self, cell: &Cell, probe: usize, finding: &Finding) -> bool {
         let probe = &self.probes[probe];
         match finding.fault {
             Fault::Read => probe.args.contains(&cell.pattern),
             Fault::Believed => probe.name == "delete" && cell.kind == Kind::OtherOwner,
-            Fault::Outside => cell.kind.shares_content() && !cell.pattern.starts_with('.'),
             _ => false,
         }
     }
@@ -353,6 +351,8 @@ async fn the_judge_accuses_a_program_that_follows_what_is_planted() {
     assert_eq!(accused(Kind::LinkToGitHooks, last, hooks), [Fault::Outside]);
     assert_eq!(accused(Kind::HardLink, last, "echo x >> $1"), [Fault::Outside]);
     assert_eq!(accused(Kind::HardLink, last, "cat $1; rm $1"), []);
+    assert_eq!(accused(Kind::HardLink, "src/lib.rs", "echo x >> $1"), []);
+    assert_eq!(accused(Kind::HardLink, "src/lib.rs", "echo x > ../elsewhere"), [Fault::Outside]);
     assert_eq!(accused(Kind::Fifo, last, "cat $1"), [Fault::Hang]);
     assert_eq!(
         accused(Kind::Claims, ".pixir/config.json", "touch believed.txt"),
