@@ -100,6 +100,11 @@ impl Followed {
         self.tracker.before_command()
     }
 
+    /// The survey after a command.
+    pub fn after_command(&self) -> io::Result<()> {
+        self.tracker.after_command()
+    }
+
     /// The Turn ends, with the survey after its commands.
     pub fn end(&mut self) -> io::Result<()> {
         self.tracker.end()?;

@@ -25,6 +25,7 @@ use crate::log::LogError;
 pub use crate::resource::Attachment;
 use crate::session::{Session, SessionError};
 pub use crate::skill::{Expanded, Named};
+use crate::snapshot::Tracker;
 use crate::state::StateRoot;
 use crate::tool::Editor;
 use crate::turn::{self, Settings};
@@ -129,7 +130,9 @@ impl Conversation {
     /// died.
     pub fn take_notices(&self) -> Vec<String> {
         let secrets = &self.settings.secrets;
-        let all = self.settings.connections.take_notices();
+        let of_undo = self.settings.tracker.as_ref().map(Tracker::take_notices);
+        let mut all = self.settings.connections.take_notices();
+        all.extend(of_undo.into_iter().flatten());
         all.iter().map(|notice| secrets.clean(notice).into_owned()).collect()
     }
 
@@ -242,6 +245,14 @@ impl Conversation {
     /// Stops the running Turn; returns when its end is recorded.
     pub async fn interrupt(&self) -> Result<(), ConversationError> {
         Ok(self.session.interrupt().await?)
+    }
+
+    /// Ends the recording of files for undo that goes on before a command, if one does: the command runs, and what
+    /// commands of this Turn change is not covered.
+    pub fn skip_recording(&self) {
+        if let Some(progress) = self.settings.tracker.as_ref().and_then(Tracker::progress) {
+            progress.stop().ask();
+        }
     }
 
     /// Answers an open question.

@@ -65,6 +65,18 @@ pub fn open_index(path: &Path) -> Option<BufReader<File>> {
     is_sane.then(|| BufReader::with_capacity(64 << 10, file))
 }
 
+/// How many entries the index says that it has; 0 where there is none.
+pub fn entry_count(git: &Path) -> usize {
+    let mut head = [0; 12];
+    let index = index_file(git).and_then(|file| open_index(&file));
+    match index.map(|mut index| index.read_exact(&mut head)) {
+        Some(Ok(())) if head.starts_with(b"DIRC") => {
+            usize::try_from(word(&head, 8)).unwrap_or_default()
+        }
+        _ => 0,
+    }
+}
+
 /// A pipe in the place of a file is not waited for.
 fn open(path: &Path) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;

@@ -24,6 +24,7 @@ mod disk;
 mod error;
 mod files;
 mod git_index;
+mod git_objects;
 mod id;
 mod network;
 mod paths;

@@ -13,6 +13,7 @@ mod before;
 mod child;
 mod files;
 mod floor;
+mod large;
 mod model;
 mod sandbox;
 mod scene;
@@ -57,6 +58,11 @@ fn main() {
         Some(files::ROLE) => {
             let mut report = Report::default();
             files::measure(&mut report);
+            report.show();
+        }
+        Some(large::ROLE) => {
+            let mut report = Report::default();
+            large::measure(&mut report, arguments.next());
             report.show();
         }
         _ => measure(),

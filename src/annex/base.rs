@@ -90,6 +90,7 @@ pub fn limits(settings: &Workspaces) -> Limits {
     Limits {
         file: settings.largest_file,
         total: settings.largest_sum,
+        is_git_counted: true,
         files: settings.most_files,
         time: SURVEY_TIME,
     }

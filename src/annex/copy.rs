@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,13 +62,22 @@ impl Copier<'_> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR)?;
         if size > 0 {
-            let kept = self.base.store.open(content)?;
-            if rustix::fs::fstat(&kept)?.st_size != size.cast_signed() {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was cut"));
+            match self.base.store.open(content)? {
+                Some(kept) => self.fill_from(&kept, &file, size)?,
+                // It is in a segment, together with others.
+                None => {
+                    (&File::from(file.try_clone()?)).write_all(&self.base.store.get(content)?)?
+                }
             }
-            self.fill(&kept, &file, size)?;
         }
         Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?)
+    }
+
+    fn fill_from(&self, kept: &File, file: &OwnedFd, size: u64) -> io::Result<()> {
+        if rustix::fs::fstat(kept)?.st_size != size.cast_signed() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was cut"));
+        }
+        self.fill(kept, file, size)
     }
 
     fn fill(&self, from: &File, to: &OwnedFd, size: u64) -> io::Result<()> {

@@ -26,7 +26,7 @@ use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
 use crate::event::{
     Answer, Canonical, Ephemeral, EventKind, From as ListenFrom, Heard, PermissionMode,
-    PermissionRequest, Said, SubagentEvent,
+    PermissionRequest, Said, Status, SubagentEvent,
 };
 use crate::harness::{Door, Harness, Start, Which};
 use crate::projection;
@@ -141,6 +141,8 @@ pub struct Driver<'a> {
     questions: VecDeque<PermissionRequest>,
     /// When the first one was shown; what was typed before is no answer to it.
     asked_at: Instant,
+    /// Since when files are recorded for undo; Enter skips it.
+    recording_since: Option<Instant>,
     can_ask: bool,
     /// What a signal asked for during the Turn, which may have been over by then: that it ends, or that
     /// Pixir does.
@@ -169,6 +171,8 @@ enum Wake {
     Signal(Asked),
     /// A line was typed while a question was open; `None` when no more can come.
     Typed(Option<String>),
+    /// Enter was pressed while files were recorded.
+    SkipRecording,
     Tick,
 }
 
@@ -226,6 +230,7 @@ impl<'a> Driver<'a> {
             keyboard: Keyboard::default(),
             questions: VecDeque::new(),
             asked_at: Instant::now(),
+            recording_since: None,
             can_ask,
             asked: None,
             has_children: false,
@@ -316,11 +321,13 @@ impl<'a> Driver<'a> {
                     unread |= self.view.hear(&heard).is_err();
                     self.has_children |= life_of(&heard).is_some();
                     self.note_question(&heard);
+                    self.note_recording(&heard);
                     if tally.hear(&heard) {
                         break;
                     }
                 }
                 Wake::Typed(line) => self.reply(line).await,
+                Wake::SkipRecording => self.skip_recording(),
                 Wake::Tick => {
                     self.look_at_children().await;
                     unread |= self.view.tick().is_err();
@@ -350,11 +357,13 @@ impl<'a> Driver<'a> {
 
     async fn next(&mut self, ticker: &mut Interval) -> Wake {
         let is_asking = !self.questions.is_empty();
+        let recording_since = self.recording_since.filter(|_| self.can_ask && !is_asking);
+        let is_read = is_asking || recording_since.is_some();
         tokio::select! {
             biased;
             asked = self.signals.next() => Wake::Signal(asked),
             heard = self.relay.next() => Wake::Heard(heard),
-            line = self.keyboard.line_after(self.asked_at), if is_asking => Wake::Typed(line),
+            wake = typed(&mut self.keyboard, self.asked_at, recording_since), if is_read => wake,
             _ = ticker.tick() => Wake::Tick,
         }
     }
@@ -382,6 +391,21 @@ impl<'a> Driver<'a> {
             }
             EventKind::Ephemeral(_) | EventKind::Canonical(_) => {}
         }
+    }
+
+    /// Notes whether files are being recorded for undo.
+    fn note_recording(&mut self, heard: &Heard) {
+        let Heard::Event(event) = heard else { return };
+        let EventKind::Ephemeral(Ephemeral::Status(status)) = event.kind() else { return };
+        self.recording_since = match status {
+            Status::Recording { .. } => self.recording_since.or_else(|| Some(Instant::now())),
+            _ => None,
+        };
+    }
+
+    fn skip_recording(&mut self) {
+        self.recording_since = None;
+        self.conversation.skip_recording();
     }
 
     fn show_question(&mut self) {
@@ -448,6 +472,18 @@ impl<'a> Driver<'a> {
     /// What to type to go on with this Session.
     pub fn resume_command(&self) -> String {
         self.context.resume_command(self.conversation.id(), self.conversation.workspace())
+    }
+}
+
+/// What is typed while a question is open, or while files are recorded.
+async fn typed(keyboard: &mut Keyboard, asked_at: Instant, recording: Option<Instant>) -> Wake {
+    match recording {
+        None => Wake::Typed(keyboard.line_after(asked_at).await),
+        Some(since) => match keyboard.enter_after(since).await {
+            Some(()) => Wake::SkipRecording,
+            // No more can come.
+            None => std::future::pending().await,
+        },
     }
 }
 

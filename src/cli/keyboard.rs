@@ -91,6 +91,24 @@ impl Keyboard {
         }
     }
 
+    /// Waits for Enter alone, after `moment`. Words that are typed meanwhile are kept for the next prompt.
+    pub async fn enter_after(&mut self, moment: Instant) -> Option<()> {
+        loop {
+            if self.entries.is_some() {
+                let entry = self.next_entry().await?;
+                if entry.at > moment && entry.lines.iter().all(|line| line.trim().is_empty()) {
+                    return Some(());
+                }
+                self.waiting.push_back(entry);
+                continue;
+            }
+            let line = self.next().await?;
+            if line.at > moment && line.text.is_empty() {
+                return Some(());
+            }
+        }
+    }
+
     async fn next(&mut self) -> Option<Line> {
         let read = || read_line().map(|text| Line { text, at: Instant::now() });
         let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read));

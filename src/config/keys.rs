@@ -286,8 +286,14 @@ pub const KEYS: &[Key] = &[
     user("undo.max_file_bytes", Shape::Number, |config, value| {
         put(&mut config.undo.largest_file, count(value, 0..=1_073_741_824)?)
     }),
+    user("undo.max_bytes", Shape::Number, |config, value| {
+        put(&mut config.undo.max_bytes, count(value, 0..=1_099_511_627_776)?)
+    }),
+    user("undo.max_files", Shape::Number, |config, value| {
+        put(&mut config.undo.max_files, count(value, 0..=1_000_000_000)?)
+    }),
     user("undo.max_total_bytes", Shape::Number, |config, value| {
-        put(&mut config.undo.largest_sum, count(value, 0..=1_099_511_627_776)?)
+        put(&mut config.undo.max_bytes, count(value, 0..=1_099_511_627_776)?)
     }),
     user("instructions_limit", Shape::Number, |config, value| {
         put(&mut config.instructions_limit, count(value, 0..=1_048_576)?)

@@ -291,10 +291,17 @@ const MANUAL: &[Entry] = &[
         json!(c.undo.largest_file)
     }),
     entry(
-        "undo.max_total_bytes",
-        "All such files together; beyond that only changes of file tools are covered",
-        |c| json!(c.undo.largest_sum),
+        "undo.max_bytes",
+        "How many bytes are kept for undo in a Workspace; beyond that only changes of file tools are covered",
+        |c| json!(c.undo.max_bytes),
     ),
+    entry(
+        "undo.max_files",
+        "How many files that git does not hold are kept for what commands change; beyond that only changes of \
+         file tools are covered",
+        |c| json!(c.undo.max_files),
+    ),
+    entry("undo.max_total_bytes", "Earlier name of `undo.max_bytes`", |c| json!(c.undo.max_bytes)),
     entry("subagents.max_running", "How many Subagents of one Session run at a time", |c| {
         json!(c.subagents.max_running)
     }),

@@ -311,13 +311,16 @@ pub struct Undo {
     pub enabled: bool,
     /// The largest file that is kept for what commands do, in bytes.
     pub largest_file: u64,
-    /// All of them together; beyond that only the changes of file tools are covered.
-    pub largest_sum: u64,
+    /// All contents that are kept; beyond that only the changes of file tools are covered.
+    pub max_bytes: u64,
+    /// How many files that git does not hold are kept; beyond that only the changes of file tools are
+    /// covered.
+    pub max_files: usize,
 }
 
 impl Default for Undo {
     fn default() -> Self {
-        Self { enabled: true, largest_file: 10 << 20, largest_sum: 1 << 30 }
+        Self { enabled: true, largest_file: 10 << 20, max_bytes: 1 << 30, max_files: 50_000 }
     }
 }
 

@@ -92,6 +92,13 @@ pub enum Status {
     WaitingForBudget { iteration: u32 },
     /// A Provider call is under way.
     Thinking { iteration: u32 },
+    /// Before a command runs, files are recorded so that it can be undone.
+    Recording {
+        call_id: CallId,
+        /// Absent until it is known how many files have to be read.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        files: Option<RecordedFiles>,
+    },
     /// A tool runs, or waits for something before it can.
     Working {
         call_id: CallId,
@@ -112,6 +119,23 @@ impl Status {
     /// Whether the Turn is over.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Status::Done | Status::Error { .. } | Status::Interrupted)
+    }
+}
+
+/// How many files were recorded so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RecordedFiles {
+    pub done: u64,
+    pub total: u64,
+}
+
+impl RecordedFiles {
+    /// What a person is told meanwhile.
+    pub fn words(files: Option<Self>) -> String {
+        match files {
+            None => "recording files for undo …".to_owned(),
+            Some(Self { done, total }) => format!("recording files for undo … {done} of {total}"),
+        }
     }
 }
 

@@ -18,12 +18,12 @@ mod tree;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub use error::{StateError, UnsafeEntry};
@@ -302,6 +302,16 @@ impl StateDir {
         self.check_may_change(new_name)?;
         rustix::fs::linkat(&self.fd, name, &self.fd, new_name, AtFlags::empty())
             .map_err(|errno| StateError::io(self.path.join(new_name), errno))
+    }
+
+    /// Gives a file from elsewhere a second name in this folder, which must not be taken yet.
+    pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<(), StateError> {
+        let name = self.plain(name.as_ref())?;
+        self.check_may_change(name)?;
+        // The file that is open, whatever stands under its old name by now.
+        let open_file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::linkat(CWD, open_file, &self.fd, name, AtFlags::SYMLINK_FOLLOW)
+            .map_err(|errno| StateError::io(self.path.join(name), errno))
     }
 
     /// Removes a file or a link; says whether there was one.

@@ -19,8 +19,8 @@ use super::sheet::Sheet;
 use super::title::{PLANNING, title};
 use crate::error::Report;
 use crate::event::{
-    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Plan, ProviderRetry, Status,
-    TerminalStatus, ToolCall, ToolResult, TurnFailed, UserMessage, WAITING_FOR_BUDGET,
+    AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Plan, ProviderRetry, RecordedFiles,
+    Status, TerminalStatus, ToolCall, ToolResult, TurnFailed, UserMessage, WAITING_FOR_BUDGET,
     still_starting,
 };
 use crate::id::CallId;
@@ -407,6 +407,10 @@ impl Line {
             {
                 self.activity(&one_line(&format!("{tool} waits {reason}"), TITLE_WIDTH), sheet);
             }
+            // Once for a call; the numbers are for a status line.
+            Status::Recording { files: None, .. } if self.look.activity == Surface::Plain => {
+                self.activity(&RecordedFiles::words(None), sheet);
+            }
             Status::WaitingForBudget { .. } if self.look.activity == Surface::Plain => {
                 self.activity(WAITING_FOR_BUDGET, sheet);
             }
@@ -414,6 +418,7 @@ impl Line {
             | Status::WaitingForBudget { .. }
             | Status::Starting { .. }
             | Status::Compacting { .. }
+            | Status::Recording { .. }
             | Status::Working { .. }
             | Status::Done
             | Status::Error { .. }

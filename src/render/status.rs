@@ -10,7 +10,8 @@ use unicode_width::UnicodeWidthStr;
 use super::sanitise::one_line;
 use super::title::title;
 use crate::event::{
-    Canonical, Ephemeral, EventKind, Heard, Status, WAITING_FOR_BUDGET, still_starting,
+    Canonical, Ephemeral, EventKind, Heard, RecordedFiles, Status, WAITING_FOR_BUDGET,
+    still_starting,
 };
 use crate::id::CallId;
 
@@ -32,6 +33,8 @@ pub struct StatusLine {
     running: Vec<(CallId, String)>,
     /// Why the call that was heard of last does not run yet.
     waiting: Option<(CallId, String)>,
+    /// What is said while files are recorded for a call.
+    recording: Option<(CallId, String)>,
     /// What the Turn waits for before it begins.
     starting: Option<String>,
     tokens: u64,
@@ -50,6 +53,7 @@ impl StatusLine {
             over: true,
             running: Vec::new(),
             waiting: None,
+            recording: None,
             starting: None,
             tokens: 0,
             children: Vec::new(),
@@ -71,6 +75,12 @@ impl StatusLine {
                     Status::WaitingForBudget { .. } => Some(WAITING_FOR_BUDGET.to_owned()),
                     Status::Compacting { .. } => {
                         Some("making room in the model's window".to_owned())
+                    }
+                    _ => None,
+                };
+                self.recording = match status {
+                    Status::Recording { call_id, files } => {
+                        Some((call_id.clone(), RecordedFiles::words(*files)))
                     }
                     _ => None,
                 };
@@ -128,10 +138,10 @@ impl StatusLine {
             [(_, only)] => only.clone(),
             [.., (_, last)] => format!("{last} (+{} more)", self.running.len() - 1),
         };
-        let what = match &self.waiting {
-            Some((waiter, reason)) if self.running.iter().any(|(id, _)| id == waiter) => {
-                format!("waiting {reason}: {what}")
-            }
+        let runs = |waiter: &CallId| self.running.iter().any(|(id, _)| id == waiter);
+        let what = match (&self.recording, &self.waiting) {
+            (Some((waiter, words)), _) if runs(waiter) => words.clone(),
+            (_, Some((waiter, reason))) if runs(waiter) => format!("waiting {reason}: {what}"),
             _ => what,
         };
         // One cell stays free: a full line would wrap on many terminals.

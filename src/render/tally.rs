@@ -107,6 +107,7 @@ impl Ending {
             | Status::Compacting { .. }
             | Status::WaitingForBudget { .. }
             | Status::Thinking { .. }
+            | Status::Recording { .. }
             | Status::Working { .. } => None,
         }
     }

@@ -1,12 +1,12 @@
 //! A Manifest: everything that a survey of the Workspace saw, at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead};
+use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use super::{Hash, RawPath, State, Store};
+use super::{Hash, RawPath, State, Store, manifest_file};
 
 /// The files, links and folders of a Workspace.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -38,31 +38,13 @@ pub struct Look {
     pub changed: i128,
 }
 
-/// One line of a written Manifest.
+/// One line of a Manifest in JSON.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
     Entry { path: RawPath, state: State, look: Look },
     Folder { path: RawPath, mode: u32 },
     LeftOut { path: RawPath, look: Look },
-}
-
-/// The same, to be written.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Said<'m> {
-    Entry { path: AsRaw<'m>, state: &'m State, look: &'m Look },
-    Folder { path: AsRaw<'m>, mode: u32 },
-    LeftOut { path: AsRaw<'m>, look: &'m Look },
-}
-
-/// A path that is written as a `RawPath` is.
-struct AsRaw<'m>(&'m Path);
-
-impl Serialize for AsRaw<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        super::write_raw(self.0, serializer)
-    }
 }
 
 impl Manifest {
@@ -87,39 +69,23 @@ impl Manifest {
         paths.iter().filter(is_other).map(|path| (*path).clone()).collect()
     }
 
-    /// Keeps it in a store, under the hash of its text, which has this length.
+    /// Keeps it in a store, under the hash of its file, which has this length.
     pub fn keep(&self, store: &Store) -> io::Result<(Hash, u64)> {
-        let mut text = Vec::new();
-        self.write(&mut text)?;
-        Ok((store.put(&text)?, text.len() as u64))
+        let bytes = manifest_file::encode(self, store)?;
+        Ok((store.put(&bytes)?, bytes.len() as u64))
     }
 
     /// The one that was kept under that hash.
     pub fn kept(hash: &Hash, store: &Store) -> io::Result<Self> {
-        Self::read(store.get(hash)?.as_slice())
-    }
-
-    /// Writes it, a line for each path.
-    pub fn write(&self, mut out: impl Write) -> io::Result<()> {
-        let entries = self.entries.iter();
-        let entries = entries.map(|(path, Entry { state, look })| Said::Entry {
-            path: AsRaw(path),
-            state,
-            look,
-        });
-        let folders = self.folders.iter();
-        let folders = folders.map(|(path, mode)| Said::Folder { path: AsRaw(path), mode: *mode });
-        let left_out = self.left_out.iter();
-        let left_out = left_out.map(|(path, look)| Said::LeftOut { path: AsRaw(path), look });
-        for line in entries.chain(folders).chain(left_out) {
-            serde_json::to_writer(&mut out, &line)?;
-            out.write_all(b"\n")?;
+        let bytes = store.get(hash)?;
+        if bytes.starts_with(manifest_file::MAGIC) {
+            return manifest_file::decode(&bytes, store);
         }
-        out.flush()
+        Self::read_json(bytes.as_slice())
     }
 
-    /// Reads one that was written.
-    pub fn read(input: impl BufRead) -> io::Result<Self> {
+    /// Reads one that an earlier version wrote, a line of JSON for each path.
+    fn read_json(input: impl BufRead) -> io::Result<Self> {
         let mut manifest = Self::default();
         for line in input.split(b'\n') {
             match serde_json::from_slice(&line?)? {

@@ -6,12 +6,15 @@
 //! each command. None of it is needed to read a Log; without it, less can be taken back, and that is
 //! said.
 
+mod bytes;
 mod claims;
 mod crew;
 mod delta;
 mod line;
 mod manifest;
+pub mod manifest_file;
 mod plan;
+mod progress;
 mod record;
 mod restore;
 mod store;
@@ -33,7 +36,7 @@ pub use manifest::Manifest;
 pub use plan::{Change, Conflict, Direction, Plan, Reason};
 pub use record::{Record, last_manifest};
 pub use restore::{Here, Restored, in_the_way, missing, restore, staying};
-pub use store::{Hold, Store};
+pub use store::{Hold, OpenSegment, Store};
 pub use survey::{Limits, Refused, Survey, state_of};
 pub use tracker::{RunningCommand, Tracker};
 

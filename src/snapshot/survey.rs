@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ignore::overrides::Override;
@@ -16,10 +17,13 @@ use rustix::io::Errno;
 
 use super::crew::spread;
 use super::manifest::{Entry, Look};
+use super::progress::SurveyProgress;
+use super::store::{BatchLimits, ContentBatch, NotKept};
 use super::watch::FolderWatch;
-use super::{Manifest, RawPath, State, Store};
+use super::{Hash, Manifest, RawPath, State, Store};
 use crate::config::Undo;
-use crate::walk::{Sort, Stop, Walk, walk};
+use crate::git_index;
+use crate::walk::{Sort, Stop, Stopped, Walk, walk};
 use crate::workspace::{Wanted, Workspace};
 
 /// A file that was touched this shortly before may be touched again without looking different.
@@ -31,6 +35,9 @@ const SEE_TIME: Duration = Duration::from_secs(2);
 /// How many files are one piece of work.
 const PIECE: usize = 32;
 
+/// From so many new files on, their contents are kept as one batch.
+const BATCH: usize = 64;
+
 /// The bits of a mode that are kept.
 const MODE: u32 = 0o7777;
 
@@ -39,18 +46,30 @@ const MODE: u32 = 0o7777;
 pub struct Limits {
     /// The largest file.
     pub file: u64,
-    /// All files together.
+    /// All files together; without those that git holds, all that the store has.
     pub total: u64,
     /// How many files.
     pub files: usize,
     pub time: Duration,
+    /// Whether files that git holds count.
+    pub is_git_counted: bool,
 }
 
 impl Limits {
     /// As the settings say.
     pub fn of(settings: Undo) -> Self {
-        let Undo { largest_file: file, largest_sum: total, .. } = settings;
-        Self { file, total, files: usize::MAX, time: Duration::from_secs(30) }
+        let Undo { largest_file: file, max_bytes: total, max_files: files, .. } = settings;
+        Self { file, total, files, time: Duration::from_secs(30), is_git_counted: false }
+    }
+}
+
+impl Limits {
+    /// What a batch of contents may copy; where files in git count, everything was counted before.
+    fn of_batch(self) -> BatchLimits {
+        match self.is_git_counted {
+            true => BatchLimits { files: usize::MAX, bytes: u64::MAX },
+            false => BatchLimits { files: self.files, bytes: self.total },
+        }
     }
 }
 
@@ -61,6 +80,17 @@ pub enum Refused {
     TooMuch { bytes: u64, limit: u64 },
     #[error("the files that are not ignored are too many: {count} of {limit}")]
     TooMany { count: usize, limit: usize },
+    #[error(
+        "the files that are neither ignored nor in git are more than {limit} (setting undo.max_files)"
+    )]
+    TooManyOutsideGit { limit: usize },
+    #[error(
+        "what is kept for undo would take more than {limit} bytes (setting undo.max_bytes); \
+         `pixir gc` removes what no Session needs"
+    )]
+    StoreFull { limit: u64 },
+    #[error("recording was skipped")]
+    Skipped,
     #[error("looking at all files took longer than {} s", limit.as_secs())]
     TooSlow { limit: Duration },
     #[error("{} could not be kept: {source}", path.display())]
@@ -78,7 +108,7 @@ pub struct Survey<'a> {
 /// A name that the walk found.
 struct Found {
     path: PathBuf,
-    stat: Stat,
+    look: Look,
     link: Option<PathBuf>,
     sort: Sort,
 }
@@ -116,7 +146,7 @@ impl Eye<'_> {
             _ => None,
         };
         let path = PathBuf::from(OsStr::from_bytes(path));
-        self.found.push(Found { path, stat, link, sort });
+        self.found.push(Found { path, look: look(&stat), link, sort });
         Ok(())
     }
 }
@@ -124,25 +154,30 @@ impl Eye<'_> {
 impl Survey<'_> {
     /// Looks at everything that is not ignored. What looks as it did in `known` is not read again.
     pub fn take(&self, known: Option<&Manifest>) -> Result<Manifest, Refused> {
-        self.look(known, None)
+        let progress = SurveyProgress::new(self.limits.time);
+        Ok(self.look(known, None, &progress)?.unwrap_or_else(|| known.cloned().unwrap_or_default()))
     }
 
+    /// Looks at everything; `None` when all is as it was in `known`.
     fn look(
         &self,
         known: Option<&Manifest>,
         watch: Option<&FolderWatch>,
-    ) -> Result<Manifest, Refused> {
+        progress: &SurveyProgress,
+    ) -> Result<Option<Manifest>, Refused> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let fresh = i128::try_from(now.saturating_sub(TICK).as_nanos()).unwrap_or(i128::MAX);
-        let (mut found, mut not_read) = self.names(watch)?;
+        let (found, mut not_read) = self.names(watch, progress.stop())?;
+        if not_read.is_empty() && known.is_some_and(|known| self.is_same(known, &found)) {
+            return Ok(None);
+        }
         self.check_total(&found)?;
-        found.sort_unstable_by(|one, other| one.path.cmp(&other.path));
         let (mut entries, mut folders, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         let mut unread = Vec::new();
+        let mut unread_bytes = 0;
         // Both are in order, so that nothing has to be looked for.
         let mut before = known.into_iter().flat_map(|known| &known.entries).peekable();
-        for Found { path, stat, link, sort } in found {
-            let look = look(&stat);
+        for Found { path, look, link, sort } in found {
             match (sort, link) {
                 (Sort::Folder, _) => folders.push((path, look.mode)),
                 (_, Some(target)) => {
@@ -155,31 +190,60 @@ impl Survey<'_> {
                     let same = before.next_if(|(own, entry)| **own == path && entry.look == look);
                     match same {
                         Some((_, entry)) => entries.push((path, entry.clone())),
-                        None => unread.push(path),
+                        None => {
+                            unread_bytes += look.size;
+                            unread.push(path);
+                        }
                     }
                 }
                 (Sort::Link | Sort::Other, None) => {}
             }
         }
-        let pieces: Vec<&[PathBuf]> = unread.chunks(PIECE).collect();
-        let kept = spread(&pieces, |piece| {
-            piece.iter().map(|path| self.keep(path)).collect::<Result<Vec<_>, _>>()
-        });
-        for (piece, kept) in pieces.into_iter().zip(kept) {
-            for (path, kept) in piece.iter().zip(kept?) {
-                match kept {
-                    Kept::Yes(state, look) => {
-                        let look = settled(look, fresh);
-                        entries.push((path.clone(), Entry { state, look }));
-                    }
-                    Kept::Gone => {}
-                    Kept::Unread(errno) => not_read.push((path.clone(), errno.to_string())),
+        // A batch counts by itself, without what git holds.
+        if unread.len() < BATCH && !self.limits.is_git_counted && unread_bytes > self.limits.total {
+            return Err(Refused::StoreFull { limit: self.limits.total });
+        }
+        for (path, kept) in self.keep_all(unread, progress)? {
+            match kept {
+                Kept::Yes(state, look) => {
+                    let look = settled(look, fresh);
+                    entries.push((path, Entry { state, look }));
                 }
+                Kept::Gone => {}
+                Kept::Unread(errno) => not_read.push((path, errno.to_string())),
             }
         }
         let entries = entries.into_iter().collect();
         let (folders, left_out) = (folders.into_iter().collect(), left_out.into_iter().collect());
-        Ok(Manifest { entries, folders, left_out, unread: not_read.into_iter().collect() })
+        Ok(Some(Manifest { entries, folders, left_out, unread: not_read.into_iter().collect() }))
+    }
+
+    /// Whether a Manifest still holds. Both lists are in order.
+    fn is_same(&self, known: &Manifest, found: &[Found]) -> bool {
+        let mut entries = known.entries.iter();
+        let mut folders = known.folders.iter();
+        let mut left_out = known.left_out.iter();
+        let is_same = |found: &Found| match (found.sort, &found.link) {
+            (Sort::Folder, _) => {
+                folders.next().is_some_and(|own| own == (&found.path, &found.look.mode))
+            }
+            (Sort::Link | Sort::Other, None) => true,
+            (Sort::File, None) if found.look.size > self.limits.file => {
+                left_out.next().is_some_and(|own| own == (&found.path, &found.look))
+            }
+            (_, link) => entries.next().is_some_and(|(path, entry)| {
+                let target = match &entry.state {
+                    State::Link { target } => Some(&target.0),
+                    State::File { .. } => None,
+                };
+                *path == found.path && entry.look == found.look && target == link.as_ref()
+            }),
+        };
+        found.iter().all(is_same)
+            && entries.next().is_none()
+            && folders.next().is_none()
+            && left_out.next().is_none()
+            && known.unread.is_empty()
     }
 
     /// The same, with these files even when they are ignored.
@@ -188,33 +252,43 @@ impl Survey<'_> {
         known: Option<&Manifest>,
         files: &[PathBuf],
     ) -> Result<Manifest, Refused> {
-        self.take_watched(known, files, None)
+        let progress = SurveyProgress::new(self.limits.time);
+        let taken = self.take_watched(known, files, None, &progress)?;
+        Ok(taken.unwrap_or_else(|| known.cloned().unwrap_or_default()))
     }
 
-    /// The same, and `watch` will tell whether anything was changed since.
+    /// The same, and `watch` will tell whether anything was changed since; `None` when all is as it was in
+    /// `known`.
     pub fn take_watched(
         &self,
         known: Option<&Manifest>,
         files: &[PathBuf],
         watch: Option<&FolderWatch>,
-    ) -> Result<Manifest, Refused> {
-        let mut manifest = self.look(known, watch)?;
-        let is_unseen = |path: &&PathBuf| !manifest.entries.contains_key(*path);
+        progress: &SurveyProgress,
+    ) -> Result<Option<Manifest>, Refused> {
+        let taken = self.look(known, watch, progress)?;
+        let Some(seen) = taken.as_ref().or(known) else { return Ok(taken) };
+        let is_unseen = |path: &&PathBuf| !seen.entries.contains_key(*path);
         let ignored: Vec<PathBuf> = files.iter().filter(is_unseen).cloned().collect();
-        if !ignored.is_empty() {
-            // Ignored folders are not watched.
-            watch.inspect(|watch| watch.give_up());
+        if ignored.is_empty() {
+            return Ok(taken);
         }
+        // Ignored folders are not watched.
+        watch.inspect(|watch| watch.give_up());
+        let mut manifest = taken.unwrap_or_else(|| known.cloned().unwrap_or_default());
         self.add(&mut manifest, &ignored)?;
-        Ok(manifest)
+        Ok(Some(manifest))
     }
 
-    fn names(&self, watch: Option<&FolderWatch>) -> Result<(Vec<Found>, Unread), Refused> {
+    fn names(
+        &self,
+        watch: Option<&FolderWatch>,
+        stop: &Stop,
+    ) -> Result<(Vec<Found>, Unread), Refused> {
         watch.inspect(|watch| watch.begin(self.workspace));
-        let stop = Stop::after(self.limits.time);
         let everything = Walk {
             workspace: self.workspace,
-            stop: &stop,
+            stop,
             start: Path::new(""),
             all: false,
             hidden: true,
@@ -240,28 +314,31 @@ impl Survey<'_> {
             }
             true
         });
-        if tally.stopped.is_some() {
-            return Err(Refused::TooSlow { limit: self.limits.time });
-        }
+        self.check_time(stop)?;
         let places = tally.first_unreadable.iter();
         let mut unread: Unread = places.map(|(path, errno)| named(path, *errno)).collect();
-        let mut found = Vec::new();
+        let mut lists = Vec::new();
         for eye in eyes {
-            found.extend(eye.found);
+            lists.push(Mutex::new(eye.found));
             unread.extend(eye.unread);
         }
-        Ok((found, unread))
+        Ok((sorted(lists), unread))
     }
 
     fn check_total(&self, found: &[Found]) -> Result<(), Refused> {
         let files = found.iter().filter(|found| matches!(found.sort, Sort::File | Sort::Link));
         let (count, limit) = (files.count(), self.limits.files);
+        if !self.limits.is_git_counted {
+            // At most so many can be in git: what cannot fit is not read first.
+            let in_git = git_index::entry_count(&self.workspace.root().join(".git"));
+            let is_certain = count.saturating_sub(in_git) > limit;
+            return if is_certain { Err(Refused::TooManyOutsideGit { limit }) } else { Ok(()) };
+        }
         if count > limit {
             return Err(Refused::TooMany { count, limit });
         }
         let sizes = found.iter().filter(|found| found.sort == Sort::File);
-        let sizes =
-            sizes.map(|found| look(&found.stat).size).filter(|size| *size <= self.limits.file);
+        let sizes = sizes.map(|found| found.look.size).filter(|size| *size <= self.limits.file);
         let (bytes, limit) = (sizes.sum(), self.limits.total);
         if bytes > limit { Err(Refused::TooMuch { bytes, limit }) } else { Ok(()) }
     }
@@ -279,7 +356,7 @@ impl Survey<'_> {
                     manifest.left_out.insert(path.clone(), own);
                     continue;
                 }
-                None => match self.keep(path)? {
+                None => match self.keep(path, None)? {
                     Kept::Yes(state, _) => state,
                     Kept::Gone | Kept::Unread(_) => continue,
                 },
@@ -306,17 +383,90 @@ impl Survey<'_> {
         Ok(())
     }
 
+    /// Reads these files and keeps their contents.
+    fn keep_all(
+        &self,
+        paths: Vec<PathBuf>,
+        progress: &SurveyProgress,
+    ) -> Result<Vec<(PathBuf, Kept)>, Refused> {
+        let failed = |source| Refused::Keep { path: PathBuf::new(), source };
+        let begin = || ContentBatch::begin(self.store, self.workspace, self.limits.of_batch());
+        let batch = (paths.len() >= BATCH).then(begin).transpose().map_err(failed)?;
+        progress.expect(paths.len());
+        let pieces: Vec<&[PathBuf]> = paths.chunks(PIECE).collect();
+        let kept = spread(&pieces, |piece| {
+            self.check_time(progress.stop())?;
+            let kept = piece.iter().map(|path| self.keep(path, batch.as_ref()));
+            let kept = kept.collect::<Result<Vec<_>, _>>();
+            progress.advance(piece.len());
+            // The other threads need not go on.
+            kept.inspect_err(|_| progress.stop().ask())
+        });
+        let refused = |kept: &Result<_, Refused>| !matches!(kept, Ok(_) | Err(Refused::Skipped));
+        let mut all = Vec::with_capacity(paths.len());
+        let mut kept = kept;
+        if let Some(place) = kept.iter().position(refused) {
+            return kept.swap_remove(place).map(|_| Vec::new());
+        }
+        for kept in kept {
+            all.extend(kept?);
+        }
+        let summary = batch.map(ContentBatch::finish).transpose().map_err(failed)?;
+        summary.flatten().inspect(|summary| progress.note_first_batch(*summary));
+        Ok(paths.into_iter().zip(all).collect())
+    }
+
+    /// Ends the survey when it took too long, or was skipped.
+    fn check_time(&self, stop: &Stop) -> Result<(), Refused> {
+        stop.is_due();
+        match stop.reason() {
+            None => Ok(()),
+            Some(Stopped::Asked) => Err(Refused::Skipped),
+            Some(Stopped::Late(_)) => Err(Refused::TooSlow { limit: self.limits.time }),
+        }
+    }
+
     /// Keeps the content of a file.
-    fn keep(&self, path: &Path) -> Result<Kept, Refused> {
+    fn keep(&self, path: &Path, batch: Option<&ContentBatch<'_>>) -> Result<Kept, Refused> {
         let (bytes, look) = match read(self.workspace, path, self.limits.file) {
             Ok(Some(read)) => read,
             Err(errno) if !is_gone(errno) => return Ok(Kept::Unread(errno)),
             Ok(None) | Err(_) => return Ok(Kept::Gone),
         };
-        let kept = self.store.put(&bytes);
-        let sha256 = kept.map_err(|source| Refused::Keep { path: path.to_owned(), source })?;
+        let sha256 = self.keep_content(&bytes, batch).map_err(|refused| match refused {
+            NotKept::TooManyFiles => Refused::TooManyOutsideGit { limit: self.limits.files },
+            NotKept::TooManyBytes => Refused::StoreFull { limit: self.limits.total },
+            NotKept::Io(source) => Refused::Keep { path: path.to_owned(), source },
+        })?;
         Ok(Kept::Yes(State::File { sha256, mode: look.mode }, look))
     }
+
+    fn keep_content(
+        &self,
+        bytes: &[u8],
+        batch: Option<&ContentBatch<'_>>,
+    ) -> Result<Hash, NotKept> {
+        match batch {
+            Some(batch) => batch.add(bytes),
+            None => Ok(self.store.put(bytes)?),
+        }
+    }
+}
+
+/// Puts the lists of all threads in order, each on a thread, and then together.
+fn sorted(lists: Vec<Mutex<Vec<Found>>>) -> Vec<Found> {
+    let taken = |list: &Mutex<Vec<Found>>| {
+        std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
+    };
+    let mut lists = spread(&lists, |list| {
+        let mut list = taken(list);
+        list.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        list
+    });
+    // A stable sort merges lists that are in order already.
+    let mut all: Vec<Found> = lists.drain(..).flatten().collect();
+    all.sort_by(|one, other| one.path.cmp(&other.path));
+    all
 }
 
 /// What came of an attempt to keep a file.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::delta::ManifestDelta;
 use super::line::{Line, Seen, When};
-use super::record::{FOLDER, began, keep_as_last, last_manifest, name, now};
+use super::progress::SurveyProgress;
+use super::record::{FOLDER, began, keep_as_last, name, now};
 use super::survey::{self, Limits, Refused, Survey};
 use super::watch::FolderWatch;
 use super::{Manifest, RawPath, State, Store};
@@ -61,6 +62,12 @@ struct Following {
     surveyed_at: u64,
     /// The Record of this Turn.
     record: Option<File>,
+    /// The survey that is being taken.
+    progress: Option<Arc<SurveyProgress>>,
+    /// What the user is to be told.
+    notices: Vec<String>,
+    /// Whether the user was told that commands are not covered.
+    has_told_refusal: bool,
 }
 
 /// Whether a survey may rely on the watch.
@@ -101,9 +108,17 @@ impl Tracker {
     pub fn begin(&self, turn: u64) {
         let mut following = self.following();
         let before = std::mem::take(&mut *following);
-        let Following { last, watch, surveys, commands, .. } = before;
+        let Following { last, watch, surveys, commands, has_told_refusal, .. } = before;
         let turn = Some(turn);
-        *following = Following { turn, commands, last, watch, surveys, ..Following::default() };
+        *following = Following {
+            turn,
+            commands,
+            last,
+            watch,
+            surveys,
+            has_told_refusal,
+            ..Following::default()
+        };
     }
 
     /// A Tool is about to write here: `content` is what it found, with its mode.
@@ -235,6 +250,16 @@ impl Tracker {
             && following.watch.as_ref().is_some_and(FolderWatch::is_quiet)
     }
 
+    /// What the user is to be told of undo, once.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.following().notices)
+    }
+
+    /// The survey that is being taken, if there is one.
+    pub fn progress(&self) -> Option<Arc<SurveyProgress>> {
+        self.following().progress.clone()
+    }
+
     /// Surveys the Workspace after a command, unless none has run since the survey before.
     pub fn after_command(&self) -> io::Result<()> {
         let _alone = self.surveying();
@@ -323,11 +348,14 @@ impl Tracker {
     /// What changed since a survey that began at that moment.
     fn delta(
         &self,
-        before: &Manifest,
-        after: &Manifest,
+        before: &Arc<Manifest>,
+        after: &Arc<Manifest>,
         named: &BTreeSet<PathBuf>,
         began: u64,
     ) -> ManifestDelta {
+        if Arc::ptr_eq(before, after) {
+            return ManifestDelta::unchanged(before, named);
+        }
         let is_older = |path: &Path| {
             let born = self.0.workspace.birth_exact(path);
             born.is_some_and(|born| is_before(born, began)) && !named.contains(path)
@@ -346,6 +374,11 @@ impl Tracker {
             let mut following = self.following();
             following.is_running = false;
             following.refused = Some(reason.clone());
+            if !std::mem::replace(&mut following.has_told_refusal, true) {
+                following
+                    .notices
+                    .push(format!("undo covers only what file tools change: {reason}"));
+            }
             if following.is_surveyed { When::After } else { When::Before }
         };
         let noted = self.append(turn, &Line::NotSurveyed { when, reason });
@@ -382,8 +415,8 @@ impl Tracker {
             }
             known => {
                 // Without one of our own there may be one of another Session.
-                let read = if known.is_none() { last_manifest(store) } else { None };
-                let before = known.as_ref().map(|known| &*known.manifest).or(read.as_ref());
+                let read = if known.is_none() { Known::last(store) } else { None };
+                let before = known.as_ref().or(read.as_ref()).map(|known| &known.manifest);
                 let manifest = match self.look_at_everything(before, &touched) {
                     Ok(manifest) => manifest,
                     Err(Refused::Keep { source, .. }) => return Err(source),
@@ -395,7 +428,10 @@ impl Tracker {
                         let delta = self.delta(&known.manifest, &manifest, &named, surveyed_at);
                         (Seen::Changed(delta), known.followed_by(manifest))
                     }
-                    None => Known { manifest: Arc::new(manifest), kept: None }.kept(store)?,
+                    None => match read {
+                        Some(read) => read.followed_by(manifest).kept(store)?,
+                        None => Known { manifest, kept: None }.kept(store)?,
+                    },
                 }
             }
         };
@@ -415,9 +451,9 @@ impl Tracker {
     /// Surveys the whole Workspace, and watches it from the second command on where that is possible.
     fn look_at_everything(
         &self,
-        before: Option<&Manifest>,
+        before: Option<&Arc<Manifest>>,
         touched: &[PathBuf],
-    ) -> Result<Manifest, Refused> {
+    ) -> Result<Arc<Manifest>, Refused> {
         let Shared { workspace, store, limits, .. } = &*self.0;
         let (watch, is_worth_it) = {
             let mut following = self.following();
@@ -426,9 +462,19 @@ impl Tracker {
         };
         let watch = watch.or_else(|| is_worth_it.then(|| FolderWatch::new(workspace)).flatten());
         let survey = Survey { workspace, store, limits: *limits };
-        let manifest = survey.take_watched(before, touched, watch.as_ref())?;
-        self.following().watch = watch;
-        Ok(manifest)
+        let progress = Arc::new(SurveyProgress::new(limits.time));
+        self.following().progress = Some(Arc::clone(&progress));
+        let known = before.map(Arc::as_ref);
+        let taken = survey.take_watched(known, touched, watch.as_ref(), &progress);
+        let mut following = self.following();
+        following.progress = None;
+        if let Some(summary) = progress.first_batch() {
+            following.notices.push(summary.notice(store));
+        }
+        let taken = taken?;
+        following.watch = watch;
+        let same = before.filter(|_| taken.is_none()).map(Arc::clone);
+        Ok(same.unwrap_or_else(|| Arc::new(taken.unwrap_or_default())))
     }
 
     fn kept(&self, content: Option<(&[u8], u32)>) -> io::Result<Option<State>> {
@@ -493,11 +539,19 @@ impl Known {
     }
 
     /// A later Manifest, which is not kept unless it is equal.
-    fn followed_by(self, manifest: Manifest) -> Self {
-        if *self.manifest == manifest {
+    fn followed_by(self, manifest: Arc<Manifest>) -> Self {
+        if Arc::ptr_eq(&self.manifest, &manifest) || self.manifest == manifest {
             self
         } else {
-            Self { manifest: Arc::new(manifest), kept: None }
+            Self { manifest, kept: None }
         }
+    }
+
+    /// The Manifest of the last survey of this Workspace, which may be that of another Session.
+    fn last(store: &Store) -> Option<Self> {
+        let hash = store.last()?;
+        let manifest = Arc::new(Manifest::kept(&hash, store).ok()?);
+        let length = store.open(&hash).ok()??.metadata().ok()?.len();
+        Some(Self { manifest, kept: Some((hash, length)) })
     }
 }

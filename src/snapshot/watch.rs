@@ -265,6 +265,7 @@ mod tests {
 
     use tempfile::TempDir;
 
+    use super::super::progress::SurveyProgress;
     use super::super::{Limits, Store, Survey};
     use super::*;
     use crate::config::Undo;
@@ -297,7 +298,8 @@ mod tests {
         let store = Store::new(StateFolder::root(workspace.root()).join(".pixir"));
         let limits = Limits::of(Undo::default());
         let survey = Survey { workspace, store: &store, limits };
-        survey.take_watched(None, &[], Some(watch)).unwrap();
+        let progress = SurveyProgress::new(limits.time);
+        survey.take_watched(None, &[], Some(watch), &progress).unwrap();
     }
 
     #[test]

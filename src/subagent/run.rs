@@ -497,6 +497,7 @@ impl Words {
             | TurnStatus::Compacting { .. }
             | TurnStatus::WaitingForBudget { .. }
             | TurnStatus::Thinking { .. }
+            | TurnStatus::Recording { .. }
             | TurnStatus::Working { .. } => {
                 return None;
             }

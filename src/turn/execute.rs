@@ -4,6 +4,7 @@
 //! record ends the Turn from here: nothing may change before its intent is in the Log.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -15,8 +16,11 @@ use super::stance::Held;
 use super::{End, Settings, Turn};
 use crate::disk;
 use crate::error::{Kind, Report};
-use crate::event::{Canonical, Ephemeral, Extra, Status, TerminalStatus, ToolCall, ToolResult};
+use crate::event::{
+    Canonical, Ephemeral, Extra, RecordedFiles, Status, TerminalStatus, ToolCall, ToolResult,
+};
 use crate::history;
+use crate::id::CallId;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
@@ -28,6 +32,9 @@ use crate::tool::{
 
 /// How many calls that only look may run at once.
 const PARALLEL_READS: usize = 8;
+
+/// How often the progress of recording files is told.
+const RECORDING_TICK: Duration = Duration::from_millis(100);
 
 /// A call on its way to run.
 pub(super) struct Prepared {
@@ -199,15 +206,16 @@ impl Turn {
         if self.context.cancel().is_cancelled() {
             return Err(End::Interrupted);
         }
+        let may_change_files =
+            plan.effect == Effect::Execute && context.confinement != Profile::ReadOnly;
+        let surveyed =
+            if may_change_files { self.survey_before(&fact.call_id).await? } else { None };
         self.context.emit(Ephemeral::Status(Status::Working {
             call_id: fact.call_id.clone(),
             tool: fact.name.clone(),
             summary: self.settings.secrets.clean(&plan.summary).into_owned(),
             waiting: None,
         }));
-        let may_change_files =
-            plan.effect == Effect::Execute && context.confinement != Profile::ReadOnly;
-        let surveyed = if may_change_files { self.survey_before().await } else { None };
         let started = std::time::Instant::now();
         let running = tool.run(args, context);
         let patience = async {
@@ -224,19 +232,42 @@ impl Turn {
         Ok((fact, outcome))
     }
 
-    /// Surveys all files before a command.
-    async fn survey_before(&self) -> Option<RunningCommand> {
-        let tracker = self.settings.tracker.clone()?;
+    /// Surveys all files before a command, and says so when that takes a moment. An interrupt ends it.
+    async fn survey_before(&self, call_id: &CallId) -> Result<Option<RunningCommand>, End> {
+        let Some(tracker) = self.settings.tracker.clone() else { return Ok(None) };
         let running = tracker.command_started();
         if tracker.before_command_at_once() {
-            return Some(running);
+            return Ok(Some(running));
         }
-        match disk::work(move || tracker.before_command()).await {
+        let surveying = tracker.clone();
+        let mut survey = disk::work(move || surveying.before_command());
+        let mut is_told = false;
+        let surveyed = loop {
+            if let Ok(done) = tokio::time::timeout(RECORDING_TICK, &mut survey).await {
+                break done;
+            }
+            let progress = tracker.progress();
+            if self.context.cancel().is_cancelled() {
+                progress.inspect(|progress| progress.stop().ask());
+                continue;
+            }
+            // The first time without numbers: a front-end that tells it once needs none.
+            let files = progress.filter(|_| is_told).and_then(|progress| progress.files());
+            is_told = true;
+            let files =
+                files.map(|(done, total)| RecordedFiles { done: done as u64, total: total as u64 });
+            let call_id = call_id.clone();
+            self.context.emit(Ephemeral::Status(Status::Recording { call_id, files }));
+        };
+        match surveyed {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "what files were is not kept"),
             Err(error) => tracing::warn!(%error, "what files were is not kept"),
         }
-        Some(running)
+        if self.context.cancel().is_cancelled() {
+            return Err(End::Interrupted);
+        }
+        Ok(Some(running))
     }
 
     /// Surveys them again after it: what changes before the next command is not the Turn's.

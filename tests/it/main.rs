@@ -152,6 +152,7 @@ mod trust;
 mod turn;
 /// Turns taken back and brought back.
 mod undo;
+mod undo_git;
 mod undo_others;
 mod unusable_state;
 /// Graphs of steps.

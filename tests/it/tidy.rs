@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Rooms by floor, from the ground up; a room may use only rooms on lower floors.
 const FLOORS: &[&[&str]] = &[
     &["error"],
-    &["id", "files", "git_index"],
+    &["id", "files", "git_index", "git_objects"],
     &["disk", "secret", "paths", "network", "rpc", "tokens"],
     &["event", "state"],
     &["bounds", "ledger", "role"],

@@ -74,6 +74,7 @@ impl Driver<'_> {
                     hear(&heard);
                 }
                 Wake::Typed(line) => self.reply(line).await,
+                Wake::SkipRecording => self.skip_recording(),
                 Wake::Tick if done.is_some() => break,
                 Wake::Tick => {
                     self.look_at_children().await;

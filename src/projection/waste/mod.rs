@@ -5,6 +5,7 @@
 //! that is younger than an hour, because somebody may be about to mention it.
 
 mod clear;
+mod contents;
 mod drafts;
 mod legacy;
 mod mention;
@@ -18,6 +19,7 @@ use rustix::fs::FileType;
 use serde::Serialize;
 
 pub use clear::{Cleared, clear};
+use contents::contents;
 pub use drafts::drafts;
 
 use crate::files::StateFolder;
@@ -349,66 +351,6 @@ fn ownerless(sessions: &Nook, names: &[Found], all: &[Session]) -> Vec<Waste> {
             thing.bytes = sessions.bytes_of(&found.name);
         }
         waste.push(thing);
-    }
-    waste
-}
-
-/// Contents of files as they were, which no Session that stays could bring back.
-fn contents(root: &StateRoot, sessions: &Nook, living: &[&Session]) -> Vec<Waste> {
-    let Some(store) = Nook::open(&root.snapshots()) else { return Vec::new() };
-    let drawers: Vec<Nook> = store
-        .names()
-        .iter()
-        .filter(|found| found.name.len() == 2 && is_hex(&found.name, &[2]))
-        .filter_map(|found| store.inner(&found.name))
-        .collect();
-    let mut candidates: BTreeMap<String, (usize, Found)> = BTreeMap::new();
-    let mut waste = Vec::new();
-    for (place, drawer) in drawers.iter().enumerate() {
-        for found in drawer.names().into_iter().filter(|found| found.sort == FileType::RegularFile)
-        {
-            if is_hex(&found.name, &[64]) {
-                candidates.insert(found.name.clone(), (place, found));
-            } else if is_content_draft(&found.name) && is_settled(&found) {
-                waste.push(thing("leftover", drawer, &found, None));
-            }
-        }
-    }
-    let wanted: HashSet<String> = candidates.keys().cloned().collect();
-    let mut named = HashSet::new();
-    for session in living {
-        let records =
-            sessions.inner(session.id.as_str()).and_then(|folder| folder.inner("snapshots"));
-        let files = records
-            .iter()
-            .flat_map(|nook| nook.names().into_iter().map(move |found| nook.file(&found.name)));
-        for file in files.chain([sessions.file(&session.found.name)]) {
-            // What cannot be read may refer to anything.
-            let Some(file) = file else { return waste };
-            if mentioned(file, &wanted, &mut named).is_err() {
-                return waste;
-            }
-        }
-    }
-    // A Manifest is a content that names others.
-    let mut waiting: Vec<String> = named.iter().cloned().collect();
-    while let Some(name) = waiting.pop() {
-        let Some((place, found)) = candidates.get(&name) else { continue };
-        let Some(file) = drawers.get(*place).and_then(|drawer| drawer.file(&found.name)) else {
-            continue;
-        };
-        let mut more = HashSet::new();
-        if mentioned(file, &wanted, &mut more).is_err() {
-            return waste;
-        }
-        waiting.extend(more.into_iter().filter(|name| named.insert(name.clone())));
-    }
-    for (name, (place, found)) in &candidates {
-        if let Some(drawer) =
-            drawers.get(*place).filter(|_| !named.contains(name) && is_settled(found))
-        {
-            waste.push(thing("snapshot", drawer, found, None));
-        }
     }
     waste
 }

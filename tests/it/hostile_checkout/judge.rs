@@ -91,7 +91,8 @@ impl Before {
         // that is the stranger's too, and stays, may go.
         let stays_in_strange_folder = |path: &Path| {
             let folder = path.parent();
-            folder.is_some_and(|folder| self.kept.contains_key(folder) && after.contains_key(folder))
+            folder
+                .is_some_and(|folder| self.kept.contains_key(folder) && after.contains_key(folder))
         };
         before.retain(|path, _| {
             kind != Kind::OtherOwner || after.contains_key(path) || stays_in_strange_folder(path)
