@@ -28,7 +28,7 @@ use super::board::{Board, End};
 use super::checkpoint::Bundle;
 use super::digest::digest;
 use super::fold::Past;
-use super::outcome::{Halt, Held, Outcome, Readiness, StepStatus};
+use super::outcome::{Halt, Held, Outcome, Readiness, SUBAGENT_LIMIT, StepStatus};
 use super::spec::{Step, Workflow};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::error::Report;
@@ -386,7 +386,9 @@ impl Run<'_> {
 
     async fn finish(&mut self) -> Result<Finished, Report> {
         let halt = self.board.halted().cloned();
-        let outcome = Outcome::of(self.workflow, &self.board.ends(), halt.as_ref());
+        let is_refused = |bundle: &Bundle| bundle.reason.as_deref() == Some(SUBAGENT_LIMIT);
+        let has_met_limit = self.bundles.iter().flatten().any(is_refused);
+        let outcome = Outcome::of(self.workflow, &self.board.ends(), halt.as_ref(), has_met_limit);
         let finished = Finished {
             run: self.stage.run.clone(),
             session_id: self.stage.family.session().id().clone(),
