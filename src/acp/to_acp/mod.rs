@@ -260,6 +260,12 @@ impl Renderer {
                 let card = self.cards.get_mut(call_id);
                 card.and_then(|card| card.output(chunk)).into_iter().collect()
             }
+            // A compaction whose request waits for the budget goes on after that.
+            Ephemeral::Status(Status::Compacting { .. } | Status::WaitingForBudget { .. })
+                if self.compacting.is_some() =>
+            {
+                Vec::new()
+            }
             Ephemeral::Status(Status::Compacting { .. }) => self.begin_compaction(),
             Ephemeral::Status(status) if self.compacting.is_some() => {
                 let outcome = match status {
