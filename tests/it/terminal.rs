@@ -27,12 +27,14 @@ async fn prompts_are_read_line_by_line_until_the_end_of_input() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn text_streams_while_the_model_speaks_and_the_status_line_goes_away() {
-    let slow = Reply::new().call("bash", serde_json::json!({"command": "sleep 0.4; exit 3"}));
+    let command = "until [ -e go ]; do sleep 0.05; done; exit 3";
+    let slow = Reply::new().call("bash", serde_json::json!({ "command": command }));
     let half =
         Reply::new().text("ha\u{1b}]0;evil\u{7}lf of ").pause(Duration::from_secs(30)).text("it");
     let house = House::with([slow, half]).await;
     let mut terminal = Terminal::run(&house, &["do", "it"], &[]);
-    terminal.shows("… bash sleep 0.4");
+    terminal.shows("… bash until");
+    house.write("go", "");
     terminal.shows("✗ exit 3");
     // Shown although the message is not complete.
     terminal.shows("half of ");
