@@ -279,6 +279,23 @@ async fn an_empty_answer_is_a_cut_stream_or_of_a_wrong_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_silent_server_is_named_by_host_and_port() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // The connections stay open, and nothing is ever said.
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    stage.configure(&json!({"stream": {"idle_ms": 200}, "retry": {"max_attempts": 1}}));
+    let mut command = stage.command(&["--json", "hi"]);
+    command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
+    command.env("PIXIR_TRANSPORT", "sse");
+    let ended = crate::support::stage::Running::start(&mut command).end();
+    let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let words = format!("the Provider at {address} was silent for 0.2 s");
+    assert_eq!(envelope["error"]["message"], words, "{envelope}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_web_page_instead_of_a_list_of_models_is_named() {
     let page = "<html><title>Sign in</title></html>";
     let script = Script::new([]).listing(json!(page));

@@ -34,7 +34,7 @@ pub async fn get(
 ) -> Result<Vec<u8>, ProviderError> {
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    let mut clock = Clock::start(limits);
+    let mut clock = Clock::start(limits, client.peer());
     let mut response = clock.watch(client.get(path, headers)).await?.map_err(unreachable)?;
     if !response.status().is_success() {
         return Err(refusal(&mut response, &mut clock).await);
@@ -62,7 +62,7 @@ pub async fn post(
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let mut clock = Clock::start(limits);
+    let mut clock = Clock::start(limits, client.peer());
     let mut response = clock.watch(client.post(path, headers, body)).await?.map_err(unreachable)?;
     if !response.status().is_success() {
         return Err(refusal(&mut response, &mut clock).await);
