@@ -318,6 +318,7 @@ impl Turn {
             model: self.settings.model.clone(),
             input_tokens: reading.tokens,
             window_tokens: window,
+            window_is_assumed: !self.settings.window.is_known(),
             estimated_tokens: reading.estimated,
             next_actions: vec![action, if helps { look } else { ELSEWHERE.to_owned() }],
         }
