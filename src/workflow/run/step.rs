@@ -246,6 +246,11 @@ impl Stage {
                 StepStatus::Failed
             }
         };
+        // A run goes on as a whole, not one Session of it.
+        let summary = match status {
+            StepStatus::Completed => summary,
+            _ => summary.replace("`pixir resume`", "`pixir workflow resume`"),
+        };
         let mut bundle = Bundle::new(&step.id, status, Readiness::Failed, summary);
         bundle.reason.clone_from(&record.reason);
         bundle.subagent_id = Some(record.id.clone());

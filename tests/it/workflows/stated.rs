@@ -49,6 +49,21 @@ async fn a_step_is_asked_for_the_line_that_its_answer_lacks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_the_limits_of_a_run_stopped_says_how_the_run_goes_on() {
+    let house = house(|_| Reply::calls("read", json!({"path": "flow.json"}))).await;
+    house.write("flow.json", one_step("explorer").to_string());
+    let args = ["workflow", "run", "flow.json", "--json", "--max-requests", "1"];
+    let output = house.pixir(&args).exits(6).envelope()["output"].clone();
+    let summary = output["steps"][0]["summary"].as_str().unwrap();
+    assert!(summary.contains("the run has made 1 request, its limit"), "{summary}");
+    assert!(summary.contains("go on with `pixir workflow resume`, or raise"), "{summary}");
+    for id in ["zzzz", "wf_0000000000"] {
+        let refused = house.pixir(&["workflow", "status", id]).exits(2).err;
+        assert!(refused.contains(&format!("there is no run {id}")), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
     for fails in [false, true] {
         let house = house(move |told| match told.step() {
