@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::purse::{Amount, Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
 use crate::config::{Budget as Limits, Prices};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::event::{TerminalStatus, Tokens};
 
 /// What a run may use up, and what it has used.
@@ -134,7 +134,8 @@ impl Budget {
         let Some(limit) = self.limits.max_requests else { return Ok(()) };
         let used = self.requests.fetch_add(1, Ordering::Relaxed);
         if used >= limit {
-            let message = format!("the run has made its {limit} requests (--max-requests)");
+            let requests = counted(limit, "request");
+            let message = format!("the run has made {requests}, its limit (--max-requests)");
             return Err(spent("max_requests", message, &json!(limit), &json!(limit)));
         }
         Ok(())

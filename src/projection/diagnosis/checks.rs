@@ -115,9 +115,9 @@ impl Facts<'_> {
             return check(ID, Health::Passed, "every call has its result");
         }
         let message = format!(
-            "{} calls without a result, {} results without a call",
-            lost.len(),
-            stray.len()
+            "{} without a result, {} without a call",
+            counted(lost.len(), "call"),
+            counted(stray.len(), "result")
         );
         check(ID, Health::Warning, message)
             .with(json!({ "calls_without_result": lost, "result_lines_without_call": stray }))

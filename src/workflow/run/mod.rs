@@ -31,7 +31,7 @@ use super::fold::Past;
 use super::outcome::{Halt, Held, Outcome, Readiness, SUBAGENT_LIMIT, StepStatus};
 use super::spec::{Step, Workflow};
 use crate::bounds::{Bounds, WriteGlobs};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::event::TerminalStatus;
 use crate::id::SessionId;
 use crate::secret::Secrets;
@@ -364,12 +364,10 @@ impl Run<'_> {
             .collect();
         if !own.is_empty() && bundle.checkpoint_status != Readiness::Failed {
             bundle.lower(Readiness::Partial, "wrote_outside_write_set");
-            let (count, named) = (own.len(), own.iter().take(10).cloned().collect::<Vec<_>>());
-            bundle.summary = format!(
-                "{}\n[{count} files outside its write set changed: {}]",
-                bundle.summary,
-                named.join(", ")
-            );
+            let files = counted(own.len(), "file");
+            let named = own.iter().take(10).cloned().collect::<Vec<_>>().join(", ");
+            bundle.summary =
+                format!("{}\n[{files} outside its write set changed: {named}]", bundle.summary);
         }
         bundle
     }
