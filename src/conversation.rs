@@ -290,7 +290,9 @@ impl Conversation {
         let history = self.session.recent().await?;
         let trigger = Trigger::Manual { keep: keep.unwrap_or(KEPT_TURNS) };
         let asks_model = asks_model || self.settings.compaction.model_assisted;
-        let made = turn::compact(&self.settings, self.id(), &history, trigger, asks_model).await;
+        let making =
+            turn::compact(&self.settings, self.id(), &history, trigger, asks_model, |_| {});
+        let made = making.await;
         let mut last = None;
         for fact in made.into_iter().flat_map(turn::Compacted::into_facts) {
             last = Some(self.session.record(fact).await?);

@@ -263,6 +263,7 @@ fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
 fn named(args: &Value) -> Vec<PathBuf> {
     let text = |key: &str| args.get(key).and_then(Value::as_str);
     let patched = text("patch")
+        .or_else(|| text("input"))
         .unwrap_or_default()
         .lines()
         .filter_map(|line| Some(line.strip_prefix("*** ")?.split_once(" File: ")?.1));

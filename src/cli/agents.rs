@@ -11,7 +11,7 @@ use super::children::{self, StatusArgs};
 use super::exit::Exit;
 use super::skills::missing;
 use super::{Context, bad_argument};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::event::{PermissionMode, guest};
 use crate::render::{clean, one_line};
 use crate::role::Role;
@@ -173,7 +173,8 @@ fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
         writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
     }
     let (all, wrong) = (listed.all.len(), listed.broken.len());
-    writeln!(text, "{all} roles, {wrong} errors, {} warnings", odd.len()).ok();
+    let counts = [(all, "role"), (wrong, "error"), (odd.len(), "warning")];
+    writeln!(text, "{}", counts.map(|(count, noun)| counted(count, noun)).join(", ")).ok();
     let output = json!({
         "roles": listed.all.iter().map(entry).collect::<Vec<_>>(),
         "errors": listed.broken.iter().map(told).collect::<Vec<_>>(),

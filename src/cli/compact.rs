@@ -12,7 +12,7 @@ use super::undo::manners;
 use super::{Context, say};
 use crate::compaction::{self, KEPT_TURNS, Nothing, Room, Trigger};
 use crate::config::{Config, DEFAULT_MODEL, Window};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::event::{Canonical, HistoryCompaction, Seq};
 use crate::harness::{Door, Harness, Start, Which};
 use crate::history::History;
@@ -179,21 +179,15 @@ fn preview(fact: &HistoryCompaction, id: &SessionId) -> String {
     }
     text.push('\n');
     if count(fact.turns_compacted) > 0 {
-        let plural = if fact.turns_compacted == Some(1) { " is" } else { "s are" };
-        writeln!(
-            text,
-            "  {} Turn{plural} told in short (Events {} to {})",
-            count(fact.turns_compacted),
-            fact.from_seq,
-            fact.to_seq
-        )
-        .ok();
+        let turns = counted(count(fact.turns_compacted), "Turn");
+        let are = if fact.turns_compacted == Some(1) { "is" } else { "are" };
+        let (from, to) = (fact.from_seq, fact.to_seq);
+        writeln!(text, "  {turns} {are} told in short (Events {from} to {to})").ok();
     }
-    let plural = if fact.turns_kept == Some(1) { "" } else { "s" };
-    writeln!(text, "  {} Turn{plural} as before", count(fact.turns_kept)).ok();
+    writeln!(text, "  {} as before", counted(count(fact.turns_kept), "Turn")).ok();
     if count(fact.outputs_pruned) > 0 {
-        let pruned = count(fact.outputs_pruned);
-        writeln!(text, "  of them, {pruned} old outputs and arguments are left out").ok();
+        let pruned = counted(count(fact.outputs_pruned), "old output or argument");
+        writeln!(text, "  left out of them: {pruned}").ok();
     }
     if let Some(reason) = &fact.fallback_reason {
         writeln!(text, "  the model did not help: {reason}").ok();
@@ -205,7 +199,8 @@ fn preview(fact: &HistoryCompaction, id: &SessionId) -> String {
             writeln!(text, "  | {}", shortened(line)).ok();
         }
         if lines.len() > LINES {
-            writeln!(text, "  | … {} more lines; --json has them all", lines.len() - LINES).ok();
+            let more = counted(lines.len() - LINES, "more line");
+            writeln!(text, "  | … {more}; --json shows all").ok();
         }
         text.push('\n');
     }

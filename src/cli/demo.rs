@@ -69,8 +69,16 @@ fn workflow(example: &Example, context: &Context) -> Result<Exit, Report> {
         "› pixir workflow run {file} {} --model {DEMO_MODEL} --cwd {place}\n",
         given.join(" ")
     ));
-    let ended = run_example(example.spec, &arguments, workspace, opened(context)?, context);
-    context.notice(&format!("\n{}", removal(&place)));
+    let ended = run_example(example.spec, &arguments, workspace.clone(), opened(context)?, context);
+    if context.flags.quiet && matches!(context.mode(), Mode::Text(_)) {
+        // Nothing says where it is, so it does not stay.
+        fs::remove_dir_all(&workspace).map_err(|error| {
+            let message = format!("{place} cannot be removed: {error}");
+            Report::new(Kind::WriteFailed, message)
+        })?;
+    } else {
+        context.notice(&format!("\n{}", removal(&place)));
+    }
     ended
 }
 

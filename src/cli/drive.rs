@@ -51,6 +51,14 @@ pub struct Errand {
 
 /// Does it, in a runtime of its own.
 pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
+    if let Some(word) = errand.gathered.lone_word() {
+        let command = match &errand.session {
+            Which::Resume(id) => format!("pixir resume {id} --"),
+            _ => "pixir --".to_owned(),
+        };
+        let skills = context.skills(&errand.workspace)?;
+        refuse_command_word(&[word.to_owned()], &skills, &command)?;
+    }
     in_runtime(async {
         let Prompt::Text(text) = errand.gathered.prompt else {
             return Box::pin(line_mode::run(errand, context)).await;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::chosen::Chosen;
 use super::exit::Exit;
 use super::{Context, markdown, say};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::log::LogError;
 use crate::projection::{Transcript, transcript};
 use crate::render::{Envelope, Gone, Paper, Signalled, clean, escape_hidden};
@@ -54,7 +54,8 @@ pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
         Exported { told, format: args.format, secrets: context.secrets(root.workspace()) };
     let count = exported.told.tail.damaged_lines;
     if count > 0 {
-        context.notice(&format!("{count} damaged places are missing; see `pixir diagnose {id}`"));
+        let places = counted(count, "damaged place");
+        context.notice(&format!("left out: {places}; see `pixir diagnose {id}`"));
     }
     let mut output = json!({ "format": match args.format {
         Format::Markdown => "markdown",

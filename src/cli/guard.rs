@@ -3,6 +3,7 @@
 use crate::error::Report;
 
 use super::bad_argument;
+use super::usage_error::prompt_command;
 
 /// The commands of this build.
 const HERE: &[&str] = &[
@@ -51,7 +52,7 @@ pub fn is_reserved(word: &str) -> bool {
 /// Refuses a lone word that is a command, or one slip of the finger away from one.
 pub fn check(words: &[String], literal: &[String]) -> Result<(), Report> {
     let ([word], []) = (words, literal) else { return Ok(()) };
-    let as_prompt = format!("if it is meant as a prompt: pixir -- {word}");
+    let as_prompt = format!("if it is meant as a prompt: {}", prompt_command("pixir --", word));
     let lower = word.to_lowercase();
     let near = |name: &&&str| {
         name.len().abs_diff(lower.len()) <= 1 && strsim::damerau_levenshtein(&lower, name) <= 1

@@ -316,6 +316,9 @@ fn status(context: &Context) -> Result<Exit, Report> {
     Ok(exit)
 }
 
+/// What is said of a server that works without a key.
+pub const NO_KEY: &str = "none, this server needs no key";
+
 /// A credential for a machine; no secret in it.
 pub fn describe(chosen: &Chosen) -> Value {
     let credential = &chosen.credential;
@@ -340,7 +343,7 @@ fn told(chosen: &Chosen) -> String {
         Some(tokens) => format!("ChatGPT{}", who(&tokens)),
         None => match &chosen.variable {
             Some(variable) if credential.key().is_some() => format!("API key from {variable}"),
-            _ => "none, this server needs no key".to_owned(),
+            _ => NO_KEY.to_owned(),
         },
     };
     let mut lines = vec![

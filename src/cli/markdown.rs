@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use crate::error::counted;
 use crate::projection::{Call, Entry, Exported, ExportedTurn, TranscriptHead, TranscriptTail};
 
 /// The document up to its first Turn.
@@ -23,8 +24,9 @@ pub fn head(told: &TranscriptHead, missing: &TranscriptTail) -> String {
         }
     }
     if missing.damaged_lines + missing.unknown_events > 0 {
-        let (damaged, unknown) = (missing.damaged_lines, missing.unknown_events);
-        writeln!(page, "- Missing: {damaged} damaged places, {unknown} unknown Events").ok();
+        let damaged = counted(missing.damaged_lines, "damaged place");
+        let unknown = counted(missing.unknown_events, "unknown Event");
+        writeln!(page, "- Missing: {damaged}, {unknown}").ok();
     }
     page
 }
@@ -68,17 +70,38 @@ fn write_entry(page: &mut String, entry: &Entry) {
                 writeln!(page, "- [{mark}] {}", code(&step.content)).ok();
             }
         }
-        Entry::Compaction { from_seq, to_seq, trigger } => {
-            let trigger = plain(trigger);
-            writeln!(page, "*Events {from_seq} to {to_seq} were compacted ({trigger}).*").ok();
+        Entry::Compaction { turns, trigger, .. } => {
+            let what = match turns {
+                Some((first, last)) => {
+                    let turns: Vec<usize> = (*first..=*last).collect();
+                    format!("Told in short from here on: {}", turn_numbers(&turns))
+                }
+                None => "Left out from here on: old tool outputs".to_owned(),
+            };
+            writeln!(page, "*{what} ({}).*", plain(trigger)).ok();
         }
-        Entry::Rewound { to_seq } => {
-            writeln!(page, "*Taken back to before Event {to_seq}.*").ok();
+        Entry::Rewound { direction, turns, .. } => {
+            let what = if *direction == "redo" { "Brought back" } else { "Taken back" };
+            writeln!(page, "*{what}: {}.*", turn_numbers(turns)).ok();
         }
         Entry::Failure { terminal_status, error_kind, message } => {
             let (status, kind) = (plain(terminal_status), plain(error_kind));
             writeln!(page, "### Ended without an answer: {status} ({kind})\n").ok();
             page.push_str(&quoted(message));
+        }
+    }
+}
+
+/// Turns by their numbers: `Turn 3`, `Turns 2, 4`, `Turns 1 to 9`.
+fn turn_numbers(turns: &[usize]) -> String {
+    let is_run = turns.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+    match turns {
+        [] => "no Turn".to_owned(),
+        [only] => format!("Turn {only}"),
+        [first, .., last] if is_run => format!("Turns {first} to {last}"),
+        several => {
+            let named: Vec<String> = several.iter().map(ToString::to_string).collect();
+            format!("Turns {}", named.join(", "))
         }
     }
 }
@@ -224,6 +247,19 @@ mod tests {
         assert_eq!(fenced("sh", "x\n"), "```sh\nx\n```\n");
         assert_eq!(code("a`b"), "``a`b``");
         assert_eq!(code("`"), "`` ` ``");
+    }
+
+    #[test]
+    fn turns_are_named_by_their_numbers() {
+        for (turns, expected) in [
+            (&[][..], "no Turn"),
+            (&[3], "Turn 3"),
+            (&[3, 4], "Turns 3 to 4"),
+            (&[1, 2, 3, 4], "Turns 1 to 4"),
+            (&[2, 4], "Turns 2, 4"),
+        ] {
+            assert_eq!(turn_numbers(turns), expected);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::exit::Exit;
 use super::signals::Signals;
 use super::{Context, bad_argument};
 use crate::config::{Config, McpServer, McpTransport};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::mcp::{Ground, Probe, probe, shown};
 use crate::render::one_line;
 use crate::secret::Secrets;
@@ -218,11 +218,11 @@ fn text(name: &str, probe: &Probe, took: Duration) -> String {
     let own = probe.name.as_deref().unwrap_or("without a name");
     let version = probe.version.as_deref().unwrap_or_default();
     let mut text = format!(
-        "{name}: {} {}, MCP {}, {} tools, {} ms\n",
+        "{name}: {} {}, MCP {}, {}, {} ms\n",
         one_line(own, 100),
         one_line(version, 50),
         one_line(&probe.protocol, 30),
-        probe.tools.len(),
+        counted(probe.tools.len(), "tool"),
         took.as_millis()
     );
     for tool in &probe.tools {

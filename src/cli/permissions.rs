@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use super::session_lookup::{ambiguous, is_part};
 use super::{Context, bad_argument};
 use crate::error::{Kind, Report};
 use crate::permission::{Approval, Approvals, Scope, offered_prefix};
@@ -47,7 +48,7 @@ enum Action {
     },
     /// Take back what was allowed
     Forget {
-        /// What to forget, by the id in the list
+        /// What to forget, by the id in the list or the beginning or end of it
         #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
         ids: Vec<String>,
         /// Forget everything that is allowed in this project
@@ -81,21 +82,32 @@ pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Rep
             if let Some(bad) = ids.iter().find(|id| id.trim().is_empty()) {
                 return Err(bad_argument(format!("{bad:?} is no id")));
             }
+            let known = approvals.list(None).map_err(report)?;
+            let named = ids.iter().map(|id| find_id(id, &known));
+            let named: Vec<String> = named.collect::<Result<_, _>>()?;
             let is_meant = |approval: &Approval| {
-                if all { approval.project == project } else { ids.contains(&approval.id) }
+                if all { approval.project == project } else { named.contains(&approval.id) }
             };
             let gone = approvals.forget(is_meant).map_err(report)?;
-            let missing = ids.iter().find(|id| !gone.iter().any(|approval| approval.id == **id));
-            if let Some(missing) = missing {
-                return Err(Report::new(
-                    Kind::NotFound,
-                    format!("there is no permission {missing}"),
-                )
-                .with_next_actions(vec!["list them with `pixir permissions list --all`".into()]));
-            }
             let words = format!("{} forgotten\n{}", gone.len(), text(&gone));
             Ok(context.told("permissions", &words, listed(&gone)))
         }
+    }
+}
+
+/// The whole id that an argument names: its own, or the only one that begins or ends with it.
+fn find_id(text: &str, known: &[Approval]) -> Result<String, Report> {
+    let mut ids: Vec<&str> = known.iter().map(|approval| approval.id.as_str()).collect();
+    ids.dedup();
+    if ids.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    ids.retain(|id| is_part(text, id));
+    match ids.as_slice() {
+        [id] => Ok((*id).to_owned()),
+        [] => Err(Report::new(Kind::NotFound, format!("there is no permission {text}"))
+            .with_next_actions(vec!["list them with `pixir permissions list --all`".into()])),
+        several => Err(ambiguous("permissions", text, several.iter().copied())),
     }
 }
 
@@ -121,14 +133,51 @@ fn text(approvals: &[Approval]) -> String {
             Scope::Digest(_) => name_on_one_line(&approval.summary, 100),
             Scope::Prefix(words) => format!("run {} …", name_on_one_line(&words.join(" "), 80)),
         };
-        let network = if approval.network { ", with network" } else { "" };
+        let network = if approval.network { ", with network access" } else { "" };
+        let sandbox = if approval.is_unheld { ", without the sandbox" } else { "" };
         let project = one_line(&approval.project.to_string_lossy(), 200);
         // Writing to a String cannot fail.
-        writeln!(text, "{}  {what}{network}  in {project}", one_line(&approval.id, 20)).ok();
+        writeln!(text, "{}  {what}{network}{sandbox}  in {project}", one_line(&approval.id, 20))
+            .ok();
     }
     text
 }
 
 fn listed(approvals: &[Approval]) -> Value {
     json!(approvals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn approval(id: &str) -> Approval {
+        let told = json!({"id": id, "project": "/p", "tool": "bash", "summary": "x",
+            "digest": "d", "granted_at": "t"});
+        serde_json::from_value(told).unwrap()
+    }
+
+    #[test]
+    fn a_unique_beginning_or_end_names_a_permission() {
+        let known = ["3f9c2a71b0d4", "3f9c55555555", "00002a71b0d4"].map(approval);
+        let found = |text: &str| find_id(text, &known);
+        for (text, id) in [
+            ("3f9c2a71b0d4", "3f9c2a71b0d4"),
+            ("3f9c2", "3f9c2a71b0d4"),
+            ("5555", "3f9c55555555"),
+            ("0000", "00002a71b0d4"),
+        ] {
+            assert_eq!(found(text).unwrap(), id);
+        }
+        for (text, kind, words) in [
+            ("3f9c", "invalid_args", "3f9c2a71b0d4, 3f9c55555555"),
+            ("2a71b0d4", "invalid_args", "00002a71b0d4, 3f9c2a71b0d4"),
+            ("00", "not_found", "there is no permission 00"),
+            ("c2a7", "not_found", "there is no permission c2a7"),
+        ] {
+            let refused = found(text).unwrap_err();
+            assert!(refused.message.contains(words), "{refused}");
+            assert_eq!(refused.kind, kind, "{text}");
+        }
+    }
 }

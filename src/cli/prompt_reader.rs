@@ -83,6 +83,7 @@ pub fn forward_entries(
         if !is_dropped && entries.blocking_send(input).is_err() {
             return;
         }
+        tracing::trace!("what was typed is queued");
     }
 }
 
@@ -179,7 +180,11 @@ impl EntryReader<'_> {
     fn more_follows(&self) -> bool {
         let is_there =
             !self.buffer.is_empty() || self.is_readable(Some(PASTE_GAP)).unwrap_or(false);
-        is_there || self.has_unfinished_line().unwrap_or(false)
+        let is_unfinished = !is_there && self.has_unfinished_line().unwrap_or(false);
+        if is_unfinished {
+            tracing::trace!("a typed line waits for its end");
+        }
+        is_there || is_unfinished
     }
 
     fn is_readable(&self, within: Option<Duration>) -> Result<bool, Errno> {

@@ -6,10 +6,10 @@ use super::Context;
 use super::drive::{Errand, drive, refuse_command_word};
 use super::exit::Exit;
 use super::stdin::{self, Prompt};
+use super::usage_error::prompt_command;
 use crate::error::{Kind, Report};
 use crate::harness::Which;
 use crate::id::SessionId;
-use crate::paths::shell_word;
 use crate::projection::{self, Summary};
 use crate::state::StateRoot;
 
@@ -43,12 +43,14 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
         context.last_session()?
     } else {
         let id = args.words.remove(0);
-        context.session_named(&id).map_err(|report| with_last(report, &id, &args.words))?
+        context.session_named(&id).map_err(|report| with_last(report, &id, &args))?
     };
     refuse_gone(&id, &root)?;
     let workspace = root.workspace().to_owned();
     if args.literal.is_empty() {
-        refuse_command_word(&args.words, &context.skills(&workspace)?)?;
+        let session = if is_last { "--last" } else { id.as_str() };
+        let command = format!("pixir resume {session} --");
+        refuse_command_word(&args.words, &context.skills(&workspace)?, &command)?;
     }
     let gathered = stdin::gather(&args.words, &args.literal)?;
     if gathered.prompt == Prompt::Lines {
@@ -61,11 +63,12 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 /// Adds what to type when the first word was meant as part of a prompt.
-fn with_last(report: Report, word: &str, rest: &[String]) -> Report {
-    let prompt = std::iter::once(word).chain(rest.iter().map(String::as_str));
-    let prompt = shell_word(&prompt.collect::<Vec<_>>().join(" "));
+fn with_last(report: Report, word: &str, args: &ResumeArgs) -> Report {
+    let rest = args.words.iter().chain(&args.literal).map(String::as_str);
+    let prompt = std::iter::once(word).chain(rest).collect::<Vec<_>>().join(" ");
+    let command = prompt_command("pixir resume --last --", &prompt);
     let mut actions = report.next_actions();
-    actions.push(format!("if these words are a prompt: pixir resume --last {prompt}"));
+    actions.push(format!("if these words are a prompt: {command}"));
     report.with_next_actions(actions)
 }
 

@@ -27,7 +27,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
     }
     let workspace = context.workspace()?;
     if args.literal.is_empty() {
-        refuse_command_word(&args.words, &context.skills(&workspace)?)?;
+        refuse_command_word(&args.words, &context.skills(&workspace)?, "pixir --")?;
     }
     let attachments = context.attachments(&workspace)?;
     let opened = context.open(&workspace, None)?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::exit::Exit;
 use super::{Context, bad_argument, say, workflow};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::render::{Envelope, clean, one_line};
 use crate::skill::{AllowedTools, Flaw, Found, MAIN_FILE, Skill, Template, examine};
 
@@ -201,9 +201,8 @@ fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
     for flaw in &odd {
         writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
     }
-    let counted =
-        format!("{} skills, {} errors, {} warnings\n", all.len(), broken.len(), odd.len());
-    text.push_str(&counted);
+    let counts = [(all.len(), "skill"), (broken.len(), "error"), (odd.len(), "warning")];
+    writeln!(text, "{}", counts.map(|(count, noun)| counted(count, noun)).join(", ")).ok();
     let output = json!({
         "skills": all.iter().map(|skill| entry(skill)).collect::<Vec<_>>(),
         "errors": broken.iter().map(told).collect::<Vec<_>>(),

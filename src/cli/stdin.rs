@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
 use super::bad_argument;
+use super::prompt_reader::LONGEST_LINE;
 use crate::error::{Kind, Report};
 use crate::rpc::BlockingStream;
 
@@ -35,6 +36,8 @@ pub enum Prompt {
 #[derive(Debug)]
 pub struct Gathered {
     pub prompt: Prompt,
+    /// All of it came through stdin.
+    pub is_piped: bool,
     pub notices: Vec<String>,
 }
 
@@ -45,9 +48,13 @@ pub fn gather(words: &[String], literal: &[String]) -> Result<Gathered, Report> 
     let mut notices = Vec::new();
     let stdin = io::stdin();
     let piped = match source(stdin.as_fd()) {
-        Source::Terminal if must_read => read(&mut notices)?,
+        Source::Terminal if must_read => {
+            let typed = read(&mut notices)?;
+            refuse_cut_line(&typed)?;
+            typed
+        }
         Source::Terminal if spoken.is_empty() => {
-            return Ok(Gathered { prompt: Prompt::Lines, notices });
+            return Ok(Gathered { prompt: Prompt::Lines, is_piped: false, notices });
         }
         Source::Terminal | Source::Nothing => String::new(),
         Source::Pipe if !must_read && !spoken.is_empty() && !is_ready(stdin.as_fd()) => {
@@ -62,7 +69,33 @@ pub fn gather(words: &[String], literal: &[String]) -> Result<Gathered, Report> 
     if text.is_empty() {
         return Err(no_prompt());
     }
-    Ok(Gathered { prompt: Prompt::Text(text), notices })
+    Ok(Gathered { prompt: Prompt::Text(text), is_piped: spoken.is_empty(), notices })
+}
+
+impl Gathered {
+    /// A lone word that came through stdin: it may be meant for Pixir instead of the model. Other piped text is always
+    /// a prompt.
+    pub fn lone_word(&self) -> Option<&str> {
+        let Prompt::Text(text) = &self.prompt else { return None };
+        let word = Some(text.trim()).filter(|_| self.is_piped);
+        word.filter(|word| !word.contains(char::is_whitespace))
+    }
+}
+
+/// What is said of a line that the terminal may have cut.
+pub fn cut_line() -> String {
+    format!("nothing was sent: a line of {LONGEST_LINE} bytes or more is cut by the terminal")
+}
+
+/// Refuses text from a terminal when one of its lines may have been cut.
+fn refuse_cut_line(text: &str) -> Result<(), Report> {
+    if text.lines().all(|line| line.len() < LONGEST_LINE) {
+        return Ok(());
+    }
+    Err(bad_argument(cut_line()).with_next_actions(vec![
+        "save the text in a file and name the file in the prompt".into(),
+        "or pipe it in: pixir < FILE".into(),
+    ]))
 }
 
 /// There is nothing to do.
@@ -145,6 +178,27 @@ mod tests {
         assert_eq!(spoken(&owned(&["fix", "-", "it"]), &[]), "fix it");
         assert_eq!(spoken(&owned(&["fix"]), &owned(&["--help", "-"])), "fix --help -");
         assert_eq!(spoken(&owned(&["  "]), &[]), "");
+    }
+
+    #[test]
+    fn only_a_lone_piped_word_may_be_meant_for_pixir() {
+        let word = |text: &str, is_piped| {
+            let prompt = Prompt::Text(text.to_owned());
+            Gathered { prompt, is_piped, notices: Vec::new() }.lone_word().map(str::to_owned)
+        };
+        assert_eq!(word("exit\n", true).as_deref(), Some("exit"));
+        assert_eq!(word(" /help ", true).as_deref(), Some("/help"));
+        assert_eq!(word("exit codes are wrong", true), None);
+        assert_eq!(word("exit\nquit", true), None);
+        assert_eq!(word("/reviw\n\na diff", true), None);
+        assert_eq!(word("exit", false), None);
+    }
+
+    #[test]
+    fn a_line_that_the_terminal_may_have_cut_is_refused() {
+        assert!(refuse_cut_line(&format!("{}\nb\n", "a".repeat(LONGEST_LINE - 1))).is_ok());
+        let refused = refuse_cut_line(&format!("a\n{}\nb\n", "a".repeat(LONGEST_LINE)));
+        assert_eq!(refused.unwrap_err().message, cut_line());
     }
 
     #[test]

@@ -128,6 +128,31 @@ fn a_wrong_argument_is_answered_with_the_help_of_its_own_command() {
 }
 
 #[test]
+fn a_number_that_is_refused_is_told_the_lowest_one() {
+    let table = [
+        ("--max-requests 0 x y", "it must be 1 or more"),
+        ("--max-requests=-1 x y", "it must be a whole number, 1 or more"),
+        ("--max-requests 1.5 x y", "it must be a whole number, 1 or more"),
+        ("--max-requests= x y", "it must be a whole number, 1 or more"),
+        ("--max-tokens-total 0 x y", "it must be 1 or more"),
+        ("--max-tokens-total 99999999999999999999 x y", "the number is too large"),
+        ("--max-iterations=-1 x y", "it must be 0 or more"),
+        ("--max-iterations many x y", "it must be a whole number, 0 or more"),
+        ("--max-iterations 99999999999 x y", "the number is too large"),
+        ("--max-cost cheap x y", "it must be a number"),
+        ("undo --turns 0", "it must be 1 or more"),
+        ("undo --turns two", "it must be a whole number, 1 or more"),
+        ("compact --keep-turns 0", "it must be 1 or more"),
+        ("sessions --limit=-1", "it must be a whole number, 0 or more"),
+        ("gc --older-than 1d --keep=-1", "it must be a whole number, 0 or more"),
+    ];
+    for (line, words) in table {
+        let message = refusal_of(line).0.message;
+        assert!(message.ends_with(&format!(": {words}")), "{line}: {message}");
+    }
+}
+
+#[test]
 fn help_and_version_are_answers() {
     for line in [
         "--help",

@@ -133,7 +133,10 @@ pub fn tree(args: &TreeArgs, context: &Context) -> Result<Exit, Report> {
         (Some(id), vec![root])
     };
     let found = projection::list(&roots, usize::MAX);
-    context.explain_closed_folders(false, !found.is_empty())?;
+    // One Session was looked for in its own Workspace, and the search has said what it could not read.
+    if args.all {
+        context.explain_closed_folders(false, !found.is_empty())?;
+    }
     let forest = Forest::of(found);
     let roots = match &id {
         Some(id) => vec![forest.root(id)],

@@ -160,8 +160,8 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
         if let Some((path, reason)) = restored.failed.first() {
             let count = restored.failed.len();
             let message = format!(
-                "{count} of {} files could not be changed, such as {}: {reason}; the conversation was left as it is",
-                rewind.plan.changes.len() + rewind.plan.conflicts.len(),
+                "{count} of {} could not be changed, such as {}: {reason}; the conversation was left as it is",
+                counted(rewind.plan.changes.len() + rewind.plan.conflicts.len(), "file"),
                 path.display()
             );
             let action = format!("mend that, then run `pixir {command}` again");
@@ -245,7 +245,7 @@ fn show_files(text: &mut String, plan: &Plan) {
     let all: Vec<String> = of_others.chain(files).chain(folders).chain(certain).collect();
     text.extend(all.iter().take(SHOWN).map(String::as_str));
     if all.len() > SHOWN {
-        writeln!(text, "  and {} more files", all.len() - SHOWN).ok();
+        writeln!(text, "  and {}", counted(all.len() - SHOWN, "more file")).ok();
     }
     if all.is_empty() {
         text.push_str("  no file changes\n");
@@ -286,8 +286,7 @@ fn told(
     };
     let result = match outcome {
         Outcome::DryRun => "nothing was changed (dry run)".to_owned(),
-        Outcome::Done { files: 1, .. } => "1 file changed".to_owned(),
-        Outcome::Done { files, .. } => format!("{files} files changed"),
+        Outcome::Done { files, .. } => format!("{} changed", counted(*files, "file")),
     };
     say(&clean(&format!("{shown}{result}\n")));
     Exit::Answered

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Context;
 use crate::error::{Kind, Report};
+use crate::paths::shell_word;
 use crate::render::one_line;
 use crate::state;
 
@@ -20,9 +21,7 @@ impl Context {
             }
             return Ok(());
         }
-        Err(Report::new(Kind::ReadFailed, message(first)).with_next_actions(vec![
-            "run pixir as the user to whom the folder belongs, or change its permissions".into(),
-        ]))
+        Err(Report::new(Kind::ReadFailed, message(first)).with_next_actions(vec![action(first)]))
     }
 
     fn closed_folders(&self, all: bool) -> Result<Vec<PathBuf>, Report> {
@@ -38,11 +37,26 @@ fn message(folder: &Path) -> String {
     format!("Sessions in {path} cannot be read: permission denied{owner}")
 }
 
+fn action(folder: &Path) -> String {
+    if owner_id(folder).is_some_and(is_current_user) {
+        let path = shell_word(&folder.to_string_lossy());
+        return format!("change its permissions: chmod u+rwx {path}");
+    }
+    "run pixir as the user to whom the folder belongs, or change its permissions".to_owned()
+}
+
+fn owner_id(path: &Path) -> Option<u32> {
+    path.symlink_metadata().ok().map(|facts| facts.uid())
+}
+
+fn is_current_user(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw()
+}
+
 /// Whose file it is, as far as that can be seen.
 pub fn owner(path: &Path) -> String {
-    let Ok(facts) = path.symlink_metadata() else { return String::new() };
-    let uid = facts.uid();
-    if uid == rustix::process::geteuid().as_raw() {
+    let Some(uid) = owner_id(path) else { return String::new() };
+    if is_current_user(uid) {
         return " (it belongs to you)".to_owned();
     }
     let name = user_name(uid).map_or_else(|| format!("user {uid}"), |name| one_line(&name, 40));

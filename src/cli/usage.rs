@@ -12,13 +12,15 @@ use crate::error::{Report, counted};
 use crate::event::RateLimits;
 use crate::id::SessionId;
 use crate::log;
-use crate::projection::{self, Spending, Sum, Summary, Window};
+use crate::projection::{self, Spending, Sum, Window};
 use crate::provider::{spoken, utc};
 use crate::render::{Envelope, clean, one_line};
-use crate::state::StateRoot;
 
 /// How many Sessions a person is shown, the dearest first.
 const FIRST_SCREEN: usize = 20;
+
+/// How many Sessions that cannot be read are named.
+const NAMED: usize = 5;
 
 /// Sum up tokens, cache hits and cost
 #[derive(Debug, Args)]
@@ -49,8 +51,8 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
     let prices = context.user_settings()?.prices;
     let spending = if let Some(id) = &args.id {
         let (id, root) = context.session_named(id)?;
-        let children = descendants(&root, &id);
-        projection::spending_of(&root, &id, &children, window, &prices)
+        let all = projection::list(std::slice::from_ref(&root), usize::MAX);
+        projection::spending_of(&root, &id, &all, window, &prices)
             .map_err(|error| Report::from(&error))?
     } else {
         let roots = context.state_roots(args.all)?;
@@ -65,28 +67,26 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
     }
     say(&text(&spending));
     if spending.unreadable_lines > 0 {
-        let count = spending.unreadable_lines;
-        context.notice(&format!("{count} damaged lines were skipped; `pixir verify` names them"));
+        let lines = counted(spending.unreadable_lines, "damaged line");
+        context.notice(&format!("skipped {lines}; `pixir verify` says where"));
+    }
+    if !spending.unreadable_sessions.is_empty() {
+        context.notice(&missing(&spending.unreadable_sessions));
     }
     Ok(Exit::Answered)
 }
 
-/// The Subagents of a Session, and theirs.
-fn descendants(root: &StateRoot, id: &SessionId) -> Vec<SessionId> {
-    let all = projection::list(std::slice::from_ref(root), usize::MAX);
-    let mut found: Vec<SessionId> = Vec::new();
-    let mut parents = vec![id.clone()];
-    while let Some(parent) = parents.pop() {
-        let is_child = |summary: &&Summary| {
-            let origin = summary.origin.as_ref().filter(|origin| origin.kind == "child");
-            origin.is_some_and(|origin| origin.parent_session_id == parent.as_str())
-        };
-        let children = all.iter().filter(is_child).map(|summary| summary.session_id.clone());
-        let news: Vec<SessionId> = children.filter(|child| !found.contains(child)).collect();
-        found.extend(news.iter().cloned());
-        parents.extend(news);
-    }
-    found
+/// Says which Sessions are not in the sums.
+fn missing(unreadable: &[SessionId]) -> String {
+    let named: Vec<&str> = unreadable.iter().take(NAMED).map(SessionId::as_str).collect();
+    let more = match unreadable.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = named.join(", ");
+    format!(
+        "not in the sums, because the Log cannot be read: {named}{more}; `pixir verify ID` says why"
+    )
 }
 
 fn window(since: Option<&str>) -> Result<Window, Report> {

@@ -9,14 +9,28 @@ use super::arguments::takes_value;
 use super::bad_argument;
 use crate::error::Report;
 use crate::paths::shell_word;
+use crate::render::one_line;
+
+/// The longest prompt that is repeated in an offered command, in terminal cells.
+const OFFERED_WIDTH: usize = 200;
+
+/// The command line that sends `prompt` behind `command`, such as `pixir --`, safe to paste into a shell. A prompt
+/// that is long, or that a terminal would not show as it is, is not repeated.
+pub fn prompt_command(command: &str, prompt: &str) -> String {
+    if one_line(prompt, OFFERED_WIDTH) == prompt {
+        format!("{command} {}", shell_word(prompt))
+    } else {
+        format!("{command} '<the prompt>'")
+    }
+}
 
 /// Explains an error of clap. `words` is the command line from its command on, empty for a prompt.
 pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command) -> Report {
     let path = command_path(words, grammar);
     let name = std::iter::once("pixir").chain(path.iter().map(|command| command.get_name()));
     let name = name.collect::<Vec<_>>().join(" ");
-    let mut message = in_plain_words(first_sentence(error));
     let command = path.last().copied().unwrap_or(grammar);
+    let mut message = in_plain_words(first_sentence(error), lowest_number(error, command, grammar));
     if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command, grammar)) {
         message = format!("{message}, did you mean `{meant}`?");
     }
@@ -65,15 +79,45 @@ fn first_sentence(error: &clap::Error) -> String {
     named.fold(message, |message, line| format!("{message} {}", line.trim()))
 }
 
-/// Replaces Rust's messages about numbers by plain ones.
-fn in_plain_words(message: String) -> String {
+/// Replaces the messages of Rust and clap about numbers by plain ones.
+fn in_plain_words(message: String, lowest: u64) -> String {
+    let whole = format!("it must be a whole number, {lowest} or more");
     let words = [
-        ("invalid digit found in string", "it must be a whole number"),
-        ("cannot parse integer from empty string", "it must be a whole number"),
+        ("invalid digit found in string", whole.as_str()),
+        ("cannot parse integer from empty string", &whole),
         ("invalid float literal", "it must be a number"),
         ("number too large to fit in target type", "the number is too large"),
     ];
-    words.into_iter().fold(message, |message, (rust, plain)| message.replace(rust, plain))
+    let message =
+        words.into_iter().fold(message, |message, (rust, plain)| message.replace(rust, plain));
+    match message.rsplit_once(": ").and_then(|(start, range)| Some((start, plain_range(range)?))) {
+        Some((start, plain)) => format!("{start}: {plain}"),
+        None => message,
+    }
+}
+
+/// What clap means by `0 is not in 1..18446744073709551615`: the end of a range is mostly that of its type.
+fn plain_range(text: &str) -> Option<String> {
+    let (number, range) = text.split_once(" is not in ")?;
+    let (lowest, _) = range.split_once("..")?;
+    let (number, lowest) = (number.parse::<i128>().ok()?, lowest.parse::<i128>().ok()?);
+    let plain = if number < lowest {
+        format!("it must be {lowest} or more")
+    } else {
+        "the number is too large".to_owned()
+    };
+    Some(plain)
+}
+
+/// The lowest whole number that the refused flag takes: 0 or 1.
+fn lowest_number(error: &clap::Error, command: &clap::Command, grammar: &clap::Command) -> u64 {
+    let shown = texts(error, ContextKind::InvalidArg).into_iter().next().unwrap_or_default();
+    let name = shown.split(' ').next().and_then(|flag| flag.strip_prefix("--"));
+    let mut flags = command.get_arguments().chain(grammar.get_arguments());
+    let Some(flag) = flags.find(|flag| name.is_some() && flag.get_long() == name) else { return 0 };
+    let value = clap::Arg::new("value").value_parser(flag.get_value_parser().clone());
+    let zero = clap::Command::new("flag").no_binary_name(true).arg(value);
+    u64::from(zero.try_get_matches_from(["0"]).is_err())
 }
 
 /// The argument, subcommand or value that was probably meant.
@@ -123,12 +167,12 @@ fn as_prompt(error: &clap::Error, words: &[OsString], path: &[&clap::Command]) -
     let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
     let wrong = kinds.into_iter().flat_map(|kind| texts(error, kind)).next()?;
     let command = match path.first().map(|command| command.get_name()) {
-        None => format!("pixir -- {wrong}"),
-        Some("resume") => format!("pixir resume --last -- {wrong}"),
+        None => prompt_command("pixir --", &wrong),
+        Some("resume") => prompt_command("pixir resume --last --", &wrong),
         Some(_) if wrong.starts_with('-') => return None,
         Some(_) => {
-            let words = words.iter().map(|word| shell_word(&word.to_string_lossy()));
-            format!("pixir -- {}", words.collect::<Vec<_>>().join(" "))
+            let words = words.iter().map(|word| word.to_string_lossy());
+            prompt_command("pixir --", &words.collect::<Vec<_>>().join(" "))
         }
     };
     Some(format!("put `--` before a prompt that looks like this: {command}"))

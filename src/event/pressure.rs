@@ -49,6 +49,9 @@ pub struct Pressure {
     pub model: String,
     pub input_tokens: u64,
     pub window_tokens: u64,
+    /// Whether no setting, server or table says how large the window is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub window_is_assumed: bool,
     /// How much of the tokens is estimated; the rest was counted by the Provider.
     pub estimated_tokens: u64,
     pub next_actions: Vec<String>,
@@ -62,8 +65,12 @@ impl Pressure {
 
     /// One line for a person.
     pub fn words(&self) -> String {
-        let mut words =
-            format!("the model's window is {} % full ({})", self.percent(), self.tier.name());
+        let assumed = match self.window_is_assumed {
+            true => format!(", assumed to have {} tokens,", self.window_tokens),
+            false => String::new(),
+        };
+        let (percent, tier) = (self.percent(), self.tier.name());
+        let mut words = format!("the model's window{assumed} is {percent} % full ({tier})");
         if let Some(action) = self.next_actions.first() {
             words.push_str(": ");
             words.push_str(action);
@@ -75,6 +82,26 @@ impl Pressure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_that_is_only_assumed_is_told_as_such() {
+        let mut pressure = Pressure {
+            tier: Tier::Critical,
+            model: "m".into(),
+            input_tokens: 8_070,
+            window_tokens: 1_000,
+            window_is_assumed: false,
+            estimated_tokens: 70,
+            next_actions: vec!["do it".into()],
+        };
+        assert_eq!(pressure.words(), "the model's window is 807 % full (critical): do it");
+        assert!(serde_json::to_value(&pressure).unwrap().get("window_is_assumed").is_none());
+        pressure.window_is_assumed = true;
+        assert_eq!(
+            pressure.words(),
+            "the model's window, assumed to have 1000 tokens, is 807 % full (critical): do it"
+        );
+    }
 
     #[test]
     fn tiers_begin_at_their_percent() {

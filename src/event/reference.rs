@@ -163,6 +163,7 @@ fn notices() -> Vec<(Ephemeral, &'static str)> {
             model: "gpt-5.5".into(),
             input_tokens: 223_000,
             window_tokens: 272_000,
+            window_is_assumed: false,
             estimated_tokens: 4_100,
             next_actions: vec!["make room with `pixir compact`".into()],
         }),
@@ -195,7 +196,7 @@ fn meaning(notice: &Ephemeral) -> &'static str {
             "idle, starting (the first Turn waits a moment for the MCP servers that `servers` names), thinking, working (with `waiting` and the reason while a call waits for its turn), or the end of a Turn: done, error, interrupted."
         }
         Ephemeral::ContextPressure(_) => {
-            "How full the model's window is before a request leaves: once at 70 % (advisory), 80 % (warning) and 90 % (critical), and again after a compaction. `estimated_tokens` of them are estimated, the others were counted by the Provider."
+            "How full the model's window is before a request leaves: once at 70 % (advisory), 80 % (warning) and 90 % (critical), and again after a compaction. `estimated_tokens` of them are estimated, the others were counted by the Provider. `window_is_assumed` is true where no setting, server or table says how large the window is."
         }
         Ephemeral::ProviderRetry(_) => "A Provider call failed and will be tried again.",
         Ephemeral::PermissionRequest(_) => "The user is asked.",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Harness;
 use crate::conversation::Conversation;
 use crate::disk;
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::fork::{Cut, check_place, fork};
 use crate::history::History;
 use crate::id::SessionId;
@@ -135,9 +135,9 @@ fn take(
     rewind.check(force, site).map_err(explain)?;
     let restored = rewind.restore(site).map_err(explain)?;
     if let Some((path, reason)) = restored.failed.first() {
-        let (count, path) = (restored.failed.len(), path.display());
+        let (files, path) = (counted(restored.failed.len(), "file"), path.display());
         let message = format!(
-            "{count} files could not be changed, such as {path}: {reason}; the conversation was left as it is"
+            "{files} could not be changed, such as {path}: {reason}; the conversation was left as it is"
         );
         return Err(Report::new(Kind::WriteFailed, message));
     }

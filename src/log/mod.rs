@@ -236,7 +236,17 @@ impl Log {
         Ok(())
     }
 
+    /// Refuses bytes that would make the file larger than what is ever opened.
+    fn check_room(&self, bytes: usize) -> Result<(), LogError> {
+        if self.end.saturating_add(bytes as u64) <= LARGEST {
+            return Ok(());
+        }
+        let text = format!("it is full: no Log has more than {} GiB", LARGEST >> 30);
+        Err(self.write_error(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text)))
+    }
+
     fn write_line(&mut self) -> Result<(), LogError> {
+        self.check_room(self.line.len())?;
         if let Err(source) = (&*self.file).write_all(&self.line) {
             // Take back half a line, so that the file ends where it did; only we write to it.
             let taken_back = self.state == State::Sound && self.file.set_len(self.end).is_ok();
@@ -253,6 +263,7 @@ impl Log {
     }
 
     fn close_torn_tail(&mut self) -> Result<(), LogError> {
+        self.check_room(1)?;
         (&*self.file).write_all(b"\n").map_err(|source| self.write_error(source))?;
         self.end += 1;
         Ok(())
@@ -558,6 +569,13 @@ impl Explain for LogError {
             }
             LogError::UnsafePath(error) => return error.next_actions(),
             LogError::Altered { alteration, .. } => return alteration.next_actions(),
+            // The system's own limit on files has a number.
+            LogError::Write { source, .. }
+                if source.kind() == std::io::ErrorKind::FileTooLarge
+                    && source.raw_os_error().is_none() =>
+            {
+                "begin a new Session; this one can still be read and exported"
+            }
             LogError::Write { .. } => {
                 "free some space or permit writing there, then go on with `pixir resume`"
             }

@@ -467,3 +467,23 @@ fn a_damaged_blob_is_written_again() {
     drop(log);
     assert_eq!(place.breaks(), []);
 }
+
+#[test]
+fn a_log_never_grows_beyond_what_can_be_opened() {
+    let place = Desk::new();
+    let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
+    let file = fs::OpenOptions::new().write(true).open(place.path()).unwrap();
+    // A hole takes no room on the disk.
+    file.set_len(LARGEST - 10).unwrap();
+    log.end = LARGEST - 10;
+    let error = log.append(says("three")).unwrap_err();
+    let LogError::Write { source, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::FileTooLarge);
+    assert!(source.to_string().contains("16 GiB"), "{source}");
+    assert_eq!(error.kind(), Kind::LogWriteFailed);
+    assert!(error.next_actions()[0].contains("new Session"), "{error:?}");
+    assert_eq!(fs::metadata(place.path()).unwrap().len(), LARGEST - 10, "nothing was written");
+    file.set_len(LARGEST - 4096).unwrap();
+    log.end = LARGEST - 4096;
+    log.append(says("three")).unwrap();
+}

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rmcp::RoleClient;
 use rmcp::model::{ClientRequest, ListToolsRequest, PaginatedRequestParams, ServerResult, Tool};
@@ -26,6 +27,9 @@ use crate::tool::{Commands, Program};
 /// How many tools of one server are looked at, and in how many pages they may come.
 const MOST_LISTED: usize = 10_000;
 const MOST_PAGES: usize = 100;
+
+/// How long the end of a program that closed its pipes is waited for.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What connections stand on.
 #[derive(Clone)]
@@ -98,8 +102,21 @@ async fn attempt(
         }
     };
     let running = greeted.map_err(|error| explained(&flaw, &error))?;
-    let tools = list(running.peer()).await.map_err(|error| failed(&flaw, &error))?;
-    Ok(Live { running, handler, tools, flaw, errors, delivery })
+    match list(running.peer()).await {
+        Ok(tools) => Ok(Live { running, handler, tools, flaw, errors, delivery }),
+        Err(error) => {
+            if delivery.is_some() && is_cut(&error) {
+                // A program that ended is about to be known with its exit code.
+                tokio::time::timeout(END_PATIENCE, running.waiting()).await.ok();
+            }
+            Err(failed(&flaw, &error))
+        }
+    }
+}
+
+/// Whether a request failed because the connection did.
+fn is_cut(error: &ServiceError) -> bool {
+    matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_))
 }
 
 /// A program is named, or has a whole path; only a Workspace that is trusted may say less, because

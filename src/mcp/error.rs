@@ -17,6 +17,9 @@ pub enum McpError {
     /// Its program has ended.
     #[error("its program ended {end}{}", last_line(.errors))]
     Ended { end: String, errors: String },
+    /// Its program takes nothing more, and whether it has ended is not known yet.
+    #[error("its program ended or closed its pipes{}", last_line(.errors))]
+    PipesClosed { errors: String },
     /// It does not answer.
     #[error("it did not answer within {}{}", seconds(.after), last_line(.errors))]
     Silent { after: Duration, errors: String },
@@ -51,15 +54,21 @@ impl McpError {
             Self::Unauthorized { .. } | Self::Setting(_) | Self::Insecure(_) => true,
             Self::Network { kind, .. } => *kind == Kind::InvalidConfig,
             Self::Http { status } => is_redirect(*status),
-            Self::Ended { .. } | Self::Silent { .. } | Self::Odd { .. } | Self::Closed => false,
+            Self::Ended { .. }
+            | Self::PipesClosed { .. }
+            | Self::Silent { .. }
+            | Self::Odd { .. }
+            | Self::Closed => false,
         }
     }
 
     /// The same, with what its program said last on standard error.
     #[must_use]
     pub fn with_errors(mut self, said: String) -> Self {
-        if let Self::Ended { errors, .. } | Self::Silent { errors, .. } | Self::Odd { errors, .. } =
-            &mut self
+        if let Self::Ended { errors, .. }
+        | Self::PipesClosed { errors }
+        | Self::Silent { errors, .. }
+        | Self::Odd { errors, .. } = &mut self
         {
             *errors = said;
         }
@@ -100,9 +109,11 @@ impl Explain for McpError {
     fn kind(&self) -> Kind {
         match self {
             Self::Start { kind, .. } | Self::Network { kind, .. } => *kind,
-            Self::Ended { .. } | Self::Odd { .. } | Self::Http { .. } | Self::Closed => {
-                Kind::McpServerFailed
-            }
+            Self::Ended { .. }
+            | Self::PipesClosed { .. }
+            | Self::Odd { .. }
+            | Self::Http { .. }
+            | Self::Closed => Kind::McpServerFailed,
             Self::Silent { .. } => Kind::Timeout,
             Self::Unauthorized { .. } => Kind::AuthRefused,
             Self::Setting(_) => Kind::InvalidConfig,
@@ -112,7 +123,10 @@ impl Explain for McpError {
 
     fn details(&self) -> Value {
         match self {
-            Self::Ended { errors, .. } | Self::Silent { errors, .. } | Self::Odd { errors, .. }
+            Self::Ended { errors, .. }
+            | Self::PipesClosed { errors }
+            | Self::Silent { errors, .. }
+            | Self::Odd { errors, .. }
                 if !errors.is_empty() =>
             {
                 json!({ "stderr": errors })
@@ -126,7 +140,9 @@ impl Explain for McpError {
         let one = |action: &str| vec![action.to_owned()];
         match self {
             Self::Start { next, .. } => next.clone(),
-            Self::Ended { .. } => one("start its command by hand, and read what it says"),
+            Self::Ended { .. } | Self::PipesClosed { .. } => {
+                one("start its command by hand, and read what it says")
+            }
             Self::Silent { .. } => {
                 one("start its command by hand, or raise `mcp.connect_ms` if it is slow")
             }

@@ -74,11 +74,13 @@ fn identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -> Str
     };
     match &server.transport {
         McpTransport::Stdio { command, args, env, folder } => {
+            add("stdio");
             add(command);
+            // The count keeps arguments and environment apart; both can change what the command does.
+            add(&args.len().to_string());
             for arg in args {
                 add(arg);
             }
-            // Both can change what the command does.
             for (name, value) in env {
                 add(name);
                 add(value);
@@ -86,6 +88,7 @@ fn identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -> Str
             add(&format!("{folder:?}"));
         }
         McpTransport::Http { url, headers } => {
+            add("http");
             add(url);
             // Their values are credentials, which are renewed.
             for (name, _) in headers {
@@ -110,17 +113,25 @@ mod tests {
     }
 
     #[test]
-    fn another_environment_is_another_tool() {
+    fn other_arguments_or_another_environment_are_another_tool() {
         let said = tools(&json!([{"name": "look", "inputSchema": {}}]));
-        let identity = |env: &[(&str, &str)]| {
+        let identity = |args: &[&str], env: &[(&str, &str)]| {
+            let args = args.iter().map(|arg| (*arg).into()).collect();
             let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-            let server = McpServer::stdio("s", "x", Vec::new(), env);
+            let server = McpServer::stdio("s", "x", args, env);
             Offer::all(&server, "s", said.clone()).0[0].identity.clone()
         };
-        let all = [identity(&[]), identity(&[("A", "1")]), identity(&[("A", "2")])];
+        let all = [
+            identity(&[], &[]),
+            identity(&[], &[("A", "1")]),
+            identity(&[], &[("A", "2")]),
+            identity(&["A", "1"], &[]),
+            identity(&["A"], &[("1", "B")]),
+            identity(&["A", "1", "B"], &[]),
+        ];
         let different: HashSet<&String> = all.iter().collect();
-        assert_eq!(different.len(), 3, "{all:?}");
-        assert_eq!(identity(&[("A", "1")]), all[1]);
+        assert_eq!(different.len(), all.len(), "{all:?}");
+        assert_eq!(identity(&[], &[("A", "1")]), all[1]);
     }
 
     #[test]

@@ -39,24 +39,50 @@ const KEPT_ERRORS: usize = 4096;
 /// How much of it goes to the trace.
 const TRACED_ERRORS: usize = 256 * 1024;
 
-/// Why a connection ended, for whoever has to tell.
+/// Why a connection ended or a request failed, for whoever has to tell.
 #[derive(Debug, Clone, Default)]
-pub struct Flaw(Arc<Mutex<Option<McpError>>>);
+pub struct Flaw(Arc<Mutex<Noted>>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    error: Option<McpError>,
+    /// It is the end of the connection, and not of one request.
+    is_end: bool,
+}
 
 impl Flaw {
-    /// Keeps the reason; the last one counts.
+    /// Keeps the reason of a request; the last one counts.
     pub fn note(&self, error: McpError) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.noted() = Noted { error: Some(error), is_end: false };
+    }
+
+    /// Keeps why the connection ended.
+    pub fn note_end(&self, error: McpError) {
+        *self.noted() = Noted { error: Some(error), is_end: true };
+    }
+
+    /// Keeps that the program takes nothing more, unless something better is known.
+    fn note_closed(&self) {
+        let mut noted = self.noted();
+        if noted.error.is_none() {
+            let error = McpError::PipesClosed { errors: String::new() };
+            *noted = Noted { error: Some(error), is_end: true };
+        }
     }
 
     /// The reason, for everybody who asks.
     pub fn seen(&self) -> Option<McpError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.noted().error.clone()
     }
 
-    /// The reason, once.
+    /// The reason: that of a request is given once, that of an end stays.
     pub fn take(&self) -> Option<McpError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let mut noted = self.noted();
+        if noted.is_end { noted.error.clone() } else { noted.error.take() }
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -243,6 +269,8 @@ impl Transport<RoleClient> for Pipes {
         let stdin = Arc::clone(&self.stdin);
         let (over, ticket) = (self.over.clone(), Ticket::take(&self.waiting));
         let (delivery, call) = (self.delivery.clone(), call_id(&item));
+        let (flaw, is_notice) =
+            (self.flaw.clone(), matches!(item, JsonRpcMessage::Notification(_)));
         async move {
             let _ticket = ticket;
             let mut line = serde_json::to_vec(&item).map_err(io::Error::other)?;
@@ -254,10 +282,17 @@ impl Transport<RoleClient> for Pipes {
             let written = tokio::time::timeout(WRITE_PATIENCE, writing).await.map_err(late);
             let gone = || Err(io::ErrorKind::BrokenPipe.into());
             let written = written.and_then(|written| written.unwrap_or_else(gone));
-            if let (Err(_), Some(call)) = (&written, &call) {
+            let Err(error) = written else { return Ok(()) };
+            if let Some(call) = &call {
                 delivery.take(call);
             }
-            written
+            if error.kind() == io::ErrorKind::TimedOut {
+                return Err(error);
+            }
+            flaw.note_closed();
+            // Nothing waits for a notification. The greeting ends with one, and goes on without, so that
+            // the end of the program is read, and with it the exit code.
+            if is_notice { Ok(()) } else { Err(error) }
         }
     }
 
@@ -265,7 +300,7 @@ impl Transport<RoleClient> for Pipes {
         match self.next().await {
             Ok(message) => Some(message),
             Err(error) => {
-                self.flaw.note(error);
+                self.flaw.note_end(error);
                 self.over.cancel();
                 None
             }

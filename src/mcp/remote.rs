@@ -216,7 +216,11 @@ impl RemoteTool {
             }
             ServiceError::TransportClosed => {
                 let why = ready.flaw.seen().map(|why| format!(": {why}")).unwrap_or_default();
-                format!("{} ended during the call of `{}`{why}", self.shown(), self.tool())
+                let (server, tool) = (self.shown(), self.tool());
+                format!(
+                    "{server} ended before it answered the call of `{tool}`; whether the call did \
+                     anything is not known{why}"
+                )
             }
             error => {
                 let reason = failed(&ready.flaw, error);

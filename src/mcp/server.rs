@@ -20,6 +20,7 @@ use super::offer::Offer;
 use super::pipes::{Delivery, Flaw};
 use super::wording;
 use crate::config::McpServer;
+use crate::error::counted;
 
 /// The wait before the first new attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -229,15 +230,14 @@ impl Actor {
         let Listed { tools, unreadable } = listed;
         if unreadable > 0 {
             let name = &self.server.name;
-            let words = format!("MCP server `{name}`: {unreadable} tools cannot be read");
-            self.notices.say(format!("{words}, and are left out"));
+            let tools = counted(unreadable, "tool");
+            self.notices.say(format!("MCP server `{name}`: {tools} cannot be read"));
         }
         let (offers, left_out) = Offer::all(&self.server, &self.slug, tools);
         if left_out > 0 {
             let (name, count) = (&self.server.name, offers.len());
-            let words =
-                format!("MCP server `{name}`: {left_out} tools beyond {count} are left out");
-            self.notices.say(words);
+            let tools = counted(left_out, "tool");
+            self.notices.say(format!("MCP server `{name}`: left out: {tools} beyond {count}"));
         }
         offers
     }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::event::{Canonical, Descriptor, Event, PlanEntry, Seq};
+use crate::event::{
+    Canonical, Descriptor, Event, HistoryCompaction, HistoryRewound, PlanEntry, Seq,
+};
 use crate::history::{History, Landmark, live_turns_of};
 use crate::id::SessionId;
 use crate::log::{Log, LogError, ScannedLog};
@@ -80,14 +82,40 @@ pub struct Turn {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Entry {
-    User { text: String, attachments: Vec<Attachment> },
-    Assistant { text: String, phase: &'static str },
-    Reasoning { summary: String },
+    User {
+        text: String,
+        attachments: Vec<Attachment>,
+    },
+    Assistant {
+        text: String,
+        phase: &'static str,
+    },
+    Reasoning {
+        summary: String,
+    },
     Tool(Box<Call>),
-    Plan { entries: Vec<PlanEntry> },
-    Compaction { from_seq: Seq, to_seq: Seq, trigger: String },
-    Rewound { to_seq: Seq },
-    Failure { terminal_status: String, error_kind: String, message: String },
+    Plan {
+        entries: Vec<PlanEntry>,
+    },
+    Compaction {
+        from_seq: Seq,
+        to_seq: Seq,
+        /// The first and the last Turn that it stands for; `None` when only outputs were left out.
+        turns: Option<(usize, usize)>,
+        trigger: String,
+    },
+    Rewound {
+        to_seq: Seq,
+        /// `undo` or `redo`.
+        direction: &'static str,
+        /// The Turns that were taken back or brought back.
+        turns: Vec<usize>,
+    },
+    Failure {
+        terminal_status: String,
+        error_kind: String,
+        message: String,
+    },
 }
 
 /// An attachment by its name.
@@ -221,7 +249,7 @@ impl Transcript {
         &self,
         mut tell: impl FnMut(Turn) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut turns = OpenedTurn { live: &self.live, turn: None, count: 0 };
+        let mut turns = OpenedTurn { live: &self.live, turn: None, starts: TurnStarts::default() };
         if let Some(history) = &self.sorted {
             for event in history.iter() {
                 turns.take(event).map_or(Ok(()), &mut tell)?;
@@ -242,7 +270,43 @@ impl Transcript {
 struct OpenedTurn<'a> {
     live: &'a HashSet<Seq>,
     turn: Option<Turn>,
-    count: usize,
+    starts: TurnStarts,
+}
+
+/// Where the Turns so far began, in the order of their numbers.
+#[derive(Default)]
+struct TurnStarts(Vec<Seq>);
+
+impl TurnStarts {
+    /// The number of the last Turn that began before a seq, or with it.
+    fn number_at(&self, seq: Seq) -> usize {
+        self.0.iter().filter(|start| **start <= seq).count()
+    }
+
+    /// The Turns that a compaction stands for.
+    fn compacted(&self, compaction: &HistoryCompaction) -> Option<(usize, usize)> {
+        let last = self.number_at(compaction.hidden_to()?);
+        let first = self.0.iter().filter(|start| **start < compaction.from_seq).count() + 1;
+        (first <= last).then_some((first, last))
+    }
+
+    /// The Turns of an undo or redo. Logs of the first Pixir name only the place that was gone back to.
+    fn rewound(&self, rewound: &HistoryRewound) -> Entry {
+        let is_redo = rewound.extra.get("direction").is_some_and(|way| way == "redo");
+        let named = rewound.extra.get("turns").and_then(Value::as_array);
+        let turns = match named {
+            Some(named) => {
+                named.iter().filter_map(Value::as_u64).map(|seq| self.number_at(seq)).collect()
+            }
+            None if is_redo => Vec::new(),
+            None => {
+                let kept = self.0.iter().filter(|start| **start < rewound.to_seq).count();
+                (kept + 1..=self.0.len()).collect()
+            }
+        };
+        let direction = if is_redo { "redo" } else { "undo" };
+        Entry::Rewound { to_seq: rewound.to_seq, direction, turns }
+    }
 }
 
 impl OpenedTurn<'_> {
@@ -251,14 +315,16 @@ impl OpenedTurn<'_> {
         let fact = event.fact()?;
         let Canonical::UserMessage(message) = fact else {
             if let Some(turn) = &mut self.turn {
-                turn.take(fact);
+                turn.take(fact, &self.starts);
             }
             return None;
         };
-        self.count += 1;
+        // An Event without a seq stands where the one before it does.
+        let start = event.seq().or_else(|| self.starts.0.last().copied()).unwrap_or_default();
+        self.starts.0.push(start);
         let attachments = message.descriptors().map(Attachment::of).collect();
         self.turn.replace(Turn {
-            number: self.count,
+            number: self.starts.0.len(),
             seq: event.seq(),
             started: event.ts().to_string(),
             status: "open".to_owned(),
@@ -269,7 +335,7 @@ impl OpenedTurn<'_> {
 }
 
 impl Turn {
-    fn take(&mut self, fact: &Canonical) {
+    fn take(&mut self, fact: &Canonical, starts: &TurnStarts) {
         let entry = match fact {
             Canonical::AssistantMessage(message) => {
                 let phase = if message.is_partial() {
@@ -323,9 +389,10 @@ impl Turn {
             Canonical::HistoryCompaction(compaction) => Entry::Compaction {
                 from_seq: compaction.from_seq,
                 to_seq: compaction.to_seq,
+                turns: starts.compacted(compaction),
                 trigger: compaction.trigger.clone(),
             },
-            Canonical::HistoryRewound(rewound) => Entry::Rewound { to_seq: rewound.to_seq },
+            Canonical::HistoryRewound(rewound) => starts.rewound(rewound),
             Canonical::TurnFailed(failed) => {
                 failed.terminal_status.as_str().clone_into(&mut self.status);
                 Entry::Failure {

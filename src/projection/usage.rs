@@ -3,7 +3,7 @@
 //! Logs are streamed; only lines that look like a bill are parsed, and a damaged one is counted and
 //! passed over. A repaired or forked Log repeats bills of another, so each is taken once, by its id.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -12,13 +12,17 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Prices;
-use crate::event::{ProviderUsage, RateLimits};
+use crate::event::{ProviderUsage, RateLimits, SubagentEvent};
 use crate::id::SessionId;
 use crate::log::{self, LogError};
+use crate::projection::Summary;
 use crate::state::StateRoot;
 
 /// How every bill looks in a Log, of this Pixir and of the first.
 const BILL: &[u8] = br#","type":"provider_usage","data":"#;
+
+/// How every fact about a Subagent looks in the Log of its parent.
+const SUBAGENT: &[u8] = br#","type":"subagent_event","data":"#;
 
 /// No bill is longer; of a longer line nothing is kept.
 const LONGEST_LINE: u64 = 4 << 20;
@@ -79,6 +83,8 @@ pub struct Spending {
     /// The one with most tokens first.
     pub sessions: Vec<SessionRow>,
     pub unreadable_lines: u64,
+    /// Sessions whose Logs cannot be read, and so are missing in the sums.
+    pub unreadable_sessions: Vec<SessionId>,
     /// What a Provider last said was left.
     pub limits: Option<Seen>,
 }
@@ -91,35 +97,60 @@ pub struct Seen {
     pub limits: RateLimits,
 }
 
-/// What the Sessions of some Workspaces have spent; a Log that cannot be opened spends nothing.
+/// What the Sessions of some Workspaces have spent.
 pub fn spending(roots: &[StateRoot], window: Window, prices: &Prices) -> Spending {
     let mut counting = Counting::new(window, prices);
     for root in roots {
         for id in ids(root) {
-            if let Ok(file) = log::open_file(root, &id) {
-                counting.log(root.workspace(), &id, &file);
+            match log::open_file(root, &id) {
+                Ok(file) => counting.log(root.workspace(), &id, &file),
+                Err(error) => counting.missing(id, &error),
             }
         }
     }
     counting.finish()
 }
 
-/// What one Session has spent, with others of the same state.
+/// What one Session has spent, with its Subagents and theirs. `all` are the Sessions of the same state.
 pub fn spending_of(
     root: &StateRoot,
     id: &SessionId,
-    others: &[SessionId],
+    all: &[Summary],
     window: Window,
     prices: &Prices,
 ) -> Result<Spending, LogError> {
     let mut counting = Counting::new(window, prices);
     counting.log(root.workspace(), id, &log::open_file(root, id)?);
-    for other in others {
-        if let Ok(file) = log::open_file(root, other) {
-            counting.log(root.workspace(), other, &file);
+    let mut counted = BTreeSet::from([id.clone()]);
+    let mut parents = vec![id.clone()];
+    while let Some(parent) = parents.pop() {
+        let children = all.iter().filter(|summary| is_child(summary, &parent));
+        let children: Vec<SessionId> = children.map(|child| child.session_id.clone()).collect();
+        for child in children {
+            if !counted.insert(child.clone()) {
+                continue;
+            }
+            match log::open_file(root, &child) {
+                Ok(file) => counting.log(root.workspace(), &child, &file),
+                Err(error) => counting.missing(child.clone(), &error),
+            }
+            parents.push(child);
+        }
+        // A Log that cannot be read does not say whose child it is; its parent's does.
+        for child in std::mem::take(&mut counting.named).difference(&counted.clone()) {
+            if let Err(error) = log::open_file(root, child) {
+                counting.missing(child.clone(), &error);
+                counted.insert(child.clone());
+                parents.push(child.clone());
+            }
         }
     }
     Ok(counting.finish())
+}
+
+fn is_child(summary: &Summary, parent: &SessionId) -> bool {
+    let origin = summary.origin.as_ref().filter(|origin| origin.kind == "child");
+    origin.is_some_and(|origin| origin.parent_session_id == parent.as_str())
 }
 
 fn ids(root: &StateRoot) -> Vec<SessionId> {
@@ -139,6 +170,12 @@ struct Line {
     data: ProviderUsage,
 }
 
+/// What is looked at of a line about a Subagent.
+#[derive(Deserialize)]
+struct SubagentLine {
+    data: SubagentEvent,
+}
+
 struct Counting<'a> {
     window: Window,
     prices: &'a Prices,
@@ -148,6 +185,9 @@ struct Counting<'a> {
     days: BTreeMap<String, Sum>,
     sessions: Vec<SessionRow>,
     unreadable: u64,
+    unreadable_sessions: Vec<SessionId>,
+    /// The Sessions of Subagents that the Logs name.
+    named: BTreeSet<SessionId>,
     limits: Option<Seen>,
 }
 
@@ -162,6 +202,8 @@ impl<'a> Counting<'a> {
             days: BTreeMap::new(),
             sessions: Vec::new(),
             unreadable: 0,
+            unreadable_sessions: Vec::new(),
+            named: BTreeSet::new(),
             limits: None,
         }
     }
@@ -170,7 +212,7 @@ impl<'a> Counting<'a> {
         let mut reader = BufReader::with_capacity(256 << 10, file);
         let mut sum = Sum::default();
         let mut line = Vec::new();
-        let finder = memmem::Finder::new(BILL);
+        let (bills, subagents) = (memmem::Finder::new(BILL), memmem::Finder::new(SUBAGENT));
         loop {
             line.clear();
             match reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
@@ -179,7 +221,8 @@ impl<'a> Counting<'a> {
                 Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == LONGEST_LINE => {
                     self.unreadable += 1;
                 }
-                Ok(_) if finder.find(&line).is_some() => self.bill(&line, &mut sum),
+                Ok(_) if bills.find(&line).is_some() => self.bill(&line, &mut sum),
+                Ok(_) if subagents.find(&line).is_some() => self.note_subagent(&line),
                 Ok(_) => {}
                 // A disk that fails in the middle: what was read counts.
                 Err(_) => {
@@ -193,6 +236,22 @@ impl<'a> Counting<'a> {
             let (session_id, workspace) = (id.clone(), workspace.to_owned());
             self.sessions.push(SessionRow { session_id, workspace, sum });
         }
+    }
+
+    /// Notes a Log that cannot be opened. One that does not exist was deleted, or never written.
+    fn missing(&mut self, id: SessionId, error: &LogError) {
+        if !matches!(error, LogError::NotFound { .. }) {
+            self.unreadable_sessions.push(id);
+        }
+    }
+
+    fn note_subagent(&mut self, line: &[u8]) {
+        let Ok(SubagentLine { data }) = serde_json::from_slice::<SubagentLine>(line) else {
+            return;
+        };
+        // A fork has copies of what its original heard; those Subagents are not its own.
+        let child = data.child_session_id.as_deref().filter(|_| !data.is_copy());
+        self.named.extend(child.and_then(|id| SessionId::parse(id).ok()));
     }
 
     fn bill(&mut self, line: &[u8], session: &mut Sum) {
@@ -237,8 +296,15 @@ impl<'a> Counting<'a> {
         days.reverse();
         let mut sessions = self.sessions;
         sessions.sort_by_key(|row| std::cmp::Reverse(row.sum.total_tokens));
-        let (unreadable_lines, limits) = (self.unreadable, self.limits);
-        Spending { total, models, days, sessions, unreadable_lines, limits }
+        Spending {
+            total,
+            models,
+            days,
+            sessions,
+            unreadable_lines: self.unreadable,
+            unreadable_sessions: self.unreadable_sessions,
+            limits: self.limits,
+        }
     }
 }
 

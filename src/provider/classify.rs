@@ -133,6 +133,7 @@ impl Unexpected<'_> {
         }
         let found = match self.compression() {
             Some(coding) => format!("{coding}-compressed data that was not asked for"),
+            None if text.trim().is_empty() => "an empty body".to_owned(),
             None if is_web_page(&text) => match title(&text) {
                 Some(title) => format!("a web page (\"{}\")", cut(&title)),
                 None => "a web page".to_owned(),

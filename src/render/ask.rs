@@ -117,7 +117,9 @@ fn choice(answer: Answer, request: &PermissionRequest) -> String {
         Answer::Project => "[p] always exactly this call in this project".to_owned(),
         Answer::Prefix => {
             let prefix = on_one_line(request.prefix.as_deref().unwrap_or_default());
-            format!("[c] always `{prefix} …` in this project")
+            let network = if request.network { ", with network access" } else { "" };
+            let sandbox = if request.is_unsandboxed { ", without the sandbox" } else { "" };
+            format!("[c] always `{prefix} …` in this project{network}{sandbox}")
         }
         Answer::No => "[n] no, or: n and what the model should do instead".to_owned(),
     }
@@ -307,6 +309,22 @@ mod tests {
         change.args = json!({"content": "all of it"});
         let shown = text(&change, false);
         assert!(shown.contains(r#"arguments  {"content":"all of it"}"#), "{shown}");
+    }
+
+    #[test]
+    fn a_prefix_says_what_it_includes() {
+        let mut asked = request("cargo test", &["cargo test"]);
+        (asked.answers, asked.prefix) = (vec![Answer::Prefix], Some("cargo test".into()));
+        for (network, is_unsandboxed, end) in [
+            (false, false, ""),
+            (true, false, ", with network access"),
+            (false, true, ", without the sandbox"),
+            (true, true, ", with network access, without the sandbox"),
+        ] {
+            (asked.network, asked.is_unsandboxed) = (network, is_unsandboxed);
+            let line = format!("[c] always `cargo test …` in this project{end}\n");
+            assert!(choices(&asked).contains(&line), "{}", choices(&asked));
+        }
     }
 
     #[test]

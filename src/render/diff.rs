@@ -1,6 +1,7 @@
 //! A unified diff on a terminal: coloured, and as short as its place wants it.
 
 use super::sanitise::clean;
+use crate::error::counted;
 use crate::event::spell_hidden;
 
 /// How many lines of a diff are a side remark.
@@ -17,7 +18,7 @@ pub fn show(diff: &str, colour: bool, most: usize, mut line: impl FnMut(&str)) {
         }
     }
     if total > most {
-        line(&format!("  … {} more lines of this diff", total - most));
+        line(&format!("  … {} of this diff", counted(total - most, "more line")));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::sanitise::clean;
+use crate::error::counted;
 use crate::id::CallId;
 
 /// How many lines of a command that failed are shown.
@@ -98,7 +99,8 @@ pub fn last_lines(output: &str, mut show: impl FnMut(&str)) {
     let lines: Vec<&str> = output.lines().filter(is_said).collect();
     let hidden = lines.len().saturating_sub(LAST_LINES);
     if hidden > 0 {
-        show(&format!("  | … {hidden} earlier lines; --verbose shows all"));
+        let earlier = counted(hidden, "earlier line");
+        show(&format!("  | … {earlier}; --verbose shows all"));
     }
     for line in &lines[hidden..] {
         let is_long = line.chars().count() > LAST_WIDTH;

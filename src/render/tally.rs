@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, EventKind, Heard, Status, SubagentEvent, SubagentUsage,
     TerminalStatus, Tokens, TurnFailed,
@@ -176,7 +176,7 @@ impl Tally {
 
 /// The error of an answer whose Subagents could not go on.
 fn starved(count: usize) -> Report {
-    let who = if count == 1 { "1 Subagent".to_owned() } else { format!("{count} Subagents") };
+    let who = counted(count, "Subagent");
     let message = format!("{who} ended because the budget of the Session is used up");
     Report::new(Kind::BudgetExceeded, message)
         .with_next_actions(vec!["raise the limit, and go on with `pixir resume`".to_owned()])

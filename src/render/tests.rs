@@ -262,6 +262,7 @@ fn retries_pressure_and_interrupts_are_told() {
         model: "m".into(),
         input_tokens: 824,
         window_tokens: 1000,
+        window_is_assumed: false,
         estimated_tokens: 24,
         next_actions: vec!["make room with `pixir compact x`".into(), "look first".into()],
     }));

@@ -7,7 +7,7 @@ use crate::event::{ToolCall, guest, guest_call};
 
 /// The arguments that say most about a call, in this order.
 const TELLING: &[&str] =
-    &["command", "path", "file_path", "pattern", "query", "url", "name", "id", "task"];
+    &["command", "cmd", "path", "file_path", "pattern", "query", "url", "name", "id", "task"];
 
 /// The tool whose calls are shown by what they record.
 pub const PLANNING: &str = "update_plan";
@@ -28,7 +28,7 @@ pub fn title(call: &ToolCall, width: usize) -> String {
         .iter()
         .find_map(|key| text(key))
         .map(str::to_owned)
-        .or_else(|| text("patch").map(patched_files))
+        .or_else(|| text("patch").or_else(|| text("input")).map(patched_files))
         .unwrap_or_else(|| compact(&call.args));
     name_on_one_line(&format!("{} {about}", call.name), width)
 }

@@ -17,7 +17,7 @@ use super::record::{Record, Status, View};
 use super::run::{self, Job, Leash, Over};
 use super::show;
 use crate::config::Subagents as Limits;
-use crate::error::Kind;
+use crate::error::{Kind, counted};
 use crate::id::SessionId;
 use crate::tool::ToolError;
 
@@ -388,7 +388,8 @@ impl Actor {
 /// The run has had as many children as it may.
 fn too_many(most: usize) -> ToolError {
     let message = format!(
-        "this run has started its {most} Subagents (`subagents.max_per_run` of the config)"
+        "this run has started {}, the most it may (`subagents.max_per_run` of the config)",
+        counted(most, "Subagent")
     );
     ToolError::new(Kind::BudgetExceeded, message)
         .details(json!({ "budget": "subagents.max_per_run", "limit": most }))

@@ -108,6 +108,11 @@ impl Progress {
                 "waiting for the budget".clone_into(&mut live.doing);
                 live.waits_for_budget = true;
             }
+            EventKind::Ephemeral(Ephemeral::Status(Status::Compacting { .. })) => {
+                let mut live = self.held();
+                "making room".clone_into(&mut live.doing);
+                live.waits_for_budget = false;
+            }
             EventKind::Ephemeral(Ephemeral::PermissionRequest(_)) => {
                 "waiting for permission".clone_into(&mut self.held().doing);
             }

@@ -14,6 +14,7 @@ use super::git_notes::{self, GitNotes};
 use super::output::Output;
 use super::ring::Part;
 use super::slot::Slot;
+use super::spelling::{self, Arguments};
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::config;
 use crate::error::Kind;
@@ -147,6 +148,10 @@ impl Tool for Bash {
         terminal. Sandboxed: writes only in the workspace and $TMPDIR, no network unless declared. \
         Returns stdout and stderr merged, then the exit code. Everything it started is \
         killed when it ends or after timeout_ms (default 120000, max 600000).";
+
+    fn respell(args: &mut Arguments) {
+        spelling::command(args);
+    }
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         refuse_empty(args)?;

@@ -52,6 +52,7 @@ impl Tool for BashOutput {
         let patience = Duration::from_millis(args.wait_ms.unwrap_or(0)).min(self.patience);
         context.cancel.run_until_cancelled(handle.wait(patience)).await;
         let part = if args.all == Some(true) { Part::Kept } else { Part::New };
-        handle.show(part, context.output_limit)
+        let shown = handle.show(part, context.output_limit)?;
+        Ok(ToolOutput { is_unfinished: !handle.ring.is_over(), ..shown })
     }
 }

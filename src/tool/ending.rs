@@ -142,12 +142,8 @@ fn warnings(outcome: &Outcome, mended: &Mended) -> Vec<String> {
 
 fn closing(outcome: &Outcome, collected: &Collected, telling: &Telling<'_>) -> String {
     let mut text = String::new();
-    if let Some(path) = &collected.spill {
-        let bytes = collected.total_bytes;
-        writeln!(text, "[full output, {bytes} bytes: {}]", path.display()).ok();
-    }
-    if let Some(note) = &collected.spill_note {
-        writeln!(text, "[{note}]").ok();
+    for note in collected.file_notes() {
+        writeln!(text, "{note}").ok();
     }
     if !outcome.leftovers.is_empty() {
         let (count, told) = (outcome.leftovers.len(), named(&outcome.leftovers));

@@ -153,8 +153,7 @@ impl Handle {
         details["background"] = json!(self.id);
         details["running"] = json!(glance.over.is_none());
         details["dropped_bytes"] = json!(glance.dropped);
-        let is_unfinished = glance.over.is_none();
-        Ok(ToolOutput { is_unfinished, ..ToolOutput::new(ok, text, details) })
+        Ok(ToolOutput::new(ok, text, details))
     }
 }
 

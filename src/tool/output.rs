@@ -66,14 +66,13 @@ pub async fn store_text(context: &ToolContext, text: String) -> StoredText {
     let limit = context.output_limit.saturating_sub(PATH_ROOM);
     let mut output = Output::silent(file, &context.secrets, limit);
     output.push(text.as_bytes()).await;
-    let Collected { bounded, total_bytes, spill, spill_note } = output.finish().await;
+    let collected = output.finish().await;
+    let notes = collected.file_notes().join("\n");
+    let Collected { bounded, total_bytes, spill, .. } = collected;
     let mut text = bounded.text;
-    if let Some(path) = &spill {
+    if !notes.is_empty() {
         let gap = if text.ends_with('\n') { "" } else { "\n" };
-        text = format!("{text}{gap}[full output, {total_bytes} bytes: {}]", path.display());
-    }
-    if let Some(note) = spill_note {
-        text = format!("{text}\n[{note}]");
+        text = format!("{text}{gap}{notes}");
     }
     StoredText { text, path: spill, total_bytes }
 }
@@ -97,6 +96,17 @@ pub struct Collected {
     pub spill: Option<PathBuf>,
     /// What to know about the file, when it is not the whole output.
     pub spill_note: Option<String>,
+}
+
+impl Collected {
+    /// The lines that tell the model where the whole output is, and what to know about that file.
+    pub fn file_notes(&self) -> Vec<String> {
+        let bytes = self.total_bytes;
+        let path = self.spill.as_ref().map(|path| path.display());
+        let file = path.map(|path| format!("[full output, {bytes} bytes: {path}]"));
+        let note = self.spill_note.as_ref().map(|note| format!("[{note}]"));
+        file.into_iter().chain(note).collect()
+    }
 }
 
 impl<'a> Output<'a> {
@@ -381,24 +391,31 @@ mod tests {
         heard_in(folder.path(), secrets, chunks)
     }
 
-    fn heard_in(folder: &Path, secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, Collected) {
-        let bus = Bus::new(SessionId::mint(), 0);
-        let mut listener = bus.listen(From::Now, Arc::new(|_| Box::pin(async { None })));
-        let context = ToolContext {
+    fn context_in(folder: &Path, signals: Signals) -> ToolContext {
+        ToolContext {
             confinement: crate::sandbox::Profile::Workspace,
             call_id: CallId::new("call"),
             workspace: Workspace::open(folder).unwrap(),
             cancel: tokio_util::sync::CancellationToken::new(),
-            signals: Signals::to(bus),
+            signals,
             secrets: Arc::default(),
             session_folder: StateRoot::in_workspace(folder).session_folder(&SessionId::mint()),
             output_folders: [].into(),
             output_limit: 16 * 1024,
             desk: crate::tool::Desk::default(),
             tracker: None,
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        }
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    fn heard_in(folder: &Path, secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, Collected) {
+        let bus = Bus::new(SessionId::mint(), 0);
+        let mut listener = bus.listen(From::Now, Arc::new(|_| Box::pin(async { None })));
+        let context = context_in(folder, Signals::to(bus));
+        runtime().block_on(async {
             let mut output = Output::new(&context, secrets, 16 * 1024);
             for chunk in chunks {
                 output.push(chunk).await;
@@ -484,6 +501,29 @@ mod tests {
         let (pieces, _) = heard(&Secrets::default(), &chunks);
         assert_eq!(pieces.concat().len(), 5000);
         assert!(pieces.len() < 500, "{} pieces", pieces.len());
+    }
+
+    #[test]
+    fn the_file_of_a_long_text_is_named_on_a_line_of_its_own_and_so_is_its_absence() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = context_in(folder.path(), Signals::nowhere());
+        let last_lines = |text: &str| {
+            let stored = runtime().block_on(store_text(&context, text.to_owned()));
+            let lines: Vec<String> = stored.text.lines().rev().take(2).map(str::to_owned).collect();
+            (lines[1].clone(), lines[0].clone())
+        };
+        for text in ["x\n".repeat(20_000), "x\n".repeat(20_000) + "x"] {
+            let (before, last) = last_lines(&text);
+            assert_eq!(before, "x");
+            let start = format!("[full output, {} bytes: ", text.len());
+            assert!(last.starts_with(&start) && last.ends_with("call.txt]"), "{last}");
+        }
+        let output = context.session_folder.path().join(FOLDER);
+        std::fs::remove_dir_all(&output).unwrap();
+        std::fs::write(&output, "no folder").unwrap();
+        let (before, last) = last_lines(&"x\n".repeat(20_000));
+        assert_eq!(before, "x");
+        assert!(last.starts_with("[the full output could not be kept: "), "{last}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::read::Args;
 use super::{ToolError, ToolOutput};
+use crate::error::counted;
 
 /// Lines per page when the call does not say.
 const DEFAULT_LINES: u64 = 2000;
@@ -177,7 +178,8 @@ impl Page {
         if total == 0 && first == 1 {
             self.text.push_str("(empty file)");
         } else if self.shown == 0 {
-            let message = format!("{} has only {total} lines", args.path.display());
+            let lines = counted(total, "line");
+            let message = format!("{} has only {lines}", args.path.display());
             return Err(ToolError::invalid(message).details(json!({"lines": total})));
         }
         if let Some(length) = self.too_short {

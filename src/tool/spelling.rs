@@ -20,13 +20,25 @@ pub fn path(args: &mut Arguments) {
     rename(args, "file_path", "path");
 }
 
+/// Takes `cmd` for the command.
+pub fn command(args: &mut Arguments) {
+    rename(args, "cmd", "command");
+}
+
+/// Takes `input` for the patch.
+pub fn patch(args: &mut Arguments) {
+    rename(args, "input", "patch");
+}
+
 /// Takes one replacement beside the path for a list with this one.
 pub fn edit(args: &mut Arguments) {
     path(args);
     short_names(args);
+    boolean(args, "replace_all");
     if let Some(Value::Array(edits)) = args.get_mut("edits") {
         for edit in edits.iter_mut().filter_map(Value::as_object_mut) {
             short_names(edit);
+            boolean(edit, "replace_all");
             // Some models write it for what they leave out.
             edit.retain(|_, value| !value.is_null());
         }
@@ -54,6 +66,16 @@ pub fn plan(args: &mut Arguments) {
 fn short_names(args: &mut Arguments) {
     rename(args, "old_str", "old_string");
     rename(args, "new_str", "new_string");
+}
+
+/// Takes the words `true` and `false` for the values.
+fn boolean(args: &mut Arguments, name: &str) {
+    let Some(value) = args.get_mut(name) else { return };
+    match value.as_str() {
+        Some("true") => *value = Value::Bool(true),
+        Some("false") => *value = Value::Bool(false),
+        _ => {}
+    }
 }
 
 /// Gives an argument its name; where both are there, it is not clear which one is meant.
@@ -93,6 +115,39 @@ mod tests {
             &json!({"path": "a", "edits": [
                 {"old_string": "x", "new_string": "y", "replace_all": true}]}),
         );
+    }
+
+    #[test]
+    fn a_command_and_a_patch_are_known_by_their_other_names() {
+        let own = json!({"command": "ls", "background": true});
+        check(command, &own, &own);
+        check(command, &json!({"cmd": "ls", "background": true}), &own);
+        let both = json!({"cmd": "ls", "command": "pwd"});
+        check(command, &both, &both);
+        let own = json!({"patch": "*** Begin Patch\n*** End Patch"});
+        check(patch, &own, &own);
+        check(patch, &json!({"input": "*** Begin Patch\n*** End Patch"}), &own);
+        let both = json!({"patch": "a", "input": "b"});
+        check(patch, &both, &both);
+    }
+
+    #[test]
+    fn the_words_true_and_false_are_values() {
+        for (written, meant) in [
+            (json!("true"), json!(true)),
+            (json!("false"), json!(false)),
+            (json!(true), json!(true)),
+            (json!("yes"), json!("yes")),
+            (json!(1), json!(1)),
+        ] {
+            let one =
+                |all: &Value| json!({"old_string": "x", "new_string": "y", "replace_all": all});
+            let own = json!({"path": "a", "edits": [one(&meant)]});
+            check(edit, &json!({"path": "a", "edits": [one(&written)]}), &own);
+            let mut flat = one(&written);
+            flat["path"] = json!("a");
+            check(edit, &flat, &own);
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! for. What a request will cost is reserved before it leaves; what it did cost is known only
 //! afterwards, so the last one may overshoot.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,7 +15,7 @@ use tokio::time::Instant;
 
 use super::purse::{Amount, Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
 use crate::config::{Budget as Limits, Prices};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::event::{TerminalStatus, Tokens};
 
 /// What a run may use up, and what it has used.
@@ -32,6 +34,20 @@ pub struct Budget {
 pub struct BudgetRefusal {
     pub status: TerminalStatus,
     pub report: Box<Report>,
+}
+
+/// Waits for a reservation, and tells when that is not there at once (true), and when it is there after all
+/// (false).
+pub async fn tell_wait<T>(reserving: impl Future<Output = T>, tell: impl Fn(bool)) -> T {
+    let mut reserving = pin!(reserving);
+    let first = std::future::poll_fn(|context| Poll::Ready(reserving.as_mut().poll(context)));
+    if let Poll::Ready(reserved) = first.await {
+        return reserved;
+    }
+    tell(true);
+    let reserved = reserving.await;
+    tell(false);
+    reserved
 }
 
 impl Budget {
@@ -90,11 +106,15 @@ impl Budget {
     /// was billed for already.
     pub fn count(&self, model: &str, purse: &Purse, billed: &Tokens) -> Result<(), BudgetRefusal> {
         self.check_time()?;
-        let cost = self.prices.cost(model, billed).unwrap_or_default();
-        let billed = Amount { tokens: billed.total_tokens, cost };
-        let checked = purse.check(self.spend_limits(), billed);
+        let checked = purse.check(self.spend_limits(), self.amount(model, billed));
         checked.map_err(|exhausted| exhausted_limit(&exhausted))?;
         self.count_request()
+    }
+
+    /// What tokens of a model come to.
+    pub fn amount(&self, model: &str, tokens: &Tokens) -> Amount {
+        let cost = self.prices.cost(model, tokens).unwrap_or_default();
+        Amount { tokens: tokens.total_tokens, cost }
     }
 
     /// Counts one more child of the run; false when it has had so many.
@@ -114,7 +134,8 @@ impl Budget {
         let Some(limit) = self.limits.max_requests else { return Ok(()) };
         let used = self.requests.fetch_add(1, Ordering::Relaxed);
         if used >= limit {
-            let message = format!("the run has made its {limit} requests (--max-requests)");
+            let requests = counted(limit, "request");
+            let message = format!("the run has made {requests}, its limit (--max-requests)");
             return Err(spent("max_requests", message, &json!(limit), &json!(limit)));
         }
         Ok(())

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Settings;
-use super::budget::BudgetRefusal;
+use super::budget::{BudgetRefusal, tell_wait};
 use super::purse::Reservation;
 use crate::compaction::{self, Notes, Nothing, Plan, Trigger};
 use crate::config::AnswerSchema;
@@ -42,13 +42,15 @@ impl Compacted {
     }
 }
 
-/// Makes the compaction of a History. It records nothing, and changes nothing.
+/// Makes the compaction of a History. It records nothing, and changes nothing. `tell_waiting` hears when the
+/// request to the model waits for the budget, and when it leaves after that.
 pub async fn compact(
     settings: &Settings,
     session: &SessionId,
     history: &History,
     trigger: Trigger,
     asks_model: bool,
+    tell_waiting: impl Fn(bool),
 ) -> Result<Compacted, Nothing> {
     let plan = compaction::plan(history, settings.room(), trigger)?;
     if !asks_model || plan.checkpoint.is_none() {
@@ -56,7 +58,8 @@ pub async fn compact(
     }
     let most = settings.window.tokens() * TRANSCRIPT / 100;
     let transcript = compaction::transcript(history, plan.fact.to_seq, most);
-    let reservation = match reserve(settings, &transcript).await {
+    let reserving = tell_wait(reserve(settings, &transcript), tell_waiting);
+    let reservation = match reserving.await {
         Ok(reservation) => reservation,
         Err(spent) => {
             let plan = plan.without_model(&spent.report.message);

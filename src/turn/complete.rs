@@ -1,12 +1,11 @@
 //! One model call: ask, listen, try again where that helps, and record the bill.
 
-use std::pin::pin;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
-use super::purse::Reservation;
+use super::budget::tell_wait;
+use super::purse::{Hold, Reservation};
 use super::{End, Settings, Turn, evidence};
 use crate::disk;
 use crate::error::{Kind, Report};
@@ -34,6 +33,8 @@ struct Progress<'a> {
     spent: Option<Tokens>,
     /// What the call is expected to use up; held until its bill is paid.
     reservation: Option<Reservation>,
+    /// What failed attempts were billed for; kept from others until the bill is paid.
+    held: Option<Hold>,
     screen: Screen<'a>,
     /// How the last request travelled.
     sent: Sent,
@@ -60,6 +61,7 @@ impl Turn {
         let mut progress = Progress {
             started: Instant::now(),
             reservation: None,
+            held: None,
             first_byte: None,
             attempts: 0,
             shown: Shown::default(),
@@ -117,7 +119,7 @@ impl Turn {
                 && !std::mem::replace(&mut progress.is_shortened, true)
             {
                 // A model that helps with it reserves for itself.
-                progress.reservation = None;
+                self.release(&mut progress);
                 if self.recover(iteration).await? {
                     progress.shown.start_over();
                     continue;
@@ -141,7 +143,7 @@ impl Turn {
             }));
             progress.shown.start_over();
             // Others may send while this one waits.
-            progress.reservation = None;
+            self.release(&mut progress);
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
                 let error = self.stopped();
@@ -156,29 +158,39 @@ impl Turn {
         if progress.reservation.is_none() {
             let Settings { budget, purse, model, .. } = &*self.settings;
             let history = self.context.recent().await?;
+            let asked = Instant::now();
             let reserving = budget.reserve(model, purse, || self.reading(&history).tokens);
             let reserving = self.context.cancel().run_until_cancelled(reserving);
             let reserved = self.say_if_it_waits(iteration, reserving).await;
+            // To wait for the budget is no time of the model.
+            progress.started += asked.elapsed();
             progress.reservation = reserved.ok_or(End::Interrupted)??;
-            if progress.attempts == 0 {
-                // The time of the call begins when it may leave.
-                progress.started = Instant::now();
-            }
         }
         self.check_budget(progress)
     }
 
+    /// Gives a reservation back between two attempts, except what the failed ones were billed for.
+    fn release(&self, progress: &mut Progress<'_>) {
+        let Settings { budget, purse, model, .. } = &*self.settings;
+        if progress.reservation.is_some()
+            && let Some(spent) = &progress.spent
+        {
+            progress.held = Some(purse.hold(budget.amount(model, spent)));
+        }
+        progress.reservation = None;
+    }
+
     /// A request that is not let go at once says so, and once more when it leaves.
     async fn say_if_it_waits<T>(&self, iteration: u32, reserving: impl Future<Output = T>) -> T {
-        let mut reserving = pin!(reserving);
-        let first = std::future::poll_fn(|context| Poll::Ready(reserving.as_mut().poll(context)));
-        if let Poll::Ready(reserved) = first.await {
-            return reserved;
-        }
-        self.context.emit(Ephemeral::Status(Status::WaitingForBudget { iteration }));
-        let reserved = reserving.await;
-        self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
-        reserved
+        let tell = |waits| {
+            let status = if waits {
+                Status::WaitingForBudget { iteration }
+            } else {
+                Status::Thinking { iteration }
+            };
+            self.context.emit(Ephemeral::Status(status));
+        };
+        tell_wait(reserving, tell).await
     }
 
     /// Asks the budget whether the request may be sent, and counts it.

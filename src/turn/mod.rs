@@ -37,7 +37,7 @@ pub use stance::Stance;
 
 use crate::config::{Compaction, Miss, Retry, Sight, Window};
 use crate::disk;
-use crate::error::{Explain, Kind, Report};
+use crate::error::{Explain, Kind, Report, counted};
 use crate::event::{
     AssistantMessage, Descriptor, Ephemeral, Extra, NOTICE, PermissionMode, Phase, Reasoning,
     Status, TerminalStatus, TurnFailed, UserMessage,
@@ -319,16 +319,9 @@ impl Turn {
         if self.context.cancel().is_cancelled() {
             return Err(End::Interrupted);
         }
-        match self.settings.max_iterations {
-            Some(cap) if iteration >= cap => {
-                let message = format!("the Turn used its {cap} iterations without an answer");
-                let error = Report::new(Kind::IterationCap, message).with_next_actions(vec![
-                    "go on with `pixir resume`, or raise --max-iterations".to_owned(),
-                ]);
-                Err(End::Failed { status: TerminalStatus::IterationCap, error: Box::new(error) })
-            }
-            _ => Ok(()),
-        }
+        let (status, cap) = (TerminalStatus::IterationCap, self.settings.max_iterations);
+        let used_up = check_cap(cap, iteration).map_err(Box::new);
+        used_up.map_err(|error| End::Failed { status, error })
     }
 
     /// Records and carries out what the model answered, in the order it came.
@@ -544,6 +537,15 @@ fn incomplete(truncated: Option<&str>, message: String) -> End {
         .with_details(json!({ "reason": truncated }))
         .with_next_actions(vec![action.to_owned()]);
     End::Failed { status: TerminalStatus::Incomplete, error: Box::new(error) }
+}
+
+/// Refuses an iteration beyond the most that a Turn may have; without a limit there is none.
+fn check_cap(cap: Option<u32>, iteration: u32) -> Result<(), Report> {
+    let Some(cap) = cap.filter(|cap| iteration >= *cap) else { return Ok(()) };
+    let iterations = counted(cap, "iteration");
+    let message = format!("the Turn used its {iterations} without an answer");
+    Err(Report::new(Kind::IterationCap, message)
+        .with_next_actions(vec!["go on with `pixir resume`, or raise --max-iterations".to_owned()]))
 }
 
 fn is_text(item: &Item) -> bool {

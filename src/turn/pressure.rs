@@ -263,8 +263,16 @@ impl Turn {
         // A model that helps takes its time.
         self.context.emit(Ephemeral::Status(Status::Compacting { iteration }));
         let asks = self.settings.compaction.model_assisted;
-        let work =
-            super::compact(&self.settings, self.context.session_id(), history, trigger, asks);
+        let tell = |waits| {
+            let status = if waits {
+                Status::WaitingForBudget { iteration }
+            } else {
+                Status::Compacting { iteration }
+            };
+            self.context.emit(Ephemeral::Status(status));
+        };
+        let (settings, session) = (&self.settings, self.context.session_id());
+        let work = super::compact(settings, session, history, trigger, asks, tell);
         let Some(done) = self.context.cancel().run_until_cancelled(work).await else {
             return Err(End::Interrupted);
         };
@@ -310,6 +318,7 @@ impl Turn {
             model: self.settings.model.clone(),
             input_tokens: reading.tokens,
             window_tokens: window,
+            window_is_assumed: !self.settings.window.is_known(),
             estimated_tokens: reading.estimated,
             next_actions: vec![action, if helps { look } else { ELSEWHERE.to_owned() }],
         }

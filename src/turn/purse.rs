@@ -50,6 +50,10 @@ struct Account {
     open_firsts: usize,
     /// What those under way are expected to use up.
     reserved: Amount,
+    /// What failed attempts of calls that are not over were billed for.
+    held: Amount,
+    /// How many calls that is of.
+    holds: usize,
     /// The account of all children of the Session that this is the account of.
     children: Option<usize>,
 }
@@ -104,6 +108,14 @@ pub struct Reservation {
     purse: Purse,
     amount: Amount,
     is_first: bool,
+}
+
+/// What failed attempts of a call were billed for, until the bill of the call is paid: it is spent, and not in
+/// the sum of bills yet.
+#[derive(Debug)]
+pub struct Hold {
+    purse: Purse,
+    amount: Amount,
 }
 
 /// Whether a request may leave now.
@@ -218,7 +230,8 @@ impl Purse {
     /// Decides about a request, and reserves for it when it may leave.
     fn admission(&self, session: SpendLimits, expected: Expected<'_>) -> Admission {
         let mut accounts = self.lock();
-        if let Err(exhausted) = self.find_exhausted(&accounts, session, Amount::default()) {
+        let with_held = |account: &Account| account.spent.and(account.held);
+        if let Err(exhausted) = self.find_exhausted(&accounts, session, with_held) {
             return Admission::Refused(exhausted);
         }
         let nearest_first = || self.path.iter().rev().map(|place| &accounts[*place]);
@@ -243,10 +256,19 @@ impl Purse {
         Admission::Leaves { amount, is_first }
     }
 
+    /// Keeps from others what failed attempts of a call were billed for.
+    pub fn hold(&self, amount: Amount) -> Hold {
+        self.change(|account| {
+            account.holds += 1;
+            account.held.add(amount);
+        });
+        Hold { purse: self.clone(), amount }
+    }
+
     /// Refuses when a limit is reached; `billed` is what the call under way was billed for already, and
     /// what is not in the Log yet.
     pub fn check(&self, session: SpendLimits, billed: Amount) -> Result<(), Exhausted> {
-        self.find_exhausted(&self.lock(), session, billed)
+        self.find_exhausted(&self.lock(), session, |account| account.spent.and(billed))
     }
 
     /// Waits until a limit is reached.
@@ -265,12 +287,10 @@ impl Purse {
         &self,
         accounts: &[Account],
         session: SpendLimits,
-        billed: Amount,
+        spent: impl Fn(&Account) -> Amount,
     ) -> Result<(), Exhausted> {
         for (account, limits, is_of_run) in self.limited(accounts, session) {
-            let mut spent = account.spent;
-            spent.add(billed);
-            if let Some(limit) = limits.reached(spent) {
+            if let Some(limit) = limits.reached(spent(account)) {
                 return Err(Exhausted { is_of_run, limit });
             }
         }
@@ -310,6 +330,13 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let Self { amount, is_first, .. } = *self;
         self.purse.change(|account| account.release(amount, is_first));
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let amount = self.amount;
+        self.purse.change(|account| account.let_go(amount));
     }
 }
 
@@ -357,11 +384,18 @@ impl Account {
         }
     }
 
+    fn let_go(&mut self, amount: Amount) {
+        self.holds = self.holds.saturating_sub(1);
+        self.held.tokens = self.held.tokens.saturating_sub(amount.tokens);
+        self.held.cost -= amount.cost;
+        if self.holds == 0 {
+            self.held = Amount::default();
+        }
+    }
+
     /// Whether so much more is left beside everything that is spent and reserved.
     fn covers(&self, amount: Amount, limits: SpendLimits) -> bool {
-        let mut all = self.spent;
-        all.add(self.reserved);
-        all.add(amount);
+        let all = self.spent.and(self.held).and(self.reserved).and(amount);
         limits.tokens.is_none_or(|limit| all.tokens <= limit)
             && limits.cost.is_none_or(|limit| all.cost <= limit)
     }
@@ -379,8 +413,12 @@ impl Amount {
     }
 
     fn add(&mut self, more: Self) {
-        self.tokens = self.tokens.saturating_add(more.tokens);
-        self.cost += more.cost;
+        *self = self.and(more);
+    }
+
+    fn and(self, more: Self) -> Self {
+        let tokens = self.tokens.saturating_add(more.tokens);
+        Self { tokens, cost: self.cost + more.cost }
     }
 }
 

@@ -35,6 +35,21 @@ fn an_attempt_that_says_something_else_is_not_streamed() {
     check(&[&["One two"], &["One three"], &["One two", " three"]], "One two three");
 }
 
+#[test]
+fn a_turn_has_its_iterations_and_no_limit_is_none() {
+    let told = |cap, iteration| super::check_cap(cap, iteration).map_err(|error| error.message);
+    for iteration in [0, 499, 500, 100_000, u32::MAX] {
+        assert_eq!(told(None, iteration), Ok(()), "0 in the settings is no limit");
+    }
+    let default = crate::config::Config::new(crate::paths::Home::new("")).max_iterations;
+    assert_eq!(default, Some(500));
+    assert_eq!(told(default, 499), Ok(()));
+    let words = "the Turn used its 500 iterations without an answer";
+    assert_eq!(told(default, 500), Err(words.to_owned()));
+    let words = "the Turn used its 1 iteration without an answer";
+    assert_eq!(told(Some(1), 1), Err(words.to_owned()));
+}
+
 /// A model and tools that exist only here, around the real Turn and the real Session.
 mod fakes {
     use std::sync::Arc;

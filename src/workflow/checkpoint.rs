@@ -13,6 +13,12 @@ pub const VERSION: u32 = 3;
 /// The limitation of a step that did not say whether it is ready.
 pub const NOT_STATED: &str = "checkpoint_not_stated";
 
+/// The limitation of a step of which it is not known what it changed.
+pub const CHANGES_UNKNOWN: &str = "changes_unknown";
+
+/// The kind of the artifact that shows what a step changed in a Workspace of its own.
+pub const CHANGE_SET: &str = "change_set";
+
 /// What is known of a step at its end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bundle {
@@ -127,7 +133,14 @@ pub struct Verified {
 impl Bundle {
     /// Whether the step left changes in a Workspace of its own.
     pub fn has_changes(&self) -> bool {
-        self.artifacts.iter().any(|artifact| artifact.kind == "change_set")
+        self.artifacts.iter().any(|artifact| artifact.kind == CHANGE_SET)
+    }
+
+    /// Drops what is known of its changes, before they are looked at again.
+    pub fn forget_changes(&mut self) {
+        self.artifacts.retain(|artifact| artifact.kind != CHANGE_SET);
+        self.known_limitations.retain(|limitation| limitation != CHANGES_UNKNOWN);
+        self.written.clear();
     }
 
     /// A step that is over, of which nothing else is known yet.

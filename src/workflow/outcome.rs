@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use super::spec::{OnFailure, Step, Workflow};
 
+/// The reason of a step that could not start because the run has had as many Subagents as it may.
+pub const SUBAGENT_LIMIT: &str = "subagent_limit_reached";
+
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -164,8 +167,13 @@ impl Outcome {
         }
     }
 
-    /// What the ends of all steps come to.
-    pub fn of(workflow: &Workflow, ends: &[Readiness], halt: Option<&Halt>) -> Self {
+    /// What the ends of all steps come to; `has_met_limit` when one could not start for want of Subagents.
+    pub fn of(
+        workflow: &Workflow,
+        ends: &[Readiness],
+        halt: Option<&Halt>,
+        has_met_limit: bool,
+    ) -> Self {
         let counting = || {
             let steps = workflow.steps.iter().zip(ends);
             steps.filter(|(step, _)| !step.optional).map(|(_, end)| *end)
@@ -177,7 +185,8 @@ impl Outcome {
             Some(Halt::Deadline | Halt::Budget) | None => {}
         }
         // What a budget cut short is not complete, also when only optional steps are missing.
-        let is_cut_short = halt == Some(&Halt::Budget) && !ends.iter().copied().all(is_ready);
+        let has_budget_ended = has_met_limit || halt == Some(&Halt::Budget);
+        let is_cut_short = has_budget_ended && !ends.iter().copied().all(is_ready);
         if counting().all(is_ready) && !is_cut_short {
             return Outcome::Completed;
         }

@@ -10,7 +10,7 @@ use super::find::live_runs;
 use super::run::{Order, Stage, run};
 use super::spec::{Posture, Workflow};
 use super::{Outcome, Sources, run_id};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::subagent::Family;
 use crate::tool::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, spec_of};
 
@@ -91,7 +91,8 @@ impl Tool for RunWorkflow {
             [first] => format!(", checks `{first}`"),
             [first, rest @ ..] => format!(", checks `{first}` and {} more", rest.len()),
         };
-        let summary = format!("workflow {}: {} steps{checks}", workflow.name, workflow.steps.len());
+        let steps = counted(workflow.steps.len(), "step");
+        let summary = format!("workflow {}: {steps}{checks}", workflow.name);
         // An answer is about this graph.
         let about = Some(workflow.hash());
         Ok(Plan { is_alone: true, about, ..Plan::new(effect, summary) })

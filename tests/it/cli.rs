@@ -389,6 +389,25 @@ async fn a_log_that_takes_no_more_ends_the_run_with_its_own_code() {
     assert_eq!(house.requests().len(), 0, "no request leaves");
 }
 
+#[test]
+fn a_demo_of_a_workflow_says_where_its_folder_is_or_leaves_none() {
+    let home = tempfile::tempdir().unwrap();
+    let folders = || -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.to_str().unwrap().contains("pixir-demo-")).collect()
+    };
+    let demo = |args: &[&str]| {
+        let mut command = bare(home.path(), args);
+        ran(command.env("TMPDIR", home.path()).current_dir(home.path())).exits(0)
+    };
+    let told = demo(&["demo", "migrate"]);
+    let [folder] = &folders()[..] else { panic!("{:?}", folders()) };
+    assert!(told.err.contains(&format!("rm -r {}", folder.display())), "{}", told.err);
+    std::fs::remove_dir_all(folder).unwrap();
+    let told = demo(&["demo", "migrate", "--quiet"]);
+    assert_eq!((told.err.as_str(), folders()), ("", Vec::new()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_works_with_nothing_and_can_be_resumed() {
     let home = tempfile::tempdir().unwrap();

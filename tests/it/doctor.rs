@@ -81,6 +81,16 @@ fn what_is_wrong_is_named_with_what_to_do() {
     }
 }
 
+#[test]
+fn a_server_that_needs_no_key_is_told_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")];
+    let (_, envelope, _) = doctor(folder.path(), &[], &variables);
+    let checks = envelope["output"]["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["id"] == "credential").unwrap();
+    assert_eq!(check["message"], "none, this server needs no key", "{check}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn online_means_that_somebody_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -91,9 +101,15 @@ async fn online_means_that_somebody_answers() {
         [("OPENAI_BASE_URL", base_url.as_str()), ("PIXIR_AUTH_ISSUER", issuer_url.as_str())];
     let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables);
     assert_eq!(code, Some(0), "{envelope}");
-    assert_eq!((status(&envelope, "endpoint"), status(&envelope, "issuer")), ("passed", "passed"));
+    assert_eq!(status(&envelope, "endpoint"), "passed");
+    assert!(!envelope.to_string().contains("issuer"), "no sign-in is used there: {envelope}");
     assert_eq!(server.requests().len(), 0, "nothing was spent");
+    // Without a server of one's own and a key, a sign-in is what is missing.
+    let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables[1..]);
+    assert_eq!((code, status(&envelope, "issuer")), (Some(1), "passed"), "{envelope}");
     drop((server, issuer));
     let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables);
     assert_eq!((code, status(&envelope, "endpoint")), (Some(1), "failed"));
+    let (_, envelope, _) = doctor(folder.path(), &["--online"], &variables[1..]);
+    assert_eq!(status(&envelope, "issuer"), "failed");
 }

@@ -1,5 +1,8 @@
 //! What a person and a script are told when a Provider does not answer.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
@@ -229,6 +232,67 @@ async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
     // An error object under status 200 keeps its own class.
     let told = told(refusal(200, &json!({"code": "insufficient_quota", "message": "spent"}))).await;
     assert_eq!((told.requests, &told.envelope["error"]["kind"]), (1, &json!("quota_exceeded")));
+}
+
+/// A server that answers every request with this head and no body; how many came.
+fn empty_answers(head: &'static str) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            let head = format!("HTTP/1.1 200 OK\r\n{head}connection: close\r\n");
+            write!(stream, "{head}content-length: 0\r\n\r\n").unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // What came is read, so that the answer is not reset.
+            stream.read_to_end(&mut Vec::new()).ok();
+        }
+    });
+    (address, count)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_answer_is_a_cut_stream_or_of_a_wrong_endpoint() {
+    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    stage.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
+    for (head, requests, words) in [
+        ("content-type: text/event-stream\r\n", 2, "without its last word"),
+        ("content-type: Text/Event-Stream; charset=utf-8\r\n", 2, "without its last word"),
+        ("content-type: application/json\r\n", 1, "an empty body instead of a stream of events"),
+        ("", 1, "an empty body instead of a stream of events"),
+    ] {
+        let (address, count) = empty_answers(head);
+        let mut command = stage.command(&["--json", "hi"]);
+        command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
+        command.env("PIXIR_TRANSPORT", "sse");
+        let ended = crate::support::stage::Running::start(&mut command).end();
+        ended.expect_code(1);
+        let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let message = envelope["error"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{head:?}: {message}");
+        assert_eq!(envelope["error"]["kind"], "invalid_response", "{head:?}");
+        assert_eq!(count.load(Ordering::SeqCst), requests, "{head:?}: {message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_server_is_named_by_host_and_port() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // The connections stay open, and nothing is ever said.
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    stage.configure(&json!({"stream": {"idle_ms": 200}, "retry": {"max_attempts": 1}}));
+    let mut command = stage.command(&["--json", "hi"]);
+    command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
+    command.env("PIXIR_TRANSPORT", "sse");
+    let ended = crate::support::stage::Running::start(&mut command).end();
+    let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let words = format!("the Provider at {address} was silent for 0.2 s");
+    assert_eq!(envelope["error"]["message"], words, "{envelope}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,16 +1,40 @@
 //! Line mode: prompts from a person on a real terminal, one per line or paste, until they leave.
 
+use std::path::PathBuf;
+
 use pixir::scripted::{Reply, Script};
 use serde_json::json;
 
 use crate::support::House;
 use crate::support::house::{DEADLINE, newest_log};
+use crate::support::stage::wait_for;
 use crate::support::terminal::Terminal;
 
 /// A model that answers everything.
 async fn answering() -> House {
     House::scripted(Script::answering(|_| Reply::says("understood"))).await
 }
+
+/// A terminal whose Pixir writes a trace, for tests that must know when it has read what was typed.
+fn traced(house: &House, args: &[&str]) -> Terminal {
+    let trace = trace(house);
+    let args = [&["--log-file", trace.to_str().unwrap()], args].concat();
+    Terminal::run(house, &args, &[("PIXIR_LOG", "trace")])
+}
+
+fn trace(house: &House) -> PathBuf {
+    house.workspace().parent().unwrap().join("trace.log")
+}
+
+/// Waits until the trace has said something so many times.
+#[track_caller]
+fn traces(house: &House, words: &str, times: usize) {
+    let count = || std::fs::read_to_string(trace(house)).unwrap_or_default().matches(words).count();
+    let seen = wait_for(DEADLINE, count, |count| *count >= times);
+    assert!(seen >= times, "{words:?} came {seen} times");
+}
+
+const QUEUED: &str = "what was typed is queued";
 
 fn prompts(house: &House) -> Vec<String> {
     let requests = house.requests();
@@ -54,16 +78,14 @@ async fn what_is_typed_during_a_turn_is_a_prompt_of_its_own() {
         Reply::says(&format!("answer {}", texts.len()))
     }))
     .await;
-    let mut terminal = Terminal::run(&house, &[], &[]);
+    let mut terminal = traced(&house, &[]);
     terminal.shows("› ");
     terminal.types("one\n");
     asked.recv_timeout(DEADLINE).unwrap();
     terminal.types("two\n");
-    terminal.shows("two\r\n");
-    // Longer than a paste takes between two lines.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    traces(&house, QUEUED, 2);
     terminal.types("three\n");
-    terminal.shows("three\r\n");
+    traces(&house, QUEUED, 3);
     go_on.send(()).unwrap();
     terminal.shows("answer 3");
     terminal.types("exit\n");
@@ -88,14 +110,12 @@ async fn a_prompt_that_was_typed_before_a_question_is_no_answer_and_is_sent_afte
         }
     }))
     .await;
-    let mut terminal = Terminal::run(&house, &["--ask"], &[]);
+    let mut terminal = traced(&house, &["--ask"]);
     terminal.shows("› ");
     terminal.types("one\n");
     asked.recv_timeout(DEADLINE).unwrap();
     terminal.types("yes please, two\n");
-    terminal.shows("two\r\n");
-    // Nothing says that Pixir has taken the line; it does so at once.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    traces(&house, QUEUED, 2);
     go_on.send(()).unwrap();
     terminal.shows("? bash asks: run touch made");
     terminal.shows("  › ");
@@ -112,15 +132,13 @@ async fn a_prompt_that_was_typed_before_a_question_is_no_answer_and_is_sent_afte
 async fn what_is_typed_during_a_turn_is_dropped_when_the_turn_is_interrupted() {
     let slow = Reply::new().text("begun").pause(std::time::Duration::from_mins(5)).text("never");
     let house = House::with([slow, Reply::says("heard you")]).await;
-    let mut terminal = Terminal::run(&house, &[], &[]);
+    let mut terminal = traced(&house, &[]);
     terminal.shows("› ");
     terminal.types("one\n");
     terminal.shows("begun");
     // A paste whose last line has no end is held until Enter.
     terminal.types("typed too early\nand half");
-    terminal.shows("and half");
-    // Nothing says that Pixir has taken the line; it does so at once.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    traces(&house, "a typed line waits for its end", 1);
     terminal.signal(rustix::process::Signal::INT);
     terminal.shows("interrupted");
     terminal.types("two\n");
@@ -194,7 +212,8 @@ async fn a_lone_word_for_pixir_on_the_command_line_is_no_prompt_either() {
     let house = answering().await;
     for word in ["exit", "quit", "/quit", "/help", "/reviw", "/reviw the diff"] {
         let refused = house.pixir(&[word]).exits(2);
-        assert!(refused.err.contains(&format!("pixir -- {word}")), "{word}: {}", refused.err);
+        let quoted = if word.contains(' ') { format!("'{word}'") } else { word.to_owned() };
+        assert!(refused.err.contains(&format!("pixir -- {quoted}\n")), "{word}: {}", refused.err);
     }
     house.pixir(&["/reviw", "the", "diff"]).exits(2);
     assert!(house.requests().is_empty());
@@ -203,6 +222,35 @@ async fn a_lone_word_for_pixir_on_the_command_line_is_no_prompt_either() {
     house.pixir(&["/etc/passwd", "is", "odd"]).exits(0);
     house.pixir(&["exit", "codes", "are", "wrong"]).exits(0);
     assert_eq!(house.requests().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_that_is_offered_for_a_refused_prompt_sends_it_where_it_was_meant() {
+    let house = answering().await;
+    house.pixir(&["hello"]).exits(0);
+    let log = newest_log(&house.workspace());
+    let id = log.file_stem().unwrap().to_str().unwrap();
+    let long = format!("/reviw {}", "the diff ".repeat(50));
+    let quoted = r"'/its it'\''s; rm -rf ~'";
+    for (args, offered) in [
+        (&["resume", "exit"][..], "pixir resume --last -- exit"),
+        (&["resume", "--last", "exit"], "pixir resume --last -- exit"),
+        (&["resume", id, "exit"], &format!("pixir resume {id} -- exit")),
+        (&["exit"], "pixir -- exit"),
+        (&["/its it's; rm -rf ~"], &format!("pixir -- {quoted}")),
+        (&["resume", "/its it's; rm -rf ~"], &format!("pixir resume --last -- {quoted}")),
+        (&[&long], "pixir -- '<the prompt>'"),
+        (&["/reviw\nthe diff"], "pixir -- '<the prompt>'"),
+        (&["resume", "--last", &long], "pixir resume --last -- '<the prompt>'"),
+    ] {
+        let refused = house.pixir(args).exits(2).err;
+        assert!(refused.contains(&format!("prompt: {offered}\n")), "{args:?}: {refused}");
+    }
+    assert_eq!(house.requests().len(), 1);
+    // What is offered goes on with the Session.
+    house.pixir(&["resume", "--last", "--", "exit"]).exits(0);
+    house.pixir(&["resume", id, "--", "exit"]).exits(0);
+    assert_eq!(prompts(&house), ["hello", "exit", "exit"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

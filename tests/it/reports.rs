@@ -23,15 +23,20 @@ fn allow(path: &Path, mode: u32) {
 /// Runs the binary in a House as a user who may not read what lies there; `None` where that cannot be had.
 fn as_a_stranger(house: &House, closed: &Path, args: &[&str]) -> Option<Ran> {
     let home = tempfile::tempdir().unwrap();
+    as_a_stranger_in(home.path(), house, closed, args)
+}
+
+/// The same with a home of the stranger's own.
+fn as_a_stranger_in(home: &Path, house: &House, closed: &Path, args: &[&str]) -> Option<Ran> {
     let mut command = house.command(args);
-    command.env("HOME", home.path());
+    command.env("HOME", home);
     if rustix::process::geteuid().is_root() {
         let can_run = Command::new(PIXIR).arg("--version").uid(NOBODY).output();
         if !can_run.is_ok_and(|output| output.status.success()) {
             torture::say("another user cannot run the program where it was built");
             return None;
         }
-        chown(home.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(home, Some(NOBODY), Some(NOBODY)).unwrap();
         for folder in [house.workspace(), house.workspace().parent().unwrap().to_owned()] {
             allow(&folder, 0o755);
         }
@@ -48,12 +53,9 @@ fn as_a_stranger(house: &House, closed: &Path, args: &[&str]) -> Option<Ran> {
 async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
     let house = House::with([Reply::says("ok"), Reply::says("ok")]).await;
     house.pixir(&["hi"]).exits(0);
-    let owner = fs::read_to_string("/etc/passwd").unwrap();
-    let uid = rustix::process::geteuid().as_raw().to_string();
-    let owner = owner.lines().find(|row| row.split(':').nth(2) == Some(&uid));
-    let owner =
-        owner.map_or(format!("user {uid}"), |row| row.split(':').next().unwrap().to_owned());
-    let is_named = |said: &str| said.contains(&owner) || said.contains("belongs to you");
+    // The files are those of the user who runs this test; root looks at them as another user.
+    let owner = if rustix::process::geteuid().is_root() { "root" } else { "you" };
+    let is_named = |said: &str| said.contains(&format!("(it belongs to {owner})"));
     let state = house.workspace().join(".pixir");
     let sessions = state.join("sessions");
     for closed in [&state, &sessions] {
@@ -74,7 +76,10 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
             assert!(said.contains("cannot be read: permission denied"), "{said}");
             let place = closed.canonicalize().unwrap();
             assert!(said.contains(place.to_str().unwrap()), "{said}");
-            assert!(said.contains("belongs to") && is_named(&said), "{said}");
+            assert!(is_named(&said), "{said}");
+            let chmod = format!("chmod u+rwx {}", place.display());
+            assert_eq!(said.contains(&chmod), owner == "you", "{said}");
+            assert_eq!(said.contains("run pixir as the user"), owner != "you", "{said}");
             assert!(!said.contains("there are no Sessions"), "{said}");
         }
     }
@@ -87,9 +92,51 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
     assert!(told.err.contains("cannot be read") && is_named(&told.err), "{}", told.err);
     // With nothing there, that is what is said.
     fs::remove_dir_all(&state).unwrap();
-    let told = as_a_stranger(&house, &house.workspace(), &["--version"]).unwrap();
+    let told = as_a_stranger(&house, &house.home(), &["--version"]).unwrap();
     assert_eq!(told.code, Some(0));
     assert!(house.pixir(&["sessions"]).exits(0).err.contains("there are no Sessions yet"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_own_folder_that_is_closed_needs_no_other_user() {
+    let house = House::with([Reply::says("ok")]).await;
+    house.pixir(&["hi"]).exits(0);
+    let state = house.workspace().join(".pixir");
+    if rustix::process::geteuid().is_root() {
+        chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
+        allow(&state, 0o000);
+    }
+    let Some(told) = as_a_stranger(&house, &state, &["sessions"]) else { return };
+    let told = told.exits(1).err;
+    let place = state.canonicalize().unwrap();
+    assert!(told.contains("(it belongs to you)"), "{told}");
+    assert!(told.contains(&format!("permissions: chmod u+rwx {}\n", place.display())), "{told}");
+    assert!(!told.contains("run pixir as"), "{told}");
+    allow(&state, 0o700);
+}
+
+/// A stranger has Sessions of their own in this Workspace, in their home, beside those that they may not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_names_closed_folders_once_and_only_where_it_looks_into_them() {
+    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
+    house.pixir(&["hi"]).exits(0);
+    let state = house.workspace().join(".pixir");
+    let home = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(elsewhere.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let run = |args: &[&str]| as_a_stranger_in(home.path(), &house, &state, args);
+    let Some(own) = run(&["own", "work"]) else { return };
+    own.exits(0);
+    let folder = elsewhere.path().to_str().unwrap();
+    let away = run(&["--cwd", folder, "--json", "work", "away"]).unwrap().exits(0).envelope();
+    let away = away["session_id"].as_str().unwrap().to_owned();
+    for (args, times) in [(&["tree"][..], 1), (&["tree", "--all"], 1), (&["tree", &away], 0)] {
+        let told = run(args).unwrap().exits(0);
+        let count = told.err.matches("cannot be read: permission denied").count();
+        assert_eq!(count, times, "{args:?}: {}", told.err);
+    }
 }
 
 /// The Log of one Turn, with a word of its answer changed.
@@ -196,6 +243,9 @@ fn the_doctor_does_not_praise_what_is_not_there() {
     fs::write(work.join("AGENTS.md"), "Be brief.").unwrap();
     fs::create_dir(work.join(".git")).unwrap();
     fs::write(work.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let own = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")];
+    let checks = doctor(home.path(), &[], &own);
+    assert_eq!(message(&checks, "credential"), Some("none, this server needs no key"));
     let checks = doctor(home.path(), &[], &[("PIXIR_MODEL", "gpt-5.5")]);
     assert_eq!(message(&checks, "instructions"), Some("AGENTS.md is used whole"));
     assert_eq!(message(&checks, "environment"), Some("the one PIXIR_ variable is known"));
@@ -237,7 +287,8 @@ async fn a_server_of_ones_own_says_what_to_ask_and_nothing_about_openai() {
     let own = online(&["--provider", "named"]);
     assert!(message(&own, "endpoint").unwrap().contains("answers"), "{own}");
     assert_eq!(message(&own, "issuer"), None);
-    assert!(message(&online(&[]), "issuer").is_some());
+    // With OPENAI_BASE_URL no sign-in is used.
+    assert_eq!(message(&online(&[]), "issuer"), None);
 }
 
 #[test]

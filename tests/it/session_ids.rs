@@ -86,7 +86,7 @@ async fn a_unique_beginning_or_end_of_an_id_names_a_session_everywhere() {
     // A word that names nothing never becomes a prompt.
     let before = house.requests().len();
     let refused = house.pixir(&["resume", "explain", "this"]).exits(2).err;
-    assert!(refused.contains("pixir resume --last 'explain this'"), "{refused}");
+    assert!(refused.contains("pixir resume --last -- 'explain this'"), "{refused}");
     assert_eq!(house.requests().len(), before);
 }
 
@@ -198,12 +198,13 @@ async fn a_wrong_argument_is_told_what_its_own_command_accepts() {
         (&["--color", "purple", "hi"], &["auto, always, never", "pixir --help"], &["pixir -- "]),
         (&["--credential", "gold", "hi"], &["chatgpt, api-key"], &["pixir -- "]),
         (&["--frobnicate", "hi"], &["pixir -- --frobnicate", "pixir --help"], &[]),
+        (&["--x; rm -rf ~", "hi"], &["pixir -- '--x; rm -rf ~'"], &[]),
         (
             &["resume", "--last", "--nope"],
             &["pixir resume --last -- --nope", "pixir resume --help"],
             &["pixir -- "],
         ),
-        (&["login", "page", "is", "broken"], &["pixir -- login page is broken"], &[]),
+        (&["login", "page", "is", "broken"], &["pixir -- 'login page is broken'"], &[]),
         (&["--sandbox", "strong", "hi"], &["workspace", "read-only", "required", "off"], &[]),
         (&["--role", "wizard", "hi"], &["build", "explorer"], &[]),
     ] {

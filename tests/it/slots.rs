@@ -135,7 +135,7 @@ async fn a_command_in_the_queue_has_all_its_time_and_one_in_the_background_no_sl
         0 => Reply::calls("bash", json!({"command": "sleep 300", "background": true})),
         1 => Reply::calls(
             "bash",
-            json!({"command": request.user_texts().last().unwrap(), "timeout_ms": 3000}),
+            json!({"command": request.user_texts().last().unwrap(), "timeout_ms": 6000}),
         ),
         _ => Reply::says("Done."),
     };
@@ -143,7 +143,7 @@ async fn a_command_in_the_queue_has_all_its_time_and_one_in_the_background_no_sl
     house.config.bash.max_commands = 1;
     let harness = house.harness();
     let first = begin(&house, &harness).await;
-    send(&first, "touch a; until [ -e go ]; do sleep 0.02; done; sleep 2").await;
+    send(&first, "touch a; until [ -e go ]; do sleep 0.02; done; sleep 5").await;
     wait_until(|| house.workspace().join("a").exists()).await;
     let second = begin(&house, &harness).await;
     let mut listener = listen(&second);

@@ -61,6 +61,28 @@ async fn spellings_of_other_agents_are_understood_and_kept_as_they_were() {
 }
 
 #[tokio::test]
+async fn commands_patches_and_words_for_booleans_are_understood_too() {
+    let patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n-1 1\n+2 2\n*** End Patch";
+    let edit =
+        json!({"path": "a.txt", "old_string": "one", "new_string": "1", "replace_all": "true"});
+    let house = House::with([
+        Reply::calls("bash", json!({"cmd": "echo one one > a.txt"})),
+        Reply::calls("read", json!({"path": "a.txt"})),
+        Reply::calls("edit", edit),
+        Reply::calls("apply_patch", json!({"input": patch})),
+        Reply::calls("bash", json!({"cmd": "true", "command": "false"})),
+        Reply::says("done"),
+    ])
+    .await;
+    let (conversation, status) = house.turn("go").await;
+    assert_eq!(status, Status::Done);
+    let told = house.transcript(&conversation);
+    assert_eq!(told.matches("tool_result ok=true").count(), 4, "{told}");
+    assert_eq!(told.matches("tool_result error invalid_args").count(), 1, "{told}");
+    assert_eq!(house.read("a.txt"), "2 2\n");
+}
+
+#[tokio::test]
 async fn what_could_mean_two_things_is_refused_as_before() {
     let house = House::with([
         Reply::calls("write", json!({"path": "a.txt", "file_path": "b.txt", "content": "x"})),

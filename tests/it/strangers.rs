@@ -234,7 +234,7 @@ async fn a_role_that_names_no_tool_is_told_and_every_tool_is_known() {
     names.push("mcp__git__log");
     write(&names);
     let told = house.pixir(&["agents", "validate"]).exits(0).out;
-    assert!(told.contains("1 roles, 0 errors, 0 warnings"), "{told}");
+    assert!(told.contains("1 role, 0 errors, 0 warnings"), "{told}");
     write(&["read", "Bash"]);
     let told = house.pixir(&["agents", "validate"]).exits(0).out;
     assert!(told.contains("r.toml: line 4: there is no tool `Bash`"), "{told}");

@@ -1,9 +1,11 @@
 //! Pixir on a terminal: a real one, as the kernel makes it, with a test at the other end.
 
+use std::io::Write;
 use std::time::Duration;
 
-use pixir::scripted::Reply;
+use pixir::scripted::{Reply, Script};
 
+use super::support::desk::ran;
 use super::support::house::House;
 use super::support::terminal::Terminal;
 
@@ -27,12 +29,14 @@ async fn prompts_are_read_line_by_line_until_the_end_of_input() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn text_streams_while_the_model_speaks_and_the_status_line_goes_away() {
-    let slow = Reply::new().call("bash", serde_json::json!({"command": "sleep 0.4; exit 3"}));
+    let command = "until [ -e go ]; do sleep 0.05; done; exit 3";
+    let slow = Reply::new().call("bash", serde_json::json!({ "command": command }));
     let half =
         Reply::new().text("ha\u{1b}]0;evil\u{7}lf of ").pause(Duration::from_secs(30)).text("it");
     let house = House::with([slow, half]).await;
     let mut terminal = Terminal::run(&house, &["do", "it"], &[]);
-    terminal.shows("… bash sleep 0.4");
+    terminal.shows("… bash until");
+    house.write("go", "");
     terminal.shows("✗ exit 3");
     // Shown although the message is not complete.
     terminal.shows("half of ");
@@ -59,6 +63,45 @@ async fn a_dumb_terminal_and_no_color_get_plain_text() {
         assert!(!screen.contains("\u{1b}[31m"), "{name}: {screen:?}");
         assert!(name != "TERM" || !screen.contains('\u{1b}'), "{screen:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_the_terminal_cut_is_refused_where_a_dash_reads_it() {
+    let house = House::with([Reply::says("understood")]).await;
+    let mut terminal = Terminal::run(&house, &["-"], &[]);
+    terminal.types(&format!("{}\n\u{4}", "z".repeat(5000)));
+    assert_eq!(terminal.ends(), Some(2));
+    terminal.shows("nothing was sent: a line of 4095 bytes or more is cut by the terminal");
+    terminal.shows("pixir < FILE");
+    assert!(house.requests().is_empty());
+    let mut terminal = Terminal::run(&house, &["-"], &[]);
+    terminal.types("a short line\n\u{4}");
+    assert_eq!(terminal.ends(), Some(0));
+    assert_eq!(house.requests()[0].user_texts(), ["a short line"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_word_for_pixir_that_is_piped_in_is_no_prompt() {
+    let house = House::scripted(Script::answering(|_| Reply::says("understood"))).await;
+    let pipe = |args: &[&str], text: &str| {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+        drop(writer);
+        ran(house.command(args).stdin(reader))
+    };
+    for word in ["exit", "quit\n", "/quit", "/help\n", "/reviw\n"] {
+        let refused = pipe(&[], word).exits(2).err;
+        let offered = format!("pixir -- {}\n", word.trim());
+        assert!(refused.contains(&offered), "{word:?}: {refused}");
+    }
+    assert!(house.requests().is_empty());
+    for text in ["exit codes are wrong", "exit\nquit\n", "/reviw\nthe diff\n", "word"] {
+        pipe(&[], text).exits(0);
+    }
+    assert_eq!(house.requests().len(), 4);
+    let refused = pipe(&["resume", "--last"], "exit\n").exits(2).err;
+    assert!(refused.contains("pixir resume 20") && refused.contains(" -- exit\n"), "{refused}");
+    assert_eq!(house.requests().len(), 4);
 }
 
 /// Characters that a terminal obeys or hides: C1, DEL, bidi controls, tags, zero-width ones.

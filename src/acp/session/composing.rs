@@ -64,14 +64,6 @@ impl Actor {
         self.composing = Some(Composing::start(&self.conversation, ticket, prompt));
     }
 
-    /// Waits for the prompt that is being put together, if there is one, and begins its Turn.
-    pub(super) async fn finish_composing(&mut self) {
-        if let Some(composing) = &mut self.composing {
-            let composed = composing.finished().await;
-            self.composed(composed).await;
-        }
-    }
-
     /// Begins the Turn of a prompt that is put together.
     pub(super) async fn composed(&mut self, composed: Result<Composed, JoinError>) {
         let Some(Composing { ticket, context, .. }) = self.composing.take() else { return };

@@ -95,6 +95,8 @@ pub struct Actor {
     composing: Option<Composing>,
     running: Option<Running>,
     waiting: VecDeque<(Ticket, Prompt)>,
+    /// Settings and loads that were sent behind the prompt that is being put together, and come after it.
+    parked: VecDeque<Inbox>,
     /// Questions that the client has not answered.
     questions: JoinSet<Reply>,
     /// By these, one that is settled elsewhere is taken back.
@@ -135,6 +137,7 @@ impl Actor {
             composing: None,
             running: None,
             waiting: VecDeque::new(),
+            parked: VecDeque::new(),
             questions: JoinSet::new(),
             open: Vec::new(),
             lingering: None,
@@ -165,6 +168,7 @@ impl Actor {
                 Wake::Announce => self.announce().await,
                 Wake::Look => self.look().await,
             }
+            self.handle_parked().await;
         };
         self.wind_up().await;
         self.end(inbox).await;
@@ -214,14 +218,43 @@ impl Actor {
 
     /// Does what a message asks for.
     pub async fn handle(&mut self, message: Inbox) {
-        // These take effect after a prompt that was sent before them. A cancel does not wait for it.
-        if matches!(message, Inbox::Set { .. } | Inbox::Load { .. } | Inbox::Resume { .. }) {
-            self.finish_composing().await;
-        }
         match message {
             Inbox::Prompt { ticket, prompt } => self.prompt(ticket, prompt).await,
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw(&key).await,
+            Inbox::Set { .. } | Inbox::Load { .. } | Inbox::Resume { .. } => {
+                if self.composing.is_some() {
+                    self.park(message).await;
+                } else {
+                    self.adjust(message).await;
+                }
+            }
+            // The loop has taken it out.
+            Inbox::Close { .. } => {}
+        }
+    }
+
+    /// Keeps a message until the prompt that was sent before it is put together. It is not waited for here,
+    /// so that a cancel behind it is heard.
+    async fn park(&mut self, message: Inbox) {
+        if self.parked.len() == MOST_WAITING {
+            let fault = Fault::invalid_request("too many requests wait in this Session");
+            return message.refuse(fault).await;
+        }
+        self.parked.push_back(message);
+    }
+
+    /// Does what was sent behind a prompt, once that is put together or given up.
+    async fn handle_parked(&mut self) {
+        while self.composing.is_none() {
+            let Some(message) = self.parked.pop_front() else { return };
+            self.adjust(message).await;
+        }
+    }
+
+    /// Changes a setting, or tells how the Session is set.
+    async fn adjust(&mut self, message: Inbox) {
+        match message {
             Inbox::Set { ticket, wish } => self.set(ticket, wish).await,
             Inbox::Load { ticket, setup } => match self.set_up_again(&setup) {
                 Ok(()) => self.load(ticket).await,
@@ -231,8 +264,8 @@ impl Actor {
                 Ok(()) => self.resume(ticket).await,
                 Err(fault) => ticket.answer(Err::<(), _>(fault)).await,
             },
-            // The loop has taken it out.
-            Inbox::Close { .. } => {}
+            Inbox::Prompt { .. } | Inbox::Cancel | Inbox::Withdraw { .. } | Inbox::Close { .. } => {
+            }
         }
     }
 
@@ -256,6 +289,9 @@ impl Actor {
         self.take_back_questions().await;
         for (ticket, _) in self.waiting.drain(..) {
             ticket.answer(Ok(PromptResponse::new(StopReason::Cancelled))).await;
+        }
+        for message in std::mem::take(&mut self.parked) {
+            message.refuse(fault::unknown_session(&self.id.to_string())).await;
         }
         let running = self.running.take();
         // The Turn ends before its prompt is answered, and the Log is free before anybody hears of it.
@@ -453,6 +489,8 @@ impl Actor {
     /// Begins with the prompt that waited longest, unless one runs.
     async fn begin_next(&mut self) {
         while self.running.is_none() && self.composing.is_none() {
+            // What was sent behind the prompt before this one comes before it.
+            self.handle_parked().await;
             let Some((ticket, prompt)) = self.waiting.pop_front() else { return };
             self.begin(ticket, prompt).await;
         }

@@ -46,8 +46,19 @@ const LOOKS: &[(&str, ToolKind, &str)] = &[
 ];
 
 /// The arguments that say most about a call, in this order.
-const TELLING: &[&str] =
-    &["command", "path", "file_path", "pattern", "query", "url", "name", "id", "handle", "task"];
+const TELLING: &[&str] = &[
+    "command",
+    "cmd",
+    "path",
+    "file_path",
+    "pattern",
+    "query",
+    "url",
+    "name",
+    "id",
+    "handle",
+    "task",
+];
 
 /// What a call looks like before anything is known of its result.
 #[derive(Debug, Clone)]
@@ -67,7 +78,8 @@ impl Look {
         let known = LOOKS.iter().find(|(name, ..)| *name == tool);
         let (kind, verb) = known.map_or((ToolKind::Other, tool), |(_, kind, verb)| (*kind, *verb));
         let text = |key: &str| args.get(key).and_then(Value::as_str);
-        let patched = text("patch").map(patched_files).unwrap_or_default();
+        let patched =
+            text("patch").or_else(|| text("input")).map(patched_files).unwrap_or_default();
         let (verb, about) = match tool {
             "run_workflow" => workflow_title(args),
             // A file of it lies in its own folder.
@@ -357,6 +369,12 @@ fn raw_output(result: &ToolResult, content: &[ToolCallContent]) -> Value {
     }
     if let Some(error) = &result.error {
         raw["error"] = json!(error);
+        let shown = result.output.as_deref().filter(|_| has_words).unwrap_or_default();
+        if let Some(fields) =
+            raw["error"].as_object_mut().filter(|_| shown.contains(&error.message))
+        {
+            fields.remove("message");
+        }
     }
     let mut details = result.details.clone();
     if let Some(details) = details.as_object_mut() {

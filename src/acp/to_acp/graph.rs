@@ -6,6 +6,7 @@ use agent_client_protocol_schema::v1::{
 };
 
 use super::call;
+use crate::error::counted;
 use crate::event::WorkflowEvent;
 use crate::harness::{StepState, WatchedStep, WorkflowWatch};
 
@@ -89,12 +90,12 @@ fn short_plan(watch: &WorkflowWatch) -> SessionUpdate {
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
     let told = if told.is_empty() { String::new() } else { format!(" ({})", told.join(", ")) };
-    let over = format!("{done} of {} steps are over{told}", watch.steps.len());
+    let over = format!("{done} of {} over{told}", counted(watch.steps.len(), "step"));
     let mut entries = vec![entry(over, PlanEntryStatus::Completed)];
     for step in running.iter().take(MOST_ENTRIES - 2) {
         entries.push(entry(title(step), PlanEntryStatus::InProgress));
     }
-    entries.push(entry(format!("{left} steps wait"), PlanEntryStatus::Pending));
+    entries.push(entry(format!("{} waiting", counted(left, "step")), PlanEntryStatus::Pending));
     SessionUpdate::Plan(Plan::new(entries))
 }
 

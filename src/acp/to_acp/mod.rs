@@ -28,7 +28,8 @@ use super::client::Client;
 use super::{ending, fault};
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, ProviderUsage,
-    Reasoning, Seq, Status, TerminalStatus, Tier, TurnFailed, UserMessage, still_starting,
+    Reasoning, Seq, Status, SubagentEvent, TerminalStatus, Tier, TurnFailed, UserMessage,
+    still_starting,
 };
 use crate::harness::ChildView;
 use crate::history::History;
@@ -119,6 +120,10 @@ impl Renderer {
             match fact {
                 // What was spent on it is spent.
                 Canonical::ProviderUsage(usage) => self.spend(usage),
+                Canonical::SubagentEvent(life) => {
+                    self.charge(life);
+                    updates.extend(is_live.then(|| self.children.hear(life)).into_iter().flatten());
+                }
                 _ if !is_live => {}
                 Canonical::Plan(own) => plan = Some(plan_update(own)),
                 Canonical::WorkflowEvent(event) => {
@@ -182,6 +187,9 @@ impl Renderer {
         for fact in history.facts() {
             match fact {
                 Canonical::ProviderUsage(usage) => self.spend(usage),
+                Canonical::SubagentEvent(life) => {
+                    self.charge(life);
+                }
                 Canonical::UserMessage(_) => self.is_titled = true,
                 _ => {}
             }
@@ -226,7 +234,10 @@ impl Renderer {
                 self.used = compaction.tokens_after.or(self.used);
                 self.compaction(id, compaction).into_iter().chain(self.usage()).collect()
             }
-            Canonical::SubagentEvent(life) => self.children.hear(life),
+            Canonical::SubagentEvent(life) => {
+                let usage = self.charge(life).then(|| self.usage()).flatten();
+                self.children.hear(life).into_iter().chain(usage).collect()
+            }
             Canonical::WorkflowEvent(event) => self.graph.hear(event),
             // Settings are told by whoever changes them; the rest is for the Log.
             Canonical::SessionStarted(_)
@@ -259,6 +270,12 @@ impl Renderer {
             Ephemeral::ToolOutputDelta { call_id, chunk } => {
                 let card = self.cards.get_mut(call_id);
                 card.and_then(|card| card.output(chunk)).into_iter().collect()
+            }
+            // A compaction whose request waits for the budget goes on after that.
+            Ephemeral::Status(Status::Compacting { .. } | Status::WaitingForBudget { .. })
+                if self.compacting.is_some() =>
+            {
+                Vec::new()
             }
             Ephemeral::Status(Status::Compacting { .. }) => self.begin_compaction(),
             Ephemeral::Status(status) if self.compacting.is_some() => {
@@ -376,6 +393,15 @@ impl Renderer {
         if let Some(tokens) = usage.usage.as_ref().filter(|_| !is_beside) {
             self.used = Some(tokens.input_tokens + tokens.output_tokens);
         }
+    }
+
+    /// Adds what a Subagent that ended was billed for, with its own Subagents; false when that has no cost.
+    fn charge(&mut self, life: &SubagentEvent) -> bool {
+        let is_own_end = life.ends_run() && !life.is_copy();
+        let usage = life.usage.as_ref().filter(|_| is_own_end);
+        let Some(cost) = usage.and_then(|usage| usage.estimated_cost_usd) else { return false };
+        *self.spent.get_or_insert(0.0) += cost;
+        true
     }
 
     fn usage(&self) -> Option<SessionUpdate> {

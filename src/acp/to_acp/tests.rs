@@ -238,8 +238,12 @@ fn the_raw_output_does_not_repeat_what_is_shown() {
     let failed = json!({"call_id": "c", "ok": false, "output": "no", "error": error});
     assert_eq!(
         finish(Client::default(), "read", failed)["rawOutput"],
-        json!({"ok": false, "error": error})
+        json!({"ok": false, "error": {"kind": "not_found"}})
     );
+    // What is not shown stays in the data.
+    let failed = json!({"call_id": "c", "ok": false, "error": error});
+    let told = finish(Client::default(), "read", failed);
+    assert_eq!(told["rawOutput"], json!({"ok": false, "error": error}));
 }
 
 #[test]
@@ -290,6 +294,40 @@ fn a_command_shows_its_output_in_a_fence_that_holds() {
         (&json!("failed"), "```\na\n[exit code 1]\n```")
     );
     assert_eq!(done[0]["rawOutput"]["ok"], false);
+}
+
+#[test]
+fn the_cost_of_a_session_has_that_of_its_subagents() {
+    let bill = json!({"model": "m", "estimated_cost_usd": 1.0,
+        "usage": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}});
+    let usage = json!({"input_tokens": 10, "output_tokens": 5, "total_tokens": 15,
+        "estimated_cost_usd": 0.25});
+    let life = |event: &str| json!({"event": event, "subagent_id": "sub_1", "usage": usage});
+    let copy = json!({"event": "finished", "subagent_id": "sub_9", "usage": usage,
+        "copied_from": "s"});
+    let cost = |updates: &[Value]| {
+        let is_usage = |update: &&Value| update["sessionUpdate"] == "usage_update";
+        updates.iter().rfind(is_usage).map(|update| update["cost"]["amount"].clone())
+    };
+    let mut screen = Screen::new(Client::default());
+    assert_eq!(cost(&screen.fact("provider_usage", bill.clone())), Some(json!(1.0)));
+    assert_eq!(cost(&screen.fact("subagent_event", life("started"))), None);
+    assert_eq!(cost(&screen.fact("subagent_event", life("finished"))), Some(json!(1.25)));
+    assert_eq!(cost(&screen.fact("subagent_event", copy.clone())), None);
+
+    let told = || {
+        vec![
+            fact("provider_usage", bill.clone()),
+            fact("subagent_event", life("started")),
+            fact("subagent_event", life("failed")),
+            fact("subagent_event", copy.clone()),
+        ]
+    };
+    assert_eq!(cost(&replayed(told())), Some(json!(1.25)));
+    let mut screen = Screen::new(Client::default());
+    let history = History::from_events(told().into_iter().map(std::sync::Arc::new).collect());
+    screen.0.catch_up(&history);
+    assert_eq!(cost(&shown(screen.0.standing(&history))), Some(json!(1.25)));
 }
 
 #[test]

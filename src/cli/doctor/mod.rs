@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 use super::drive::in_runtime;
 use super::exit::Exit;
-use super::login::{describe, freshness};
+use super::login::{NO_KEY, describe, freshness};
 use super::{Context, say};
-use crate::config::Config;
+use crate::config::{Config, CredentialKind};
 use crate::credential::{Chosen, now};
 use crate::error::{Kind, Report};
 use crate::render::{Envelope, clean};
@@ -33,7 +33,7 @@ use crate::render::{Envelope, clean};
     after_long_help = "Examples:\n  pixir doctor\n  pixir doctor --online --json"
 )]
 pub struct DoctorArgs {
-    /// Reach the model's endpoint and, without --provider, the sign-in service too
+    /// Reach the model's endpoint and, where a sign-in with ChatGPT is used, the sign-in service too
     #[arg(long)]
     online: bool,
 }
@@ -164,12 +164,24 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
     }
     if online {
         checks.push(online::endpoint(chosen.as_ref().ok(), context.network(&config)).await);
-        // A server of the user's own has nothing to do with the sign-in service.
-        if config.provider.is_none() {
+        if uses_sign_in(&chosen, &config, context) {
             checks.push(online::issuer(context).await);
         }
     }
     checks
+}
+
+/// Whether a Turn uses a sign-in with ChatGPT, or would if there were one.
+fn uses_sign_in(chosen: &Result<Chosen, Report>, config: &Config, context: &Context) -> bool {
+    match chosen {
+        Ok(chosen) => chosen.credential.tokens().is_some(),
+        Err(_) => {
+            let base_url = context.environment.text("OPENAI_BASE_URL");
+            config.provider.is_none()
+                && config.credential != Some(CredentialKind::ApiKey)
+                && base_url.is_none_or(|value| value.trim().is_empty())
+        }
+    }
 }
 
 /// What was found, or one word that there is nothing.
@@ -190,7 +202,10 @@ fn credential(chosen: &Chosen, config: &Config) -> Check {
     let name = credential.kind().name();
     let details = describe(chosen);
     let Some(tokens) = credential.tokens() else {
-        let message = format!("{name}, because {reason}");
+        let message = match credential.key() {
+            Some(_) => format!("{name}, because {reason}"),
+            None => NO_KEY.to_owned(),
+        };
         return Check::new("credential", Health::Passed, message).with(details);
     };
     let message = format!("{name}, because {reason}; {}", freshness(&tokens));

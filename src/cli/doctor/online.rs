@@ -6,7 +6,7 @@ use http::HeaderMap;
 use serde_json::json;
 
 use super::{Check, Health};
-use crate::cli::{Context, Paying};
+use crate::cli::Context;
 use crate::credential::Chosen;
 use crate::error::{Kind, Report};
 use crate::network::{Endpoint, Network, NetworkError};
@@ -54,13 +54,12 @@ pub async fn issuer(context: &Context) -> Check {
         Ok(issuer) => issuer,
         Err(error) => return Check::failed(ID, &Report::from(&error)),
     };
-    let needs_it = context.flags.credential != Some(Paying::ApiKey);
     match issuer.reach(PATIENCE).await {
         Ok(()) => Check::new(ID, Health::Passed, format!("{} answers", issuer.base())),
         Err(error) => {
             let report = Report::from(&error);
             let mut check = Check::failed(ID, &report);
-            if !needs_it || context.environment.get("OPENAI_API_KEY").is_some() {
+            if context.environment.get("OPENAI_API_KEY").is_some() {
                 check.status = Health::Warning;
             }
             check

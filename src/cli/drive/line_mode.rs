@@ -9,6 +9,7 @@ use crate::cli::exit::Exit;
 use crate::cli::keyboard::Keyboard;
 use crate::cli::prompt_reader::{LONGEST_LINE, TypedEntry};
 use crate::cli::signals::Signals;
+use crate::cli::usage_error::prompt_command;
 use crate::cli::{Context, bad_argument, guard};
 use crate::error::Report;
 use crate::event::{Canonical, Heard, PermissionMode};
@@ -86,14 +87,18 @@ enum Request {
     Told(String),
 }
 
-/// Understands an entry. Nothing that was meant for Pixir becomes a prompt, because a prompt costs money.
-fn understand(entry: &TypedEntry, skills: &Skills) -> Request {
+/// What goes on with a Session that has begun.
+const RESUME: &str = "pixir resume --last";
+
+/// Understands an entry. Nothing that was meant for Pixir becomes a prompt, because a prompt costs money. `command`
+/// goes on here after the person left.
+fn understand(entry: &TypedEntry, skills: &Skills, command: &str) -> Request {
     let text = entry.text();
     if entry.is_cut {
-        return Request::Told(too_long());
+        return Request::Told(too_long(command));
     }
     if !entry.is_utf8 {
-        return Request::Told(not_text());
+        return Request::Told(not_text(command));
     }
     let first = text.split_whitespace().next().unwrap_or_default().to_lowercase();
     match (first.as_str(), first.len() == text.len()) {
@@ -112,7 +117,8 @@ fn understand(entry: &TypedEntry, skills: &Skills) -> Request {
 }
 
 /// Refuses what line mode would not send either: a lone word, and a text that begins with an unknown `/word`.
-pub fn refuse_command_word(words: &[String], skills: &Skills) -> Result<(), Report> {
+/// `command` sends what follows it in the same Session, such as `pixir --`; it is offered with the text.
+pub fn refuse_command_word(words: &[String], skills: &Skills, command: &str) -> Result<(), Report> {
     let text = words.join(" ");
     let Some(word) = text.split_whitespace().next() else { return Ok(()) };
     if word.len() < text.trim().len() && !word.starts_with('/') {
@@ -120,7 +126,7 @@ pub fn refuse_command_word(words: &[String], skills: &Skills) -> Result<(), Repo
     }
     let lines = vec![text.clone()];
     let entry = TypedEntry { lines, at: Instant::now(), is_cut: false, is_utf8: true };
-    let message = match understand(&entry, skills) {
+    let message = match understand(&entry, skills, "pixir") {
         Request::Nothing | Request::Prompt(_) => return Ok(()),
         Request::Told(told) if !told.starts_with('/') => {
             told.lines().next().unwrap_or_default().to_owned()
@@ -132,23 +138,24 @@ pub fn refuse_command_word(words: &[String], skills: &Skills) -> Result<(), Repo
             )
         }
     };
-    let as_prompt = format!("if it is meant as a prompt: pixir -- {}", one_line(&text, 200));
+    let as_prompt = format!("if it is meant as a prompt: {}", prompt_command(command, text.trim()));
     Err(bad_argument(message).with_next_actions(vec!["pixir --help".to_owned(), as_prompt]))
 }
 
-fn too_long() -> String {
+fn too_long(command: &str) -> String {
     format!(
         "nothing was sent: a line of {LONGEST_LINE} bytes or more is cut by the terminal\n  \
          try: save the text in a file and name the file in the prompt\n  \
-         try: pipe it in: pixir resume --last < file"
+         try: leave with /quit, then pipe it in: {command} < FILE"
     )
 }
 
-fn not_text() -> String {
-    "nothing was sent: it contains bytes that are not UTF-8\n  \
-     try: set the terminal to UTF-8 and type it again\n  \
-     try: attach the file that it comes from with --attach"
-        .to_owned()
+fn not_text(command: &str) -> String {
+    format!(
+        "nothing was sent: it contains bytes that are not UTF-8\n  \
+         try: set the terminal to UTF-8 and type it again\n  \
+         try: leave with /quit, then run: {command} --attach FILE"
+    )
 }
 
 fn unknown(name: &str, notices: &[String]) -> String {
@@ -208,7 +215,7 @@ async fn first_prompt(
             view.ask("\n");
             return Typed::Leave;
         };
-        match understand(&entry, skills) {
+        match understand(&entry, skills, "pixir") {
             Request::Nothing => {}
             Request::Prompt(text) => return Typed::Prompt(text),
             Request::Leave => return Typed::Leave,
@@ -287,7 +294,7 @@ impl Driver<'_> {
                     self.view.ask("\n");
                     return Typed::Leave;
                 }
-                Input::Entry(Some(entry)) => match understand(&entry, skills) {
+                Input::Entry(Some(entry)) => match understand(&entry, skills, RESUME) {
                     Request::Nothing => is_due = true,
                     Request::Prompt(text) => return Typed::Prompt(text),
                     Request::Leave => return Typed::Leave,
@@ -383,13 +390,13 @@ mod tests {
         let workspace = folder.path().join("work");
         let skills = Skills::new(Places { workspace, user: None, home });
         for text in ["", "  ", "\n\n"] {
-            assert_eq!(understand(&entry(text), &skills), Request::Nothing, "{text:?}");
+            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Nothing, "{text:?}");
         }
         for text in ["exit", " Quit ", "/quit", "/exit", "/quit now"] {
-            assert_eq!(understand(&entry(text), &skills), Request::Leave, "{text:?}");
+            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Leave, "{text:?}");
         }
         for text in ["/help", "/help me", "help", "?", "/reviw the diff", "/undo", "/etc"] {
-            let request = understand(&entry(text), &skills);
+            let request = understand(&entry(text), &skills, RESUME);
             assert!(matches!(request, Request::Told(_)), "{text:?}: {request:?}");
         }
         for text in [
@@ -401,20 +408,27 @@ mod tests {
             "/review the diff",
             "what does /etc hold?",
         ] {
-            assert_eq!(understand(&entry(text), &skills), Request::Prompt(text.to_owned()));
+            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Prompt(text.to_owned()));
         }
         let cut = TypedEntry { is_cut: true, ..entry("zzzz") };
-        let Request::Told(told) = understand(&cut, &skills) else { panic!("a cut line was sent") };
+        let Request::Told(told) = understand(&cut, &skills, RESUME) else {
+            panic!("a cut line was sent")
+        };
         assert!(told.contains("nothing was sent") && told.contains("file"), "{told}");
         let bytes = TypedEntry { is_utf8: false, ..entry("caf\u{fffd}") };
-        let Request::Told(told) = understand(&bytes, &skills) else {
+        let Request::Told(told) = understand(&bytes, &skills, RESUME) else {
             panic!("changed text was sent")
         };
         assert!(told.contains("not UTF-8"), "{told}");
+        assert!(told.contains("/quit, then run: pixir resume --last --attach FILE"), "{told}");
         let long = format!("/{}", "x".repeat(100_000));
-        let Request::Told(told) = understand(&entry(&long), &skills) else { panic!("sent") };
+        let Request::Told(told) = understand(&entry(&long), &skills, RESUME) else {
+            panic!("sent")
+        };
         assert!(told.len() < 1_000, "{} bytes", told.len());
-        let Err(report) = refuse_command_word(&[long], &skills) else { panic!("sent") };
-        assert!(report.to_string().len() < 1_000, "{report}");
+        let Err(report) = refuse_command_word(&[long], &skills, "pixir --") else { panic!("sent") };
+        let told = format!("{report} {}", report.next_actions().join(" "));
+        assert!(told.len() < 1_000, "{told}");
+        assert!(told.contains("pixir -- '<the prompt>'"), "{told}");
     }
 }

@@ -71,7 +71,11 @@ pub fn workflow(args: &WorkflowArgs, context: &Context) -> Result<Exit, Report> 
 fn found(id: &str, context: &Context) -> Result<(StateRoot, Found), Report> {
     let (places, id_there) = match session_named(id).map(|_| context.session_named(id)) {
         Some(Ok((session, root))) => (vec![root], session.to_string()),
-        Some(Err(report)) => return run_by_part(id, context)?.ok_or(report),
+        Some(Err(report)) => {
+            let is_unknown = report.kind == Kind::NotFound.name();
+            let refusal = if is_unknown { no_run(id) } else { report };
+            return run_by_part(id, context)?.ok_or(refusal);
+        }
         None => ([context.state_roots(false)?, context.state_roots(true)?].concat(), id.to_owned()),
     };
     for root in places {
@@ -82,10 +86,15 @@ fn found(id: &str, context: &Context) -> Result<(StateRoot, Found), Report> {
     if let Some(found) = run_by_part(id, context)? {
         return Ok(found);
     }
-    Err(Report::new(Kind::NotFound, format!("there is no run {id}")).with_next_actions(vec![
+    Err(no_run(id))
+}
+
+/// No run, and no Session with one, has this id.
+fn no_run(id: &str) -> Report {
+    Report::new(Kind::NotFound, format!("there is no run {id}")).with_next_actions(vec![
         "list the runs of this Workspace: pixir workflow status".into(),
         "if it was taken back with `pixir undo`, bring it back: pixir redo".into(),
-    ]))
+    ])
 }
 
 /// The only run of this Workspace whose id begins or ends with a text.

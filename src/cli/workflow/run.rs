@@ -11,7 +11,7 @@ use crate::cli::delegate::{SPENT, unread};
 use crate::cli::door::Opened;
 use crate::cli::drive::{Attended, Driver, in_runtime};
 use crate::cli::exit::{self, Exit};
-use crate::error::{Kind, Report};
+use crate::error::{Kind, Report, counted};
 use crate::harness::{Which, WorkflowOrder};
 use crate::render::{Envelope, clean};
 use crate::workflow::{Finished, Halt, Outcome, Written, cut_off_before, find};
@@ -182,7 +182,7 @@ fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
     let count = finished.bundles.len();
     let ready = finished.bundles.iter().filter(|bundle| bundle.dependent_safe).count();
     let actions = vec![format!("go on with what is missing: {command}")];
-    let message = format!("{why}{ready} of {count} steps are ready");
+    let message = format!("{why}{ready} of {} ready", counted(count, "step"));
     Some(Report::new(kind, message).with_next_actions(actions))
 }
 

@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Break, Verification};
 use crate::projection::replay::Anatomy;
-use crate::projection::usage::Sum;
+use crate::projection::usage::Spending;
 
 fn check(id: &'static str, status: Health, message: impl Into<String>) -> Check {
     let (message, details) = (message.into(), Value::Null);
@@ -115,9 +115,9 @@ impl Facts<'_> {
             return check(ID, Health::Passed, "every call has its result");
         }
         let message = format!(
-            "{} calls without a result, {} results without a call",
-            lost.len(),
-            stray.len()
+            "{} without a result, {} without a call",
+            counted(lost.len(), "call"),
+            counted(stray.len(), "result")
         );
         check(ID, Health::Warning, message)
             .with(json!({ "calls_without_result": lost, "result_lines_without_call": stray }))
@@ -231,14 +231,23 @@ pub fn replay_check(replay: &Anatomy) -> Check {
         .next("fork the Session before the damage with `pixir fork --to-seq`")
 }
 
-pub fn usage_check(usage: &Sum) -> Check {
+pub fn usage_check(spending: &Spending) -> Check {
+    let usage = &spending.total;
+    let family = if spending.sessions.len() > 1 { " (with Subagents)" } else { "" };
     let message = format!(
-        "{} of the model, {} failed, {}",
+        "{} of the model, {} failed, {}{family}",
         counted(usage.calls, "call"),
         usage.failed,
         counted(usage.total_tokens, "token")
     );
-    check("usage", Health::Passed, message)
+    let Some(first) = spending.unreadable_sessions.first() else {
+        return check("usage", Health::Passed, message);
+    };
+    let missing = counted(spending.unreadable_sessions.len(), "Subagent");
+    let message = format!("{message}, without {missing} whose Log cannot be read");
+    check("usage", Health::Warning, message)
+        .with(json!({ "unreadable_sessions": spending.unreadable_sessions }))
+        .next(format!("pixir verify {first}"))
 }
 
 pub fn lineage_check(lineage: &Lineage, holder: Option<u32>) -> Check {

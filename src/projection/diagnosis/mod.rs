@@ -13,7 +13,7 @@ use serde_json::Value;
 use checks::{Facts, lineage_check, replay_check, usage_check, workflow_check};
 
 use super::replay::Anatomy;
-use super::sessions::holder_of;
+use super::sessions::{Summary, holder_of};
 use super::usage::{Sum, Window, spending_of};
 use crate::config::Prices;
 use crate::event::{Canonical, Seq, SharedEvent};
@@ -40,6 +40,7 @@ pub struct Diagnosis {
     pub last_success: Option<usize>,
     pub checks: Vec<Check>,
     pub damage: Verification,
+    /// What it has spent, with its Subagents and theirs.
     pub usage: Sum,
     pub lineage: Lineage,
     /// What to do, the most useful first.
@@ -150,16 +151,15 @@ pub fn diagnose(
     let turns = turns(&history);
     let last_success =
         turns.iter().rev().find(|turn| turn.status == "answered").map(|turn| turn.number);
-    let lineage = lineage(root, id, &history);
-    let usage = spending_of(root, id, &[], Window::default(), prices)
-        .map(|spending| spending.total)
-        .unwrap_or_default();
+    let all = super::list(std::slice::from_ref(root), usize::MAX);
+    let lineage = lineage(root, id, &history, &all);
+    let spending = spending_of(root, id, &all, Window::default(), prices).unwrap_or_default();
     let workflows = workflow_check(&history, holder_pid);
     let replay = replay(history);
     let facts = Facts { id, damage: &damage, events: &events, turns: &turns, last_success };
     let mut checks = facts.checks(holder_pid);
     checks.push(replay_check(&replay));
-    checks.push(usage_check(&usage));
+    checks.push(usage_check(&spending));
     checks.push(lineage_check(&lineage, holder_pid));
     checks.extend(workflows);
     let mut next_actions: Vec<String> = Vec::new();
@@ -181,7 +181,7 @@ pub fn diagnose(
         last_success,
         checks,
         damage,
-        usage,
+        usage: spending.total,
         lineage,
         next_actions,
     })
@@ -262,17 +262,17 @@ fn turns(history: &History) -> Vec<Turn> {
     turns
 }
 
-fn lineage(root: &StateRoot, id: &SessionId, history: &History) -> Lineage {
+fn lineage(root: &StateRoot, id: &SessionId, history: &History, all: &[Summary]) -> Lineage {
     let parent = history.parent().map(str::to_owned);
     let is_here =
         |parent: &String| SessionId::parse(parent).is_ok_and(|parent| root.has_log(&parent));
-    let forks = super::list(std::slice::from_ref(root), usize::MAX)
-        .into_iter()
+    let forks = all
+        .iter()
         .filter(|summary| {
             let origin = summary.origin.as_ref();
             origin.is_some_and(|origin| origin.parent_session_id == id.as_str())
         })
-        .map(|summary| summary.session_id)
+        .map(|summary| summary.session_id.clone())
         .collect();
     let mut children: BTreeMap<String, Child> = BTreeMap::new();
     for fact in history.facts() {

@@ -102,7 +102,9 @@ impl Plan {
 struct Session {
     id: SessionId,
     found: Found,
+    /// A process has it open, or may have: nobody can say that of a Log that cannot be read.
     is_open: bool,
+    is_readable: bool,
 }
 
 /// What may go in a Workspace; nothing is changed.
@@ -214,8 +216,9 @@ fn logs(sessions: &Nook, names: &[Found]) -> Vec<Session> {
         if found.sort != FileType::RegularFile {
             return None;
         }
-        let is_open = sessions.file(&found.name).is_none_or(|file| locks.holder(&file).is_some());
-        Some(Session { id, found: found.clone(), is_open })
+        let file = sessions.file(&found.name);
+        let is_open = file.as_ref().is_none_or(|file| locks.holder(file).is_some());
+        Some(Session { id, found: found.clone(), is_open, is_readable: file.is_some() })
     };
     names.iter().filter_map(log).collect()
 }
@@ -235,7 +238,9 @@ fn old_sessions(
         }
         let stays =
             |reason: &str| Kept { session_id: session.id.clone(), reason: reason.to_owned() };
-        if session.is_open {
+        if !session.is_readable {
+            kept.push(stays("its Log cannot be read"));
+        } else if session.is_open {
             kept.push(stays("a process has it open"));
         } else if place < wish.keep {
             kept.push(stays("it is among the newest"));

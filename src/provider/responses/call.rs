@@ -130,7 +130,8 @@ impl Call {
             Wire::Sse(answer) => {
                 let read = answer.read(|frame| reducer.take(frame.event, frame.data, ready)).await;
                 if read.map_err(Trouble::Wire)? == Read::End {
-                    let message = "the stream ended without its last word";
+                    let peer = self.shared.client.peer();
+                    let message = format!("the stream from {peer} ended without its last word");
                     let error = ProviderError::passing(Kind::InvalidResponse, message);
                     return Err(Trouble::Wire(error.with("content_type", answer.content_type())));
                 }
@@ -268,7 +269,7 @@ impl Call {
         let reset_reason = self.reset.take();
         let facts = event::Continuation { used: is_continued, reset_reason };
         self.announce("websocket", None, Some(facts));
-        let clock = Clock::start(self.shared.limits);
+        let clock = Clock::start(self.shared.limits, self.shared.client.peer());
         let items = Vec::new();
         let talk = Talk { socket, authorization, clock, parts, items, is_reused, is_continued };
         self.letter = Some(Letter::Socket(Box::new(talk), frame));

@@ -218,9 +218,12 @@ impl Reducer {
             }
             out.push_back(Ok(ModelEvent::Item(item)));
         }
-        // A gateway may call a cut answer completed and say the truth in the status.
+        // A gateway may call a cut answer completed and say the truth in the status or the details.
         let reason = response.get("incomplete_details").and_then(|details| text(details, "reason"));
-        let is_cut = is_incomplete || text(response, "status").as_deref() == Some("incomplete");
+        let reason = reason.filter(|reason| !reason.is_empty());
+        let is_cut = is_incomplete
+            || reason.is_some()
+            || text(response, "status").as_deref() == Some("incomplete");
         out.push_back(Ok(ModelEvent::Completed(Completed {
             response_id: text(response, "id"),
             usage: response.get("usage").and_then(tokens),

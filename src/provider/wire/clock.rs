@@ -17,6 +17,8 @@ const A_YEAR: Duration = Duration::from_hours(365 * 24);
 /// the reader's, not the server's.
 #[derive(Debug)]
 pub struct Clock {
+    /// Host and port of the server, for messages.
+    peer: String,
     idle: Duration,
     total: Duration,
     deadline: Instant,
@@ -24,11 +26,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts both.
-    pub fn start(limits: Stream) -> Self {
+    /// Starts both for a call of this server, named by host and port.
+    pub fn start(limits: Stream, peer: &str) -> Self {
         let (idle, total) = (limits.idle.min(A_YEAR), limits.total.min(A_YEAR));
         let alarm = Box::pin(tokio::time::sleep(idle.min(total)));
-        Self { idle, total, deadline: Instant::now() + total, alarm }
+        let peer = peer.to_owned();
+        Self { peer, idle, total, deadline: Instant::now() + total, alarm }
     }
 
     /// Waits for one sign of life.
@@ -43,15 +46,16 @@ impl Clock {
             };
             let now = Instant::now();
             if now >= self.deadline {
-                let message =
-                    format!("the call took longer than {} s in all", self.total.as_secs_f64());
+                let (peer, seconds) = (&self.peer, self.total.as_secs_f64());
+                let message = format!("the call to {peer} took longer than {seconds} s in all");
                 return Err(ProviderError::terminal(Kind::Timeout, message));
             }
             if let Some(done) = done {
                 return Ok(done);
             }
             if now >= silent_until {
-                let message = format!("the Provider was silent for {} s", self.idle.as_secs_f64());
+                let (peer, seconds) = (&self.peer, self.idle.as_secs_f64());
+                let message = format!("the Provider at {peer} was silent for {seconds} s");
                 return Err(ProviderError::passing(Kind::StreamIdle, message));
             }
             self.alarm.as_mut().reset(silent_until.min(self.deadline));

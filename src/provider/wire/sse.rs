@@ -34,7 +34,7 @@ pub async fn get(
 ) -> Result<Vec<u8>, ProviderError> {
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    let mut clock = Clock::start(limits);
+    let mut clock = Clock::start(limits, client.peer());
     let mut response = clock.watch(client.get(path, headers)).await?.map_err(unreachable)?;
     if !response.status().is_success() {
         return Err(refusal(&mut response, &mut clock).await);
@@ -62,7 +62,7 @@ pub async fn post(
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let mut clock = Clock::start(limits);
+    let mut clock = Clock::start(limits, client.peer());
     let mut response = clock.watch(client.post(path, headers, body)).await?.map_err(unreachable)?;
     if !response.status().is_success() {
         return Err(refusal(&mut response, &mut clock).await);
@@ -73,6 +73,9 @@ pub async fn post(
     let start = Some(Vec::new());
     Ok(Answer { response, clock, splitter: Splitter::default(), end: None, start })
 }
+
+/// The content type of a stream of events.
+const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 /// What a call expects of an answer.
 const EVENTS: &str = "a stream of events";
@@ -152,12 +155,17 @@ impl Answer {
     /// Whether the first bytes show that no frame will come.
     fn is_something_else(&self) -> bool {
         let Some(start) = &self.start else { return false };
-        let is_labelled = self.content_type().starts_with("text/event-stream");
         match start.trim_ascii_start().first() {
             Some(b'<' | 0x1f) => true,
-            Some(b'{' | b'[') => !is_labelled,
+            Some(b'{' | b'[') => !self.is_labelled(),
             _ => false,
         }
+    }
+
+    /// Whether its head says that it is a stream of events.
+    fn is_labelled(&self) -> bool {
+        let label = self.content_type().as_bytes();
+        label.get(..EVENT_STREAM.len()).is_some_and(|own| own.eq_ignore_ascii_case(EVENT_STREAM))
     }
 
     /// Reads on, as far as it helps to say what this is.
@@ -167,16 +175,18 @@ impl Answer {
         unexpected(&self.response, EVENTS, &body)
     }
 
-    /// The end of a body; one that had words and no frames was never a stream.
+    /// The end of a body. One with words and no frames was never a stream, nor was an empty one, unless its
+    /// head says that it is: such a stream was cut.
     fn ended(&mut self) -> Result<Read, ProviderError> {
-        let start = self.start.take().unwrap_or_default();
+        let Some(start) = self.start.take() else { return Ok(Read::End) };
         let is_field = |line: &[u8]| {
             // A line that begins with the colon is a comment.
             let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
             matches!(name, b"data" | b"event" | b"id" | b"retry") || line.starts_with(b":")
         };
         let has_fields = start.split(|byte| matches!(byte, b'\n' | b'\r')).any(is_field);
-        if has_fields || start.trim_ascii().is_empty() {
+        let is_cut = start.trim_ascii().is_empty() && self.is_labelled();
+        if has_fields || is_cut {
             return Ok(Read::End);
         }
         Err(unexpected(&self.response, EVENTS, &start))

@@ -102,7 +102,7 @@ impl Socket {
         headers.insert("sec-websocket-version", HeaderValue::from_static("13"));
         headers.insert("sec-websocket-key", HeaderValue::from_str(&key).map_err(odd)?);
         let limits = Stream { idle: pace.connect, total: pace.connect, connect: pace.connect };
-        let mut clock = Clock::start(limits);
+        let mut clock = Clock::start(limits, client.peer());
         let handshake = async {
             let mut response = client.get(path, headers).await.map_err(unreachable)?;
             if response.status() != StatusCode::SWITCHING_PROTOCOLS {

@@ -18,8 +18,9 @@ use super::rewrite::{
     identity, keep_after, keep_before, on_disk, unsaved,
 };
 use super::seen::Print;
+use super::spelling::{self, Arguments};
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
-use crate::error::Kind;
+use crate::error::{Kind, counted};
 use crate::workspace::{self, Done, OpenFile, Step, Target, WorkspaceError};
 use draft::{Draft, Drafted};
 use envelope::{Deed, Section};
@@ -65,6 +66,10 @@ Give about 3 kept lines around a change. If they occur more than once, put @@ li
 each names a line above, and the first match below counts. `*** Move to` is optional. \
 `*** End of File` behind the last line puts a change at the end.";
 
+    fn respell(args: &mut Arguments) {
+        spelling::patch(args);
+    }
+
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let sections = envelope::parse(&args.patch)?;
         let paths = paths(&sections, context);
@@ -77,8 +82,8 @@ each names a line above, and the first match below counts. `*** Move to` is opti
             for path in &paths {
                 context.workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
             }
-            let count = paths.len();
-            let summary = format!("patch {count} files, {size} bytes, too many for a preview");
+            let files = counted(paths.len(), "file");
+            let summary = format!("patch {files}, {size} bytes, too many for a preview");
             return Ok(Plan::edit(summary, paths));
         }
         let draft = report::sound(Draft::of(&sections, &self.0, context))?;

@@ -123,3 +123,32 @@ async fn who_waits_goes_on_when_another_request_has_ended() {
     settle(&one, first, 900, 100);
     assert!(waiting.await.is_ok());
 }
+
+#[test]
+fn what_failed_attempts_were_billed_for_is_kept_from_others_until_it_is_paid() {
+    let family = Purse::default();
+    let limit = TOKENS(10_000);
+    let (one, two) = (family.of_child(), family.of_child());
+    let first = leaves(&one, limit);
+    settle(&one, first, 900, 100);
+    let first = leaves(&two, limit);
+    settle(&two, first, 900, 100);
+    // The attempt failed and was billed; the request waits to be sent again.
+    let reservation = leaves(&one, limit);
+    let hold = one.hold(Amount { tokens: 4_000, cost: 0.0 });
+    drop(reservation);
+    // Four thousand are left, which covers one reservation of three.
+    let other = leaves(&two, limit);
+    assert!(waits(&family, limit) && waits(&one, limit));
+    drop(other);
+    // The next attempt was billed as well: the new hold stands before the old one goes.
+    let more = one.hold(Amount { tokens: 8_000, cost: 0.0 });
+    drop(hold);
+    let Some(Err(refused)) = reserve(&two, limit) else { panic!("it leaves") };
+    assert_eq!(refused.limit, SpendLimit::Tokens { limit: 10_000, used: 10_000 });
+    assert!(two.check(limit, Amount::default()).is_ok(), "only requests that begin are refused");
+    drop(more);
+    leaves(&two, limit);
+    let held = |purse: &Purse| purse.lock().iter().any(|own| own.held != Amount::default());
+    assert!(!held(&family), "nothing stays behind");
+}

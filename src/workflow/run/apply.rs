@@ -14,7 +14,7 @@ use crate::disk;
 use crate::error::{Explain, Report};
 use crate::id::SessionId;
 use crate::snapshot::{Store, Tracker};
-use crate::workflow::checkpoint::{Artifact, Bundle};
+use crate::workflow::checkpoint::{Artifact, Bundle, CHANGES_UNKNOWN};
 use crate::workflow::digest::digest;
 use crate::workflow::outcome::{Readiness, StepStatus};
 use crate::workflow::spec::Step;
@@ -177,7 +177,7 @@ impl Stage {
         match looked {
             Ok(changed) => Ok(changed.into_iter().filter(|path| !set.allow(path)).collect()),
             Err(reason) => {
-                bundle.known_limitations.push("changes_unknown".to_owned());
+                bundle.known_limitations.push(CHANGES_UNKNOWN.to_owned());
                 tracing::warn!(%reason, step = %step.id, "what checks changed is not known");
                 Ok(Vec::new())
             }

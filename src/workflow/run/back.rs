@@ -13,7 +13,7 @@ use crate::history::History;
 use crate::id::SessionId;
 use crate::rewind::{Rewind, RewindError, Site};
 use crate::snapshot::{Limits, Manifest, Reason, Record, Store, Survey, last_manifest};
-use crate::workflow::checkpoint::{Artifact, Bundle};
+use crate::workflow::checkpoint::{Artifact, Bundle, CHANGE_SET, CHANGES_UNKNOWN};
 use crate::workflow::digest::digest;
 use crate::workflow::spec::Step;
 
@@ -45,7 +45,7 @@ impl Stage {
         };
         let (changed, is_known) = joined(disk::work(looking).await)?;
         if !is_known {
-            bundle.known_limitations.push("changes_unknown".to_owned());
+            bundle.known_limitations.push(CHANGES_UNKNOWN.to_owned());
         }
         Ok(changed)
     }
@@ -65,7 +65,7 @@ impl Stage {
         let changes = changes.map_err(|error| Report::from(&error))?;
         if !changes.is_empty() {
             bundle.artifacts.push(Artifact {
-                kind: "change_set".to_owned(),
+                kind: CHANGE_SET.to_owned(),
                 provenance: "artifact".to_owned(),
                 at: format!("pixir changes {child} --diff"),
                 sha256: digest(&changes.json()),

@@ -28,10 +28,10 @@ use super::board::{Board, End};
 use super::checkpoint::Bundle;
 use super::digest::digest;
 use super::fold::Past;
-use super::outcome::{Halt, Held, Outcome, Readiness, StepStatus};
+use super::outcome::{Halt, Held, Outcome, Readiness, SUBAGENT_LIMIT, StepStatus};
 use super::spec::{Step, Workflow};
 use crate::bounds::{Bounds, WriteGlobs};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::event::TerminalStatus;
 use crate::id::SessionId;
 use crate::secret::Secrets;
@@ -364,12 +364,10 @@ impl Run<'_> {
             .collect();
         if !own.is_empty() && bundle.checkpoint_status != Readiness::Failed {
             bundle.lower(Readiness::Partial, "wrote_outside_write_set");
-            let (count, named) = (own.len(), own.iter().take(10).cloned().collect::<Vec<_>>());
-            bundle.summary = format!(
-                "{}\n[{count} files outside its write set changed: {}]",
-                bundle.summary,
-                named.join(", ")
-            );
+            let files = counted(own.len(), "file");
+            let named = own.iter().take(10).cloned().collect::<Vec<_>>().join(", ");
+            bundle.summary =
+                format!("{}\n[{files} outside its write set changed: {named}]", bundle.summary);
         }
         bundle
     }
@@ -386,7 +384,9 @@ impl Run<'_> {
 
     async fn finish(&mut self) -> Result<Finished, Report> {
         let halt = self.board.halted().cloned();
-        let outcome = Outcome::of(self.workflow, &self.board.ends(), halt.as_ref());
+        let is_refused = |bundle: &Bundle| bundle.reason.as_deref() == Some(SUBAGENT_LIMIT);
+        let has_met_limit = self.bundles.iter().flatten().any(is_refused);
+        let outcome = Outcome::of(self.workflow, &self.board.ends(), halt.as_ref(), has_met_limit);
         let finished = Finished {
             run: self.stage.run.clone(),
             session_id: self.stage.family.session().id().clone(),

@@ -9,15 +9,15 @@ use super::{NAMED, Stage, set_of, words};
 use crate::bounds::WriteGlobs;
 use crate::config::{AnswerSchema, SandboxLevel};
 use crate::disk;
-use crate::error::Report;
+use crate::error::{Kind, Report};
 use crate::event::{Canonical, Extra, TerminalStatus};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
 use crate::subagent::{Record, Status, Terms, Wish, WorkspaceMode, verdict};
 use crate::tool::bound;
-use crate::workflow::checkpoint::{Bundle, NOT_STATED, Payload};
-use crate::workflow::outcome::{Readiness, StepStatus};
+use crate::workflow::checkpoint::{Bundle, CHANGES_UNKNOWN, NOT_STATED, Payload};
+use crate::workflow::outcome::{Readiness, SUBAGENT_LIMIT, StepStatus};
 use crate::workflow::spec::{Posture, Step, Workspace as Where};
 
 /// How much of an answer is its summary, in bytes; the child's Log has all of it.
@@ -58,10 +58,11 @@ pub async fn run(stage: &Stage, step: &Step, inputs: Inputs, halt: CancellationT
     }
 }
 
-/// Whether another attempt would only cost more: the budget is used up, or the answer was cut.
+/// Whether another attempt would only cost more or cannot begin: the budget is used up, the answer was cut, or
+/// the run has started as many Subagents as it may.
 fn is_final(reason: Option<&str>) -> bool {
     let finals = [TerminalStatus::BudgetExceeded, TerminalStatus::Incomplete];
-    finals.iter().any(|status| reason == Some(status.as_str()))
+    reason == Some(SUBAGENT_LIMIT) || finals.iter().any(|status| reason == Some(status.as_str()))
 }
 
 async fn attempts(
@@ -159,10 +160,11 @@ impl Stage {
         let record = match self.family.spawn(&wish, terms.clone(), halt.clone()).await {
             Ok(record) => record,
             Err(error) => {
-                return Ok(failed(
-                    "cannot_start",
-                    format!("{}: {}", error.kind.name(), error.message),
-                ));
+                // Nothing else refuses a Subagent for want of budget.
+                let is_limit = error.kind == Kind::BudgetExceeded;
+                let reason = if is_limit { SUBAGENT_LIMIT } else { "cannot_start" };
+                let message = format!("{}: {}", error.kind.name(), error.message);
+                return Ok(failed(reason, message));
             }
         };
         self.children().push(record.id.clone());
@@ -205,12 +207,14 @@ impl Stage {
         let elapsed = u64::try_from(record.elapsed.as_millis()).unwrap_or(u64::MAX);
         again.bundle.elapsed_ms = before.saturating_add(elapsed);
         again.bundle.usage = record.usage;
+        again.bundle.child_seq = record.child_seq.or(again.bundle.child_seq);
         Ok(again)
     }
 
     /// The same judgement, with what the step has changed by now.
     async fn judged_again(&self, step: &Step, mut tried: Tried) -> Tried {
         if let Some(child) = tried.child.clone() {
+            tried.bundle.forget_changes();
             let history = self.history_of(&child).await;
             tried.strays = self.look_at_changes(step, &child, &history, &mut tried.bundle).await;
         }
@@ -241,6 +245,11 @@ impl Stage {
             Status::Failed | Status::Detached | Status::Queued | Status::Running => {
                 StepStatus::Failed
             }
+        };
+        // A run goes on as a whole, not one Session of it.
+        let summary = match status {
+            StepStatus::Completed => summary,
+            _ => summary.replace("`pixir resume`", "`pixir workflow resume`"),
         };
         let mut bundle = Bundle::new(&step.id, status, Readiness::Failed, summary);
         bundle.reason.clone_from(&record.reason);
@@ -289,7 +298,7 @@ impl Stage {
         let changed = match changed {
             Ok(changed) => changed,
             Err(reason) => {
-                bundle.known_limitations.push("changes_unknown".to_owned());
+                bundle.known_limitations.push(CHANGES_UNKNOWN.to_owned());
                 tracing::warn!(%reason, step = %step.id, "what a step changed is not known");
                 return Vec::new();
             }

@@ -15,7 +15,7 @@ use crate::sandbox::Profile;
 use crate::skill::sha256;
 use crate::tool::SpillFile;
 use crate::tool::{Stop, Trial, bound};
-use crate::workflow::checkpoint::{Bundle, Verified};
+use crate::workflow::checkpoint::{Bundle, CHANGES_UNKNOWN, Verified};
 use crate::workflow::outcome::{Readiness, StepStatus};
 use crate::workflow::spec::{Check, Posture, Step, Workspace as Where};
 use crate::workspace::Workspace;
@@ -56,7 +56,7 @@ impl Stage {
             };
             if let Err(reason) = closed {
                 tracing::warn!(%reason, step = %step.id, "what checks changed is not known");
-                bundle.known_limitations.push("changes_unknown".to_owned());
+                bundle.known_limitations.push(CHANGES_UNKNOWN.to_owned());
             }
         }
         let put_back = match footprint {

@@ -1,6 +1,7 @@
 //! Links in a prompt, and images in results: what the model is shown of them, and what the client is.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -8,8 +9,11 @@ use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
 
 use super::{editor, facts, stage};
+use crate::subagents::cast::{GO, cast, count, lives, says, spawns};
 use crate::support::Stage;
 use crate::support::editor::Editor;
+use crate::support::house::logs;
+use crate::support::stage::wait_for;
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
@@ -208,6 +212,80 @@ async fn a_prompt_whose_files_are_still_asked_for_can_be_cancelled() {
     }
     editor.turn(&id, "and now?").unwrap();
     assert_eq!(stage.server.requests().len(), 1);
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_behind_a_setting_is_heard_while_files_are_asked_for() {
+    let outside = tempfile::tempdir().unwrap();
+    let outside = outside.path().canonicalize().unwrap().join("a.txt");
+    let stage = stage([Reply::says("the next")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": true}}));
+    let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});
+    let asked = editor.ask("session/prompt", prompt);
+    // The client never answers, which is waited for five seconds.
+    editor.request("fs/read_text_file");
+    let set = editor.ask("session/set_mode", json!({"sessionId": id, "modeId": "plan"}));
+    let since = Instant::now();
+    editor.notify("session/cancel", json!({"sessionId": id}));
+    assert_eq!(editor.answer(asked).unwrap()["stopReason"], "cancelled");
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+    editor.answer(set).unwrap();
+    assert_eq!(facts(&stage, "user_message").len(), 0, "no Turn began");
+    assert_eq!(stage.server.requests().len(), 0, "and nothing was sent");
+    // One that is closed meanwhile leaves no request without an answer.
+    let asked = editor.ask("session/prompt", json!({"sessionId": id, "prompt": [link(&outside)]}));
+    let set = editor.ask("session/set_mode", json!({"sessionId": id, "modeId": "ask"}));
+    editor.call("session/close", json!({"sessionId": id})).unwrap();
+    assert_eq!(editor.answer(asked).unwrap()["stopReason"], "cancelled");
+    editor.answer(set).ok();
+    assert_eq!(stage.server.requests().len(), 0);
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_behind_a_prompt_comes_after_it_while_its_files_are_asked_for() {
+    let outside = tempfile::tempdir().unwrap();
+    let outside = outside.path().canonicalize().unwrap().join("a.txt");
+    let stage = stage([Reply::says("seen")]).await;
+    let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": true}}));
+    let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});
+    let asked = editor.ask("session/prompt", prompt);
+    let read = editor.request("fs/read_text_file");
+    let set = editor.ask("session/set_mode", json!({"sessionId": id, "modeId": "plan"}));
+    let params = json!({"sessionId": id, "cwd": stage.workspace(), "mcpServers": []});
+    let load = editor.ask("session/load", params);
+    editor.reply(&read, json!({"content": "from the editor"}));
+    assert_eq!(editor.answer(asked).unwrap()["stopReason"], "end_turn");
+    editor.answer(set).unwrap();
+    editor.answer(load).unwrap();
+    let place = |wished: &dyn Fn(&Value) -> bool| editor.received.iter().position(wished).unwrap();
+    let answer = |id: u64| place(&|message| message.get("method").is_none() && message["id"] == id);
+    assert!(answer(set) < answer(load), "in the order in which they were sent");
+    let events = stage.events();
+    let seq = |name: &str| events.iter().position(|event| event["type"] == name).unwrap();
+    assert!(seq("user_message") < seq("posture_changed"), "{events:?}");
+    assert!(editor.end().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_while_files_are_asked_for_ends_children_that_go_on() {
+    let outside = tempfile::tempdir().unwrap();
+    let outside = outside.path().canonicalize().unwrap().join("a.txt");
+    let lines = [spawns(&["a"], "explorer"), says("It is at it.")];
+    let script = cast(lines, |_, _| Reply::new().stalls());
+    let stage = Stage::new(Stage::mark(), script).await;
+    let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": true}}));
+    editor.turn(&id, GO).unwrap();
+    let log = logs(&stage.workspace()).remove(0);
+    assert_eq!(count(&log, "cancelled"), 0, "it goes on");
+    let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});
+    let asked = editor.ask("session/prompt", prompt);
+    editor.request("fs/read_text_file");
+    editor.notify("session/cancel", json!({"sessionId": id}));
+    assert_eq!(editor.answer(asked).unwrap()["stopReason"], "cancelled");
+    let ended = wait_for(Duration::from_secs(20), || count(&log, "cancelled"), |ended| *ended == 1);
+    assert_eq!(ended, 1, "{:?}", lives(&log));
     assert!(editor.end().0.success());
 }
 

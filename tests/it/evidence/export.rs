@@ -36,6 +36,27 @@ async fn a_document_tells_everything_and_nothing_breaks_out_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_back_and_told_in_short_is_named_by_its_turns() {
+    let (house, id) = house().await;
+    house.pixir(&["undo", &id, "--turns", "2", "--yes"]).exits(0);
+    house.pixir(&["redo", &id, "--yes"]).exits(0);
+    house.pixir(&["undo", &id, "--yes"]).exits(0);
+    house.pixir(&["compact", &id]).exits(0);
+    let page = house.pixir(&["export", &id]).exits(0).out;
+    let is_note = |line: &&str| line.starts_with("*Taken") || line.starts_with("*Brought");
+    let notes: Vec<&str> = page.lines().filter(is_note).collect();
+    let told =
+        ["*Taken back: Turns 2 to 3.*", "*Brought back: Turns 2 to 3.*", "*Taken back: Turn 3.*"];
+    assert_eq!(notes, told);
+    assert!(!page.contains("Event"), "{page}");
+    let told = house.pixir(&["export", &id, "--format", "json"]).exits(0).out;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let last = told["turns"][2]["entries"].as_array().unwrap();
+    let redo = last.iter().find(|entry| entry["direction"] == "redo").unwrap();
+    assert_eq!((&redo["type"], &redo["turns"]), (&json!("rewound"), &json!([2, 3])));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_json_has_a_shape_that_stays() {
     let (house, id) = house().await;
     let run = house.pixir(&["export", &id, "--format", "json"]).exits(0);

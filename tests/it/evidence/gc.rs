@@ -106,6 +106,19 @@ async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_old_log_that_is_too_large_to_be_read_stays_and_is_not_called_open() {
+    let (house, id) = house().await;
+    let log = log_of(&house, &id);
+    fs::File::options().append(true).open(&log).unwrap().set_len(17 << 30).unwrap();
+    aged(&log, 9);
+    let kept = &gc(&house, &["--older-than", "7d"])["plans"][0]["kept"][0];
+    assert_eq!(kept["session_id"], id, "{kept}");
+    assert_eq!(kept["reason"], "its Log cannot be read", "{kept}");
+    // The search for leaks reads every file that is left.
+    fs::remove_file(log).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
     let (house, parent) = house().await;
     let fork = house.pixir(&["fork", &parent, "--json"]).exits(0).envelope()["session_id"]

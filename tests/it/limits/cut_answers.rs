@@ -24,9 +24,22 @@ fn cut_without_reason() -> Reply {
     Reply::says(HALF).ends_silently().event("response.completed", &last)
 }
 
+/// A server that calls a cut answer completed, also in its status, and says the truth in the details.
+fn cut_in_details() -> Reply {
+    let usage = json!({"input_tokens": 100, "output_tokens": 20, "total_tokens": 120});
+    let response = json!({"id": "resp_x", "status": "completed", "usage": usage,
+        "incomplete_details": {"reason": "max_output_tokens"}});
+    let last = json!({"type": "response.completed", "response": response});
+    Reply::says(HALF).ends_silently().event("response.completed", &last)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_answer_is_printed_and_ends_without_success() {
-    for (reply, reason) in [(cut(), "max_output_tokens"), (cut_without_reason(), "unknown")] {
+    for (reply, reason) in [
+        (cut(), "max_output_tokens"),
+        (cut_without_reason(), "unknown"),
+        (cut_in_details(), "max_output_tokens"),
+    ] {
         let stage = Stage::new(
             Stage::mark(),
             Script::new([reply.clone(), reply.clone(), Reply::says("The second half.")]),

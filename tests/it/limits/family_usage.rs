@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{envelope, priced, usage};
 use crate::subagents::cast::{self, GO, agree, cast, says, spawns, waits};
 use crate::support::Stage;
+use crate::support::house::logs;
 use crate::workflows::troupe::{troupe, workflow};
 
 const KEYS: [&str; 6] =
@@ -53,7 +54,51 @@ async fn a_run_counts_its_children_and_grandchildren_also_after_its_answer() {
         let told = envelope(&told.expect_code(0).stdout);
         assert_eq!(told["output"]["sessions"].as_array().unwrap().len(), 4, "{told}");
         agrees(&stage, &told["output"]["total"]);
+        let found = envelope(&stage.run(&["diagnose", id, "--json"]).expect_code(0).stdout);
+        assert_eq!(found["output"]["usage"], told["output"]["total"]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_whose_log_cannot_be_read_is_named_beside_the_sums() {
+    let lines = [spawns(&["a", "b"], "worker"), waits(), says("ok")];
+    let script = cast(lines, |task, step| {
+        thoughtful(match (task, step) {
+            ("a", 0) => Reply::calls("spawn_agent", json!({"task": "deep"})),
+            ("a", 1) => Reply::calls("wait_agent", json!({})),
+            _ => Reply::says("done"),
+        })
+    });
+    let stage = priced(script, &json!({})).await;
+    let ended = stage.run(&["--json", GO]);
+    let id = envelope(&ended.expect_code(0).stdout)["session_id"].as_str().unwrap().to_owned();
+    let all = envelope(&stage.run(&["usage", &id, "--json"]).expect_code(0).stdout);
+    assert_eq!(all["output"]["unreadable_sessions"], json!([]));
+    // Larger than any Log that is read: the one of "a", which has a child of its own.
+    let is_parent = |log: &std::path::PathBuf| {
+        let lives = cast::lives(log);
+        log.file_stem().unwrap().to_str() != Some(&id) && !lives.is_empty()
+    };
+    let log = logs(&stage.workspace()).into_iter().find(is_parent).unwrap();
+    let child = log.file_stem().unwrap().to_str().unwrap();
+    std::fs::File::options().append(true).open(&log).unwrap().set_len(17 << 30).unwrap();
+    let told = stage.run(&["usage", &id, "--json"]);
+    let told = envelope(&told.expect_code(0).stdout);
+    assert_eq!(told["output"]["unreadable_sessions"], json!([child]), "{told}");
+    assert_eq!(told["output"]["sessions"].as_array().unwrap().len(), 3, "{told}");
+    let words = stage.run(&["usage", &id]);
+    assert!(words.expect_code(0).stderr.contains(child), "{}", words.stderr);
+    assert!(words.stderr.contains("the Log cannot be read"), "{}", words.stderr);
+    let every = envelope(&stage.run(&["usage", "--json"]).expect_code(0).stdout);
+    assert_eq!(every["output"]["unreadable_sessions"], json!([child]), "{every}");
+    let found = envelope(&stage.run(&["diagnose", &id, "--json"]).expect_code(0).stdout);
+    assert_eq!(found["output"]["usage"], told["output"]["total"]);
+    let checks = found["output"]["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["id"] == "usage").unwrap();
+    assert_eq!(check["status"], "warning", "{check}");
+    assert_eq!(check["details"]["unreadable_sessions"], json!([child]));
+    // The search for leaks reads every file that is left.
+    std::fs::remove_file(&log).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -106,6 +106,21 @@ async fn to_look_at_what_still_runs_is_no_cycle() {
 }
 
 #[tokio::test]
+async fn to_write_the_same_to_what_still_runs_is_a_cycle() {
+    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
+        0 => Reply::calls("bash", json!({"command": "sleep 600", "background": true})),
+        10 => Reply::says("ok"),
+        _ => Reply::calls("bash_input", json!({"id": "b1", "text": "y\n"})),
+    }))
+    .await;
+    let (conversation, status) = house.turn("go").await;
+    let transcript = house.transcript(&conversation);
+    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}: {transcript}") };
+    assert_eq!(terminal_status, "doom_loop");
+    assert_eq!(house.requests().len(), 7, "the start, three rounds, two refusals, the end");
+}
+
+#[tokio::test]
 async fn to_look_again_and_again_at_what_is_over_or_never_was_is_a_cycle() {
     let looks = [
         ("bash_output", json!({"id": "b7"})),

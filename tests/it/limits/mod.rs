@@ -5,6 +5,7 @@ mod cut_answers;
 mod family_usage;
 mod fan_out;
 mod loops;
+mod waiting;
 mod window;
 
 use pixir::scripted::Script;

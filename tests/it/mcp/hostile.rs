@@ -30,6 +30,22 @@ async fn a_program_that_ends_at_once_is_told_with_its_last_words() {
 }
 
 #[tokio::test]
+async fn a_program_that_greets_and_ends_is_told_with_its_exit_code() {
+    for mode in ["greet_and_exit", "greet_list_and_exit"] {
+        let told = told_of(mode).await;
+        assert!(told.contains("ended with exit code 3: no database after all"), "{mode}: {told}");
+        assert!(!told.contains("Broken pipe"), "{mode}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_reads_no_more_is_told_so() {
+    let told = told_of("greet_and_close").await;
+    assert!(told.contains("its program ended or closed its pipes"), "{told}");
+    assert!(!told.contains("Broken pipe"), "{told}");
+}
+
+#[tokio::test]
 async fn output_without_an_end_ends_the_connection() {
     let told = told_of("flood").await;
     assert!(told.contains("a line has more than"), "{told}");
@@ -125,7 +141,7 @@ async fn ten_thousand_tools_are_too_many() {
     assert_eq!(status, Status::Done);
     assert_eq!(of_server(&house.requests()[0]).len(), 128);
     let told = conversation.take_notices().join("\n");
-    assert!(told.contains("9872 tools beyond 128 are left out"), "{told}");
+    assert!(told.contains("left out: 9872 tools beyond 128"), "{told}");
     assert!(house.transcript(&conversation).contains(r#"ok=true "you said x""#));
 }
 
@@ -189,7 +205,8 @@ async fn a_result_of_fifty_megabytes_ends_the_connection_and_says_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_breaks_off_in_the_middle_is_told_with_its_end() {
     let (told, notices) = called("half").await;
-    assert!(told.contains("ended during the call of `half`"), "{told}");
+    assert!(told.contains("ended before it answered the call of `half`"), "{told}");
+    assert!(told.contains("whether the call did anything is not known"), "{told}");
     assert!(told.contains("exit code 4"), "{told}");
     assert!(notices.contains("exit code 4: broken off"), "{notices}");
 }

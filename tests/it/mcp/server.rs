@@ -153,10 +153,19 @@ impl Scripted {
                 if result["instructions"].is_null() {
                     result.as_object_mut().unwrap().remove("instructions");
                 }
+                if self.script["mode"] == "greet_and_close" {
+                    // It takes nothing more, and lives on.
+                    let nothing = File::open("/dev/null").unwrap();
+                    rustix::stdio::dup2_stdin(&nothing).unwrap();
+                    self.answer(id, &result);
+                    std::thread::sleep(Duration::from_secs(60));
+                }
                 self.answer(id, &result);
+                self.leave_after("greet_and_exit");
             }
             "ping" => self.answer(id, &json!({})),
             "tools/list" => {
+                self.leave_after("greet_list_and_exit");
                 let result = self.list(params["cursor"].as_str());
                 self.answer(id, &result);
             }
@@ -166,6 +175,14 @@ impl Scripted {
                 let error = json!({"code": -32601, "message": "no such method"});
                 self.say(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
             }
+        }
+    }
+
+    /// Ends the program, in this mode.
+    fn leave_after(&self, mode: &str) {
+        if self.script["mode"] == mode {
+            complain("no database after all");
+            exit(3);
         }
     }
 

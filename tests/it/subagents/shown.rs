@@ -230,22 +230,25 @@ async fn a_child_asks_at_the_prompt_and_its_end_is_shown_there() {
 /// The Turn is over before its child is answered: the question stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_of_a_child_outlives_the_turn() {
-    let script = cast(
-        [
-            spawns(&["write it"], "worker"),
-            cast::line(Reply::new().pause(Duration::from_millis(900)).text("Started.")),
-        ],
-        |_, step| match step {
-            0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
-            _ => Reply::says("I wrote x:1."),
-        },
-    );
+    // The parent answers when the question of its child was seen.
+    let (release, released) = std::sync::mpsc::sync_channel(1);
+    let released = std::sync::Mutex::new(released);
+    let answer: cast::Line = Box::new(move |_| {
+        let wait = || released.lock().unwrap().recv_timeout(DEADLINE);
+        tokio::task::block_in_place(wait).unwrap();
+        Reply::says("Started.")
+    });
+    let script = cast([spawns(&["write it"], "worker"), answer], |_, step| match step {
+        0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
+        _ => Reply::says("I wrote x:1."),
+    });
     let house = House::scripted(script).await;
     tokio::task::block_in_place(|| {
         let mut terminal = Terminal::run(&house, &["--ask", GO], &[]);
         terminal.shows("[y]");
         terminal.types("y\n");
         terminal.shows_times("[y]", 2);
+        release.send(()).unwrap();
         terminal.shows("Started.");
         // It is shown again, below the answer.
         terminal.shows_times("[y]", 3);

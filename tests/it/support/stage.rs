@@ -2,7 +2,7 @@
 //! findable by a mark that no other test shares.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -186,6 +186,21 @@ impl Stage {
     /// Runs the binary to its end.
     pub fn run(&self, args: &[&str]) -> Ended {
         self.start(args).end()
+    }
+
+    /// Runs the binary to its end, and shows each line of its stdout as it comes.
+    pub fn run_watched(&self, args: &[&str], mut show: impl FnMut(&str)) -> Ended {
+        let mut child = self.command(args).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stderr = child.stderr.take().map(collect);
+        let mut running = Running { child, stdout: None, stderr };
+        let mut text = String::new();
+        for line in lines.map_while(Result::ok) {
+            show(&line);
+            text.extend([line.as_str(), "\n"]);
+        }
+        running.stdout = Some(std::thread::spawn(|| text));
+        running.end()
     }
 
     /// The one Session of the Workspace, if there is one.

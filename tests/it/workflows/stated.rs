@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::runs::{READY, house, run, status_of};
 use super::troupe::{Told, decided, root_log, workflow};
 use crate::subagents::cast::{agree, events};
+use crate::support::house::logs;
 
 fn is_asked(told: &Told) -> bool {
     told.last.starts_with("Your answer does not say how the task ended.")
@@ -45,6 +46,21 @@ async fn a_step_is_asked_for_the_line_that_its_answer_lacks() {
     let inputs = lives.filter(|event| event["data"]["event"] == "input").count();
     assert_eq!(inputs, 1, "the question is on record");
     agree(&house.workspace());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_the_limits_of_a_run_stopped_says_how_the_run_goes_on() {
+    let house = house(|_| Reply::calls("read", json!({"path": "flow.json"}))).await;
+    house.write("flow.json", one_step("explorer").to_string());
+    let args = ["workflow", "run", "flow.json", "--json", "--max-requests", "1"];
+    let output = house.pixir(&args).exits(6).envelope()["output"].clone();
+    let summary = output["steps"][0]["summary"].as_str().unwrap();
+    assert!(summary.contains("the run has made 1 request, its limit"), "{summary}");
+    assert!(summary.contains("go on with `pixir workflow resume`, or raise"), "{summary}");
+    for id in ["zzzz", "wf_0000000000"] {
+        let refused = house.pixir(&["workflow", "status", id]).exits(2).err;
+        assert!(refused.contains(&format!("there is no run {id}")), "{refused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,6 +117,35 @@ async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
         assert!(output.to_string().contains("other.txt"), "{output}");
         assert!(output.to_string().contains("wrote_outside_write_set"), "{output}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_step_changed_apart_is_told_once_also_when_it_is_looked_at_twice() {
+    let house = house(|told| match (told.step(), told.turn) {
+        ("quiet", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "a\n"})),
+        ("quiet", 1) if is_asked(told) => {
+            Reply::calls("write", json!({"path": "b.txt", "content": "b\n"}))
+        }
+        ("quiet", 2) => Reply::status(400, r#"{"error": {"code": "invalid_request_error"}}"#),
+        ("quiet", _) => Reply::says("Hm."),
+        _ => Reply::says(READY),
+    })
+    .await;
+    let graph = workflow(json!([
+        {"id": "quiet", "task": "quiet: change it", "posture": "write", "workspace": "isolated"},
+    ]));
+    let output = run(&house, &graph, 6);
+    assert_eq!(status_of(&output, "quiet"), "partial", "{output}");
+    let bundle = decided(&root_log(&house.workspace()), "quiet");
+    let artifacts = bundle["artifacts"].as_array().unwrap();
+    assert_eq!((artifacts.len(), &artifacts[0]["files"]), (1, &json!(2)), "{bundle}");
+    assert_eq!(bundle["written"], json!(["a.txt", "b.txt"]), "{bundle}");
+    let child = bundle["child_session_id"].as_str().unwrap();
+    let child =
+        logs(&house.workspace()).into_iter().find(|path| path.ends_with(format!("{child}.ndjson")));
+    let events = events(&child.unwrap());
+    let question = events.iter().rfind(|event| event["type"] == "user_message").unwrap();
+    assert!(bundle["child_seq"].as_u64() > question["seq"].as_u64(), "{bundle}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

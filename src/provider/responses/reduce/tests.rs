@@ -139,6 +139,16 @@ fn every_terminal_event_ends_the_call() {
     );
     assert_eq!(cut.incomplete.as_deref(), Some("max_output_tokens"));
     assert_eq!(last(json!({"type": "response.incomplete"})).incomplete.as_deref(), Some("unknown"));
+    for (response, expected) in [
+        (json!({"status": "completed"}), None),
+        (json!({"status": "completed", "incomplete_details": null}), None),
+        (json!({"status": "completed", "incomplete_details": {}}), None),
+        (json!({"status": "completed", "incomplete_details": {"reason": "x"}}), Some("x")),
+        (json!({"status": "incomplete"}), Some("unknown")),
+    ] {
+        let told = last(json!({"type": "response.completed", "response": response}));
+        assert_eq!(told.incomplete.as_deref(), expected, "{response}");
+    }
     assert_eq!(
         last(json!({"type": "response.done", "response": {"id": "r"}})).response_id.as_deref(),
         Some("r")
