@@ -143,7 +143,7 @@ fn turn_line(turn: &Turn) -> String {
         "Turn {}{seq} {}{undone}, {}{failed}{}  {}",
         turn.number,
         turn.status,
-        counted(turn.tool_calls, "call"),
+        counted(turn.tool_calls, "tool call"),
         why.unwrap_or_default(),
         one_line(&turn.prompt, 60)
     )
