@@ -216,3 +216,55 @@ impl EntryReader<'_> {
         Ok(held? > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn next_lines(entries: &mut mpsc::Receiver<TerminalInput>) -> Vec<String> {
+        match entries.blocking_recv() {
+            Some(TerminalInput::Entry(entry)) => entry.lines,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn lines_within_the_gap_are_one_entry_and_later_ones_another() {
+        let (ours, mut typist) = UnixStream::pair().unwrap();
+        let (sender, mut entries) = mpsc::channel(8);
+        let reader = std::thread::spawn(move || {
+            forward_entries(ours.as_fd(), &sender, DropCount::default());
+        });
+        let mut type_line = |text: &[u8]| typist.write_all(text).unwrap();
+        // A busy machine may take longer than the gap; then it is tried again.
+        let is_met = (0..200).any(|_| {
+            let start = Instant::now();
+            type_line(b"one\n");
+            std::thread::sleep(Duration::from_millis(5));
+            type_line(b"two\n");
+            let took = start.elapsed();
+            let lines = next_lines(&mut entries);
+            if lines.len() == 1 {
+                assert!(took >= PASTE_GAP, "parted after {took:?}");
+                assert_eq!(next_lines(&mut entries), ["two"]);
+                return false;
+            }
+            lines == ["one", "two"] && took < PASTE_GAP
+        });
+        assert!(is_met, "no two lines came within {PASTE_GAP:?}");
+        // The first is handed on before the second is typed.
+        let start = Instant::now();
+        type_line(b"three\n");
+        assert_eq!(next_lines(&mut entries), ["three"]);
+        assert!(start.elapsed() >= PASTE_GAP);
+        type_line(b"four\n");
+        assert_eq!(next_lines(&mut entries), ["four"]);
+        drop(entries);
+        type_line(b"the end\n");
+        reader.join().unwrap();
+    }
+}

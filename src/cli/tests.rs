@@ -139,7 +139,6 @@ fn a_number_that_is_refused_is_told_the_lowest_one() {
         ("--max-iterations=-1 x y", "it must be 0 or more"),
         ("--max-iterations many x y", "it must be a whole number, 0 or more"),
         ("--max-iterations 99999999999 x y", "the number is too large"),
-        ("--max-cost cheap x y", "it must be a number"),
         ("undo --turns 0", "it must be 1 or more"),
         ("undo --turns two", "it must be a whole number, 1 or more"),
         ("compact --keep-turns 0", "it must be 1 or more"),

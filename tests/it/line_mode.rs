@@ -230,7 +230,7 @@ async fn the_command_that_is_offered_for_a_refused_prompt_sends_it_where_it_was_
     house.pixir(&["hello"]).exits(0);
     let log = newest_log(&house.workspace());
     let id = log.file_stem().unwrap().to_str().unwrap();
-    let long = format!("/reviw {}", "the diff ".repeat(50));
+    let wordy = format!("/reviw {}", "the diff ".repeat(50));
     let quoted = r"'/its it'\''s; rm -rf ~'";
     for (args, offered) in [
         (&["resume", "exit"][..], "pixir resume --last -- exit"),
@@ -239,9 +239,9 @@ async fn the_command_that_is_offered_for_a_refused_prompt_sends_it_where_it_was_
         (&["exit"], "pixir -- exit"),
         (&["/its it's; rm -rf ~"], &format!("pixir -- {quoted}")),
         (&["resume", "/its it's; rm -rf ~"], &format!("pixir resume --last -- {quoted}")),
-        (&[&long], "pixir -- '<the prompt>'"),
+        (&[&wordy], "pixir -- '<the prompt>'"),
         (&["/reviw\nthe diff"], "pixir -- '<the prompt>'"),
-        (&["resume", "--last", &long], "pixir resume --last -- '<the prompt>'"),
+        (&["resume", "--last", &wordy], "pixir resume --last -- '<the prompt>'"),
     ] {
         let refused = house.pixir(args).exits(2).err;
         assert!(refused.contains(&format!("prompt: {offered}\n")), "{args:?}: {refused}");

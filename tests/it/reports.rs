@@ -243,7 +243,7 @@ fn the_doctor_does_not_praise_what_is_not_there() {
     fs::write(work.join("AGENTS.md"), "Be brief.").unwrap();
     fs::create_dir(work.join(".git")).unwrap();
     fs::write(work.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-    let own = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")];
+    let own = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1"), ("OPENAI_API_KEY", "")];
     let checks = doctor(home.path(), &[], &own);
     assert_eq!(message(&checks, "credential"), Some("none, this server needs no key"));
     let checks = doctor(home.path(), &[], &[("PIXIR_MODEL", "gpt-5.5")]);

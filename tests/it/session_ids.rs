@@ -123,6 +123,11 @@ async fn what_changes_files_needs_a_yes_and_shows_its_plan_once() {
         assert!(told.contains(&command), "{command} of {args:?}: {told}");
     }
     assert_eq!(house.read("made.txt"), "new\n");
+    house.pixir(&["resume", &second, "only talk"]).exits(0);
+    let shown = house.pixir(&["undo", "--dry-run"]).exits(0).out;
+    // The number of the Turn, and not that of the Event.
+    assert!(shown.contains("Turn 2: only talk"), "{shown}");
+    house.pixir(&["undo", "--yes"]).exits(0);
     let mut terminal = Terminal::run(&house, &["undo"], &[]);
     terminal.shows("Take this back?");
     terminal.types("y\n");

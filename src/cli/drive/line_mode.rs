@@ -7,11 +7,12 @@ use std::time::Instant;
 use super::{Driven, Driver, Errand, is_shown};
 use crate::cli::exit::Exit;
 use crate::cli::keyboard::Keyboard;
-use crate::cli::prompt_reader::{LONGEST_LINE, TypedEntry};
+use crate::cli::prompt_reader::TypedEntry;
 use crate::cli::signals::Signals;
+use crate::cli::stdin::cut_line;
 use crate::cli::usage_error::prompt_command;
 use crate::cli::{Context, bad_argument, guard};
-use crate::error::Report;
+use crate::error::{Report, counted};
 use crate::event::{Canonical, Heard, PermissionMode};
 use crate::harness::Which;
 use crate::history::History;
@@ -87,9 +88,6 @@ enum Request {
     Told(String),
 }
 
-/// What goes on with a Session that has begun.
-const RESUME: &str = "pixir resume --last";
-
 /// Understands an entry. Nothing that was meant for Pixir becomes a prompt, because a prompt costs money. `command`
 /// goes on here after the person left.
 fn understand(entry: &TypedEntry, skills: &Skills, command: &str) -> Request {
@@ -144,9 +142,10 @@ pub fn refuse_command_word(words: &[String], skills: &Skills, command: &str) -> 
 
 fn too_long(command: &str) -> String {
     format!(
-        "nothing was sent: a line of {LONGEST_LINE} bytes or more is cut by the terminal\n  \
+        "{}\n  \
          try: save the text in a file and name the file in the prompt\n  \
-         try: leave with /quit, then pipe it in: {command} < FILE"
+         try: leave with /quit, then pipe it in: {command} < FILE",
+        cut_line()
     )
 }
 
@@ -264,6 +263,7 @@ impl Driver<'_> {
     /// The next prompt. What children say and ask meanwhile is shown at once, and an open question is
     /// answered first.
     async fn next_prompt(&mut self, skills: &Skills) -> Typed {
+        let resume = format!("pixir resume {}", self.conversation.id());
         let mut is_heard = true;
         let mut is_due = true;
         self.show_question();
@@ -294,7 +294,7 @@ impl Driver<'_> {
                     self.view.ask("\n");
                     return Typed::Leave;
                 }
-                Input::Entry(Some(entry)) => match understand(&entry, skills, RESUME) {
+                Input::Entry(Some(entry)) => match understand(&entry, skills, &resume) {
                     Request::Nothing => is_due = true,
                     Request::Prompt(text) => return Typed::Prompt(text),
                     Request::Leave => return Typed::Leave,
@@ -366,7 +366,7 @@ fn last_lines(text: &str, most: usize) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     let hidden = lines.len().saturating_sub(most);
     let shown = lines[hidden..].join("\n");
-    if hidden == 0 { shown } else { format!("… ({hidden} earlier lines)\n{shown}") }
+    if hidden == 0 { shown } else { format!("… ({})\n{shown}", counted(hidden, "earlier line")) }
 }
 
 #[cfg(test)]
@@ -374,6 +374,9 @@ mod tests {
     use super::*;
     use crate::paths::Home;
     use crate::skill::Places;
+
+    /// What goes on with a Session that has begun.
+    const RESUME: &str = "pixir resume 20260721T101112-abcdef";
 
     fn entry(text: &str) -> TypedEntry {
         let lines = text.lines().map(str::to_owned).collect();
@@ -415,12 +418,18 @@ mod tests {
             panic!("a cut line was sent")
         };
         assert!(told.contains("nothing was sent") && told.contains("file"), "{told}");
+        assert!(told.contains("pipe it in: pixir resume 20260721T101112-abcdef < FILE"), "{told}");
+        let Request::Told(told) = understand(&cut, &skills, "pixir") else { panic!("sent") };
+        assert!(told.contains("pipe it in: pixir < FILE"), "{told}");
         let bytes = TypedEntry { is_utf8: false, ..entry("caf\u{fffd}") };
         let Request::Told(told) = understand(&bytes, &skills, RESUME) else {
             panic!("changed text was sent")
         };
         assert!(told.contains("not UTF-8"), "{told}");
-        assert!(told.contains("/quit, then run: pixir resume --last --attach FILE"), "{told}");
+        assert!(
+            told.contains("/quit, then run: pixir resume 20260721T101112-abcdef --attach FILE"),
+            "{told}"
+        );
         let long = format!("/{}", "x".repeat(100_000));
         let Request::Told(told) = understand(&entry(&long), &skills, RESUME) else {
             panic!("sent")

@@ -76,8 +76,7 @@ async fn a_child_whose_log_cannot_be_read_is_named_beside_the_sums() {
     assert_eq!(all["output"]["unreadable_sessions"], json!([]));
     // Larger than any Log that is read: the one of "a", which has a child of its own.
     let is_parent = |log: &std::path::PathBuf| {
-        let lives = cast::lives(log);
-        log.file_stem().unwrap().to_str() != Some(&id) && !lives.is_empty()
+        log.file_stem().unwrap().to_str() != Some(&id) && !cast::lives(log).is_empty()
     };
     let log = logs(&stage.workspace()).into_iter().find(is_parent).unwrap();
     let child = log.file_stem().unwrap().to_str().unwrap();
