@@ -149,6 +149,6 @@ fn what_failed_attempts_were_billed_for_is_kept_from_others_until_it_is_paid() {
     assert!(two.check(limit, Amount::default()).is_ok(), "only requests that begin are refused");
     drop(more);
     leaves(&two, limit);
-    let held = |purse: &Purse| purse.lock().iter().any(|own| own.held != Amount::default());
-    assert!(!held(&family), "nothing stays behind");
+    let is_free = |own: &Account| own.held == Amount::default();
+    assert!(family.lock().iter().all(is_free), "nothing stays behind");
 }

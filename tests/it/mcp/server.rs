@@ -158,7 +158,7 @@ impl Scripted {
                     let nothing = File::open("/dev/null").unwrap();
                     rustix::stdio::dup2_stdin(&nothing).unwrap();
                     self.answer(id, &result);
-                    std::thread::sleep(Duration::from_secs(60));
+                    std::thread::sleep(Duration::from_mins(1));
                 }
                 self.answer(id, &result);
                 self.leave_after("greet_and_exit");
