@@ -12,7 +12,6 @@ use super::{editor, facts, stage};
 use crate::subagents::cast::{GO, cast, count, lives, says, spawns};
 use crate::support::Stage;
 use crate::support::editor::Editor;
-use crate::support::house::logs;
 use crate::support::stage::wait_for;
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
@@ -277,7 +276,8 @@ async fn a_cancel_while_files_are_asked_for_ends_children_that_go_on() {
     let stage = Stage::new(Stage::mark(), script).await;
     let (mut editor, id) = editor(&stage, &[], json!({"fs": {"readTextFile": true}}));
     editor.turn(&id, GO).unwrap();
-    let log = logs(&stage.workspace()).remove(0);
+    // The child has a Log beside it.
+    let log = stage.workspace().join(format!(".pixir/sessions/{id}.ndjson"));
     assert_eq!(count(&log, "cancelled"), 0, "it goes on");
     let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});
     let asked = editor.ask("session/prompt", prompt);
