@@ -54,7 +54,7 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
     if let Some(word) = errand.gathered.lone_word() {
         let command = match &errand.session {
             Which::Resume(id) => format!("pixir resume {id} --"),
-            _ => "pixir --".to_owned(),
+            Which::New => "pixir --".to_owned(),
         };
         let skills = context.skills(&errand.workspace)?;
         refuse_command_word(&[word.to_owned()], &skills, &command)?;

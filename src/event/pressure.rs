@@ -65,9 +65,10 @@ impl Pressure {
 
     /// One line for a person.
     pub fn words(&self) -> String {
-        let assumed = match self.window_is_assumed {
-            true => format!(", assumed to have {} tokens,", self.window_tokens),
-            false => String::new(),
+        let assumed = if self.window_is_assumed {
+            format!(", assumed to have {} tokens,", self.window_tokens)
+        } else {
+            String::new()
         };
         let (percent, tier) = (self.percent(), self.tier.name());
         let mut words = format!("the model's window{assumed} is {percent} % full ({tier})");

@@ -120,9 +120,10 @@ impl Renderer {
             match fact {
                 // What was spent on it is spent.
                 Canonical::ProviderUsage(usage) => self.spend(usage),
-                Canonical::SubagentEvent(life) => {
-                    self.charge(life);
-                    updates.extend(is_live.then(|| self.children.hear(life)).into_iter().flatten());
+                Canonical::SubagentEvent(child) => {
+                    self.charge(child);
+                    updates
+                        .extend(is_live.then(|| self.children.hear(child)).into_iter().flatten());
                 }
                 _ if !is_live => {}
                 Canonical::Plan(own) => plan = Some(plan_update(own)),

@@ -173,15 +173,13 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
 
 /// Whether a Turn uses a sign-in with ChatGPT, or would if there were one.
 fn uses_sign_in(chosen: &Result<Chosen, Report>, config: &Config, context: &Context) -> bool {
-    match chosen {
-        Ok(chosen) => chosen.credential.tokens().is_some(),
-        Err(_) => {
-            let base_url = context.environment.text("OPENAI_BASE_URL");
-            config.provider.is_none()
-                && config.credential != Some(CredentialKind::ApiKey)
-                && base_url.is_none_or(|value| value.trim().is_empty())
-        }
+    if let Ok(chosen) = chosen {
+        return chosen.credential.tokens().is_some();
     }
+    let base_url = context.environment.text("OPENAI_BASE_URL");
+    config.provider.is_none()
+        && config.credential != Some(CredentialKind::ApiKey)
+        && base_url.is_none_or(|value| value.trim().is_empty())
 }
 
 /// What was found, or one word that there is nothing.
