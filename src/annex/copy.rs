@@ -66,7 +66,8 @@ impl Copier<'_> {
                 Some(kept) => self.fill_from(&kept, &file, size)?,
                 // It is in a segment, together with others.
                 None => {
-                    (&File::from(file.try_clone()?)).write_all(&self.base.store.get(content)?)?
+                    let bytes = self.base.store.get(content)?;
+                    File::from(file.try_clone()?).write_all(&bytes)?;
                 }
             }
         }

@@ -9,11 +9,14 @@ use flate2::write::DeflateEncoder;
 
 /// Appends a number in groups of seven bits, the lowest first.
 pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push((number as u8 & 0x7f) | 0x80);
+    loop {
+        let [low, ..] = number.to_le_bytes();
         number >>= 7;
+        if number == 0 {
+            return out.push(low);
+        }
+        out.push(low | 0x80);
     }
-    out.push(number as u8);
 }
 
 /// Appends a number that may be negative; those near zero are short.
@@ -119,8 +122,12 @@ mod tests {
             text in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let mut out = Vec::new();
-            numbers.iter().for_each(|number| put_number(&mut out, *number));
-            signed.iter().for_each(|number| put_signed(&mut out, *number));
+            for number in &numbers {
+                put_number(&mut out, *number);
+            }
+            for number in &signed {
+                put_signed(&mut out, *number);
+            }
             put_bytes(&mut out, &text);
             put_compressed(&mut out, &text).unwrap();
             let mut reader = ByteReader::new(&out);

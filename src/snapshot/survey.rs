@@ -66,9 +66,10 @@ impl Limits {
 impl Limits {
     /// What a batch of contents may copy; where files in git count, everything was counted before.
     fn of_batch(self) -> BatchLimits {
-        match self.is_git_counted {
-            true => BatchLimits { files: usize::MAX, bytes: u64::MAX },
-            false => BatchLimits { files: self.files, bytes: self.total },
+        if self.is_git_counted {
+            BatchLimits { files: usize::MAX, bytes: u64::MAX }
+        } else {
+            BatchLimits { files: self.files, bytes: self.total }
         }
     }
 }
@@ -188,12 +189,11 @@ impl Survey<'_> {
                 (Sort::File, None) => {
                     while before.next_if(|(own, _)| **own < path).is_some() {}
                     let same = before.next_if(|(own, entry)| **own == path && entry.look == look);
-                    match same {
-                        Some((_, entry)) => entries.push((path, entry.clone())),
-                        None => {
-                            unread_bytes += look.size;
-                            unread.push(path);
-                        }
+                    if let Some((_, entry)) = same {
+                        entries.push((path, entry.clone()));
+                    } else {
+                        unread_bytes += look.size;
+                        unread.push(path);
                     }
                 }
                 (Sort::Link | Sort::Other, None) => {}
@@ -322,7 +322,7 @@ impl Survey<'_> {
             lists.push(Mutex::new(eye.found));
             unread.extend(eye.unread);
         }
-        Ok((sorted(lists), unread))
+        Ok((sorted(&lists), unread))
     }
 
     fn check_total(&self, found: &[Found]) -> Result<(), Refused> {
@@ -454,11 +454,11 @@ impl Survey<'_> {
 }
 
 /// Puts the lists of all threads in order, each on a thread, and then together.
-fn sorted(lists: Vec<Mutex<Vec<Found>>>) -> Vec<Found> {
+fn sorted(lists: &[Mutex<Vec<Found>>]) -> Vec<Found> {
     let taken = |list: &Mutex<Vec<Found>>| {
         std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
     };
-    let mut lists = spread(&lists, |list| {
+    let mut lists = spread(lists, |list| {
         let mut list = taken(list);
         list.sort_unstable_by(|one, other| one.path.cmp(&other.path));
         list

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::delta::ManifestDelta;
@@ -34,6 +35,8 @@ struct Shared {
     /// Held during a survey: one after another, each differs from the one before.
     surveying: Mutex<()>,
     state: Mutex<Following>,
+    /// Whether the user was told that commands are not covered.
+    has_told_refusal: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -66,8 +69,6 @@ struct Following {
     progress: Option<Arc<SurveyProgress>>,
     /// What the user is to be told.
     notices: Vec<String>,
-    /// Whether the user was told that commands are not covered.
-    has_told_refusal: bool,
 }
 
 /// Whether a survey may rely on the watch.
@@ -101,24 +102,24 @@ impl Tracker {
     pub fn new(workspace: Workspace, session_folder: SessionFolder, limits: Limits) -> Self {
         let store = Store::beside(&session_folder);
         let (surveying, state) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { workspace, store, limits, session_folder, surveying, state }))
+        Self(Arc::new(Shared {
+            workspace,
+            store,
+            limits,
+            session_folder,
+            surveying,
+            state,
+            has_told_refusal: AtomicBool::new(false),
+        }))
     }
 
     /// A Turn begins.
     pub fn begin(&self, turn: u64) {
         let mut following = self.following();
         let before = std::mem::take(&mut *following);
-        let Following { last, watch, surveys, commands, has_told_refusal, .. } = before;
+        let Following { last, watch, surveys, commands, .. } = before;
         let turn = Some(turn);
-        *following = Following {
-            turn,
-            commands,
-            last,
-            watch,
-            surveys,
-            has_told_refusal,
-            ..Following::default()
-        };
+        *following = Following { turn, commands, last, watch, surveys, ..Following::default() };
     }
 
     /// A Tool is about to write here: `content` is what it found, with its mode.
@@ -374,7 +375,7 @@ impl Tracker {
             let mut following = self.following();
             following.is_running = false;
             following.refused = Some(reason.clone());
-            if !std::mem::replace(&mut following.has_told_refusal, true) {
+            if !self.0.has_told_refusal.swap(true, Ordering::Relaxed) {
                 following
                     .notices
                     .push(format!("undo covers only what file tools change: {reason}"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pixir::scripted::{Reply, Script};
 use pixir::{Credential, Door, Harness, Report, Start, Status, Transport, Which};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -269,20 +269,30 @@ async fn the_doctor_goes_the_way_of_the_model() {
     std::fs::create_dir_all(desk.auth().parent().unwrap()).unwrap();
     let root = desk.auth().with_file_name("root.pem");
     std::fs::write(&root, &gate.root).unwrap();
-    let mut doctor = desk.pixir(&["doctor", "--online", "--json"]);
-    doctor
-        .env_remove("PIXIR_AUTH_ISSUER")
-        .env("OPENAI_API_KEY", "sk-abroad")
-        .env("OPENAI_BASE_URL", format!("https://{HOST}/v1"))
-        .env("HTTPS_PROXY", format!("http://{}", gate.proxy))
-        .env("SSL_CERT_FILE", &root);
-    let envelope = ran(&mut doctor).exits(0).envelope();
-    for id in ["endpoint", "issuer"] {
+    let examine = |variables: &[(&str, String)]| {
+        let mut doctor = desk.pixir(&["doctor", "--online", "--json"]);
+        doctor
+            .env_remove("PIXIR_AUTH_ISSUER")
+            .envs(variables.iter().cloned())
+            .env("HTTPS_PROXY", format!("http://{}", gate.proxy))
+            .env("SSL_CERT_FILE", &root);
+        ran(&mut doctor).envelope()
+    };
+    let assert_passed = |envelope: &Value, id: &str| {
         let checks = envelope["output"]["checks"].as_array().unwrap();
         let found = checks.iter().find(|check| check["id"] == id).unwrap();
         assert_eq!(found["status"], "passed", "{found}");
+    };
+    let base_url = ("OPENAI_BASE_URL", format!("https://{HOST}/v1"));
+    let with_key = examine(&[("OPENAI_API_KEY", "sk-abroad".to_owned()), base_url]);
+    assert_passed(&with_key, "endpoint");
+    // Without a key a run would use the sign-in.
+    let without_key = examine(&[]);
+    assert_passed(&without_key, "issuer");
+    let asked = gate.asked();
+    for host in [HOST, ISSUER] {
+        assert!(asked.contains(&format!("CONNECT {host}:443 HTTP/1.1")), "{asked:?}");
     }
-    assert_eq!(gate.asked(), [HOST, ISSUER].map(|host| format!("CONNECT {host}:443 HTTP/1.1")));
     // Whether somebody is there is asked without a secret.
     assert!(desk.issuer.counts().requests >= 2);
 }

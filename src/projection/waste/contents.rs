@@ -162,7 +162,7 @@ fn unnamed_segments(
         }
     }
     // A table that could not be read may need any of them.
-    let indexes = files.iter().filter(|found| found.name.ends_with(".index")).count();
+    let indexes = files.iter().filter(|found| found.name.strip_suffix(".index").is_some()).count();
     if indexes == segments.len() {
         waste.extend(unneeded_pins(store, &needed));
     }

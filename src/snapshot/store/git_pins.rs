@@ -168,11 +168,11 @@ fn object_format(workspace: &Workspace) -> Option<ObjectFormat> {
     let file = File::from(workspace.open_exact(b".git/config", Wanted::File).ok()?);
     let mut settings = String::new();
     file.take(LARGEST_SETTINGS).read_to_string(&mut settings).ok()?;
-    let values = settings.lines().filter_map(|line| {
+    let mut values = settings.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
         name.trim().eq_ignore_ascii_case("objectformat").then(|| value.trim().to_ascii_lowercase())
     });
-    match values.last().as_deref() {
+    match values.next_back().as_deref() {
         None | Some("sha1") => Some(ObjectFormat::Sha1),
         Some("sha256") => Some(ObjectFormat::Sha256),
         Some(_) => None,
