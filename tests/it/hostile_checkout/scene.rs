@@ -21,7 +21,7 @@ use crate::support::{leaks, stage};
 pub const CANARY: &str = "CONTENT-OF-A-FILE-OUTSIDE";
 
 /// How long a command may take before it counts as hanging.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// More memory than any command needs, in KiB: an unbounded read fails instead of taking the machine's.
 const MEMORY: &str = "3000000";
