@@ -62,13 +62,12 @@ impl Copier<'_> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR)?;
         if size > 0 {
-            match self.base.store.open(content)? {
-                Some(kept) => self.fill_from(&kept, &file, size)?,
+            if let Some(kept) = self.base.store.open(content)? {
+                self.fill_from(&kept, &file, size)?;
+            } else {
                 // It is in a segment, together with others.
-                None => {
-                    let bytes = self.base.store.get(content)?;
-                    File::from(file.try_clone()?).write_all(&bytes)?;
-                }
+                let bytes = self.base.store.get(content)?;
+                File::from(file.try_clone()?).write_all(&bytes)?;
             }
         }
         Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?)
