@@ -35,7 +35,7 @@ pub fn measure(report: &mut Report, asked: Option<String>) {
         Size { files: 100_000, first: millis(1_500), unchanged: millis(250) },
     ];
     if let Some(files) = asked.and_then(|files| files.parse().ok()) {
-        let long = Duration::from_secs(60);
+        let long = Duration::from_mins(1);
         sizes = vec![Size { files, first: long, unchanged: long }];
     }
     for size in sizes {

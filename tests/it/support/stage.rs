@@ -32,7 +32,7 @@ const KILL_AT_TRUNCATION: &[&str] = &[
 ];
 
 /// How long processes may take to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(60);
+const GONE_WITHIN: Duration = Duration::from_mins(1);
 
 /// Everything one run of the binary needs, gone when it ends.
 pub struct Stage {
