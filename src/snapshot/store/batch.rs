@@ -97,8 +97,14 @@ impl<'b> ContentBatch<'b> {
             self.pending().note_git(hash, found);
             return Ok(hash);
         }
-        self.pending().count(content.len() as u64, self.limits)?;
-        if content.len() > LARGEST_PACKED || self.store.renew(&hash, content.len() as u64) {
+        let is_kept = self.store.renew(&hash, content.len() as u64);
+        // What is in the store already takes no more of its room.
+        let more_bytes = if is_kept { 0 } else { content.len() as u64 };
+        self.pending().count(more_bytes, self.limits)?;
+        if is_kept {
+            return Ok(hash);
+        }
+        if content.len() > LARGEST_PACKED {
             return Ok(self.store.put_with_hash(hash, content)?);
         }
         let mut pending = self.pending();

@@ -176,6 +176,21 @@ fn a_batch_has_limits_and_what_was_refused_leaves_nothing() {
 }
 
 #[test]
+fn what_the_store_has_already_takes_no_more_of_its_room() {
+    let repository = Repository::new();
+    let contents = contents(100);
+    for content in &contents {
+        repository.store.put(content.as_bytes()).unwrap();
+    }
+    let limits = BatchLimits { bytes: repository.store.size().unwrap(), ..NO_LIMITS };
+    let batch = ContentBatch::begin(&repository.store, &repository.workspace, limits).unwrap();
+    for content in &contents {
+        batch.add(content.as_bytes()).unwrap();
+    }
+    assert!(matches!(batch.add(b"one more"), Err(NotKept::TooManyBytes)));
+}
+
+#[test]
 fn a_table_that_was_cut_or_changed_is_refused() {
     let repository = Repository::new();
     repository.keep(&contents(100));
