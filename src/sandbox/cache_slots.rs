@@ -1,13 +1,15 @@
 //! Slots: folders below Pixir's home that hold what commands wrote over package caches.
 //!
 //! A slot belongs to one supervisor at a time, which holds a lock on it as long as its mounts exist. The
-//! kernel drops the lock when the supervisor dies. The slot that was used last is taken first, so that
+//! kernel drops the lock when the supervisor dies. While a supervisor gives its slot back, which takes longer
+//! than Pixir waits at its end, the lock is shared, and the next supervisor waits for it. The slot that was used last is taken first, so that
 //! the next command, also of another Session, finds what the last one downloaded. Workspaces share no slots: what
 //! a command of one of them wrote would be built into programs of the other.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, FlockOperation, Timespec, Timestamps, UTIME_NOW};
 use sha2::{Digest, Sha256};
@@ -18,6 +20,10 @@ use crate::files::{StateDir, StateError, StateFolder};
 const KEPT_SLOTS: usize = 16;
 /// How often a new slot is made before giving up; another process may remove one before it is locked.
 const ATTEMPTS: usize = 8;
+/// How long a slot is waited for that is being given back.
+const RETURN_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often it is tried meanwhile.
+const RETURN_POLL: Duration = Duration::from_micros(500);
 /// The name of an overlay's work folder. It is removed with the mount: where it is left, the supervisor
 /// died first, and the content of the slot is not used again.
 pub const WORK: &str = "work";
@@ -31,7 +37,7 @@ pub struct CacheSlot {
     pub all: StateDir,
     pub folder: StateDir,
     pub name: OsString,
-    _lock: File,
+    lock: File,
 }
 
 /// A slot that no supervisor uses.
@@ -49,7 +55,7 @@ impl CacheSlot {
         let all = folder.create_with_root()?;
         let is_own = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(owner));
         for name in by_last_use(&all)?.into_iter().filter(is_own) {
-            if let Some(slot) = Self::lock(&all, &name)
+            if let Some(slot) = Self::lock(&all, &name, RETURN_TIMEOUT)
                 && slot.is_clean()
             {
                 note_use(&slot.folder);
@@ -59,23 +65,32 @@ impl CacheSlot {
         for _ in 0..ATTEMPTS {
             let name = OsString::from(format!("{owner}-{:016x}", fastrand::u64(..)));
             all.create_new_dir(&name)?;
-            if let Some(slot) = Self::lock(&all, &name) {
+            if let Some(slot) = Self::lock(&all, &name, Duration::ZERO) {
                 return Ok(slot);
             }
         }
         Err(StateError::io(all.path(), rustix::io::Errno::BUSY))
     }
 
-    /// Locks one slot; `None` when it is in use, gone, or no folder of the user's own.
-    fn lock(all: &StateDir, name: &OsStr) -> Option<Self> {
+    /// Lets other processes see that this slot is about to be given back. False when another process has the
+    /// lock: the kernel may let it go while it becomes a shared one.
+    pub fn share_lock(&self) -> bool {
+        rustix::fs::flock(&self.lock, FlockOperation::NonBlockingLockShared).is_ok()
+    }
+
+    /// Locks one slot; `None` when it is in use, gone, or no folder of the user's own. One that is being given
+    /// back is waited for, as long as `timeout` allows.
+    fn lock(all: &StateDir, name: &OsStr, timeout: Duration) -> Option<Self> {
         let folder = all.open_dir(name).ok()??;
         let lock = folder.lock_handle().ok()?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        if !acquire(&lock, timeout) {
+            return None;
+        }
         // It may have been removed, and made again, before it was locked.
         let own = rustix::fs::fstat(&lock).ok()?;
         let there = all.stat(name).ok()??;
         let is_same = (own.st_dev, own.st_ino) == (there.device, there.inode);
-        is_same.then(|| Self { all: all.clone(), folder, name: name.to_owned(), _lock: lock })
+        is_same.then(|| Self { all: all.clone(), folder, name: name.to_owned(), lock })
     }
 
     /// Whether the last supervisor that used it has unmounted everything.
@@ -85,6 +100,25 @@ impl CacheSlot {
             Ok(Some(inner)) => matches!(inner.stat(WORK), Ok(None)),
             _ => false,
         })
+    }
+}
+
+/// Takes the lock of a slot, unless another process holds it. Where the other process is about to let it go,
+/// that is waited for.
+fn acquire(lock: &File, timeout: Duration) -> bool {
+    let is_granted = |operation| rustix::fs::flock(lock, operation).is_ok();
+    let deadline = Instant::now() + timeout;
+    loop {
+        if is_granted(FlockOperation::NonBlockingLockExclusive) {
+            return true;
+        }
+        let is_returned = is_granted(FlockOperation::NonBlockingLockShared);
+        // Not kept meanwhile: it would be in the way of others that wait.
+        rustix::fs::flock(lock, FlockOperation::NonBlockingUnlock).ok();
+        if !is_returned || Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(RETURN_POLL);
     }
 }
 
@@ -116,7 +150,7 @@ pub fn prune(all: &StateDir, max_bytes: u64) {
     for (place, name) in by_last_use(all).unwrap_or_default().into_iter().enumerate() {
         // Before it is locked, so that no command has to do without it meanwhile.
         let is_useless = place >= KEPT_SLOTS || all.tree_bytes(&name) > max_bytes;
-        let Some(slot) = CacheSlot::lock(all, &name) else { continue };
+        let Some(slot) = CacheSlot::lock(all, &name, Duration::ZERO) else { continue };
         if (is_useless || !slot.is_clean())
             && let Err(error) = all.remove_tree(&name)
         {
@@ -129,7 +163,7 @@ pub fn prune(all: &StateDir, max_bytes: u64) {
 pub fn free_slots(folder: &StateFolder) -> Vec<FreeSlot> {
     let Ok(Some(all)) = folder.open() else { return Vec::new() };
     let names = by_last_use(&all).unwrap_or_default().into_iter();
-    let free = names.filter(|name| CacheSlot::lock(&all, name).is_some());
+    let free = names.filter(|name| CacheSlot::lock(&all, name, RETURN_TIMEOUT).is_some());
     let with_size = free.filter_map(|name| {
         let used = all.stat(&name).ok()??.modified;
         Some(FreeSlot { bytes: all.tree_bytes(&name), name, used })
@@ -140,7 +174,7 @@ pub fn free_slots(folder: &StateFolder) -> Vec<FreeSlot> {
 /// Removes a slot unless a supervisor uses it; says whether it did.
 pub fn remove_slot(folder: &StateFolder, name: &OsStr) -> Result<bool, StateError> {
     let Some(all) = folder.open()? else { return Ok(false) };
-    match CacheSlot::lock(&all, name) {
+    match CacheSlot::lock(&all, name, RETURN_TIMEOUT) {
         Some(_slot) => all.remove_tree(name),
         None => Ok(false),
     }

@@ -118,11 +118,21 @@ impl CacheMounts {
         }
     }
 
+    /// Lets the next supervisor wait for the slot.
+    pub fn begin_release(&self) {
+        if self.slot.as_ref().is_some_and(|slot| !slot.share_lock()) {
+            tracing::debug!("another process has the slot of caches");
+        }
+    }
+
     /// Unmounts the layers when no process uses them any more, and then gives the slot back. A slot of which a
     /// mount may be left is not used again.
     pub fn release(self) {
         let (Some(slot), Some(all)) = (self.slot, self.writable) else { return };
         let Ok(Some(folder)) = all.open_dir(&slot.name) else { return };
+        if !slot.share_lock() {
+            return;
+        }
         for CacheLayer { place, mount } in self.layers {
             drop(mount);
             let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;

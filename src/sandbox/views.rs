@@ -116,6 +116,11 @@ impl Views {
         &self.caches
     }
 
+    /// Lets the next supervisor wait for the layers over package caches.
+    pub fn begin_release(&self) {
+        self.caches.begin_release();
+    }
+
     /// Unmounts the layers over package caches when no process is left in this world.
     pub fn release(self) {
         self.caches.release();

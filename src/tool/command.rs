@@ -4,7 +4,9 @@
 //! with everything beneath it as soon as Pixir lets go of its standard input.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio_util::sync::CancellationToken;
 
 use super::aftermath::{Pending, Witness};
 use super::environment;
 use super::lifeline::{Lifeline, Stdin};
-use super::order::Order;
+use super::order::{Order, encode_frame};
 use super::output::Output;
 use super::running::{Running, Supervisor};
 use super::slot::{ProcessSlots, Slots};
@@ -66,6 +68,8 @@ struct Shared {
     /// Supervisors that are already up, new or used, so that the next command need not wait; each
     /// serves one Spec. The last one was used last.
     spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
+    /// A supervisor that was started before its Spec was ready.
+    early: Mutex<Option<UnassignedSupervisor>>,
     sandbox: Sandbox,
     /// Where control groups for commands are made, if they can be; found with the first command.
     groups: OnceLock<Option<DelegatedGroup>>,
@@ -85,6 +89,18 @@ impl Shared {
         self.shell.get_or_init(find)
     }
 }
+
+/// A supervisor process that waits to be told what to build.
+struct UnassignedSupervisor {
+    containment: &'static str,
+    process: Child,
+    lifeline: UnixStream,
+    output: ChildStdout,
+    status: ChildStderr,
+}
+
+/// How long a supervisor may take to read what it is to build.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many supervisors wait for another command.
 const MOST_SPARES: usize = 3;
@@ -183,6 +199,7 @@ impl Commands {
             grace: config.grace.process,
             subreaper_only: AtomicBool::new(containment == Containment::Subreaper),
             spares: Mutex::new(Vec::new()),
+            early: Mutex::new(None),
             sandbox,
             groups: OnceLock::new(),
             kills: OnceLock::new(),
@@ -208,14 +225,15 @@ impl Commands {
         &self.0.pending
     }
 
-    /// Ends the commands in the background, and waits until everything was looked at and the supervisors
-    /// have given back what they hold.
+    /// Ends the commands in the background, and waits until everything was looked at and nothing runs in the
+    /// supervisors. They give back the package caches meanwhile; the next supervisor waits for those.
     pub async fn close(&self) {
         self.0.closing.cancel();
         self.0.pending.none().await;
+        self.early().take();
         let spares: Vec<_> = self.spares().drain(..).collect();
         for (_, supervisor) in spares {
-            supervisor.end().await;
+            supervisor.release().await;
         }
     }
 
@@ -255,6 +273,7 @@ impl Commands {
         if let Err(CommandError::Unsupported { .. }) = outcome {
             self.0.subreaper_only.store(true, Ordering::Relaxed);
             self.spares().clear();
+            self.early().take();
             return outcome;
         }
         self.prepare_spare(job.spec);
@@ -357,15 +376,53 @@ impl Commands {
         &self.0.environment
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the one door to host processes")]
+    fn early(&self) -> MutexGuard<'_, Option<UnassignedSupervisor>> {
+        self.0.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a supervisor process where none waits, while its Spec is still being worked out.
+    pub fn start_early(&self) {
+        let mut early = self.early();
+        if early.is_none() && self.spares().is_empty() {
+            // A failure will be met again, and reported, by the command.
+            *early = self.spawn_supervisor().ok();
+        }
+    }
+
+    /// Starts a supervisor for this Spec.
     pub(super) fn start(&self, spec: Option<&Spec>) -> Result<Supervisor, CommandError> {
-        let mut command = Command::new(&self.0.own_binary);
-        command.arg(SUPERVISE).arg(if self.is_without_namespaces() { SUBREAPER } else { BEST });
+        let early = self.early().take();
+        let fits = |early: &UnassignedSupervisor| early.containment == self.containment();
+        let supervisor = match early.filter(fits) {
+            Some(early) => early,
+            None => self.spawn_supervisor()?,
+        };
+        let UnassignedSupervisor { process, mut lifeline, output, status, .. } = supervisor;
         let group = self.new_group(spec);
-        command.arg(group.as_ref().map_or(Path::new(""), |group| group.folder()));
-        command.args(spec.map(Spec::arguments).unwrap_or_default());
+        let folder = group.as_ref().map_or_else(OsString::new, |group| group.folder().into());
+        let spec = spec.map(Spec::arguments).unwrap_or_default();
+        let setup = encode_frame([folder].into_iter().chain(spec)).map_err(CommandError::Start)?;
+        // A supervisor that ends at once says why on its status line.
+        lifeline.write_all(&setup).ok();
+        let lifeline = Lifeline::new(lifeline).map_err(CommandError::Start)?;
+        let status = BufReader::new(status).lines();
+        Ok(Supervisor { process, lifeline, output, status, group })
+    }
+
+    /// How the next supervisor keeps processes together, as its argument.
+    fn containment(&self) -> &'static str {
+        if self.is_without_namespaces() { SUBREAPER } else { BEST }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the one door to host processes")]
+    fn spawn_supervisor(&self) -> Result<UnassignedSupervisor, CommandError> {
+        let containment = self.containment();
+        let (lifeline, far_end) = UnixStream::pair().map_err(CommandError::Start)?;
+        lifeline.set_write_timeout(Some(SETUP_TIMEOUT)).map_err(CommandError::Start)?;
+        let far_end = Stdio::from(OwnedFd::from(far_end));
+        let mut command = Command::new(&self.0.own_binary);
+        command.args([SUPERVISE, containment]);
         // The supervisor gets no environment: commands could read it there.
-        let (lifeline, far_end) = Lifeline::new().map_err(CommandError::Start)?;
         command.env_clear().stdin(far_end).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(|source| CommandError::NoSupervisor {
             program: self.0.own_binary.clone(),
@@ -374,8 +431,7 @@ impl Commands {
         let (Some(output), Some(status)) = (process.stdout.take(), process.stderr.take()) else {
             return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
         };
-        let status = BufReader::new(status).lines();
-        Ok(Supervisor { process, lifeline, output, status, group })
+        Ok(UnassignedSupervisor { containment, process, lifeline, output, status })
     }
 }
 

@@ -152,6 +152,7 @@ impl Confined {
         needs: Needs,
         output: &mut Output<'_>,
     ) -> Result<Ran, CommandError> {
+        self.commands.start_early();
         let scratch = if needs.profile == Profile::Off { None } else { Some(self.scratch()?) };
         if needs.profile == Profile::Workspace
             && !self.shared.has_caches.swap(true, Ordering::Relaxed)

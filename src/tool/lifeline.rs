@@ -4,10 +4,10 @@
 //! a pipe that Pixir writes to, and where a service tells its errors. The supervisor hands them on
 //! and keeps nothing of them.
 
+use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
@@ -19,10 +19,7 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
-use super::order::{LARGEST_ORDER, Order};
-
-/// How many bytes say how long an order is; descriptors travel with them.
-const LENGTH: usize = 4;
+use super::order::{LENGTH, Order, decode_fields, frame_length};
 
 /// Pixir's end. Closing it, also by dropping it, kills what the supervisor watches.
 #[derive(Debug)]
@@ -70,11 +67,10 @@ pub struct Given {
 }
 
 impl Lifeline {
-    /// A new one, and the supervisor's end of it.
-    pub fn new() -> io::Result<(Self, Stdio)> {
-        let (near, far) = std::os::unix::net::UnixStream::pair()?;
+    /// Makes one of Pixir's end, when the supervisor has been told what to build.
+    pub fn new(near: std::os::unix::net::UnixStream) -> io::Result<Self> {
         near.set_nonblocking(true)?;
-        Ok((Self(UnixStream::from_std(near)?), Stdio::from(OwnedFd::from(far))))
+        Ok(Self(UnixStream::from_std(near)?))
     }
 
     /// Closes both directions, so that the supervisor ends.
@@ -119,16 +115,25 @@ pub fn receive() -> io::Result<Option<(Order, Given)>> {
     if received == 0 || !read_exactly(&mut length[received..])? {
         return Ok(None);
     }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > LARGEST_ORDER {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut body = vec![0; length];
+    let mut body = vec![0; frame_length(length)?];
     if !read_exactly(&mut body)? {
         return Ok(None);
     }
     let order = Order::decode(&body).ok_or(io::ErrorKind::InvalidData)?;
     Ok(Some((order, given)))
+}
+
+/// Reads the frame with which a supervisor learns what it is to build; `None` when Pixir has let go.
+pub fn receive_setup() -> io::Result<Option<Vec<OsString>>> {
+    let mut length = [0; LENGTH];
+    if !read_exactly(&mut length)? {
+        return Ok(None);
+    }
+    let mut body = vec![0; frame_length(length)?];
+    if !read_exactly(&mut body)? {
+        return Ok(None);
+    }
+    decode_fields(&body).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn receive_first(buffer: &mut [u8]) -> io::Result<(usize, Given)> {

@@ -8,7 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 /// An order larger than this is not one of ours.
-pub const LARGEST_ORDER: usize = 64 << 20;
+const LARGEST_ORDER: usize = 64 << 20;
+
+/// How many bytes say how long a frame is; descriptors travel with them.
+pub const LENGTH: usize = 4;
 
 /// What to run, sent once as a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,28 +24,17 @@ pub struct Order {
 }
 
 impl Order {
-    /// Four length bytes and the fields, each ended by NUL. No field can hold a NUL: none of them
-    /// could be given to a process then.
+    /// The order as one frame. No field can hold a NUL: none of them could be given to a process then.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
-        let drain = self.drain.as_millis().to_string();
-        let mut body = Vec::new();
-        let mut field = |bytes: &[u8]| {
-            body.extend_from_slice(bytes);
-            body.push(0);
-            !bytes.contains(&0)
+        let variable = |(name, value): &(OsString, OsString)| {
+            let mut pair = name.clone();
+            pair.push("=");
+            pair.push(value);
+            pair
         };
-        let mut sound = field(self.directory.as_bytes());
-        sound &= field(self.shell.as_bytes());
-        sound &= field(self.command.as_bytes());
-        sound &= field(drain.as_bytes());
-        for (name, value) in &self.environment {
-            sound &= field(&[name.as_bytes(), b"=", value.as_bytes()].concat());
-        }
-        let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= LARGEST_ORDER);
-        let Some(length) = length.filter(|_| sound) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        Ok([&length.to_le_bytes()[..], &body].concat())
+        let drain = self.drain.as_millis().to_string().into();
+        let fields = [self.directory.clone(), self.shell.clone(), self.command.clone(), drain];
+        encode_frame(fields.into_iter().chain(self.environment.iter().map(variable)))
     }
 
     /// Sets a variable of the command, whatever it was.
@@ -54,12 +46,14 @@ impl Order {
 
     /// Reads the fields back.
     pub fn decode(body: &[u8]) -> Option<Self> {
-        let mut fields = body.strip_suffix(&[0])?.split(|byte| *byte == 0);
-        let mut field = || fields.next().map(|bytes| OsStr::from_bytes(bytes).to_owned());
-        let (directory, shell, command) = (field()?, field()?, field()?);
-        let drain = Duration::from_millis(field()?.to_str()?.parse().ok()?);
+        let mut fields = decode_fields(body)?.into_iter();
+        let directory = fields.next()?;
+        let shell = fields.next()?;
+        let command = fields.next()?;
+        let drain = Duration::from_millis(fields.next()?.to_str()?.parse().ok()?);
         let environment = fields
             .map(|pair| {
+                let pair = pair.as_bytes();
                 let equals = memchr::memchr(b'=', pair)?;
                 let (name, value) = (&pair[..equals], &pair[equals + 1..]);
                 Some((OsStr::from_bytes(name).to_owned(), OsStr::from_bytes(value).to_owned()))
@@ -67,6 +61,39 @@ impl Order {
             .collect::<Option<_>>()?;
         Some(Self { directory, shell, command, drain, environment })
     }
+}
+
+/// A frame: four length bytes and the fields, each ended by NUL. A field that contains a NUL is refused.
+pub fn encode_frame(fields: impl IntoIterator<Item = OsString>) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; LENGTH];
+    for field in fields {
+        let bytes = field.as_bytes();
+        if bytes.contains(&0) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        frame.extend_from_slice(bytes);
+        frame.push(0);
+    }
+    let body = frame.len() - LENGTH;
+    let length = u32::try_from(body).ok().filter(|_| body <= LARGEST_ORDER);
+    let length = length.ok_or(io::ErrorKind::InvalidInput)?;
+    frame[..LENGTH].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
+/// The length of a frame's body, as its first bytes say.
+pub fn frame_length(bytes: [u8; LENGTH]) -> io::Result<usize> {
+    let length = u32::from_le_bytes(bytes) as usize;
+    if length > LARGEST_ORDER { Err(io::ErrorKind::InvalidData.into()) } else { Ok(length) }
+}
+
+/// The fields of a frame's body.
+pub fn decode_fields(body: &[u8]) -> Option<Vec<OsString>> {
+    if body.is_empty() {
+        return Some(Vec::new());
+    }
+    let fields = body.strip_suffix(&[0])?.split(|byte| *byte == 0);
+    Some(fields.map(|bytes| OsStr::from_bytes(bytes).to_owned()).collect())
 }
 
 #[cfg(test)]

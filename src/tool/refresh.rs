@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::FdFlags;
 
+use super::order::{LENGTH, decode_fields, encode_frame, frame_length};
 use crate::sandbox::Views;
 
 /// A question, and its answer.
@@ -20,8 +21,8 @@ const WORD: [u8; 1] = [b'r'];
 const CHECK: [u8; 1] = [b'c'];
 /// The answer when it does not.
 const STALE: [u8; 1] = [b's'];
-/// The end of the argument when that may come to be.
-const MAY_GO_STALE: &str = ",stale";
+/// The first field for the other process when that may come to be.
+const MAY_GO_STALE: &str = "stale";
 
 /// How long what a command saw outside may be shown to the next ones, so that commands in quick
 /// succession need not wait.
@@ -61,16 +62,19 @@ impl Answerer {
     }
 
     /// How the other process finds its end: an argument for it.
-    pub fn argument(&self, views: Option<&Views>) -> OsString {
+    pub fn argument(&self) -> OsString {
         let (ask, hear) = &self.handed_over;
-        let end = if views.is_some_and(Views::may_go_stale) { MAY_GO_STALE } else { "" };
-        format!("{},{}{end}", ask.as_raw_fd(), hear.as_raw_fd()).into()
+        format!("{},{}", ask.as_raw_fd(), hear.as_raw_fd()).into()
     }
 
-    /// Answers until the other process is gone.
-    pub fn serve(self, views: Option<&Views>) {
+    /// Tells the other process, which has been started, the rest of the Spec when everything is mounted.
+    /// Answers it then until it is gone.
+    pub fn serve(self, mut spec: Vec<OsString>, views: Option<&Views>) -> io::Result<()> {
         let Self { mut questions, mut answers, handed_over } = self;
         drop(handed_over);
+        let staleness = if views.is_some_and(Views::may_go_stale) { MAY_GO_STALE } else { "" };
+        spec.insert(0, staleness.into());
+        answers.write_all(&encode_frame(spec)?)?;
         let mut word = WORD;
         while questions.read_exact(&mut word).is_ok() {
             match views {
@@ -81,34 +85,40 @@ impl Answerer {
                 None => {}
             }
             if answers.write_all(&word).is_err() {
-                return;
+                break;
             }
         }
+        Ok(())
     }
 }
 
 impl Asker {
-    /// Takes what was inherited; a command does not inherit it in turn.
-    pub fn inherited(argument: &OsStr) -> io::Result<Self> {
+    /// Takes what was inherited; a command does not inherit it in turn. Waits until everything is mounted, and
+    /// returns the Spec as it is then; `None` when nothing could be mounted.
+    pub fn inherited(argument: &OsStr) -> io::Result<Option<(Self, Vec<OsString>)>> {
         let odd = || io::Error::from(io::ErrorKind::InvalidInput);
         let text = argument.to_str().ok_or_else(odd)?;
-        let (numbers, may_go_stale) =
-            text.strip_suffix(MAY_GO_STALE).map_or((text, false), |numbers| (numbers, true));
-        let (ask, hear) = numbers.split_once(',').ok_or_else(odd)?;
+        let (ask, hear) = text.split_once(',').ok_or_else(odd)?;
         let place = |number: &str| format!("/proc/self/fd/{number}");
-        let asker = Self {
-            questions: File::options().write(true).open(place(ask))?,
-            answers: File::open(place(hear))?,
-            is_waiting: false,
-            asked: None,
-            is_owed: false,
-            may_go_stale,
-        };
+        let questions = File::options().write(true).open(place(ask))?;
+        let mut answers = File::open(place(hear))?;
         for number in [ask, hear] {
             let number: i32 = number.parse().map_err(|_| odd())?;
             nix::unistd::close(number)?;
         }
-        Ok(asker)
+        let mut length = [0; LENGTH];
+        if answers.read_exact(&mut length).is_err() {
+            return Ok(None);
+        }
+        let mut body = vec![0; frame_length(length)?];
+        answers.read_exact(&mut body)?;
+        let mut spec = decode_fields(&body).ok_or_else(odd)?;
+        let may_go_stale = !spec.is_empty() && spec.remove(0) == MAY_GO_STALE;
+        // What was mounted just now shows what there is.
+        let asked = Some(Instant::now());
+        let (is_waiting, is_owed) = (false, false);
+        let asker = Self { questions, answers, is_waiting, asked, is_owed, may_go_stale };
+        Ok(Some((asker, spec)))
     }
 
     /// A command has looked around.

@@ -18,7 +18,7 @@ use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
 use super::descendants::{self, Process};
 use super::lifeline::{Lifeline, Stdin};
 use super::output::Output;
-use super::supervisor::{BLIND, FREE, KILL, STALE, TERMINATE, UNCONFINED, UNCOVERED};
+use super::supervisor::{BLIND, FREE, KILL, RETURNING, STALE, TERMINATE, UNCONFINED, UNCOVERED};
 use crate::disk;
 use crate::sandbox::{CacheAccess, CommandGroup, HiddenWatch, Level, LimitEvents, LocalSockets};
 
@@ -61,6 +61,21 @@ impl Supervisor {
     /// A descriptor of the process; its end can be waited for.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         pidfd_open(self.pid()?, PidfdFlags::empty()).ok()
+    }
+
+    /// Lets go of it, and waits until it has begun to give back what it holds; it ends by itself then.
+    pub async fn release(mut self) {
+        self.lifeline.close();
+        let is_returning = async {
+            while let Ok(Some(line)) = self.status.next_line().await {
+                if line == RETURNING {
+                    break;
+                }
+            }
+        };
+        if timeout(GIVE_UP, is_returning).await.is_err() {
+            tracing::debug!("a supervisor is still ending");
+        }
     }
 
     /// Lets go of it, and waits until it has ended.
@@ -378,6 +393,7 @@ impl News {
             STALE => self.failure = Some(CommandError::Stale),
             BLIND => self.failure = Some(CommandError::Blind),
             FREE => self.is_free = true,
+            RETURNING => {}
             UNCOVERED => self.note_uncovered(rest.into()),
             "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
             _ => {

@@ -13,12 +13,12 @@
 //!
 //! Nothing here knows tokio: the outer process must stay single-threaded, and both must start fast.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use nix::sched::CloneFlags;
@@ -36,7 +36,7 @@ use super::refresh::{Answerer, Asker};
 use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
 use super::{descendants, lifeline, namespace};
 use crate::sandbox::{
-    self, CacheAccess, Confined, Enforcement, Level, LocalSockets, PrivateCaches, Spec, Views,
+    self, CacheAccess, Confined, Enforcement, Level, LocalSockets, PrivateCaches, Spec,
 };
 
 /// The hidden first argument that makes `pixir` a supervisor.
@@ -64,6 +64,9 @@ pub const UNCOVERED: &str = "uncovered";
 /// The status line that says: nobody is left, and another order is welcome.
 pub const FREE: &str = "free";
 
+/// The status line that says: no process is left inside, and the package caches are being given back.
+pub const RETURNING: &str = "returning";
+
 /// The first word of the status line that says: this command cannot be confined as it must be.
 pub const UNCONFINED: &str = "unconfined";
 
@@ -75,62 +78,79 @@ const INNER_PATIENCE: Duration = Duration::from_millis(500);
 /// Descriptors up to this one are closed where `/proc` does not list them.
 const GUESSED_DESCRIPTORS: i32 = 256;
 
-/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: a role, the folder of a control
-/// group or an empty one, and the Spec.
+/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: the role. The rest comes through the
+/// lifeline, because this process is started while Pixir still works it out.
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Pixir blocks it for itself, and a mask is inherited; commands expect it as ever.
     SigSet::from(nix::sys::signal::Signal::SIGXFSZ).thread_unblock().ok();
     let role = arguments.next().unwrap_or_default();
-    let asker = (role == INIT).then(|| Asker::inherited(&arguments.next().unwrap_or_default()));
-    let asker = match asker.transpose() {
-        Ok(asker) => asker,
-        Err(error) => {
-            report(format_args!("unsupported {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let is_outer = role != INIT && role != INNER;
-    let group = is_outer.then(|| arguments.next()).flatten().unwrap_or_default();
-    let told: Vec<OsString> = arguments.collect();
-    let mut spec = match Spec::read(told.iter().cloned()) {
-        Ok(spec) => spec,
-        Err(error) => {
-            report(format_args!("{UNCONFINED} the specification cannot be read: {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
     if role == INIT {
-        return serve(Reach::Namespace, spec.as_ref(), asker);
+        return match Asker::inherited(&arguments.next().unwrap_or_default()) {
+            Ok(Some((asker, spec))) => {
+                with_spec(spec, |spec| serve(Reach::Namespace, spec.as_ref(), Some(asker)))
+            }
+            // The process outside has said why.
+            Ok(None) => ExitCode::FAILURE,
+            Err(error) => {
+                report(format_args!("unsupported {error}"));
+                ExitCode::FAILURE
+            }
+        };
     }
     if role == INNER {
-        return serve(Reach::Descendants, spec.as_ref(), None);
+        let spec = arguments.collect();
+        return with_spec(spec, |spec| serve(Reach::Descendants, spec.as_ref(), None));
     }
     close_inherited();
     OomScore::of_supervisor();
-    // A command runs without its limits where this fails.
-    if !group.is_empty() {
-        sandbox::join_group(Path::new(&group)).ok();
-    }
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
+    match lifeline::receive_setup() {
+        Ok(Some(mut setup)) if !setup.is_empty() => {
+            let group = setup.remove(0);
+            with_spec(setup.clone(), |spec| supervise_outside(&role, &group, setup, spec))
+        }
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(format_args!("failed {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads the Spec, and goes on with it.
+fn with_spec(fields: Vec<OsString>, go_on: impl FnOnce(Option<Spec>) -> ExitCode) -> ExitCode {
+    match Spec::read(fields.into_iter()) {
+        Ok(spec) => go_on(spec),
+        Err(error) => {
+            report(format_args!("{UNCONFINED} the specification cannot be read: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds what commands are to see, and stays until the process inside has ended. `group` is the folder of a
+/// control group, or empty.
+fn supervise_outside(
+    role: &OsStr,
+    group: &OsStr,
+    told: Vec<OsString>,
+    mut spec: Option<Spec>,
+) -> ExitCode {
+    // A command runs without its limits where this fails.
+    if !group.is_empty() {
+        sandbox::join_group(Path::new(group)).ok();
+    }
     if role != SUBREAPER {
-        match enter_world(spec.as_ref()) {
-            Ok(views) => return start_init(told, views),
+        match enter_namespaces(spec.as_ref()) {
+            Ok(()) => return build_and_serve(told, spec.as_ref()),
             // Pixir asks again for less, so that it knows beforehand what it gets.
             Err(Entry::Refused) if spec.is_some() => {
                 report("unsupported namespaces are not allowed");
                 return ExitCode::FAILURE;
             }
             Err(Entry::Refused) => {}
-            // A command changed a folder on the way meanwhile; that must not cost the namespaces.
-            Err(Entry::Stuck(error)) if is_about_names(&error) => {
-                report(STALE);
-                return ExitCode::FAILURE;
-            }
-            Err(Entry::Stuck(error)) => {
-                report(format_args!("unsupported {error}"));
-                return ExitCode::FAILURE;
-            }
+            Err(Entry::Stuck(error)) => return report_stuck(&error),
         }
     }
     if !descendants::are_known() {
@@ -151,11 +171,19 @@ fn is_about_names(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Enters namespaces, and builds in them what the command is to see.
-fn enter_world(spec: Option<&Spec>) -> Result<Option<Views>, Entry> {
-    let Some(spec) = spec else { return namespace::enter(CloneFlags::empty()).map(|()| None) };
-    namespace::enter(sandbox::name_spaces(spec))?;
-    sandbox::build(spec).map(Some).map_err(Entry::Stuck)
+/// Says why nothing can run in the namespaces that this process has entered.
+fn report_stuck(error: &io::Error) -> ExitCode {
+    // A command changed a folder on the way meanwhile; that must not cost the namespaces.
+    if is_about_names(error) {
+        report(STALE);
+    } else {
+        report(format_args!("unsupported {error}"));
+    }
+    ExitCode::FAILURE
+}
+
+fn enter_namespaces(spec: Option<&Spec>) -> Result<(), Entry> {
+    namespace::enter(spec.map_or(CloneFlags::empty(), sandbox::name_spaces))
 }
 
 /// Closes what Pixir was started with: a command has its three standard descriptors and no other.
@@ -172,20 +200,27 @@ fn close_inherited() {
     }
 }
 
-/// Starts the first process of the namespace and stays until it has ended.
-#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start_init(mut told: Vec<OsString>, views: Option<Views>) -> ExitCode {
+/// Starts the first process of the namespace, mounts what commands are to see while that process comes up, and
+/// stays until it has ended.
+fn build_and_serve(mut told: Vec<OsString>, spec: Option<&Spec>) -> ExitCode {
+    let (answerer, mut init) = match start_init() {
+        Ok(started) => started,
+        Err(error) => {
+            report(format_args!("unsupported {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let views = match spec.map(sandbox::build).transpose() {
+        Ok(views) => views,
+        Err(error) => return report_stuck(&error),
+    };
     if let Some(views) = &views {
         told.extend(Spec::with_views(views));
     }
-    let outcome = Answerer::new().and_then(|answerer| {
-        let mut init = Command::new("/proc/self/exe");
-        init.args([SUPERVISE, INIT]).arg(answerer.argument(views.as_ref())).args(told);
-        let mut init = init.spawn()?;
-        answerer.serve(views.as_ref());
-        init.wait()
-    });
+    let outcome = answerer.serve(told, views.as_ref()).and_then(|()| init.wait());
     if let Some(views) = views {
+        views.begin_release();
+        report(RETURNING);
         views.release();
     }
     match outcome {
@@ -195,6 +230,17 @@ fn start_init(mut told: Vec<OsString>, views: Option<Views>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts the first process of the namespace. It waits for the rest of the Spec before it does anything, in a
+/// folder from which the file system is seen as it will be.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+fn start_init() -> io::Result<(Answerer, Child)> {
+    let answerer = Answerer::new()?;
+    let mut init = Command::new("/proc/self/exe");
+    init.args([SUPERVISE, INIT]).arg(answerer.argument()).current_dir("/");
+    let init = init.spawn()?;
+    Ok((answerer, init))
 }
 
 /// Starts the process that watches the command, and takes its place when it is gone: a command can

@@ -173,7 +173,11 @@ fn without_a_true_proc_commands_are_refused() {
             unshare.args(["--user", "--map-root-user"]);
         }
         let binary = env!("CARGO_BIN_EXE_pixir");
-        let output = unshare.args([flags, "--fork", "bash", "-c", script, binary]).output();
+        unshare.args([flags, "--fork", "bash", "-c", script, binary]);
+        // The setup that Pixir sends first: no control group and no Spec.
+        let (setup, mut near) = std::io::pipe().unwrap();
+        near.write_all(&[1, 0, 0, 0, 0]).unwrap();
+        let output = unshare.stdin(setup).output();
         let Ok(Output { stderr, .. }) = output else { continue };
         let said = String::from_utf8_lossy(&stderr);
         if said.contains("unshare") || said.contains("mount:") {

@@ -79,6 +79,16 @@ impl Place {
     }
 }
 
+/// Waits until no supervisor uses a slot any more; it is given back after the end of Pixir.
+fn wait_until_free(slot: &Path) {
+    let folder = fs::File::open(slot).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+        assert!(Instant::now() < end, "the slot was not given back");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn furnished(folder: &Path) -> PathBuf {
     let root = folder.canonicalize().unwrap();
     for (name, text) in [
@@ -496,6 +506,7 @@ fn a_slot_that_was_not_unmounted_is_not_used_again_and_old_ones_are_removed() {
         );
         bench.close().await;
         let slot = place.slots().remove(0);
+        wait_until_free(&slot);
         let first = fs::read_dir(&slot).unwrap().next().unwrap().unwrap().path();
         fs::create_dir_all(first.join("work/work")).unwrap();
         fs::set_permissions(first.join("work/work"), fs::Permissions::from_mode(0o0)).unwrap();
@@ -532,6 +543,7 @@ fn gc_removes_slots_that_no_command_uses() {
         age(&slot);
         assert!(!gc(&["--apply"]).contains("package_cache"), "a supervisor uses it");
         bench.close().await;
+        wait_until_free(&slot);
         assert!(!gc(&[]).contains("package_cache"), "it was used less than an hour ago");
         age(&slot);
         let told = gc(&[]);
