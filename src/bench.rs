@@ -1,18 +1,25 @@
 //! What the benchmarks need of the private rooms, and nothing that anybody else should.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
+
+use bytes::Bytes;
+use eventsource_stream::EventStream;
+use futures_util::{FutureExt, StreamExt, stream};
 
 use crate::compaction::{self, Room, Trigger};
 use crate::config::{DEFAULT_MODEL, Undo};
 use crate::credential::FieldPolicy;
 use crate::event::{AssistantMessage, Phase, UserMessage};
 use crate::history::History;
+use crate::http::EventLines;
 use crate::id::SessionId;
 pub use crate::log::Log;
 use crate::projection;
-use crate::provider::{ModelEvent, Reducer, Request, Splitter, Wishes, body};
+use crate::provider::{ModelEvent, Reducer, Request, Wishes, body};
 use crate::resource::Contents;
 use crate::rewind::{Rewind, Site};
 use crate::snapshot::{Limits, Tracker};
@@ -46,13 +53,23 @@ pub fn compact(history: &History) -> u64 {
 
 /// Reduces a stream that arrives in pieces of this size; gives the length of the text in it.
 pub fn reduce(stream: &[u8], piece: usize) -> usize {
-    let mut splitter = Splitter::default();
+    let mut lines = EventLines::new(stream.len());
+    let mut pieces = stream.chunks(piece);
+    let lines = std::iter::from_fn(|| {
+        loop {
+            match lines.take() {
+                Ok(Some(line)) => return Some(Ok::<_, Infallible>(line)),
+                Ok(None) => lines.push(Bytes::copy_from_slice(pieces.next()?)),
+                Err(_) => return None,
+            }
+        }
+    });
+    let mut events = pin!(EventStream::new(stream::iter(lines)));
     let mut reducer = Reducer::default();
     let mut out = VecDeque::new();
     let mut length = 0;
-    for piece in stream.chunks(piece) {
-        let fed = splitter.feed(piece, |frame| reducer.take(frame.event, frame.data, &mut out));
-        debug_assert!(fed.is_ok(), "a benchmark feeds what can be read");
+    while let Some(Some(Ok(event))) = events.next().now_or_never() {
+        reducer.take(&event.event, event.data.as_bytes(), &mut out);
         for event in out.drain(..) {
             if let Ok(ModelEvent::TextDelta(text)) = event {
                 length += text.len();

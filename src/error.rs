@@ -209,8 +209,16 @@ impl Report {
     }
 }
 
-impl<E: Explain> From<&E> for Report {
-    fn from(error: &E) -> Self {
+/// Lets `?` turn a module's error into the report of the edge.
+impl<E: Explain> From<E> for Report {
+    fn from(error: E) -> Self {
+        Self::describe(&error)
+    }
+}
+
+impl Report {
+    /// The report of an error that its caller keeps.
+    pub fn describe(error: &impl Explain) -> Self {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {

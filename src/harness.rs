@@ -26,10 +26,10 @@ use crate::credential::{Credential, FieldPolicy};
 use crate::disk;
 use crate::error::{Explain, Kind};
 use crate::history::History;
+use crate::http::HttpSettings;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
 use crate::mcp::{Connections, Ground, WeakConnections};
-use crate::network::Network;
 use crate::paths::Home;
 use crate::permission::Approvals;
 use crate::projection;
@@ -114,7 +114,7 @@ pub struct Harness {
     backgrounds: Mutex<HashMap<SessionFolder, WeakBackground>>,
     /// The MCP servers of live Sessions, in the same way.
     connections: Mutex<HashMap<SessionFolder, WeakConnections>>,
-    network: Network,
+    http: HttpSettings,
     /// Where programs run that have no other place.
     user_home: PathBuf,
     shell: String,
@@ -149,7 +149,7 @@ impl Harness {
             found.and_then(|(_, value)| value.to_str()).map(str::to_owned)
         };
         let travel = Travel::of(&config, lookup);
-        let network = travel.network.clone();
+        let http = travel.http.clone();
         let user_home = lookup("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let user_home = user_home.unwrap_or_else(|| PathBuf::from("/"));
         let host = Host { own_binary, environment, containment: Containment::Best };
@@ -172,7 +172,7 @@ impl Harness {
             families: Mutex::default(),
             backgrounds: Mutex::default(),
             connections: Mutex::default(),
-            network,
+            http,
             user_home,
             shell,
             budget,
@@ -439,7 +439,7 @@ impl Harness {
     fn ground(&self, workspace: &Path) -> Ground {
         Ground {
             commands: self.commands.clone(),
-            network: self.network.clone(),
+            http: self.http.clone(),
             workspace: workspace.to_owned(),
             home: self.user_home.clone(),
             secrets: Arc::clone(&self.secrets),

@@ -2,7 +2,7 @@
 //!
 //! The house, from the ground up; a room looks only down, and a test enforces it:
 //!
-//! - Words and settings: `error`, `id`, `disk`, `secret`, `paths`, `network`, `rpc`, `tokens`, `event`, `config`, `role`,
+//! - Words and settings: `error`, `id`, `disk`, `secret`, `paths`, `http`, `rpc`, `tokens`, `event`, `config`, `role`,
 //!   `bounds`, `ledger`, `trust`, `workspace`, `walk`, `skill`, `roster`.
 //! - Evidence: `history`, `compaction`, `resource`, `snapshot`, `log`, `projection`.
 //! - The world: `credential`, `sandbox`, `tool`, `mcp`, `annex`, `provider`, `permission`.
@@ -25,8 +25,8 @@ mod error;
 mod files;
 mod git_index;
 mod git_objects;
+mod http;
 mod id;
-mod network;
 mod paths;
 mod rpc;
 mod secret;

@@ -88,7 +88,7 @@ impl Workbench {
         let containment = if setup.subreaper { Containment::Subreaper } else { Containment::Best };
         let Setup { own_binary, folder, environment, .. } = setup;
         let host = Host { own_binary, environment, containment };
-        let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
+        let workspace = Workspace::open(folder)?;
         let state = StateFolder::root(workspace.root()).join(".session");
         let root = StateRoot::at(workspace.root(), state);
         let session_folder = root.session_folder(&SessionId::mint());
@@ -103,9 +103,8 @@ impl Workbench {
 
     /// Calls a tool as the Executor would, permission aside.
     pub async fn call(&self, name: &str, args: Value) -> Result<Answer, Report> {
-        let report = |error| Report::from(&error);
-        self.toolbox.validate(name, &args).map_err(report)?;
-        let tool = self.toolbox.find(name).map_err(report)?;
+        self.toolbox.validate(name, &args)?;
+        let tool = self.toolbox.find(name)?;
         let context = ToolContext {
             call_id: CallId::new(format!("call-{:08x}", fastrand::u32(..))),
             workspace: self.workspace.clone(),
@@ -119,7 +118,7 @@ impl Workbench {
             desk: Desk::default(),
             tracker: None,
         };
-        let output = tool.run(args, context).await.map_err(report)?;
+        let output = tool.run(args, context).await?;
         Ok(Answer { ok: output.ok, text: output.text, details: output.details })
     }
 
@@ -133,8 +132,7 @@ impl Workbench {
             environment: Vec::new(),
         };
         let started = self.commands.serve(&program).await;
-        let Served { mut service, mut stdin, mut errors } =
-            started.map_err(|error| Report::from(&error))?;
+        let Served { mut service, mut stdin, mut errors } = started?;
         let lost = |error: std::io::Error| Report::new(Kind::Internal, error.to_string());
         stdin.write_all(words.as_bytes()).await.map_err(lost)?;
         let mut output = BytesMut::new();
@@ -181,8 +179,8 @@ impl Nursery {
         name: &str,
         mode: &str,
     ) -> Result<(String, PathBuf), Report> {
-        let parent = SessionId::parse(parent).map_err(|error| Report::from(&error))?;
-        let workspace = Workspace::open(workspace).map_err(|error| Report::from(&error))?;
+        let parent = SessionId::parse(parent)?;
+        let workspace = Workspace::open(workspace)?;
         let wanted = Wanted {
             child: SessionId::mint(),
             parent: parent.clone(),
@@ -191,7 +189,7 @@ impl Nursery {
             mode: if mode == "worktree" { Mode::Worktree } else { Mode::Isolated },
             workspace: workspace.clone(),
         };
-        let annex = self.0.make(wanted).await.map_err(|error| Report::from(&error))?;
+        let annex = self.0.make(wanted).await?;
         let first: SessionStarted = serde_json::from_value(serde_json::json!({
             "pixir_version": env!("CARGO_PKG_VERSION"),
             "log_version": crate::event::LOG_VERSION,
@@ -203,25 +201,25 @@ impl Nursery {
         .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
         let log = Log::create(StateRoot::in_workspace(workspace.root()), annex.child());
         let appended = log.and_then(|mut log| log.append(first.into()));
-        appended.map_err(|error| Report::from(&error))?;
+        appended?;
         Ok((annex.child().to_string(), annex.folder().to_owned()))
     }
 
     /// Closes the Workspace of a child, and says what became of it.
     pub async fn close(&self, workspace: &Path, child: &str) -> Result<String, Report> {
-        let child = SessionId::parse(child).map_err(|error| Report::from(&error))?;
-        let workspace = Workspace::open(workspace).map_err(|error| Report::from(&error))?;
+        let child = SessionId::parse(child)?;
+        let workspace = Workspace::open(workspace)?;
         let found = self.0.find(&StateRoot::in_workspace(workspace.root()), &child);
         let annex = found.and_then(|it| it.ok_or(AnnexError::NoAnnex(child.to_string())));
-        let annex = annex.map_err(|error| Report::from(&error))?;
-        self.0.close(&annex).await.map(|closed| told(&closed)).map_err(|error| Report::from(&error))
+        let annex = annex?;
+        self.0.close(&annex).await.map(|closed| told(&closed)).map_err(Report::from)
     }
 
     /// Clears away what belongs to nobody, and says what became of each.
     pub async fn collect(&self) -> Vec<(String, Result<String, Report>)> {
         let collected = self.0.collect().await.into_iter();
         let one = |(child, closed): (SessionId, Result<Closed, AnnexError>)| {
-            let closed = closed.map(|closed| told(&closed)).map_err(|error| Report::from(&error));
+            let closed = closed.map(|closed| told(&closed)).map_err(Report::from);
             (child.to_string(), closed)
         };
         collected.map(one).collect()
@@ -254,5 +252,5 @@ pub fn waves(text: &[u8], arguments: Map<String, Value>) -> Result<Value, Report
 fn read_workflow(text: &[u8], arguments: Map<String, Value>) -> Result<Workflow, Report> {
     let mut ground = Ground::of_this_build(Subagents::default());
     ground.arguments = arguments;
-    Workflow::read(text, &ground).map_err(|error| Report::from(&error))
+    Workflow::read(text, &ground).map_err(Report::from)
 }

@@ -332,7 +332,7 @@ impl Agent {
                 let Some(root) = listing::find(&connection, &id) else { return Ok(()) };
                 match projection::delete(&root, &id) {
                     Ok(_) => Ok(()),
-                    Err(error) => match Report::from(&error) {
+                    Err(error) => match Report::describe(&error) {
                         report if report.kind == Kind::NotFound.name() => Ok(()),
                         report => Err(fault::of_session(&report, &id.to_string())),
                     },

@@ -130,7 +130,7 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
         }
         (entry(found), found.written.instructions.clone())
     } else {
-        let role = roster.find(name).map_err(|error| Report::from(&error))?;
+        let role = roster.find(name)?;
         (plain(role), role.instructions.to_owned())
     };
     output["instructions"] = json!(instructions);

@@ -48,7 +48,6 @@ pub struct Named {
 
 /// Finds the child of that name, and refuses one that is still at work.
 pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
-    let report = |error: AnnexError| Report::from(&error);
     let here = context.folder()?;
     let config = context.settings(Some(&here))?.config;
     let roots = context.state_roots(false)?;
@@ -63,17 +62,17 @@ pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
         let (child, logs) = context.session_named(id)?;
         let config = context.settings(Some(logs.workspace()))?.config;
         let annexes = annexes(context, &config);
-        let found = annexes.find(&logs, &child).map_err(report)?;
+        let found = annexes.find(&logs, &child)?;
         // Its Log tells whether it had one.
         let none = || {
             let history = Log::read(&logs, &child).map(|log| History::from_events(log.events));
             let placed = history.ok().map(|history| annexes.place(&logs, &child, &history));
             let closed = placed.and_then(Result::err);
-            report(closed.unwrap_or_else(|| AnnexError::NoAnnex(id.to_owned())))
+            Report::from(closed.unwrap_or_else(|| AnnexError::NoAnnex(id.to_owned())))
         };
         (found.ok_or_else(none)?, config, logs)
     };
-    annex.refuse_busy().map_err(report)?;
+    annex.refuse_busy()?;
     // What the child has now is kept beside what it found, which would change that state.
     refuse_read_only(annex.child(), &logs)?;
     Ok(Named { annex, config, logs })
@@ -113,8 +112,8 @@ pub fn annexes(context: &Context, config: &Config) -> Annexes {
 pub fn changes(args: &ChangesArgs, context: &Context) -> Result<Exit, Report> {
     let Some(id) = &args.id else { return list(context) };
     let Named { annex, .. } = named(id, context)?;
-    let parent = Workspace::open(annex.parent_workspace()).map_err(|error| Report::from(&error))?;
-    let changes = annex.changes(&parent).map_err(|error| Report::from(&error))?;
+    let parent = Workspace::open(annex.parent_workspace())?;
+    let changes = annex.changes(&parent)?;
     let secrets = Secrets::from_environment(context.environment.all());
     let (text, left_out) =
         if args.diff { diff(&changes, &annex.store(), &secrets) } else { (String::new(), 0) };

@@ -31,7 +31,7 @@ pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
     let holder = holder(&root, &id);
     let views = subagent::children(&root, &id, holder.is_some());
-    let views = views.map_err(|error| Report::from(&error))?;
+    let views = views?;
     if context.flags.json {
         let subagents: Vec<Value> = views.iter().map(node).collect();
         let output = json!({ "session_id": id, "pid": holder, "subagents": subagents });

@@ -61,7 +61,7 @@ impl CompactArgs {
 pub fn compact(args: &CompactArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
     if context.flags.dry_run {
-        let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;
+        let reading = Log::read(&root, &id)?;
         let history = History::from_events(reading.events);
         let config = context.settings(Some(root.workspace()))?.config;
         let made = plan(&history, args, &config, &root, &id, context);
@@ -108,15 +108,14 @@ fn alone(
 ) -> Result<Recorded, Report> {
     let config = context.settings(Some(root.workspace()))?.config;
     in_runtime(async {
-        let (session, _) =
-            Session::open(root, id, manners(&config)).map_err(|error| Report::from(&error))?;
-        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let (session, _) = Session::open(root, id, manners(&config))?;
+        let history = session.history().await?;
         let Ok(mut fact) = plan(&history, args, &config, root, id, context) else {
             return Ok(None);
         };
         fact.fallback_reason = reason;
         let recorded = session.record(fact.clone().into()).await;
-        let recorded = recorded.map_err(|error| Report::from(&error))?;
+        let recorded = recorded?;
         Ok(Some((fact, recorded.seq().unwrap_or_default())))
     })
 }
@@ -150,11 +149,11 @@ fn with_model(
             can_ask: false,
             mcp_servers: Vec::new(),
         };
-        let conversation = harness.start(start).await.map_err(|error| Report::from(&error))?;
+        let conversation = harness.start(start).await?;
         let made = conversation.compact(Some(args.keep()), true).await;
         conversation.close().await;
         harness.settle().await;
-        let event = made.map_err(|error| Report::from(&error))?;
+        let event = made?;
         Ok(event.and_then(|event| match event.fact() {
             Some(Canonical::HistoryCompaction(fact)) => Some((fact.clone(), event.seq()?)),
             _ => None,

@@ -155,7 +155,7 @@ fn shown(value: &Value) -> String {
 
 fn change(name: &str, edit: &Edit, context: &Context) -> Result<Exit, Report> {
     let home = context.home()?;
-    let edited = config::change(&home, name, edit).map_err(|error| Report::from(&error))?;
+    let edited = config::change(&home, name, edit)?;
     if *edit == Edit::Unset && !edited.is_changed {
         // Not there: was it a slip of the finger?
         known(name)?;

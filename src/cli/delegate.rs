@@ -176,7 +176,7 @@ fn read(args: &DelegateArgs, workspace: &Path, context: &Context) -> Result<Dele
         let written = Written::template(&skills, name).map_err(|error| lost(name, &error))?;
         written.read(&ground(arguments))
     };
-    Delegation::read(&text, &ground(Map::new()), &templates).map_err(|error| Report::from(&error))
+    Delegation::read(&text, &ground(Map::new()), &templates).map_err(Report::from)
 }
 
 /// What a template that cannot be had says of itself.
@@ -191,7 +191,7 @@ fn lost(name: &str, error: &impl Explain) -> SpecError {
 fn check_trust(delegation: &Delegation, workspace: &Path, context: &Context) -> Result<(), Report> {
     let DelegateSource::Template(name) = &delegation.source else { return Ok(()) };
     let written = Written::template(&context.skills(workspace)?, name);
-    written.and_then(|written| written.check_trust()).map_err(|error| Report::from(&error))
+    written.and_then(|written| written.check_trust()).map_err(Report::from)
 }
 
 fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {

@@ -119,7 +119,7 @@ fn turn(context: &Context) -> Result<Exit, Report> {
 /// What the Log says about what just happened, and how to go on.
 async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
     let conversation = &driver.conversation;
-    let history = conversation.history().await.map_err(|error| Report::from(&error))?;
+    let history = conversation.history().await?;
     let results = history.facts().filter_map(|fact| match fact {
         Canonical::ToolResult(result) => Some(result),
         _ => None,

@@ -48,7 +48,7 @@ pub fn diagnose(args: &DiagnoseArgs, context: &Context) -> Result<Exit, Report> 
     let model = projection::posture_model(&root, &id).unwrap_or_default();
     let replay = |history: History| replayed(&id, &model, history);
     let found = projection::diagnose(&root, &id, &prices, replay);
-    let mut found = found.map_err(|error| Report::from(&error))?;
+    let mut found = found?;
     if args.since_success {
         found = found.since_success();
     }

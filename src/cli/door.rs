@@ -12,8 +12,8 @@ use crate::credential::{
     self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy, Issuer,
 };
 use crate::error::{Kind, Report};
+use crate::http::HttpSettings;
 use crate::id::SessionId;
-use crate::network::Network;
 use crate::paths::{Home, STATE_FOLDER, shell_word};
 use crate::projection;
 use crate::render::{Look, Mode, Paper, Signalled, Surface, clean, is_ascii_needed};
@@ -105,17 +105,14 @@ impl Context {
     pub fn workspace(&self) -> Result<PathBuf, Report> {
         let workspace = self.open_workspace()?;
         let choice = if self.flags.cwd.is_some() { Choice::Named } else { Choice::Current };
-        Workspace::admit(workspace.root(), user_home().as_deref(), choice)
-            .map_err(|error| Report::from(&error))?;
-        Workspace::refuse_home(workspace.root(), self.home()?.folder())
-            .map_err(|error| Report::from(&error))?;
+        Workspace::admit(workspace.root(), user_home().as_deref(), choice)?;
+        Workspace::refuse_home(workspace.root(), self.home()?.folder())?;
         Ok(workspace.root().to_owned())
     }
 
     /// Whether a client may work in a directory: `--cwd` names the one that would be refused.
     pub fn admit_for_client(&self, directory: &Path) -> Result<(), Report> {
-        Workspace::refuse_home(directory, self.home()?.folder())
-            .map_err(|error| Report::from(&error))?;
+        Workspace::refuse_home(directory, self.home()?.folder())?;
         let is_named = self
             .flags
             .cwd
@@ -123,7 +120,7 @@ impl Context {
             .is_some_and(|named| named.canonicalize().is_ok_and(|named| named == directory));
         let choice = if is_named { Choice::Named } else { Choice::Current };
         Workspace::admit(directory, user_home().as_deref(), choice).map_err(|error| {
-            let message = Report::from(&error).message;
+            let message = Report::describe(&error).message;
             let named = format!(
                 "start it as `pixir acp --cwd {}`",
                 shell_word(&directory.to_string_lossy())
@@ -144,7 +141,7 @@ impl Context {
             WorkspaceError::Read { source, .. } => {
                 bad_argument(format!("{} cannot be a Workspace: {source}", path.display()))
             }
-            _ => Report::from(&error),
+            _ => Report::describe(&error),
         })
     }
 
@@ -263,9 +260,9 @@ impl Context {
             home: &config.home,
             lookup: &|name| self.environment.text(name),
             wanted: config.credential,
-            network: &self.network(config),
+            http: &self.http_settings(config),
         })
-        .map_err(|error| Report::from(&error))
+        .map_err(Report::from)
     }
 
     /// The schema that the answer must fit; a file that holds none is refused before anything
@@ -291,7 +288,7 @@ impl Context {
 
     /// What goes with the prompt; a file that does not is refused before anything happens.
     pub fn attachments(&self, workspace: &Path) -> Result<Vec<Attachment>, Report> {
-        resource::gather(&self.flags.attach, workspace).map_err(|error| Report::from(&error))
+        resource::gather(&self.flags.attach, workspace).map_err(Report::from)
     }
 
     /// The settings of this run.
@@ -327,7 +324,7 @@ impl Context {
                 dry_run: self.flags.dry_run,
             },
         };
-        let mut loaded = config::load(sources).map_err(|error| Report::from(&error))?;
+        let mut loaded = config::load(sources)?;
         // What a role of a file wants counts more than settings, and less than flags.
         let wants = loaded.config.role.and_then(|role| role.custom.as_ref());
         if let Some(model) = wants.and_then(|role| role.model.clone())
@@ -349,8 +346,8 @@ impl Context {
     }
 
     /// How the world is reached under these settings.
-    pub fn network(&self, config: &Config) -> Network {
-        let variables = Network::from_environment(|name| self.environment.text(name));
+    pub fn http_settings(&self, config: &Config) -> HttpSettings {
+        let variables = HttpSettings::from_environment(|name| self.environment.text(name));
         variables.trusting(config.extra_roots.clone())
     }
 
@@ -358,8 +355,8 @@ impl Context {
     pub fn issuer(&self) -> Result<Issuer, CredentialError> {
         // Settings that cannot be read are named by `run` and `doctor`; signing out works anyway.
         let config = self.user_settings().or_else(|_| self.home().map(Config::new));
-        let network = config.map(|config| self.network(&config)).unwrap_or_default();
-        Issuer::from_environment(&|name| self.environment.text(name), &network)
+        let http = config.map(|config| self.http_settings(&config)).unwrap_or_default();
+        Issuer::from_environment(&|name| self.environment.text(name), &http)
     }
 
     /// The globs of the flags; one that makes no sense is refused before anybody is asked to pay.
@@ -378,7 +375,7 @@ impl Context {
         let Some(name) = &self.flags.role else { return Ok(None) };
         let Some(workspace) = workspace else { return Ok(Role::find(name)) };
         let found = self.roster(workspace)?.find(name);
-        found.map(Some).map_err(|error| Report::from(&error))
+        found.map(Some).map_err(Report::from)
     }
 
     /// Whether a person can be asked: they type here, and they see what is asked.

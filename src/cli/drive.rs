@@ -208,10 +208,8 @@ impl<'a> Driver<'a> {
         });
         let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
         let can_ask = context.can_ask_in_run();
-        let conversation = harness
-            .start(Start { workspace, session, can_ask, mcp_servers: Vec::new() })
-            .await
-            .map_err(|error| Report::from(&error))?;
+        let conversation =
+            harness.start(Start { workspace, session, can_ask, mcp_servers: Vec::new() }).await?;
         if can_ask {
             view.will_ask();
         } else if conversation.mode() == PermissionMode::Ask {
@@ -315,7 +313,7 @@ impl<'a> Driver<'a> {
         let input = Input { text: expanded.text };
         let attachments = std::mem::take(&mut self.attachments);
         let sent = self.conversation.send_with(input, attachments).await;
-        sent.map_err(|error| Report::from(&error))?;
+        sent?;
         let mut tally = Tally::default();
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);

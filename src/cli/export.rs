@@ -49,7 +49,7 @@ enum Format {
 
 pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
-    let told = transcript(&root, &id).map_err(|error| Report::from(&error))?;
+    let told = transcript(&root, &id)?;
     let exported =
         Exported { told, format: args.format, secrets: context.secrets(root.workspace()) };
     let count = exported.told.tail.damaged_lines;
@@ -77,7 +77,7 @@ pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
             Ok(_) | Err(ExportError::Write(_)) => {
                 Err(Report::new(Kind::Internal, "the document could not be written to stdout"))
             }
-            Err(ExportError::Log(error)) => Err(Report::from(&error)),
+            Err(ExportError::Log(error)) => Err(Report::describe(&error)),
         };
     } else {
         let mut document = Vec::new();
@@ -217,7 +217,7 @@ enum ExportError {
 impl ExportError {
     fn into_report(self, path: &Path) -> Report {
         match self {
-            Self::Log(error) => Report::from(&error),
+            Self::Log(error) => Report::describe(&error),
             Self::Write(error) => unwritable(path, &error),
         }
     }

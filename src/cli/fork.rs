@@ -44,10 +44,9 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
         (None, None) => Cut::End,
     };
     let annexes = annexes(context, &context.user_settings()?);
-    check_place(&annexes, &root, &id).map_err(|error| Report::from(&error))?;
+    check_place(&annexes, &root, &id)?;
     let to = root.for_fork(&context.home()?);
-    let forked = fork(&root, &to, &id, cut, args.summarize, context.flags.dry_run)
-        .map_err(|error| Report::from(&error))?;
+    let forked = fork(&root, &to, &id, cut, args.summarize, context.flags.dry_run)?;
     if context.flags.json {
         let output = serde_json::to_value(&forked).unwrap_or_else(|_| json!(null));
         let mut envelope = Envelope::success("fork", output, context.started.elapsed());

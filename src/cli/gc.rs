@@ -65,7 +65,7 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
             match projection::plan(&root, wish) {
                 Ok(plan) => own.push(plan),
                 // One that cannot be looked at does not keep the others from being cleared.
-                Err(error) => refused.push((workspace.clone(), Report::from(&error).message)),
+                Err(error) => refused.push((workspace.clone(), Report::describe(&error).message)),
             }
         }
         let drafts = projection::drafts(&workspace);

@@ -56,7 +56,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
     let (id, root) = args.session.find(context)?;
     refuse_gone(&id, &root)?;
     let folder = root.workspace();
-    let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;
+    let reading = Log::read(&root, &id)?;
     let holder = projection::holder_of(&root, &id);
     let mut events = reading.events.clone();
     if let Some(last) = args.after_seq {
@@ -138,10 +138,9 @@ fn preview(
     let credential = access(&config, stored_model.as_deref(), context, &mut notes)?;
     let own_binary = std::env::current_exe().unwrap_or_default();
     let environment = context.environment.all();
-    let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
+    let workspace = Workspace::open(folder)?;
     let harness = Harness::open(Door { config, credential, environment, own_binary });
-    let preview =
-        harness.preview(&workspace, id, history, supposed).map_err(|error| Report::from(&error))?;
+    let preview = harness.preview(&workspace, id, history, supposed)?;
     notes.extend(preview.notices.iter().cloned());
     Ok((preview, notes))
 }
@@ -154,7 +153,7 @@ fn access(
     notes: &mut Vec<String>,
 ) -> Result<Credential, Report> {
     let model = stored_model.filter(|_| !config.model_named).unwrap_or(&config.model);
-    let nowhere = || Credential::new(None, NOWHERE).map_err(|error| Report::from(&error));
+    let nowhere = || Credential::new(None, NOWHERE).map_err(Report::from);
     if model == DEMO_MODEL {
         return nowhere();
     }

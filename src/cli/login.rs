@@ -61,15 +61,14 @@ pub fn login(args: &LoginArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
-    let report = |error: CredentialError| Report::from(&error);
     let mut signals = Signals::listen();
-    let issuer = context.issuer().map_err(report)?;
+    let issuer = context.issuer()?;
     let store = Store::new(&context.home()?);
     // Found out now, and not when somebody has typed their password for nothing.
-    store.check_writable().map_err(report)?;
+    store.check_writable()?;
     let counter = Counter { context, issuer: &issuer };
     let obtained = tokio::select! {
-        obtained = counter.obtain(by_code) => obtained.map_err(report)?,
+        obtained = counter.obtain(by_code) => obtained?,
         _ = signals.next() => {
             return Err(Report::new(Kind::Interrupted, "the sign-in was cancelled"));
         }
@@ -95,21 +94,19 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
 
 /// Signs in by a browser on this machine, for somebody who cannot type here.
 pub async fn in_browser(context: &Context) -> Result<(), Report> {
-    let report = |error: CredentialError| Report::from(&error);
-    let issuer = context.issuer().map_err(report)?;
+    let issuer = context.issuer()?;
     let store = Store::new(&context.home()?);
-    store.check_writable().map_err(report)?;
+    store.check_writable()?;
     let counter = Counter { context, issuer: &issuer };
-    let obtained = counter.unattended().await.map_err(report)?;
+    let obtained = counter.unattended().await?;
     store_all(&obtained, &store, context).await
 }
 
 async fn store_all(obtained: &Tokens, store: &Store, context: &Context) -> Result<(), Report> {
     let (tokens, place) = (obtained.clone(), store.clone());
     let kept = tokio::task::spawn_blocking(move || keep(&place, &tokens)).await;
-    let aside = kept
-        .map_err(|error| Report::new(Kind::Internal, format!("nothing was stored: {error}")))?
-        .map_err(|error| Report::from(&error))?;
+    let aside =
+        kept.map_err(|error| Report::new(Kind::Internal, format!("nothing was stored: {error}")))??;
     if let Some(path) = aside {
         context.notice(&format!("the damaged file of before is kept as {}", path.display()));
     }

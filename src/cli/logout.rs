@@ -36,8 +36,7 @@ pub async fn sign_out(context: &Context) -> Result<(bool, bool), Report> {
     let store = Store::new(&context.home()?);
     let forgotten = tokio::task::spawn_blocking(move || forget(&store)).await;
     let (was_signed_in, tokens) = forgotten
-        .map_err(|error| Report::new(Kind::Internal, format!("not signed out: {error}")))?
-        .map_err(|error| Report::from(&error))?;
+        .map_err(|error| Report::new(Kind::Internal, format!("not signed out: {error}")))??;
     let Some(tokens) = tokens else { return Ok((was_signed_in, false)) };
     let revoked = match context.issuer() {
         Ok(issuer) => issuer.revoke(&tokens).await.is_ok(),

@@ -111,7 +111,7 @@ fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Resu
     let probed = in_runtime(async {
         let mut signals = Signals::listen();
         tokio::select! {
-            probed = probe(server, &ground) => probed.map_err(|error| Report::from(&error)),
+            probed = probe(server, &ground) => probed.map_err(Report::from),
             _ = signals.next() => Err(Report::new(Kind::Interrupted, "the test was interrupted")),
         }
     });
@@ -140,7 +140,7 @@ fn ground(config: &Config, workspace: PathBuf, context: &Context) -> Result<Grou
     let host = Host { own_binary, environment, containment: Containment::Best };
     Ok(Ground {
         commands: Commands::new(host, config),
-        network: context.network(config),
+        http: context.http_settings(config),
         workspace,
         home: home.filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/")),
         secrets,

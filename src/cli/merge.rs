@@ -57,7 +57,7 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
     let named = named_or_only(args.id.as_deref(), context)?;
     if context.flags.dry_run {
         let reading = Log::read(&named.logs, named.annex.parent());
-        let reading = reading.map_err(|error| Report::from(&error))?;
+        let reading = reading?;
         let history = History::from_events(reading.events);
         let parent = parent_workspace(&named.annex, &history, context)?;
         let done = if args.undo {
@@ -70,9 +70,8 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
     }
     in_runtime(async {
         let (logs, id) = (&named.logs, named.annex.parent());
-        let (session, _) = Session::open(logs, id, manners(&named.config))
-            .map_err(|error| Report::from(&error))?;
-        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let (session, _) = Session::open(logs, id, manners(&named.config))?;
+        let history = session.history().await?;
         let parent = parent_workspace(&named.annex, &history, context)?;
         recover(&named.annex, &parent, context)?;
         let command = if args.undo { "merge --undo" } else { "merge" };
@@ -89,7 +88,7 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         if let Some(done) = done {
             let fact = if args.undo { annex::taken_back } else { annex::merged };
             let recorded = session.record(fact(&named.annex, &done)).await;
-            recorded.map_err(|error| Report::from(&error))?;
+            recorded?;
             done.recorded();
         }
         Ok(told(&what, context))
@@ -103,15 +102,15 @@ fn parent_workspace(
     context: &Context,
 ) -> Result<Workspace, Report> {
     let roster = context.roster(annex.parent_workspace())?;
-    let bounds = bounds_of(history, &roster).map_err(|error| Report::from(&error))?;
+    let bounds = bounds_of(history, &roster)?;
     let opened = Workspace::open(annex.parent_workspace());
-    Ok(opened.map_err(|error| Report::from(&error))?.bounded(bounds))
+    Ok(opened?.bounded(bounds))
 }
 
 /// Takes back what a merge that was cut off had written.
 fn recover(annex: &Annex, parent: &Workspace, context: &Context) -> Result<(), Report> {
     let recovered = annex::recover(parent, &annex.store(), &annex.parent_folder());
-    let recovered = recovered.map_err(|error| Report::from(&AnnexError::Keep(error)))?;
+    let recovered = recovered.map_err(|error| Report::describe(&AnnexError::Keep(error)))?;
     if let Some(recovered) = recovered {
         context.notice(&recovered.to_string());
     }
@@ -119,9 +118,9 @@ fn recover(annex: &Annex, parent: &Workspace, context: &Context) -> Result<(), R
 }
 
 fn plan(annex: &Annex, parent: &Workspace) -> Result<(Merge, Changes), Report> {
-    let changes = annex.changes(parent).map_err(|error| Report::from(&error))?;
+    let changes = annex.changes(parent)?;
     let merge = annex.merge(&changes, parent, &|_| false);
-    Ok((merge.map_err(|error| Report::from(&error))?, changes))
+    Ok((merge?, changes))
 }
 
 /// Asks the user whether this may be done.
@@ -142,7 +141,7 @@ fn bring(
         what.is_shown = agree(&what, "Merge this?")? == Agreed::OnTerminal;
     }
     let carried = annex.carry_out(&merge, &changes, parent, None, &CancellationToken::new());
-    Ok((what, Some(carried.map_err(|error| Report::from(&error))?)))
+    Ok((what, Some(carried?)))
 }
 
 fn take_back(
@@ -153,11 +152,11 @@ fn take_back(
 ) -> Result<(Told, Option<Done>), Report> {
     let Named { annex, .. } = named;
     let (deed, record) = last_merge(annex, history)?;
-    deed.refuse_strangers(parent).map_err(|error| Report::from(&error))?;
+    deed.refuse_strangers(parent)?;
     let mut what = Told::of_deed(&deed.inverse(), false);
     what.is_shown = agree(&what, "Take this back?")? == Agreed::OnTerminal;
     let carried = deed.take_back(record, parent, &annex.store(), &annex.parent_folder(), None);
-    let done = carried.map_err(|broken| Report::from(&AnnexError::Broken(broken)))?;
+    let done = carried.map_err(|broken| Report::describe(&AnnexError::Broken(broken)))?;
     Ok((what, Some(done)))
 }
 
@@ -182,7 +181,7 @@ fn last_merge(annex: &Annex, history: &History) -> Result<(Deed, Hash), Report> 
         return Err(Report::new(Kind::NotFound, format!("no merge of {child} can be taken back")));
     };
     let deed = Deed::kept(&record, &annex.store()).map_err(AnnexError::Lost);
-    Ok((deed.map_err(|error| Report::from(&error))?, record))
+    Ok((deed?, record))
 }
 
 /// What is told about a merge.

@@ -109,7 +109,7 @@ fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
         let mut signals = Signals::listen();
         let asked = tokio::select! {
             asked = provider.models(env!("CARGO_PKG_VERSION")) => {
-                asked.map_err(|error| without_echo(Report::from(&error), &credential))
+                asked.map_err(|error| without_echo(Report::describe(&error), &credential))
             }
             _ = signals.next() => Err(Report::new(Kind::Interrupted, "the list was not waited for")),
         };

@@ -60,11 +60,10 @@ enum Action {
 pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Report> {
     let approvals = Approvals::new(&context.home()?);
     let project = context.folder()?;
-    let report = |error| Report::from(&error);
     match args.action.unwrap_or(Action::List { all: false }) {
         Action::List { all } => {
             let here = (!all).then_some(project.as_path());
-            let found = approvals.list(here).map_err(report)?;
+            let found = approvals.list(here)?;
             if found.is_empty() {
                 context.notice("nothing is allowed for good here");
             }
@@ -73,7 +72,7 @@ pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Rep
         Action::Allow { words, network } => {
             let words: Vec<String> =
                 words.iter().flat_map(|word| word.split_whitespace()).map(str::to_owned).collect();
-            let allowed = approvals.allow_prefix(&project, &words, network).map_err(report)?;
+            let allowed = approvals.allow_prefix(&project, &words, network)?;
             let allowed = allowed.ok_or_else(|| not_a_prefix(&words))?;
             let words = format!("allowed\n{}", text(std::slice::from_ref(&allowed)));
             Ok(context.told("permissions", &words, listed(&[allowed])))
@@ -82,13 +81,13 @@ pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Rep
             if let Some(bad) = ids.iter().find(|id| id.trim().is_empty()) {
                 return Err(bad_argument(format!("{bad:?} is no id")));
             }
-            let known = approvals.list(None).map_err(report)?;
+            let known = approvals.list(None)?;
             let named = ids.iter().map(|id| find_id(id, &known));
             let named: Vec<String> = named.collect::<Result<_, _>>()?;
             let is_meant = |approval: &Approval| {
                 if all { approval.project == project } else { named.contains(&approval.id) }
             };
-            let gone = approvals.forget(is_meant).map_err(report)?;
+            let gone = approvals.forget(is_meant)?;
             let words = format!("{} forgotten\n{}", gone.len(), text(&gone));
             Ok(context.told("permissions", &words, listed(&gone)))
         }

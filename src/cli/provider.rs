@@ -15,7 +15,7 @@ pub fn chosen(config: &Config, environment: &Environment) -> Result<Option<Chose
         .and_then(|variable| environment.text(variable))
         .filter(|key| !key.trim().is_empty());
     let credential = Credential::new(key.as_deref(), &server.base_url)
-        .map_err(|error| explained(&Report::from(&error), name, server))?;
+        .map_err(|error| explained(&Report::describe(&error), name, server))?;
     let policy = if server.is_portable { FieldPolicy::Portable } else { FieldPolicy::OpenAi };
     Ok(Some(Chosen {
         credential: credential.with_policy(policy),

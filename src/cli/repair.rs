@@ -28,7 +28,7 @@ pub struct RepairArgs {
 pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
     refuse_read_only(&id, &root)?;
-    let repaired = log::repair(&root, &id).map_err(|error| Report::from(&error))?;
+    let repaired = log::repair(&root, &id)?;
     if context.flags.json {
         let output = serde_json::to_value(&repaired)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;

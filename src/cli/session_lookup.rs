@@ -18,7 +18,7 @@ impl Context {
     /// The Session that an argument names, and the state that holds its Log. An id counts before a part of
     /// one, and Sessions of this Workspace count before those of others.
     pub fn session_named(&self, text: &str) -> Result<(SessionId, StateRoot), Report> {
-        let id = SessionId::parse(text).map_err(|error| Report::from(&error))?;
+        let id = SessionId::parse(text)?;
         if let Some(root) = self.holder_of(&id)? {
             return Ok((id, root));
         }

@@ -110,7 +110,7 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
         args.confirmation.ask(&Question { plan: &plan, words, command: &command }, context)?;
     }
     refuse_read_only(&id, &root)?;
-    let deleted = projection::delete(&root, &id).map_err(|error| Report::from(&error))?;
+    let deleted = projection::delete(&root, &id)?;
     if context.flags.json {
         let paths: Vec<String> = deleted.iter().map(|path| path.display().to_string()).collect();
         let output = serde_json::json!({ "session_id": id, "deleted": paths });
@@ -140,7 +140,7 @@ fn session_to_delete(
     context: &Context,
 ) -> Result<(SessionId, StateRoot), Report> {
     let Some(text) = id else { return context.last_session() };
-    let id = SessionId::parse(text).map_err(|error| Report::from(&error))?;
+    let id = SessionId::parse(text)?;
     let here = context.state_here().map(|here| here.root_of(&id));
     if here.as_ref().is_ok_and(|root| root.has_log(&id)) {
         return Ok((id, here?));

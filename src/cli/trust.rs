@@ -64,7 +64,7 @@ pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
 
 /// What the user says about a file; whoever said yes is not asked again.
 fn settled(wanted: &Wanted, trust: &Trust, context: &Context) -> Result<bool, Report> {
-    let before = trust.of(&wanted.file, &wanted.digest).map_err(|error| Report::from(&error))?;
+    let before = trust.of(&wanted.file, &wanted.digest)?;
     if before == Some(true) {
         return Ok(true);
     }
@@ -73,7 +73,7 @@ fn settled(wanted: &Wanted, trust: &Trust, context: &Context) -> Result<bool, Re
             .with_next_actions(vec!["run `pixir trust` in a terminal".to_owned()]));
     }
     let trusted = asked(wanted);
-    trust.say(&wanted.file, &wanted.digest, trusted).map_err(|error| Report::from(&error))?;
+    trust.say(&wanted.file, &wanted.digest, trusted)?;
     Ok(trusted)
 }
 
@@ -88,7 +88,7 @@ pub fn untrust(_: &UntrustArgs, context: &Context) -> Result<Exit, Report> {
         words.filter(|file| skills.may_hold(file) || roster.may_hold(file)).collect();
     let servers = paths::workspace_servers(&folder);
     for file in [&file, &servers].into_iter().chain(&strange) {
-        let was_trusted = trust.forget(file).map_err(|error| Report::from(&error))?;
+        let was_trusted = trust.forget(file)?;
         is_any |= was_trusted;
         if was_trusted {
             let file = clean(&file.to_string_lossy());
@@ -166,9 +166,7 @@ impl Context {
             // A Ledger that cannot be read is told where it is used.
             let Ok(None) = trust.of(&wanted.file, &wanted.digest) else { continue };
             let trusted = asked(&wanted);
-            trust
-                .say(&wanted.file, &wanted.digest, trusted)
-                .map_err(|error| Report::from(&error))?;
+            trust.say(&wanted.file, &wanted.digest, trusted)?;
         }
         Ok(())
     }

@@ -125,38 +125,37 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
         refuse_read_only(&id, &root)?;
     }
     let config = context.settings(Some(root.workspace()))?.config;
-    let reading = Log::read(&root, &id).map_err(|error| Report::from(&error))?;
+    let reading = Log::read(&root, &id)?;
     let read = History::from_events(reading.events);
     let annex = annexes(context, &config).place(&root, &id, &read);
-    let annex = annex.map_err(|error| Report::from(&error))?;
+    let annex = annex?;
     let files = annex.as_ref().map_or(root.workspace(), Annex::folder);
-    let workspace = Workspace::open(files).map_err(|error| Report::from(&error))?;
+    let workspace = Workspace::open(files)?;
     let session_folder = root.session_folder(&id);
     let neighbours = projection::roots_around(&context.home()?, workspace.root(), &root);
     let limits = Limits::of(config.undo);
     let site = Site { workspace, session_folder, limits, neighbours };
     if context.flags.dry_run {
-        let rewind = look(&read, &site).map_err(|error| Report::from(&error))?;
+        let rewind = look(&read, &site)?;
         let plan = NumberedRewind::new(&rewind, &read, &id);
         return Ok(told(&plan, &Outcome::DryRun, order.kind, context));
     }
     in_runtime(async {
-        let (session, _) =
-            Session::open(&root, &id, manners(&config)).map_err(|error| Report::from(&error))?;
-        let history = session.history().await.map_err(|error| Report::from(&error))?;
-        let rewind = look(&history, &site).map_err(|error| Report::from(&error))?;
-        rewind.check(order.force, &site).map_err(|error| Report::from(&error))?;
+        let (session, _) = Session::open(&root, &id, manners(&config))?;
+        let history = session.history().await?;
+        let rewind = look(&history, &site)?;
+        rewind.check(order.force, &site)?;
         let plan = NumberedRewind::new(&rewind, &history, &id);
         let agreed = order.confirmation.ask(&plan.question(&command), context)?;
         if agreed == Agreed::OnTerminal {
-            let now = look(&history, &site).map_err(|error| Report::from(&error))?;
+            let now = look(&history, &site)?;
             if now.plan != rewind.plan {
                 let message = "files changed while the question was open, so nothing was done";
                 return Err(Report::new(Kind::FileChanged, message)
                     .with_next_actions(vec![format!("run `pixir {command}` again")]));
             }
         }
-        let restored = rewind.restore(&site).map_err(|error| Report::from(&error))?;
+        let restored = rewind.restore(&site)?;
         if let Some((path, reason)) = restored.failed.first() {
             let count = restored.failed.len();
             let message = format!(
@@ -168,7 +167,7 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
             return Err(Report::new(Kind::WriteFailed, message).with_next_actions(vec![action]));
         }
         let recorded = session.record(rewind.fact(&restored)).await;
-        recorded.map_err(|error| Report::from(&error))?;
+        recorded?;
         Ok(told(&plan, &Outcome::Done { files: restored.files, agreed }, order.kind, context))
     })
 }

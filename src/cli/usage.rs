@@ -52,8 +52,7 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
     let spending = if let Some(id) = &args.id {
         let (id, root) = context.session_named(id)?;
         let all = projection::list(std::slice::from_ref(&root), usize::MAX);
-        projection::spending_of(&root, &id, &all, window, &prices)
-            .map_err(|error| Report::from(&error))?
+        projection::spending_of(&root, &id, &all, window, &prices)?
     } else {
         let roots = context.state_roots(args.all)?;
         let has_sessions = roots.iter().any(|root| !log::ids(root).is_empty());

@@ -45,7 +45,7 @@ pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
     };
     let checked = found
         .iter()
-        .map(|(id, root)| log::verify(root, id).map_err(|error| Report::from(&error)))
+        .map(|(id, root)| log::verify(root, id).map_err(Report::from))
         .collect::<Result<Vec<_>, _>>()?;
     let all_hold = checked.iter().all(|verification| verification.ok);
     if context.flags.json {
@@ -117,5 +117,5 @@ pub fn text(verification: &Verification) -> String {
 
 /// Whether a Log holds, in a few words.
 pub fn verdict(root: &StateRoot, id: &SessionId) -> Result<String, Report> {
-    log::verify(root, id).map(|checked| text(&checked)).map_err(|error| Report::from(&error))
+    log::verify(root, id).map(|checked| text(&checked)).map_err(Report::from)
 }

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn issuer() -> Issuer {
-        Issuer::from_environment(&|_| None, &crate::network::Network::default()).unwrap()
+        Issuer::from_environment(&|_| None, &crate::http::HttpSettings::default()).unwrap()
     }
 
     async fn login(issuer: &Issuer) -> BrowserLogin<'_> {

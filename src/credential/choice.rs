@@ -8,7 +8,7 @@ use super::keyring::Keyring;
 use super::store::Store;
 use super::{CHATGPT_BASE_URL, Credential, CredentialError};
 use crate::config::CredentialKind;
-use crate::network::Network;
+use crate::http::HttpSettings;
 use crate::paths::Home;
 
 /// Names another endpoint for the subscription on this machine, for tests.
@@ -22,7 +22,7 @@ pub struct Circumstances<'a> {
     /// What a flag or the config asks for.
     pub wanted: Option<CredentialKind>,
     /// How the issuer is reached.
-    pub network: &'a Network,
+    pub http: &'a HttpSettings,
 }
 
 /// A credential, and why it is this one.
@@ -46,7 +46,7 @@ impl Chosen {
 /// Chooses: what was asked for, then the stored subscription, then the key. A foreign endpoint
 /// gets the key and nothing else.
 pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialError> {
-    let Circumstances { home, lookup, wanted, network } = circumstances;
+    let Circumstances { home, lookup, wanted, http } = circumstances;
     let has_base_url = lookup("OPENAI_BASE_URL").is_some_and(|value| !value.trim().is_empty());
     let key = |reason| {
         Credential::from_environment(lookup).map(|credential| Chosen::new(credential, reason))
@@ -64,11 +64,11 @@ pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialErr
                 error => error,
             })
         }
-        Some(CredentialKind::ChatGpt) => match subscription(home, lookup, network)? {
+        Some(CredentialKind::ChatGpt) => match subscription(home, lookup, http)? {
             Some(credential) => Ok(Chosen::new(credential, "ChatGPT was asked for")),
             None => Err(CredentialError::SignedOut),
         },
-        None => match subscription(home, lookup, network)? {
+        None => match subscription(home, lookup, http)? {
             Some(credential) => Ok(Chosen::new(credential, "a sign-in with ChatGPT is stored")),
             None => key("nobody is signed in, and OPENAI_API_KEY is set"),
         },
@@ -78,9 +78,9 @@ pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialErr
 fn subscription(
     home: &Home,
     lookup: &dyn Fn(&str) -> Option<String>,
-    network: &Network,
+    http: &HttpSettings,
 ) -> Result<Option<Credential>, CredentialError> {
-    let issuer = Issuer::from_environment(lookup, network)?;
+    let issuer = Issuer::from_environment(lookup, http)?;
     let base_url = endpoint::loopback_override(CHATGPT_VARIABLE, lookup)?;
     let store = Store::new(home);
     let Some(stored) = store.read()? else { return Ok(None) };

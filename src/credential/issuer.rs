@@ -13,7 +13,7 @@ use url::Url;
 
 use super::token::{Grant, Tokens};
 use super::{CredentialError, endpoint, user_agent};
-use crate::network::{Client, Endpoint, Network, NetworkError, Response};
+use crate::http::{Endpoint, HttpClient, HttpError, HttpResponse, HttpSettings};
 use crate::secret::redact_echo;
 
 /// The issuer of ChatGPT subscriptions.
@@ -41,7 +41,7 @@ const PROSE: usize = 300;
 pub struct Issuer {
     base: String,
     is_loopback: bool,
-    client: Client,
+    client: HttpClient,
 }
 
 impl fmt::Debug for Issuer {
@@ -69,13 +69,13 @@ impl Issuer {
     /// The issuer, or one on this machine that `PIXIR_AUTH_ISSUER` names.
     pub fn from_environment(
         lookup: &dyn Fn(&str) -> Option<String>,
-        network: &Network,
+        http: &HttpSettings,
     ) -> Result<Self, CredentialError> {
         let named = endpoint::loopback_override(ISSUER_VARIABLE, lookup)?;
         let is_loopback = named.is_some();
         let base = named.unwrap_or_else(|| ISSUER.to_owned());
         let (base_url, connect) = (base.clone(), PATIENCE / 2);
-        let client = network.clone().client(Endpoint { base_url, is_loopback, connect });
+        let client = http.clone().client(Endpoint { base_url, is_loopback, connect });
         Ok(Self { base, is_loopback, client })
     }
 
@@ -228,7 +228,7 @@ impl Issuer {
     }
 }
 
-async fn read(response: &mut Response) -> Result<Vec<u8>, CredentialError> {
+async fn read(response: &mut HttpResponse) -> Result<Vec<u8>, CredentialError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
         bytes.extend_from_slice(&chunk);
@@ -240,12 +240,14 @@ async fn read(response: &mut Response) -> Result<Vec<u8>, CredentialError> {
     Ok(bytes)
 }
 
-fn unreachable(error: NetworkError) -> CredentialError {
+fn unreachable(error: HttpError) -> CredentialError {
     match error {
-        NetworkError::Setting(message) => CredentialError::Setting { message },
-        NetworkError::Unusable(message)
-        | NetworkError::Connect(message)
-        | NetworkError::Broken(message) => CredentialError::Unavailable { message },
+        HttpError::Setting(message) => CredentialError::Setting { message },
+        HttpError::InvalidRequest(message)
+        | HttpError::Connect(message)
+        | HttpError::Tls(message)
+        | HttpError::Broken(message)
+        | HttpError::TooLong(message) => CredentialError::Unavailable { message },
     }
 }
 
@@ -349,8 +351,9 @@ mod tests {
 
     #[test]
     fn only_this_machine_can_stand_in_for_the_issuer() {
-        let from =
-            |url: &str| Issuer::from_environment(&|_| Some(url.to_owned()), &Network::default());
+        let from = |url: &str| {
+            Issuer::from_environment(&|_| Some(url.to_owned()), &HttpSettings::default())
+        };
         assert_eq!(from("http://127.0.0.1:9/").unwrap().base(), "http://127.0.0.1:9");
         assert_eq!(from("").unwrap().base(), ISSUER);
         for url in ["https://example.org", "http://example.org", "http://10.0.0.1", "nonsense"] {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::error::{Explain, Kind};
-use crate::network::Network;
+use crate::http::HttpSettings;
 use crate::paths::Home;
 use crate::scripted::{self, Endpoint, Fault};
 
@@ -177,7 +177,7 @@ impl Desk {
             home: &self.home(),
             lookup: &self.lookup(),
             wanted: None,
-            network: &Network::default(),
+            http: &HttpSettings::default(),
         };
         choose(&circumstances).unwrap().credential
     }
@@ -224,7 +224,7 @@ async fn who_pays_is_a_table() {
             home: &desk.home(),
             lookup: &lookup,
             wanted,
-            network: &Network::default(),
+            http: &HttpSettings::default(),
         }) {
             Ok(chosen) => chosen.credential.kind().name(),
             Err(error) => error.kind().name(),
@@ -243,7 +243,7 @@ async fn a_damaged_sign_in_is_told_and_another_payer_does_not_step_in() {
             home: &desk.home(),
             lookup: &lookup,
             wanted,
-            network: &Network::default(),
+            http: &HttpSettings::default(),
         })
     };
     assert!(matches!(asked(None), Err(CredentialError::Damaged { .. })));
@@ -261,7 +261,7 @@ async fn tokens_go_to_their_own_endpoint_or_to_this_machine() {
             home: &home,
             lookup: &lookup,
             wanted: None,
-            network: &Network::default(),
+            http: &HttpSettings::default(),
         })
         .map(|chosen| chosen.credential.base_url().to_owned())
     };
@@ -452,7 +452,7 @@ async fn a_code_is_asked_for_until_it_is_typed_or_will_not_be() {
         deadline: Duration::from_secs(10),
     };
     let desk = Desk::new().await;
-    let issuer = Issuer::from_environment(&desk.lookup(), &Network::default()).unwrap();
+    let issuer = Issuer::from_environment(&desk.lookup(), &HttpSettings::default()).unwrap();
     for fault in [
         Fault::Answer(403, String::new()),
         Fault::code(400, "deviceauth_authorization_pending"),

@@ -11,7 +11,7 @@ use crate::fork::{Cut, check_place, fork};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::projection;
-use crate::rewind::{Rewind, RewindError, Site};
+use crate::rewind::{Rewind, Site};
 use crate::snapshot::{Change, Limits};
 
 /// How many Subagents an error names.
@@ -63,7 +63,7 @@ impl Harness {
         if !at_work.is_empty() {
             return Err(busy(&at_work));
         }
-        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let history = session.history().await?;
         let settings = conversation.settings();
         let workspace = settings.workspace.clone();
         let session_folder = settings.session_folder.clone();
@@ -74,7 +74,7 @@ impl Harness {
         let done = disk::work(move || take(&history, way, force, &site)).await;
         let (rewind, fact) =
             done.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
-        session.record(fact).await.map_err(|error| Report::from(&error))?;
+        session.record(fact).await?;
         let done = |change: &Change| {
             let done = match (&change.from, &change.to) {
                 (_, None) => Done::Removed,
@@ -98,12 +98,12 @@ impl Harness {
         let workspace = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
         let parent = parent.clone();
         let root = self.state(&workspace).root_of(&parent);
-        check_place(&self.annexes, &root, &parent).map_err(|error| Report::from(&error))?;
+        check_place(&self.annexes, &root, &parent)?;
         let to = root.for_fork(&self.config.home);
         let forking = move || fork(&root, &to, &parent, Cut::End, false, false);
         let forked = disk::work(forking).await;
         let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
-        let forked = forked.map_err(|error| Report::from(&error))?;
+        let forked = forked?;
         let nameless = || Report::new(Kind::Internal, "the branch has no name");
         forked.session_id.ok_or_else(nameless)
     }
@@ -126,14 +126,13 @@ fn take(
     force: bool,
     site: &Site,
 ) -> Result<(Rewind, crate::event::Canonical), Report> {
-    let explain = |error: RewindError| Report::from(&error);
     let rewind = match way {
         Way::Back(count) => Rewind::back(history, count, site),
         Way::Forward => Rewind::forward(history, site),
     };
-    let rewind = rewind.map_err(explain)?;
-    rewind.check(force, site).map_err(explain)?;
-    let restored = rewind.restore(site).map_err(explain)?;
+    let rewind = rewind?;
+    rewind.check(force, site)?;
+    let restored = rewind.restore(site)?;
     if let Some((path, reason)) = restored.failed.first() {
         let (files, path) = (counted(restored.failed.len(), "file"), path.display());
         let message = format!(

@@ -72,7 +72,7 @@ impl Harness {
             let stage = Stage::new(family, id.clone(), &workflow)?;
             let text = secrets.clean(&words).into_owned();
             let said = session.record(UserMessage { text, ..UserMessage::default() }.into()).await;
-            let said = said.map_err(|error| Report::from(&error))?;
+            let said = said?;
             if let (Some(tracker), Some(seq)) = (&tracker, said.seq()) {
                 tracker.begin(seq);
             }
@@ -90,7 +90,7 @@ impl Harness {
                 metadata: Some(Extra::from_iter([(REPORT_OF.to_owned(), json!(id))])),
                 ..AssistantMessage::default()
             };
-            session.record(answer.into()).await.map_err(|error| Report::from(&error))?;
+            session.record(answer.into()).await?;
             Ok(finished)
         }
     }

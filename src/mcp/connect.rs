@@ -16,11 +16,11 @@ use serde_json::Value;
 
 use super::McpError;
 use super::handler::Handler;
+use super::http_transport::McpHttpClient;
 use super::pipes::{Delivery, Errors, Flaw, LONGEST_MESSAGE, Pipes};
-use super::web::Web;
 use super::wording;
 use crate::config::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
-use crate::network::Network;
+use crate::http::HttpSettings;
 use crate::secret::Secrets;
 use crate::tool::{Commands, Program};
 
@@ -35,7 +35,7 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Ground {
     pub commands: Commands,
-    pub network: Network,
+    pub http: HttpSettings,
     pub workspace: PathBuf,
     /// The home of the user, where programs run that have no other place.
     pub home: PathBuf,
@@ -91,10 +91,10 @@ async fn attempt(
             handler.clone().serve_with_lifecycle(pipes, greet).await
         }
         McpTransport::Http { url, headers } => {
-            let web = Web::new(&ground.network, url, headers, flaw.clone())?;
+            let client = McpHttpClient::new(&ground.http, url, headers, flaw.clone())?;
             let mut settings = StreamableHttpClientTransportConfig::with_uri(url.as_str());
             settings.max_sse_event_size = LONGEST_MESSAGE;
-            let transport = StreamableHttpClientTransport::with_client(web, settings);
+            let transport = StreamableHttpClientTransport::with_client(client, settings);
             handler.clone().serve_with_lifecycle(transport, greet).await
         }
         McpTransport::Broken { key, problem } => {

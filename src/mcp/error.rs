@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
-use crate::network::NetworkError;
+use crate::http::HttpError;
 use crate::tool::{CommandError, End};
 
 /// Why a server cannot be used.
@@ -99,8 +99,8 @@ impl From<&CommandError> for McpError {
     }
 }
 
-impl From<&NetworkError> for McpError {
-    fn from(error: &NetworkError) -> Self {
+impl From<&HttpError> for McpError {
+    fn from(error: &HttpError) -> Self {
         Self::Network { kind: error.kind(), reason: error.to_string() }
     }
 }

@@ -9,6 +9,7 @@ mod answer;
 mod connect;
 mod error;
 mod handler;
+mod http_transport;
 mod name;
 mod offer;
 mod pipes;
@@ -16,7 +17,6 @@ mod private;
 mod remote;
 mod schema;
 mod server;
-mod web;
 mod wording;
 
 use std::fmt;

@@ -59,28 +59,17 @@ impl Hints {
                 let reset = Reset { at: limits::resets_at(&limits), wait: None };
                 let reset = reset.complete(self.now.unwrap_or(SystemTime::UNIX_EPOCH));
                 error.retry_after = reset.wait;
-                error = match reset.at {
-                    Some(at) => error.with("resets_at", at),
-                    None => error,
-                };
+                error.facts.resets_at = reset.at.or(error.facts.resets_at);
             } else if error.kind == Kind::RateLimited && is_silent {
                 error.retry_after = limits::refills_in(&limits);
             }
-            error = error.with(LIMITS, serde_json::to_value(limits).unwrap_or_default());
+            error.facts.rate_limits = Some(limits);
         }
         match self.request_id {
             Some(id) => error.with("request_id", id),
             None => error,
         }
     }
-}
-
-/// Where an error keeps what its server said was left.
-const LIMITS: &str = "rate_limits";
-
-/// What the server that complained said was left.
-pub fn limits(error: &ProviderError) -> Option<RateLimits> {
-    serde_json::from_value(error.details.get(LIMITS)?.clone()).ok()
 }
 
 /// `Retry-After` is a number of seconds or a date; a date in the past means now.
@@ -102,7 +91,7 @@ pub fn http(status: u16, hints: Hints, body: &[u8]) -> ProviderError {
     }
     complaint.status = Some(status);
     let now = hints.now.unwrap_or(SystemTime::UNIX_EPOCH);
-    let mut error = complaint.judge(now).with("status", status);
+    let mut error = complaint.judge(now).with_status(status);
     if error.message.is_empty() {
         error.message = format!("the Provider answered with HTTP status {status}");
     }
@@ -143,7 +132,7 @@ impl Unexpected<'_> {
         };
         let Self { peer, expected, .. } = self;
         let message = format!("{peer} answered with {found} instead of {expected}");
-        let error = ProviderError::terminal(Kind::InvalidResponse, message).with("status", 200);
+        let error = ProviderError::terminal(Kind::InvalidResponse, message).with_status(200);
         error.with("content_type", self.content_type.unwrap_or("unknown"))
     }
 
@@ -170,9 +159,7 @@ pub fn in_band(frame: &Value) -> ProviderError {
     let complaint = Complaint::from_json(holder);
     let status = complaint.status;
     let mut error = complaint.judge(SystemTime::now());
-    if let Some(status) = status {
-        error = error.with("status", status);
-    }
+    error.facts.status = status;
     // Over a WebSocket, what would be headers comes with the error.
     if let Some(headers) = frame.get("headers") {
         error = Hints::read(|name| headers.get(name)?.as_str(), SystemTime::now()).added_to(error);
@@ -182,17 +169,6 @@ pub fn in_band(frame: &Value) -> ProviderError {
             .clone_into(&mut error.message);
     }
     error
-}
-
-/// What a connection that failed means; `causes` is the error with everything behind it.
-pub fn connection(what: &str, causes: &str) -> ProviderError {
-    let message = format!("{what}: {}", cut(causes));
-    let prose = causes.to_lowercase();
-    // A certificate that does not hold now will not hold in a second.
-    if prose.contains("certificate") || prose.contains("tls") && prose.contains("alert") {
-        return ProviderError::terminal(Kind::Tls, message);
-    }
-    ProviderError::passing(Kind::Network, message)
 }
 
 /// The parts of a complaint, whatever shape it came in.
@@ -254,13 +230,14 @@ impl Complaint {
         error.retryable = retryable;
         let reset = self.reset.complete(now);
         error.retry_after = reset.wait.or_else(|| stated_wait(&prose));
-        if let Some(at) = reset.at {
-            error = error.with("resets_at", at);
+        error.facts.resets_at = reset.at;
+        if !self.code.is_empty() {
+            error.facts.code = Some(self.code.into());
         }
         if let Some(plan) = self.plan {
             error = error.with("plan", plan);
         }
-        if self.code.is_empty() { error } else { error.with("code", self.code) }
+        error
     }
 }
 
@@ -416,7 +393,7 @@ fn title(text: &str) -> Option<String> {
     (!title.is_empty()).then_some(title)
 }
 
-fn cut(text: &str) -> String {
+pub fn cut(text: &str) -> String {
     let mut characters = text.chars();
     let mut kept: String = characters.by_ref().take(PROSE_LIMIT).collect();
     if characters.next().is_some() {

@@ -22,11 +22,9 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 
-pub use classify::limits as limits_of;
 pub use reset::{spoken, utc};
 pub use responses::{Reducer, Responses, Travel, body};
 pub use retry::next_delay;
-pub use wire::frames::Splitter;
 
 use crate::config::AnswerSchema;
 use crate::credential::CredentialError;
@@ -47,9 +45,6 @@ pub trait Provider: Send + Sync + Debug {
     fn rehearse(&self, _request: &Request) -> Option<Vec<u8>> {
         None
     }
-    /// A call of this Session will follow soon: what can be done without saying anything may be
-    /// done now.
-    fn expect_call(&self, _session: &SessionId) {}
     /// No call of this Session will follow: what is kept for it may go.
     fn forget(&self, _session: &SessionId) {}
     /// Who pays, and where, as a short mark; `None` when there is nothing to tell apart.
@@ -220,16 +215,62 @@ pub struct ProviderError {
     pub message: String,
     /// Whether another attempt can help.
     pub retryable: bool,
-    /// What the server asked us to wait.
+    /// The wait that the server asked for.
     pub retry_after: Option<Duration>,
-    pub details: Value,
+    pub facts: Box<ErrorFacts>,
+}
+
+/// What a server said about a failure.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ErrorFacts {
+    /// HTTP status.
+    pub status: Option<u16>,
+    pub code: Option<ServerErrorCode>,
+    /// The code with which a WebSocket was closed.
+    pub close_code: Option<u16>,
+    /// When a spent plan begins again, in seconds since 1970.
+    pub resets_at: Option<u64>,
+    pub rate_limits: Option<RateLimits>,
+    /// Facts on which nothing depends, by name.
+    pub others: serde_json::Map<String, Value>,
+}
+
+/// The code of an error as a server names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerErrorCode {
+    InvalidEncryptedContent,
+    PreviousResponseNotFound,
+    WebSocketConnectionLimitReached,
+    Other(String),
+}
+
+impl From<String> for ServerErrorCode {
+    fn from(code: String) -> Self {
+        match code.as_str() {
+            "invalid_encrypted_content" => Self::InvalidEncryptedContent,
+            "previous_response_not_found" => Self::PreviousResponseNotFound,
+            "websocket_connection_limit_reached" => Self::WebSocketConnectionLimitReached,
+            _ => Self::Other(code),
+        }
+    }
+}
+
+impl ServerErrorCode {
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::InvalidEncryptedContent => "invalid_encrypted_content",
+            Self::PreviousResponseNotFound => "previous_response_not_found",
+            Self::WebSocketConnectionLimitReached => "websocket_connection_limit_reached",
+            Self::Other(code) => code,
+        }
+    }
 }
 
 impl ProviderError {
     /// A failure that the same request would meet again.
     pub fn terminal(kind: Kind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { kind, message, retryable: false, retry_after: None, details: Value::Null }
+        Self { kind, message, retryable: false, retry_after: None, facts: Box::default() }
     }
 
     /// A failure that may pass.
@@ -237,13 +278,17 @@ impl ProviderError {
         Self { retryable: true, ..Self::terminal(kind, message) }
     }
 
-    /// Adds a fact.
+    /// Adds a fact on which nothing depends.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        if !self.details.is_object() {
-            self.details = json!({});
-        }
-        self.details[name] = value.into();
+        self.facts.others.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Adds the HTTP status.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.facts.status = Some(status);
         self
     }
 }
@@ -253,7 +298,9 @@ impl From<CredentialError> for ProviderError {
     fn from(error: CredentialError) -> Self {
         let mut failed = Self::terminal(error.kind(), error.to_string());
         failed.retryable = error.is_passing();
-        failed.details = error.details();
+        if let Value::Object(details) = error.details() {
+            failed.facts.others = details;
+        }
         failed
     }
 }
@@ -264,10 +311,23 @@ impl Explain for ProviderError {
     }
 
     fn details(&self) -> Value {
-        match self.retry_after {
-            Some(wait) => self.clone().with("retry_after_s", wait.as_secs_f64()).details,
-            None => self.details.clone(),
+        let ErrorFacts { status, code, close_code, resets_at, rate_limits, others } = &*self.facts;
+        let mut details = others.clone();
+        let typed = [
+            ("resets_at", resets_at.map(Value::from)),
+            ("code", code.as_ref().map(|code| code.as_str().into())),
+            ("status", status.map(Value::from)),
+            ("close_code", close_code.map(Value::from)),
+            (
+                "rate_limits",
+                rate_limits.as_ref().and_then(|limits| serde_json::to_value(limits).ok()),
+            ),
+            ("retry_after_s", self.retry_after.map(|wait| wait.as_secs_f64().into())),
+        ];
+        for (name, value) in typed {
+            details.extend(value.map(|value| (name.to_owned(), value)));
         }
+        if details.is_empty() { Value::Null } else { Value::Object(details) }
     }
 
     fn next_actions(&self) -> Vec<String> {

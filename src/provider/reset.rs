@@ -2,8 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::Value;
-
 use super::ProviderError;
 
 /// What a server said about the reset: a moment, a wait, both or neither.
@@ -28,7 +26,7 @@ impl Reset {
 
 /// What to wait for, as an instruction.
 pub fn until(error: &ProviderError) -> String {
-    let at = error.details.get("resets_at").and_then(Value::as_u64).and_then(utc);
+    let at = error.facts.resets_at.and_then(utc);
     match (error.retry_after, at) {
         (Some(wait), Some(at)) => format!("wait {} (until {at})", spoken(wait)),
         (None, Some(at)) => format!("wait until {at}"),
@@ -87,8 +85,8 @@ mod tests {
 
     #[test]
     fn a_spent_plan_names_duration_and_utc_time() {
-        let mut error = ProviderError::terminal(Kind::UsageLimitReached, "spent")
-            .with("resets_at", 1_800_000_000);
+        let mut error = ProviderError::terminal(Kind::UsageLimitReached, "spent");
+        error.facts.resets_at = Some(1_800_000_000);
         error.retry_after = Some(Duration::from_mins(90));
         let action = error.next_actions().remove(0);
         assert!(action.starts_with("wait 1 h 30 min (until 2027-01-15 08:00 UTC)"), "{action}");

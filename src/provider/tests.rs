@@ -339,5 +339,5 @@ async fn a_bad_replay_is_refused_like_at_the_real_service() {
     let empty = Request { history: History::default(), ..request() };
     let heard: Heard = client(&server, PATIENT).stream(empty).collect().await;
     assert_eq!((error_of(&heard).kind, error_of(&heard).retryable), (Kind::ProviderError, false));
-    assert_eq!(error_of(&heard).details["status"], 400);
+    assert_eq!(error_of(&heard).facts.status, Some(400));
 }

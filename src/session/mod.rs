@@ -338,6 +338,6 @@ impl Explain for SessionError {
 impl SessionError {
     /// The status of a Turn that cannot go on because of this.
     pub fn to_status(&self) -> Status {
-        Status::Error { terminal_status: "tool_error".to_owned(), error: Report::from(self) }
+        Status::Error { terminal_status: "tool_error".to_owned(), error: Report::describe(self) }
     }
 }

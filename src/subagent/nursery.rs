@@ -84,7 +84,7 @@ pub enum Unborn {
 
 impl<E: Explain> From<&E> for Unborn {
     fn from(error: &E) -> Self {
-        Unborn::Failed(Report::from(error))
+        Unborn::Failed(Report::describe(error))
     }
 }
 
@@ -167,16 +167,16 @@ impl Nursery {
         record: &Record,
         of: &Parentage<'_>,
     ) -> Result<Workspace, Report> {
-        let found = self.annexes.find(of.logs(), child).map_err(|error| Report::from(&error))?;
+        let found = self.annexes.find(of.logs(), child)?;
         match found {
             Some(annex) => self.open(&annex),
             None if record.workspace == WorkspaceMode::Shared => Ok(of.base.workspace.clone()),
-            None => Err(Report::from(&AnnexError::Closed { child: child.clone() })),
+            None => Err(Report::describe(&AnnexError::Closed { child: child.clone() })),
         }
     }
 
     fn open(&self, annex: &Annex) -> Result<Workspace, Report> {
-        let opened = Workspace::open(annex.folder()).map_err(|error| Report::from(&error))?;
+        let opened = Workspace::open(annex.folder())?;
         Ok(opened.hiding(self.config.home.folder()))
     }
 
@@ -187,11 +187,11 @@ impl Nursery {
         record: &Record,
         of: Parentage<'_>,
     ) -> Result<Raised, Report> {
-        let role = self.role(record, &of).map_err(|error| Report::from(&error))?;
+        let role = self.role(record, &of)?;
         let workspace = self.find(child, record, &of)?;
         let opened = self.sessions.open(of.logs(), child, self.manners.clone()).await;
-        let (session, _) = opened.map_err(|error| Report::from(&error))?;
-        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let (session, _) = opened?;
+        let history = session.history().await?;
         let bounds = terms::recorded(&history, of.base.workspace.bounds())
             .map_err(|reason| unusable(&reason))?;
         let workspace = workspace.bounded(bounds);
@@ -253,7 +253,7 @@ impl Nursery {
             settings: settings.clone(),
         };
         let family = of.subagents.family(kin, history).await;
-        let family = family.map_err(|error| Report::from(&error))?;
+        let family = family?;
         let settings = family.equip(settings);
         Ok(Raised { conversation: Conversation::new(session, settings, Vec::new()), family })
     }
@@ -340,7 +340,7 @@ pub fn inherited(base: &Settings, ids: &[String]) -> Result<Vec<Attachment>, Rep
         let bytes = base.shelf.bytes(&descriptor);
         let bytes = bytes.map_err(|_| lost(format!("the bytes of Resource `{id}` are gone")))?;
         let attachment = Attachment::from_bytes(&descriptor.name, bytes);
-        attachments.push(attachment.map_err(|error| Report::from(&error))?);
+        attachments.push(attachment?);
     }
     Ok(attachments)
 }

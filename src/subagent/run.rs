@@ -221,7 +221,7 @@ impl Run {
         self.record.child = Some(conversation.id().clone());
         let end = match self.tell(self.record.event("started")).await {
             Ok(()) => self.converse(&conversation, &family).await,
-            Err(error) => End::failed("log_write_failed", &Report::from(&error)),
+            Err(error) => End::failed("log_write_failed", &Report::describe(&error)),
         };
         held.release();
         drop(family);
@@ -244,7 +244,7 @@ impl Run {
         for _ in 0..NAMES {
             let id = SessionId::mint();
             let told = self.tell(self.record.starting(&id)).await;
-            told.map_err(|error| Report::from(&error))?;
+            told?;
             match of.subagents.nursery.raise(&id, &self.record, of).await {
                 Ok(raised) => return Ok(raised),
                 Err(Unborn::Taken) => {}
@@ -314,7 +314,7 @@ impl Run {
             context::text(&self.record, &self.terms.facts, self.link.parent.id(), max_depth);
         let input = Input { text: self.text.clone() };
         let sent = conversation.delegate(input, attachments, context).await;
-        sent.map_err(|error| Report::from(&error))
+        sent.map_err(Report::from)
     }
 
     async fn next(

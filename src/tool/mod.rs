@@ -373,7 +373,7 @@ impl Explain for ToolError {
 /// What a room below says, as a tool says it.
 impl<E: Explain> From<&E> for ToolError {
     fn from(error: &E) -> Self {
-        let report = Report::from(error);
+        let report = Report::describe(error);
         let next_actions = error.next_actions();
         Self {
             kind: error.kind(),

@@ -13,7 +13,7 @@ use crate::event::{
     Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, Status, TerminalStatus, Tokens,
 };
 use crate::history::History;
-use crate::provider::{Completed, Item, ModelEvent, ProviderError, Sent, limits_of, next_delay};
+use crate::provider::{Completed, Item, ModelEvent, ProviderError, Sent, next_delay};
 use crate::resource::{self, Contents};
 use crate::secret::{Cleaner, Secrets};
 
@@ -114,7 +114,7 @@ impl Turn {
                 }
                 Err(Stop::End(end)) => return Err(end),
             };
-            progress.limits = limits_of(&error).map(Box::new).or(progress.limits);
+            progress.limits = error.facts.rate_limits.clone().map(Box::new).or(progress.limits);
             if error.kind == Kind::ContextOverflow
                 && !std::mem::replace(&mut progress.is_shortened, true)
             {
@@ -128,7 +128,7 @@ impl Turn {
             let delay =
                 next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
-            let report = self.clean_echo(Report::from(&error));
+            let report = self.clean_echo(Report::describe(&error));
             let Some(delay) = delay else {
                 self.record_failure(self.bill(iteration, &progress), &mut progress, &report)
                     .await?;
@@ -284,7 +284,7 @@ impl Turn {
                 attempt: progress.attempts,
                 max_attempts: self.settings.retry.max_attempts,
                 delay_ms: 0,
-                error: self.clean_echo(Report::from(&*error)),
+                error: self.clean_echo(Report::describe(&*error)),
             }));
             progress.shown.start_over();
         }

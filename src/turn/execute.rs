@@ -24,7 +24,6 @@ use crate::id::CallId;
 use crate::permission::sorted;
 use crate::provider::Call;
 use crate::sandbox::Profile;
-use crate::session::SessionError;
 use crate::snapshot::RunningCommand;
 use crate::tool::{
     AnyTool, Desk, Effect, Plan, Recorder, Signals, ToolContext, ToolError, ToolOutput, bound,
@@ -318,7 +317,7 @@ impl Turn {
         let (ok, text, mut details, error) = match outcome {
             Ok(ToolOutput { ok, text, details, .. }) => (ok, text, details, None),
             Err(error) => {
-                let report = self.clean(Report::from(&error));
+                let report = self.clean(Report::describe(&error));
                 (false, error_text(&report), Value::Null, Some(report))
             }
         };
@@ -353,14 +352,13 @@ impl Turn {
             let (context, narrowed) = (context.clone(), narrowed.clone());
             Box::pin(async move {
                 narrowed.note(&fact);
-                let told = |error: SessionError| Report::from(&error);
                 let fact = match fact {
                     Canonical::SkillActivation(skill) => {
-                        once(skill, &context.recent().await.map_err(told)?).into()
+                        once(skill, &context.recent().await?).into()
                     }
                     fact => fact,
                 };
-                context.record(fact).await.map(drop).map_err(told)
+                context.record(fact).await.map(drop).map_err(Report::from)
             })
         })
     }

@@ -152,7 +152,7 @@ impl Read {
         match outcome {
             Ok(ToolOutput { ok, text, .. }) => Self { ok, text, error: None, tools },
             Err(error) => {
-                let error = Some(Report::from(&error));
+                let error = Some(Report::describe(&error));
                 Self { ok: false, text: String::new(), error, tools }
             }
         }

@@ -254,8 +254,6 @@ impl Turn {
         // Servers that are still starting are waited for a moment, once per Session.
         let tell = |servers| self.context.emit(Ephemeral::Status(Status::Starting { servers }));
         self.context.cancel().run_until_cancelled(settings.connections.settled(tell)).await;
-        // The way to the model can be opened while the disk takes the user's words.
-        settings.provider.expect_call(self.context.session_id());
         let history = self.context.recent().await?;
         self.toolbox.get_or_init(|| self.gather());
         let mut context = settings.late_context();

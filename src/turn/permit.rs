@@ -189,7 +189,7 @@ impl Turn {
         let keep = move || approvals.remember(&session, &project, &subject, answer);
         let failure = match disk::work(keep).await {
             Ok(Ok(())) => return None,
-            Ok(Err(error)) => Report::from(&error).message,
+            Ok(Err(error)) => Report::describe(&error).message,
             Err(error) => error.to_string(),
         };
         tracing::warn!(failure, "an answer was not kept");

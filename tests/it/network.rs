@@ -175,7 +175,7 @@ async fn a_proxy_and_an_own_root_work_on_both_transports() {
             abroad.house.requests().iter().map(|request| request.transport).collect();
         assert_eq!(wires, [wire; 3]);
         // ada:opensesame
-        let basic = "proxy-authorization: Basic YWRhOm9wZW5zZXNhbWU=";
+        let basic = "Proxy-Authorization: Basic YWRhOm9wZW5zZXNhbWU=";
         let heads = abroad.gate.heads.lock().unwrap();
         assert!(heads.iter().all(|head| head.contains(basic)), "{heads:?}");
     }

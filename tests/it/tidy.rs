@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["id", "files", "git_index", "git_objects"],
-    &["disk", "secret", "paths", "network", "rpc", "tokens"],
+    &["disk", "secret", "paths", "http", "rpc", "tokens"],
     &["event", "state"],
     &["bounds", "ledger", "role"],
     &["config", "history", "trust", "workspace"],

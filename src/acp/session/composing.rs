@@ -93,7 +93,7 @@ impl Actor {
         match sent {
             Ok(()) => self.running = Some(running),
             Err(error) => {
-                let report = Report::from(&error);
+                let report = Report::describe(&error);
                 let id = EventId::mint().to_string();
                 self.tell(to_acp::failure(&id, &fault::told(&report))).await;
                 running.ticket.answer(Err::<(), _>(fault::of(&report))).await;

@@ -41,7 +41,7 @@ pub async fn open(
     let mcp_servers = setup.handed_over();
     let start = Start { workspace: setup.cwd.clone(), session, can_ask: true, mcp_servers };
     let started = harness.start(start).await;
-    let mut conversation = started.map_err(|error| explain(&Report::from(&error)))?;
+    let mut conversation = started.map_err(|error| explain(&Report::describe(&error)))?;
     let files = ClientFiles::of(&connection.peer, conversation.id(), client);
     let silence = files.as_ref().map(ClientFiles::silence).unwrap_or_default();
     if let Some(files) = files {

@@ -117,7 +117,7 @@ impl Actor {
         let history = match self.conversation.history().await {
             Ok(history) => history,
             Err(error) => {
-                return ticket.answer(Err::<(), _>(fault::of(&Report::from(&error)))).await;
+                return ticket.answer(Err::<(), _>(fault::of(&Report::describe(&error)))).await;
             }
         };
         let fresh = Renderer::new(
@@ -199,7 +199,7 @@ impl Actor {
 
     async fn change(&mut self, change: Change) -> Result<(), Fault> {
         let changed = self.harness.change(&self.conversation, change).await;
-        self.conversation = changed.map_err(|error| fault::of(&Report::from(&error)))?;
+        self.conversation = changed.map_err(|error| fault::of(&Report::describe(&error)))?;
         self.renderer.window = self.conversation.window();
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Actor {
                 };
                 Obeyed::Answer(format!("Done: {words}."))
             }
-            Err(error) => Obeyed::Answer(format!("\u{26a0} {}", Report::from(&error).message)),
+            Err(error) => Obeyed::Answer(format!("\u{26a0} {}", Report::describe(&error).message)),
         }
     }
 

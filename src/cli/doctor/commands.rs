@@ -72,8 +72,8 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
     let session_folder = scratch.session_folder(&SessionId::mint());
     let shelf = Shelf::new(&session_folder.folder());
     let toolbox = Toolbox::built_in(config, Commands::new(host, config), &history, shelf);
-    let bash = toolbox.find("bash").map_err(|error| Report::from(&error))?;
-    let workspace = Workspace::open(folder).map_err(|error| Report::from(&error))?;
+    let bash = toolbox.find("bash")?;
+    let workspace = Workspace::open(folder)?;
     let cx = ToolContext {
         call_id: CallId::new("doctor".to_owned()),
         session_folder,
@@ -87,8 +87,7 @@ async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<
         desk: Desk::default(),
         tracker: None,
     };
-    let output =
-        bash.run(json!({"command": "true"}), cx).await.map_err(|error| Report::from(&error))?;
+    let output = bash.run(json!({"command": "true"}), cx).await?;
     if !output.ok {
         return Err(Report::new(Kind::CommandFailed, format!("`true` failed: {}", output.text)));
     }

@@ -80,7 +80,7 @@ fn ledgers(home: &Home) -> Vec<Check> {
         .into_iter()
         .filter_map(|path| {
             let error = Ledger::<Value>::at(path.clone()).read().err()?;
-            let mut check = Check::failed("home", &Report::from(&error));
+            let mut check = Check::failed("home", &Report::describe(&error));
             check.details["path"] = Value::from(path.to_string_lossy());
             Some(check.next("correct it, or move it away; until then it grants nothing"))
         })

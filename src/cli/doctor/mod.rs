@@ -163,7 +163,7 @@ async fn examine(online: bool, context: &Context) -> Vec<Check> {
         checks.extend(commands::commands(folder, &config, context).await);
     }
     if online {
-        checks.push(online::endpoint(chosen.as_ref().ok(), context.network(&config)).await);
+        checks.push(online::endpoint(chosen.as_ref().ok(), context.http_settings(&config)).await);
         if uses_sign_in(&chosen, &config, context) {
             checks.push(online::issuer(context).await);
         }

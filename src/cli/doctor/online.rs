@@ -9,19 +9,19 @@ use super::{Check, Health};
 use crate::cli::Context;
 use crate::credential::Chosen;
 use crate::error::{Kind, Report};
-use crate::network::{Endpoint, Network, NetworkError};
+use crate::http::{Endpoint, HttpError, HttpSettings};
 
 /// How long an endpoint may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Opens a connection and asks nothing that costs anything.
-pub async fn endpoint(chosen: Option<&Chosen>, network: Network) -> Check {
+pub async fn endpoint(chosen: Option<&Chosen>, http: HttpSettings) -> Check {
     const ID: &str = "endpoint";
     let Some(chosen) = chosen else {
         return Check::new(ID, Health::Warning, "not reached, because there is no credential");
     };
     let credential = &chosen.credential;
-    let client = network.client(Endpoint {
+    let client = http.client(Endpoint {
         base_url: credential.base_url().to_owned(),
         is_loopback: credential.is_loopback(),
         connect: PATIENCE,
@@ -31,7 +31,7 @@ pub async fn endpoint(chosen: Option<&Chosen>, network: Network) -> Check {
     let reached = tokio::time::timeout(PATIENCE, client.get("", HeaderMap::new())).await;
     let reached = reached.unwrap_or_else(|_| {
         let message = format!("silence for {} s", PATIENCE.as_secs());
-        Err(NetworkError::Broken(message))
+        Err(HttpError::Broken(message))
     });
     match reached {
         Ok(_) => {
@@ -52,12 +52,12 @@ pub async fn issuer(context: &Context) -> Check {
     const ID: &str = "issuer";
     let issuer = match context.issuer() {
         Ok(issuer) => issuer,
-        Err(error) => return Check::failed(ID, &Report::from(&error)),
+        Err(error) => return Check::failed(ID, &Report::describe(&error)),
     };
     match issuer.reach(PATIENCE).await {
         Ok(()) => Check::new(ID, Health::Passed, format!("{} answers", issuer.base())),
         Err(error) => {
-            let report = Report::from(&error);
+            let report = Report::describe(&error);
             let mut check = Check::failed(ID, &report);
             if context.environment.get("OPENAI_API_KEY").is_some() {
                 check.status = Health::Warning;

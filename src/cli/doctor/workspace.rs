@@ -77,7 +77,7 @@ fn log_folder(state: &Resolved) -> Vec<Check> {
         }
         Ok(None) => return checks,
         Err(error) => {
-            let report = Report::from(&error);
+            let report = Report::describe(&error);
             checks.push(Check::failed(ID, &report));
             return checks;
         }

@@ -79,7 +79,7 @@ fn found(id: &str, context: &Context) -> Result<(StateRoot, Found), Report> {
         None => ([context.state_roots(false)?, context.state_roots(true)?].concat(), id.to_owned()),
     };
     for root in places {
-        if let Some(found) = find(&root, &id_there).map_err(|error| Report::from(&error))? {
+        if let Some(found) = find(&root, &id_there)? {
             return Ok((root, found));
         }
     }

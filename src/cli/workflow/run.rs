@@ -91,9 +91,9 @@ pub fn run_example(
     opened: Opened,
     context: &Context,
 ) -> Result<Exit, Report> {
-    let written = Written::spec(spec).map_err(|error| Report::from(&error))?;
+    let written = Written::spec(spec)?;
     let read = source::with_arguments(&written, arguments, &workspace, context)?;
-    let workflow = read.map_err(|error| Report::from(&error))?;
+    let workflow = read?;
     let order = WorkflowOrder { workflow, template: None, past: None, horizon: None };
     drive(order, Place { workspace, session: Which::New, opened }, context)
 }
@@ -114,7 +114,7 @@ fn drive(mut order: WorkflowOrder, place: Place, context: &Context) -> Result<Ex
         if let Some(past) = &order.past {
             // Opening the Session may have recorded what became of its children.
             let found = find(driver.conversation.state_root(), &past.id);
-            let found = found.map_err(|error| Report::from(&error))?;
+            let found = found?;
             order.past = found.map(|found| found.past).or(order.past);
         }
         let cancel = CancellationToken::new();

@@ -55,7 +55,7 @@ pub fn read(
             for flaw in error.flaws.iter().skip(1) {
                 context.notice(&flaw.told());
             }
-            Err(Report::from(&error))
+            Err(Report::describe(&error))
         }
     }
 }
@@ -72,7 +72,7 @@ pub fn attempt(
         Err(error) => return Ok((None, Err(error))),
     };
     if purpose == Purpose::Run {
-        written.check_trust().map_err(|error| Report::from(&error))?;
+        written.check_trust()?;
     }
     let template = written.template_id().map(str::to_owned);
     let workflow = with_arguments(&written, &args.arg, workspace, context)?;
@@ -129,7 +129,7 @@ fn open(
         return Err(Report::new(Kind::NotFound, format!("there is no file {what}"))
             .with_next_actions(vec!["see `pixir workflow list`".to_owned()]));
     }
-    Written::template(&context.skills(folder)?, what).map(Ok).map_err(|error| Report::from(&error))
+    Written::template(&context.skills(folder)?, what).map(Ok).map_err(Report::from)
 }
 
 fn bytes(from: impl Read, what: &str) -> Result<Vec<u8>, Report> {

@@ -51,7 +51,7 @@ pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
         let flaws: Vec<_> = error.flaws.iter().map(Flaw::facts).collect();
         let output = json!({ "valid": false, "flaws": flaws, "left_out": error.left_out });
         let mut envelope =
-            Envelope::failure("workflow", Report::from(&error), context.started.elapsed());
+            Envelope::failure("workflow", Report::describe(&error), context.started.elapsed());
         envelope.output = output;
         say(&envelope.line());
     } else {

@@ -4,6 +4,8 @@ use serde_json::json;
 
 use super::*;
 use crate::error::Explain;
+use crate::http::HttpError;
+use crate::provider::wire::unreachable;
 
 #[track_caller]
 fn check_http(status: u16, body: &str, kind: Kind, retryable: bool) {
@@ -242,7 +244,7 @@ fn a_spent_plan_says_when_it_begins_anew() {
     let body = br#"{"error":{"type":"usage_limit_reached","message":"spent","resets_at":1800000000,"resets_in_seconds":90}}"#;
     let error = http(429, Hints::default(), body);
     assert_eq!(error.retry_after, Some(Duration::from_secs(90)));
-    assert_eq!(error.details["resets_at"], 1_800_000_000);
+    assert_eq!(error.facts.resets_at, Some(1_800_000_000));
 }
 
 /// Every row of the table of errors: where it came from, what it is, whether it passes, and what a
@@ -349,14 +351,14 @@ fn the_table_of_errors() {
         ("500", typed(500, "", "x"), Kind::ProviderError, true, "resume"),
         (
             "refused connection",
-            connection("the Provider could not be reached", "connection refused"),
+            unreachable(HttpError::Connect("connection refused".to_owned())),
             Kind::Network,
             true,
             "network",
         ),
         (
             "bad certificate",
-            connection("x", "invalid peer certificate: UnknownIssuer"),
+            unreachable(HttpError::Tls("invalid peer certificate: UnknownIssuer".to_owned())),
             Kind::Tls,
             false,
             "SSL_CERT_FILE",
@@ -376,7 +378,7 @@ fn a_moment_of_reset_becomes_a_wait_too() {
     let body = br#"{"error":{"type":"usage_limit_reached","plan_type":"plus","message":"spent","resets_at":1800005400}}"#;
     let error = http(429, hints, body);
     assert_eq!(error.retry_after, Some(Duration::from_mins(90)));
-    assert_eq!(error.details["plan"], "plus");
+    assert_eq!(error.details()["plan"], "plus");
     let action = crate::error::Explain::next_actions(&error).remove(0);
     assert!(action.contains("1 h 30 min (until 2027-01-15 09:30 UTC)"), "{action}");
 }

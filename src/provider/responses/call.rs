@@ -16,16 +16,16 @@ use super::body::{Form, Parts};
 use super::continuation::Continuation;
 use super::reduce::Reducer;
 use super::talk::Talk;
-use super::transport::{self, Waiting, Way};
+use super::transport::{self, TOO_BIG, Waiting, Way};
 use crate::config::Transport;
 use crate::credential::{Authorization, CredentialError, Recovery};
 use crate::error::Kind;
 use crate::event::{self, RateLimits};
 use crate::provider::input::Reader;
 use crate::provider::wire::clock::Clock;
-use crate::provider::wire::sse::{Answer, Read};
+use crate::provider::wire::sse::{Read, ResponseStream};
 use crate::provider::wire::websocket::Socket;
-use crate::provider::{ModelEvent, ProviderError, Request, Sent};
+use crate::provider::{ModelEvent, ProviderError, Request, Sent, ServerErrorCode};
 
 /// A call under way; dropping it abandons the call and closes its socket.
 pub struct Call {
@@ -57,7 +57,7 @@ enum Letter {
 }
 
 enum Wire {
-    Sse(Box<Answer>),
+    Sse(Box<ResponseStream>),
     Socket(Box<Talk>),
 }
 
@@ -128,7 +128,9 @@ impl Call {
         let had_life = reducer.is_alive();
         match wire {
             Wire::Sse(answer) => {
-                let read = answer.read(|frame| reducer.take(frame.event, frame.data, ready)).await;
+                let read = answer
+                    .read(|event| reducer.take(&event.event, event.data.as_bytes(), ready))
+                    .await;
                 if read.map_err(Trouble::Wire)? == Read::End {
                     let peer = self.shared.client.peer();
                     let message = format!("the stream from {peer} ended without its last word");
@@ -289,7 +291,7 @@ impl Call {
                         self.wire = Some(Wire::Sse(Box::new(answer)));
                         Ok(())
                     }
-                    Err(error) if error.details["status"].is_null() => Err(Trouble::Wire(error)),
+                    Err(error) if error.facts.status.is_none() => Err(Trouble::Wire(error)),
                     Err(error) => Err(self.refused(error, &used).await),
                 }
             }
@@ -306,8 +308,10 @@ impl Call {
     async fn refused(&mut self, error: ProviderError, used: &Authorization) -> Trouble {
         let may_resend = !self.has_output && self.request.resends > 0;
         // A frame of a WebSocket need not have a status.
-        let status = &error.details["status"];
-        let is_token = *status == 401 || status.is_null() && error.kind == Kind::AuthRefused;
+        let is_token = match error.facts.status {
+            Some(status) => status == 401,
+            None => error.kind == Kind::AuthRefused,
+        };
         if !is_token || !may_resend {
             return Trouble::Said(error);
         }
@@ -349,22 +353,22 @@ impl Call {
             Trouble::Wire(error) | Trouble::Said(error) | Trouble::Refused(error) => error,
         };
         let may_resend = !self.has_output && self.request.resends > 0;
-        let code = error.details["code"].as_str().unwrap_or_default();
+        let code = error.facts.code.as_ref();
         let can_help = match (&trouble, talk) {
             (Trouble::Refused(_), talk) => {
                 self.reset = talk.map(|_| "token_refused".to_owned());
                 may_resend
             }
-            (Trouble::Said(_), _) if code == "invalid_encrypted_content" => {
+            (Trouble::Said(_), _) if code == Some(&ServerErrorCode::InvalidEncryptedContent) => {
                 may_resend && self.drop_reasoning()
             }
             (Trouble::Said(_), Some(talk)) => {
                 let is_ours = match code {
-                    "previous_response_not_found" => talk.is_continued,
-                    "websocket_connection_limit_reached" => talk.is_reused,
+                    Some(ServerErrorCode::PreviousResponseNotFound) => talk.is_continued,
+                    Some(ServerErrorCode::WebSocketConnectionLimitReached) => talk.is_reused,
                     _ => false,
                 };
-                self.reset = is_ours.then(|| code.to_owned());
+                self.reset = code.filter(|_| is_ours).map(|code| code.as_str().to_owned());
                 may_resend && is_ours
             }
             (Trouble::Wire(error), Some(talk)) => {
@@ -394,7 +398,7 @@ impl Call {
             self.shared.lines.of(session, |line| line.broke(error, &pace, now));
             return false;
         }
-        if is_stale && error.kind == Kind::Network && error.details["close_code"] != 1009 {
+        if is_stale && error.kind == Kind::Network && error.facts.close_code != Some(TOO_BIG) {
             // It died while nobody looked, which is no fault of sockets.
             self.reset = Some("socket_closed".to_owned());
             return may_resend;

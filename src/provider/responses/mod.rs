@@ -20,15 +20,15 @@ use sha2::{Digest, Sha256};
 pub use body::body;
 pub use reduce::Reducer;
 
-use super::wire::sse::{self, Answer};
+use super::wire::sse::{self, ResponseStream};
 use super::wire::websocket::{Pace, Socket};
 use super::{ModelEvent, Provider, ProviderError, Request};
 use crate::config::models::{self, Model};
 use crate::config::{Config, Stream, Transport};
 use crate::credential::{Authorization, Credential, FieldPolicy, Recovery};
 use crate::error::Kind;
+use crate::http::{Endpoint, HttpClient, HttpSettings};
 use crate::id::SessionId;
-use crate::network::{Client, Endpoint, Network};
 use call::Call;
 use transport::Lines;
 
@@ -49,7 +49,7 @@ struct Shared {
     limits: Stream,
     policy: Transport,
     pace: Pace,
-    client: Client,
+    client: HttpClient,
     lines: Lines,
 }
 
@@ -58,7 +58,7 @@ struct Shared {
 pub struct Travel {
     /// `None` leaves it to the endpoint: sockets where they are known to work.
     pub transport: Option<Transport>,
-    pub network: Network,
+    pub http: HttpSettings,
     pub pace: Pace,
 }
 
@@ -67,7 +67,7 @@ impl Travel {
     pub fn of(config: &Config, lookup: impl Fn(&str) -> Option<String>) -> Self {
         Self {
             transport: config.transport,
-            network: Network::from_environment(lookup).trusting(config.extra_roots.clone()),
+            http: HttpSettings::from_environment(lookup).trusting(config.extra_roots.clone()),
             ..Self::default()
         }
     }
@@ -91,7 +91,7 @@ impl Responses {
             limits,
             policy,
             pace: Pace { connect: travel.pace.connect.min(limits.connect), ..travel.pace },
-            client: travel.network.client(endpoint),
+            client: travel.http.client(endpoint),
             lines: Lines::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -126,12 +126,6 @@ impl Provider for Responses {
         Some(Call::new(self.shared.clone(), request.clone()).http_body())
     }
 
-    fn expect_call(&self, session: &SessionId) {
-        if !self.shared.lines.of(session, |line| line.has_socket()) {
-            self.shared.client.dial_ahead();
-        }
-    }
-
     fn forget(&self, session: &SessionId) {
         self.shared.lines.forget(session);
     }
@@ -148,7 +142,7 @@ impl Shared {
         session: &SessionId,
         authorization: &Authorization,
         body: Vec<u8>,
-    ) -> Result<Answer, ProviderError> {
+    ) -> Result<ResponseStream, ProviderError> {
         let headers = self.credential.headers(authorization, session.as_str())?;
         sse::post(&self.client, self.limits, "/responses", headers, Bytes::from(body)).await
     }
@@ -184,7 +178,7 @@ impl Shared {
                 Ok(answer) => return Ok((answer, authorization)),
                 Err(error) => error,
             };
-            if error.details["status"] != 401 {
+            if error.facts.status != Some(401) {
                 return Err(error);
             }
             match self.credential.recover(&authorization, recovery).await? {

@@ -64,8 +64,8 @@ impl Reducer {
         self.is_over
     }
 
-    /// Takes one frame: the name of its event, which may be empty, and its data.
-    pub fn take(&mut self, event: &[u8], data: &[u8], out: &mut Out) {
+    /// Takes one frame: the name of its event and its data.
+    pub fn take(&mut self, event: &str, data: &[u8], out: &mut Out) {
         if self.is_over {
             return;
         }
@@ -79,7 +79,9 @@ impl Reducer {
             return;
         }
         let type_name = match head.type_name.as_ref() {
-            "" => &String::from_utf8_lossy(event),
+            // The parser's name for an event without one.
+            "" if event == "message" => "",
+            "" => event,
             name => name,
         };
         match type_name {
@@ -152,20 +154,20 @@ impl Reducer {
         if !self.is_over && head(data).is_none() {
             return Err(broken("the Provider sent a message that could not be read"));
         }
-        self.take(b"", data, out);
+        self.take("", data, out);
         Ok(())
     }
 
     /// Garbage is skipped unless something the Turn depends on is lost with it.
-    fn unreadable(&mut self, event: &[u8], data: &[u8], out: &mut Out) {
+    fn unreadable(&mut self, event: &str, data: &[u8], out: &mut Out) {
         let is_needed = matches!(
             event,
-            b"response.output_item.done"
-                | b"response.completed"
-                | b"response.done"
-                | b"response.incomplete"
-                | b"response.failed"
-                | b"error"
+            "response.output_item.done"
+                | "response.completed"
+                | "response.done"
+                | "response.incomplete"
+                | "response.failed"
+                | "error"
         );
         if is_needed || data == b"[DONE]" {
             self.fail(broken("the Provider's last words could not be read"), out);

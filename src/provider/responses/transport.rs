@@ -17,6 +17,9 @@ use crate::id::SessionId;
 use crate::provider::ProviderError;
 use crate::provider::wire::websocket::{Pace, Parked};
 
+/// The close code of a message that is too big for the server.
+pub const TOO_BIG: u16 = 1009;
+
 /// How many sockets may break in the middle of an answer before SSE is tried.
 const BREAKS: u32 = 2;
 
@@ -107,14 +110,14 @@ impl Line {
     pub fn failed(&mut self, error: &ProviderError, pace: &Pace, now: Instant) -> String {
         let reason = reason(error);
         // Too much for one frame is about this request and not about the wire.
-        if error.details["close_code"] == 1009 {
+        if error.facts.close_code == Some(TOO_BIG) {
             return reason;
         }
         self.failures += 1;
         let doublings = self.failures.saturating_sub(1).min(16);
         let wait = pace.again.saturating_mul(1 << doublings).min(pace.again_cap);
         // A server that asks for another protocol will do so for a while.
-        let wait = if error.details["status"] == 426 { pace.again_cap } else { wait };
+        let wait = if error.facts.status == Some(426) { pace.again_cap } else { wait };
         self.banned = Some((now + wait, reason.clone()));
         reason
     }
@@ -144,7 +147,7 @@ impl Line {
 
 /// Whether a handshake that failed says something about sockets, and not about us.
 pub fn may_fall_back(error: &ProviderError) -> bool {
-    match error.details["status"].as_u64() {
+    match error.facts.status {
         Some(status) => !matches!(status, 401 | 402 | 403 | 407 | 429),
         None => matches!(
             error.kind,
@@ -154,11 +157,11 @@ pub fn may_fall_back(error: &ProviderError) -> bool {
 }
 
 fn reason(error: &ProviderError) -> String {
-    if let Some(status) = error.details["status"].as_u64() {
+    if let Some(status) = error.facts.status {
         return format!("the WebSocket was refused with status {status}");
     }
-    match error.details["close_code"].as_u64() {
-        Some(1009) => "the request is too large for a WebSocket".to_owned(),
+    match error.facts.close_code {
+        Some(TOO_BIG) => "the request is too large for a WebSocket".to_owned(),
         _ => error.message.clone(),
     }
 }
@@ -196,10 +199,12 @@ mod tests {
     fn each_refusal_has_its_own_patience() {
         let (pace, now) = (Pace::default(), Instant::now());
         let mut line = Line::default();
-        line.failed(&gone().with("status", 426), &pace, now);
+        line.failed(&gone().with_status(426), &pace, now);
         assert_eq!(line.banned.as_ref().unwrap().0, now + pace.again_cap);
         let mut line = Line::default();
-        line.failed(&gone().with("close_code", 1009), &pace, now);
+        let mut too_big = gone();
+        too_big.facts.close_code = Some(TOO_BIG);
+        line.failed(&too_big, &pace, now);
         assert_eq!(line.way(Transport::Auto, now), Way::Socket);
         line.broke(&gone(), &pace, now);
         assert_eq!(line.way(Transport::Auto, now), Way::Socket);
@@ -218,7 +223,7 @@ mod tests {
             (400, true),
             (502, true),
         ] {
-            assert_eq!(may_fall_back(&gone().with("status", status)), expected, "{status}");
+            assert_eq!(may_fall_back(&gone().with_status(status)), expected, "{status}");
         }
         assert!(may_fall_back(&gone()));
         assert!(!may_fall_back(&ProviderError::terminal(Kind::Tls, "certificate")));

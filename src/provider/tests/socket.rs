@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::config::Transport;
+use crate::error::Explain;
 use crate::event::{AssistantMessage, Canonical, Reasoning, ToolCall, ToolResult};
 use crate::provider::wire::websocket::Pace;
 use crate::scripted::Received;
@@ -243,7 +244,7 @@ async fn a_lost_response_is_replayed_once() {
         talk.user("next");
         talk.go().await;
         assert_eq!(talk.last(), format!("websocket whole, {code}"));
-        assert_eq!(talk.sent.last().unwrap().after.as_ref().unwrap().details["code"], code);
+        assert_eq!(talk.sent.last().unwrap().after.as_ref().unwrap().details()["code"], code);
         talk.user("and on");
         let heard = talk.hear().await;
         assert!(error_of(&heard).retryable, "once is enough: {heard:?}");
@@ -283,7 +284,7 @@ async fn what_the_server_says_is_no_reason_to_fall_back() {
             Script::answering(|_| Reply::says("ok")).refusing_sockets(move |_| Some(status));
         let mut talk = Talk::new(script, Transport::Auto).await;
         let heard = talk.hear().await;
-        assert_eq!(error_of(&heard).details["status"], status);
+        assert_eq!(error_of(&heard).details()["status"], status);
         assert!(talk.requests().is_empty() && talk.sent.is_empty());
     }
     let replies = [
@@ -297,7 +298,8 @@ async fn what_the_server_says_is_no_reason_to_fall_back() {
         let heard = talk.hear().await;
         assert_eq!(error_of(&heard).kind, kind, "{heard:?}");
         assert_eq!(talk.requests().len(), 1);
-        if talk.requests()[0].transport == "websocket" && error_of(&heard).details["status"] == 429
+        if talk.requests()[0].transport == "websocket"
+            && error_of(&heard).details()["status"] == 429
         {
             assert_eq!(error_of(&heard).retry_after, Some(Duration::from_secs(7)));
         }
@@ -356,7 +358,7 @@ async fn the_policy_is_obeyed() {
     let script = Script::answering(|_| Reply::says("ok")).refusing_sockets(|_| Some(426));
     let mut talk = Talk::new(script, Transport::WebSocket).await;
     let heard = talk.hear().await;
-    assert_eq!(error_of(&heard).details["status"], 426);
+    assert_eq!(error_of(&heard).details()["status"], 426);
     assert!(talk.requests().is_empty());
 }
 
@@ -416,7 +418,7 @@ async fn unreadable_reasoning_is_left_out_and_stays_out() {
         assert_eq!(talk.requests().len(), 3);
         assert!(talk.sent.last().unwrap().is_without_reasoning);
         assert_eq!(
-            talk.sent.last().unwrap().after.as_ref().unwrap().details["code"],
+            talk.sent.last().unwrap().after.as_ref().unwrap().details()["code"],
             "invalid_encrypted_content"
         );
         talk.user("and on");

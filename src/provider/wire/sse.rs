@@ -1,33 +1,37 @@
-//! SSE: one POST, answered by a stream of frames, watched by two clocks.
+//! Server-sent events: one POST, answered by a stream of events, within an idle and a total limit.
 //!
-//! Any byte counts as life, comments included, because the idle clock watches the bytes and not
-//! the frames. Nothing is retried here, and no redirect is followed: the credential goes to its
-//! own endpoint or nowhere.
+//! The idle limit watches bytes and not events, so that a comment keeps a call alive. Nothing is
+//! retried here.
 
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use eventsource_stream::{Event, EventStream, EventStreamError};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, StreamExt};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use super::clock::Clock;
-use super::frames::{Frame, Splitter};
 use super::unreachable;
 use crate::config::Stream;
 use crate::error::Kind;
 use crate::event::RateLimits;
-use crate::network::{Client, NetworkError, Response};
+use crate::http::{EventLines, HttpClient, HttpResponse};
 use crate::provider::classify::{self, BODY_LIMIT, Hints, Unexpected};
 use crate::provider::{ProviderError, limits};
 
 /// The longest answer that is read as a whole.
 const SMALL: usize = 4 * 1024 * 1024;
 
-/// How much of a burst is taken in one step; more would keep the screen waiting.
+/// The longest event of a stream.
+const LONGEST_EVENT: usize = 64 << 20;
+
+/// How many bytes of events that have arrived are taken in one step; more would delay the screen.
 const BURST: usize = 64 * 1024;
 
 /// Reads something small; `headers` are the credential's.
 pub async fn get(
-    client: &Client,
+    client: &HttpClient,
     limits: Stream,
     path: &str,
     mut headers: HeaderMap,
@@ -53,12 +57,12 @@ pub async fn get(
 
 /// Sends a JSON body and waits for the head of the answer; `headers` are the credential's.
 pub async fn post(
-    client: &Client,
+    client: &HttpClient,
     limits: Stream,
     path: &str,
     mut headers: HeaderMap,
     body: Bytes,
-) -> Result<Answer, ProviderError> {
+) -> Result<ResponseStream, ProviderError> {
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -70,8 +74,7 @@ pub async fn post(
     if classify::compression(response.header("content-encoding")).is_some() {
         return Err(unexpected(&response, EVENTS, b""));
     }
-    let start = Some(Vec::new());
-    Ok(Answer { response, clock, splitter: Splitter::default(), end: None, start })
+    Ok(ResponseStream::new(response, clock))
 }
 
 /// The content type of a stream of events.
@@ -80,81 +83,131 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 /// What a call expects of an answer.
 const EVENTS: &str = "a stream of events";
 
-/// What a 200 answer means that is not what was asked for.
-fn unexpected(response: &Response, expected: &'static str, body: &[u8]) -> ProviderError {
+/// The error for a 200 answer that is not what was asked for.
+fn unexpected(response: &HttpResponse, expected: &'static str, body: &[u8]) -> ProviderError {
     let (content_type, encoding) =
         (response.header("content-type"), response.header("content-encoding"));
     Unexpected { peer: response.peer(), expected, content_type, encoding, body }.classify()
 }
 
-/// An answer under way; dropping it abandons the call.
-#[derive(Debug)]
-pub struct Answer {
-    response: Response,
-    clock: Clock,
-    splitter: Splitter,
-    /// How the stream ended, found while looking ahead.
-    end: Option<NetworkError>,
-    /// The first bytes, as long as no frame has come; `None` once one has.
-    start: Option<Vec<u8>>,
+/// The events of one answer. Dropping it abandons the call.
+pub struct ResponseStream {
+    headers: HeaderMap,
+    events: EventStream<BoxStream<'static, Result<Bytes, ProviderError>>>,
+    /// An error behind events that were handed out first.
+    failure: Option<ProviderError>,
 }
 
 /// What one read brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    Bytes,
+    Events,
     End,
 }
 
-impl Answer {
-    /// Waits for bytes and hands out the frames they complete. What has come with them is taken
-    /// along: a burst costs its reader one step, not one for every piece.
-    pub async fn read(&mut self, mut each: impl FnMut(Frame<'_>)) -> Result<Read, ProviderError> {
-        if let Some(error) = self.end.take() {
-            return Err(unreachable(error));
+impl ResponseStream {
+    fn new(response: HttpResponse, clock: Clock) -> Self {
+        let headers = response.headers().clone();
+        let lines = EventLines::new(LONGEST_EVENT);
+        let reader = LineReader { response, clock, lines, start: Some(Vec::new()) };
+        let lines = stream::try_unfold(reader, |mut reader| async move {
+            Ok(reader.next_line().await?.map(|line| (line, reader)))
+        });
+        Self { headers, events: EventStream::new(lines.boxed()), failure: None }
+    }
+
+    /// Waits for an event and hands it out, with the events that have arrived behind it: a burst
+    /// takes one step of the reader and not one per event.
+    pub async fn read(&mut self, mut each: impl FnMut(&Event)) -> Result<Read, ProviderError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
         }
-        let first = self.clock.watch(self.response.chunk()).await?.map_err(unreachable)?;
-        let Some(mut chunk) = first else { return self.ended() };
+        let Some(event) = self.events.next().await else { return Ok(Read::End) };
+        let mut event = event.map_err(failed)?;
         let mut taken = 0;
         loop {
-            self.feed(&chunk, &mut each)?;
-            if self.is_something_else() {
-                return Err(self.refused().await);
-            }
-            taken += chunk.len();
+            each(&event);
+            taken += event.data.len();
             if taken >= BURST {
-                return Ok(Read::Bytes);
+                return Ok(Read::Events);
             }
-            chunk = match self.response.chunk_now() {
-                Some(Ok(Some(chunk))) => chunk,
-                Some(Err(error)) => {
-                    self.end = Some(error);
-                    return Ok(Read::Bytes);
+            event = match self.events.next().now_or_never() {
+                Some(Some(Ok(event))) => event,
+                Some(Some(Err(error))) => {
+                    self.failure = Some(failed(error));
+                    return Ok(Read::Events);
                 }
-                // Nothing yet, or an end that will be met again.
-                None | Some(Ok(None)) => return Ok(Read::Bytes),
+                // Nothing yet, or an end that the next read meets again.
+                None | Some(None) => return Ok(Read::Events),
             };
         }
     }
 
-    fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(Frame<'_>)) -> Result<(), ProviderError> {
-        let mut has_frames = false;
-        self.splitter.feed(chunk, |frame| {
-            has_frames = true;
-            each(frame);
-        })?;
-        if has_frames {
-            self.start = None;
-        } else if let Some(start) = &mut self.start {
-            let room = BODY_LIMIT.saturating_sub(start.len());
-            start.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        }
-        Ok(())
+    /// Rate limits from the head of the answer.
+    pub fn limits(&self) -> Option<RateLimits> {
+        limits::from_headers(|name| self.header(name))
     }
 
-    /// Whether the first bytes show that no frame will come.
+    /// The content type, for an error about missing events.
+    pub fn content_type(&self) -> &str {
+        self.header("content-type").unwrap_or("unknown")
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Takes the end of the body if it has arrived, so that the connection can be used again; never
+    /// waits for it.
+    pub fn finish(&mut self) {
+        while let Some(Some(Ok(_))) = self.events.next().now_or_never() {}
+    }
+}
+
+fn failed(error: EventStreamError<ProviderError>) -> ProviderError {
+    match error {
+        EventStreamError::Transport(error) => error,
+        EventStreamError::Utf8(_) | EventStreamError::Parser(_) => ProviderError::passing(
+            Kind::InvalidResponse,
+            format!("the Provider's stream cannot be read: {error}"),
+        ),
+    }
+}
+
+/// Reads the body of an answer line by line.
+struct LineReader {
+    response: HttpResponse,
+    clock: Clock,
+    lines: EventLines,
+    /// The first bytes, as long as they may be something other than events; `None` afterwards.
+    start: Option<Vec<u8>>,
+}
+
+impl LineReader {
+    async fn next_line(&mut self) -> Result<Option<Bytes>, ProviderError> {
+        loop {
+            if let Some(line) = self.lines.take().map_err(unreachable)? {
+                if is_field(&line) {
+                    self.start = None;
+                }
+                return Ok(Some(line));
+            }
+            let chunk = self.clock.watch(self.response.chunk()).await?.map_err(unreachable)?;
+            let Some(chunk) = chunk else { return self.ended() };
+            if let Some(start) = &mut self.start {
+                let room = BODY_LIMIT.saturating_sub(start.len());
+                start.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+                if self.is_something_else() {
+                    return Err(self.refused().await);
+                }
+            }
+            self.lines.push(chunk);
+        }
+    }
+
+    /// Whether the first bytes show that no event will come.
     fn is_something_else(&self) -> bool {
-        let Some(start) = &self.start else { return false };
+        let start = self.start.as_deref().unwrap_or_default();
         match start.trim_ascii_start().first() {
             Some(b'<' | 0x1f) => true,
             Some(b'{' | b'[') => !self.is_labelled(),
@@ -162,9 +215,9 @@ impl Answer {
         }
     }
 
-    /// Whether its head says that it is a stream of events.
+    /// Whether the head says that it is a stream of events.
     fn is_labelled(&self) -> bool {
-        let label = self.content_type().as_bytes();
+        let label = self.response.header("content-type").unwrap_or_default().as_bytes();
         label.get(..EVENT_STREAM.len()).is_some_and(|own| own.eq_ignore_ascii_case(EVENT_STREAM))
     }
 
@@ -175,42 +228,26 @@ impl Answer {
         unexpected(&self.response, EVENTS, &body)
     }
 
-    /// The end of a body. One with words and no frames was never a stream, nor was an empty one, unless its
-    /// head says that it is: such a stream was cut.
-    fn ended(&mut self) -> Result<Read, ProviderError> {
-        let Some(start) = self.start.take() else { return Ok(Read::End) };
-        let is_field = |line: &[u8]| {
-            // A line that begins with the colon is a comment.
-            let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
-            matches!(name, b"data" | b"event" | b"id" | b"retry") || line.starts_with(b":")
-        };
-        let has_fields = start.split(|byte| matches!(byte, b'\n' | b'\r')).any(is_field);
+    /// The end of the body. A body without fields was not a stream of events. An empty one was cut, if
+    /// its head says that it is a stream.
+    fn ended(&mut self) -> Result<Option<Bytes>, ProviderError> {
+        let Some(start) = self.start.take() else { return Ok(None) };
         let is_cut = start.trim_ascii().is_empty() && self.is_labelled();
-        if has_fields || is_cut {
-            return Ok(Read::End);
+        if is_cut || is_field(self.lines.unfinished()) {
+            return Ok(None);
         }
         Err(unexpected(&self.response, EVENTS, &start))
     }
+}
 
-    /// What its head says about limits.
-    pub fn limits(&self) -> Option<RateLimits> {
-        limits::from_headers(|name| self.response.header(name))
-    }
-
-    /// What the stream is, for an error that wonders why there were no frames.
-    pub fn content_type(&self) -> &str {
-        self.response.header("content-type").unwrap_or("unknown")
-    }
-
-    /// Takes the end of the body if it is already here, so that the connection can be used again;
-    /// never waits for it.
-    pub fn finish(&mut self) {
-        while let Some(Ok(Some(_))) = self.response.chunk_now() {}
-    }
+/// Whether a line is a field of an event, or a comment.
+fn is_field(line: &[u8]) -> bool {
+    let name = line.split(|byte| matches!(byte, b':' | b'\n')).next().unwrap_or_default();
+    matches!(name, b"data" | b"event" | b"id" | b"retry") || line.starts_with(b":")
 }
 
 /// Reads an error body, as much of it as is worth reading.
-pub async fn refusal(response: &mut Response, clock: &mut Clock) -> ProviderError {
+pub async fn refusal(response: &mut HttpResponse, clock: &mut Clock) -> ProviderError {
     let mut body = Vec::new();
     read_on(response, clock, &mut body).await;
     let hints = Hints::read(|name| response.header(name), SystemTime::now());
@@ -218,7 +255,7 @@ pub async fn refusal(response: &mut Response, clock: &mut Clock) -> ProviderErro
 }
 
 /// Reads a body up to the limit. A broken one is still an error answer: the status is known.
-async fn read_on(response: &mut Response, clock: &mut Clock, body: &mut Vec<u8>) {
+async fn read_on(response: &mut HttpResponse, clock: &mut Clock, body: &mut Vec<u8>) {
     while body.len() < BODY_LIMIT {
         match clock.watch(response.chunk()).await {
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),

@@ -1,7 +1,7 @@
 //! WebSocket: one connection, one request in flight, kept alive between calls.
 //!
 //! The handshake is an HTTP request of the same client that SSE uses, so proxies and certificates
-//! behave alike; then the frames are read from the bare wire. A socket is read directly by its
+//! behave alike; then the frames are read from the upgraded connection. A socket is read directly by its
 //! call. Between calls a task of its own reads it, because pings must be answered and a close must
 //! be noticed; that task hands the socket back when the next call asks.
 
@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use http::StatusCode;
 use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use reqwest::Upgraded;
 use tokio::time::{Instant, Sleep};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -27,7 +28,7 @@ use super::unreachable;
 use crate::config::Stream;
 use crate::error::Kind;
 use crate::event::RateLimits;
-use crate::network::{Client, Wire};
+use crate::http::HttpClient;
 use crate::provider::{ProviderError, limits};
 
 /// The form of the protocol that the handshake asks for.
@@ -69,7 +70,7 @@ impl Default for Pace {
 /// An open connection; dropping it closes it without a farewell.
 #[derive(Debug)]
 pub struct Socket {
-    frames: Box<WebSocketStream<Wire>>,
+    frames: Box<WebSocketStream<Upgraded>>,
     opened: Instant,
     pace: Pace,
     next_ping: Pin<Box<Sleep>>,
@@ -89,7 +90,7 @@ pub enum Heard {
 impl Socket {
     /// Opens a connection; `headers` are the credential's. A refusal keeps its HTTP status.
     pub async fn open(
-        client: &Client,
+        client: &HttpClient,
         path: &str,
         mut headers: HeaderMap,
         pace: Pace,
@@ -115,16 +116,15 @@ impl Socket {
                 return Err(broken("the handshake was not answered as a WebSocket"));
             }
             let limits = limits::from_headers(|name| response.header(name));
-            Ok((response.into_wire().map_err(unreachable)?, limits))
+            Ok((response.upgrade().await.map_err(unreachable)?, limits))
         };
-        let ((wire, early), limits) =
+        let (connection, limits) =
             tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
                 let (peer, seconds) = (client.peer(), pace.connect.as_secs_f64());
                 let message = format!("no WebSocket to {peer} within {seconds} s");
                 ProviderError::passing(Kind::Network, message)
             })??;
-        let frames =
-            WebSocketStream::from_partially_read(wire, early.into(), Role::Client, None).await;
+        let frames = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
         let next_ping = Box::pin(tokio::time::sleep(pace.ping));
         let frames = Box::new(frames);
         let peer = client.peer().into();
@@ -178,7 +178,8 @@ impl Socket {
                 Some(Ok(Message::Close(frame))) => {
                     let Some(frame) = frame else { return Err(closed()) };
                     let code = u16::from(frame.code);
-                    let mut error = closed().with("close_code", code);
+                    let mut error = closed();
+                    error.facts.close_code = Some(code);
                     error.message = format!("{} (code {code})", error.message);
                     return Err(error);
                 }

@@ -14,8 +14,7 @@ fn no_templates(name: &str, _: Map<String, Value>) -> Result<Workflow, SpecError
 
 fn read(spec: &Value) -> Result<Delegation, Report> {
     let ground = Ground::of_this_build(Subagents::default());
-    Delegation::read(spec.to_string().as_bytes(), &ground, &no_templates)
-        .map_err(|error| Report::from(&error))
+    Delegation::read(spec.to_string().as_bytes(), &ground, &no_templates).map_err(Report::from)
 }
 
 #[track_caller]

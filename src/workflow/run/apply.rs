@@ -109,7 +109,7 @@ impl Stage {
         if let Some(done) = done {
             let session = self.family.session();
             let recorded = session.record(self.applied(step, &annex, &done)).await;
-            recorded.map_err(|error| Report::from(&error))?;
+            recorded?;
             files = done.deed.files().map(|path| path.to_string_lossy().into_owned()).collect();
             done.recorded();
             bundle.artifacts.push(Artifact {

@@ -40,7 +40,7 @@ impl Stage {
                     Ok((all.map(|change| change.path).collect(), is_known))
                 }
                 Err(RewindError::NothingToUndo { .. }) => Ok((Vec::new(), is_known)),
-                Err(error) => Err(Report::from(&error)),
+                Err(error) => Err(Report::describe(&error)),
             }
         };
         let (changed, is_known) = joined(disk::work(looking).await)?;
@@ -57,12 +57,12 @@ impl Stage {
         bundle: &mut Bundle,
     ) -> Result<Vec<PathBuf>, Report> {
         let annex = self.family.annexes().find(self.logs(), child);
-        let annex = annex.map_err(|error| Report::from(&error))?;
+        let annex = annex?;
         let Some(annex) = annex else { return Err(Report::new(Kind::NotFound, "no Workspace")) };
         let parent = self.workspace.clone();
         let changes = disk::work(move || annex.changes(&parent)).await;
         let changes = changes.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
-        let changes = changes.map_err(|error| Report::from(&error))?;
+        let changes = changes?;
         if !changes.is_empty() {
             bundle.artifacts.push(Artifact {
                 kind: CHANGE_SET.to_owned(),
@@ -144,16 +144,15 @@ impl Stage {
         if !self.logs().has_log(child) {
             return Ok(0);
         }
-        let session = self.family.open(child).await.map_err(|error| Report::from(&error))?;
-        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let session = self.family.open(child).await?;
+        let history = session.history().await?;
         let (site, set) = (self.site(child), set_of(step));
         let is_tracked = self.tracker.is_some();
         let taking = move || -> Result<_, Report> {
-            let explain = |error: RewindError| Report::from(&error);
             refuse_unknown(&history, &site, is_tracked)?;
             let mut rewind = match all_back(&history, &site) {
                 Err(RewindError::NothingToUndo { .. }) => return Ok((0, None)),
-                other => other.map_err(explain)?,
+                other => other?,
             };
             rewind.plan.changes.retain(|change| set.allow(&change.path));
             rewind.plan.conflicts.retain(|conflict| set.allow(&conflict.change.path));
@@ -175,8 +174,8 @@ impl Stage {
                 let message = format!("somebody else changed {}", strangers.join(", "));
                 return Err(Report::new(Kind::FileChanged, message));
             }
-            rewind.check(true, &site).map_err(explain)?;
-            let restored = rewind.restore(&site).map_err(explain)?;
+            rewind.check(true, &site)?;
+            let restored = rewind.restore(&site)?;
             if let Some((path, reason)) = restored.failed.first() {
                 let message = format!("{}: {reason}", path.display());
                 return Err(Report::new(Kind::WriteFailed, message));
@@ -186,7 +185,7 @@ impl Stage {
         };
         let (count, fact) = joined(disk::work(taking).await)?;
         if let Some(fact) = fact {
-            session.record(fact).await.map_err(|error| Report::from(&error))?;
+            session.record(fact).await?;
         }
         Ok(count)
     }
@@ -258,7 +257,7 @@ fn refuse_unknown(history: &History, site: &Site, is_tracked: bool) -> Result<()
     }
     for turn in turns {
         let record = Record::read(&site.session_folder, turn).map_err(RewindError::Read);
-        if let Some(reason) = record.map_err(|error| Report::from(&error))?.gap() {
+        if let Some(reason) = record?.gap() {
             return unknown(reason);
         }
     }

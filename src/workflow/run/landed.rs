@@ -32,7 +32,7 @@ impl Stage {
     /// what nobody approves any more must not stay. The outer error is a Log that cannot be written.
     pub(super) async fn take_back_merges(&self, step: &Step) -> Result<Result<(), Report>, Report> {
         let session = self.family.session();
-        let history = session.history().await.map_err(|error| Report::from(&error))?;
+        let history = session.history().await?;
         let merges = merges_by(&history, &self.name_of(step));
         if merges.is_empty() {
             return Ok(Ok(()));
@@ -49,7 +49,7 @@ impl Stage {
             };
             files += done.deed.files().count();
             let gone = SubagentEvent { event: annex::TAKEN_BACK.to_owned(), ..merged };
-            session.record(gone.into()).await.map_err(|error| Report::from(&error))?;
+            session.record(gone.into()).await?;
             done.recorded();
         }
         self.record("step_taken_back", Some(&step.id), json!({ "files": files })).await?;
@@ -70,7 +70,7 @@ impl Stage {
                 tracing::warn!(%recovered, "a merge was cut off");
                 Ok(())
             }
-            Ok(Err(error)) => Err(Report::from(&AnnexError::Keep(error))),
+            Ok(Err(error)) => Err(Report::describe(&AnnexError::Keep(error))),
             Err(error) => Err(Report::new(Kind::Crashed, error.to_string())),
         }
     }
@@ -79,15 +79,13 @@ impl Stage {
         let (workspace, folder, tracker) =
             (self.workspace.clone(), self.folder.clone(), self.tracker.clone());
         let taking = move || {
-            let explain = |error: AnnexError| Report::from(&error);
             let store = Store::beside(&folder);
-            annex::recover(&workspace, &store, &folder)
-                .map_err(|error| explain(AnnexError::Keep(error)))?;
+            annex::recover(&workspace, &store, &folder).map_err(AnnexError::Keep)?;
             let deed = Deed::kept(&record, &store);
-            let deed = deed.map_err(|error| explain(AnnexError::Lost(error)))?;
-            deed.refuse_strangers(&workspace).map_err(explain)?;
+            let deed = deed.map_err(AnnexError::Lost)?;
+            deed.refuse_strangers(&workspace)?;
             deed.take_back(record, &workspace, &store, &folder, tracker.as_ref())
-                .map_err(|broken| explain(AnnexError::Broken(broken)))
+                .map_err(|broken| Report::from(AnnexError::Broken(broken)))
         };
         let taken = disk::work(taking).await;
         taken.unwrap_or_else(|error| Err(Report::new(Kind::Crashed, error.to_string())))

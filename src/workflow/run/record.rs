@@ -25,7 +25,7 @@ impl Stage {
             extra,
         };
         let recorded = self.family.session().record(event.into()).await;
-        recorded.map(drop).map_err(|error| Report::from(&error))
+        recorded.map(drop).map_err(Report::from)
     }
 
     pub async fn record_started(

@@ -10,7 +10,7 @@ fn reduce(frames: &[Value]) -> Vec<Result<ModelEvent, ProviderError>> {
     let mut reducer = Reducer::default();
     let mut out = VecDeque::new();
     for text in &texts {
-        reducer.take(b"", text.as_bytes(), &mut out);
+        reducer.take("", text.as_bytes(), &mut out);
     }
     out.into()
 }
@@ -183,22 +183,20 @@ fn errors_in_the_stream_have_their_kind() {
 
 #[test]
 fn garbage_is_skipped_unless_it_hides_the_end() {
-    let take = |event: &[u8], data: &[u8]| {
+    let take = |event: &str, data: &[u8]| {
         let mut out = VecDeque::new();
         Reducer::default().take(event, data, &mut out);
         Vec::from(out)
     };
     for data in [&b"{not json"[..], b"", b"\xff\xfe", b"[]", b"7", b"{\"type\":7}"] {
-        assert_eq!(take(b"response.output_text.delta", data), [], "{data:?}");
+        assert_eq!(take("response.output_text.delta", data), [], "{data:?}");
     }
-    for (event, data) in [
-        (&b"response.completed"[..], &b"{cut"[..]),
-        (b"response.output_item.done", b"x"),
-        (b"", b"[DONE]"),
-    ] {
+    for (event, data) in
+        [("response.completed", &b"{cut"[..]), ("response.output_item.done", b"x"), ("", b"[DONE]")]
+    {
         assert_eq!(failure(take(event, data)).kind, Kind::InvalidResponse);
     }
-    assert_eq!(failure(take(b"error", b"{\"error\":\"x\"}")).kind, Kind::ProviderError);
+    assert_eq!(failure(take("error", b"{\"error\":\"x\"}")).kind, Kind::ProviderError);
 }
 
 #[test]
@@ -217,7 +215,7 @@ fn deltas_that_come_together_are_shown_together() {
     let mut out = VecDeque::new();
     let frame = br#"{"type":"response.output_text.delta","sequence_number":7,"item_id":"msg_1","output_index":0,"content_index":0,"delta":"word "}"#;
     for _ in 0..20_000 {
-        reducer.take(b"response.output_text.delta", frame, &mut out);
+        reducer.take("response.output_text.delta", frame, &mut out);
     }
     assert_eq!(out, [Ok(ModelEvent::TextDelta("word ".repeat(20_000)))]);
 }
@@ -231,8 +229,8 @@ proptest! {
         let mut reducer = Reducer::default();
         let mut out = VecDeque::new();
         for (event, data) in &frames {
-            reducer.take(event.as_bytes(), data.as_bytes(), &mut out);
-            reducer.take(b"", format!("{{\"type\":\"{event}\",\"item\":{data},\"response\":{data}}}").as_bytes(), &mut out);
+            reducer.take(event, data.as_bytes(), &mut out);
+            reducer.take("", format!("{{\"type\":\"{event}\",\"item\":{data},\"response\":{data}}}").as_bytes(), &mut out);
         }
         prop_assert!(out.iter().filter(|event| event.is_err()).count() <= 1);
     }
@@ -263,7 +261,7 @@ fn an_answer_without_end_is_an_error_and_not_the_end_of_memory() {
     let mut reducer = Reducer { taken: LONGEST_ANSWER - 10, ..Reducer::default() };
     let mut out = VecDeque::new();
     let frame = json!({"type": "response.output_text.delta", "delta": "more"}).to_string();
-    reducer.take(b"", frame.as_bytes(), &mut out);
+    reducer.take("", frame.as_bytes(), &mut out);
     let error = failure(out.into());
     assert_eq!((error.kind, error.retryable), (Kind::InvalidResponse, false));
     assert!(reducer.is_over());

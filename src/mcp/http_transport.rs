@@ -1,8 +1,10 @@
-//! The web: the way to a server that is an address. Streamable HTTP through Pixir's own network.
+//! HTTP transport of MCP: rmcp's reqwest client with Pixir's policy around it.
 //!
-//! Proxies, certificates and connections are those of every other request. No redirect is followed:
-//! the headers of an entry go to the address of the entry.
+//! Proxies, certificates and connections are those of every other request. rmcp reads a JSON answer
+//! without a limit, so that messages are posted here and answers are limited; streams that the client
+//! opens and the end of a Session are rmcp's own code.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +17,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICA
 use http::{HeaderMap, StatusCode};
 use rmcp::model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::common::http_header::{
-    EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
+    EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
 use rmcp::transport::streamable_http_client::{
     AuthRequiredError, SseError, StreamableHttpClient, StreamableHttpError,
@@ -27,9 +29,9 @@ use url::Url;
 
 use super::McpError;
 use super::pipes::{Flaw, LONGEST_MESSAGE, answered, unreadable};
-use crate::network::{Client, Endpoint, Network, Response};
+use crate::http::{Endpoint, EventLines, HttpClient, HttpError, HttpResponse, HttpSettings};
 
-/// Headers that belong to the request itself, and to nobody's entry.
+/// Headers that the transport sets itself; an entry may not have them.
 const RESERVED: [&str; 9] = [
     "host",
     "connection",
@@ -42,32 +44,28 @@ const RESERVED: [&str; 9] = [
     "last-event-id",
 ];
 
-/// How long a connection may take to stand.
+/// Limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(30);
-/// How often a stream is listened to anew, at most.
+/// The shortest time between two requests for a stream.
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
 
-type Failure = StreamableHttpError<WebError>;
+type Failure = StreamableHttpError<reqwest::Error>;
 
-/// A server's address and what is sent along to it; cheap to clone.
+/// The address of an MCP server and the headers of its entry; cheap to clone.
 #[derive(Clone)]
-pub struct Web {
-    client: Arc<Client>,
+pub struct McpHttpClient {
+    client: Arc<HttpClient>,
     headers: HeaderMap,
+    /// Why the last request failed.
     flaw: Flaw,
-    /// When a stream may be listened to again.
+    /// When a stream may be requested again.
     listen_at: Arc<Mutex<Option<Instant>>>,
 }
 
-/// What went wrong on the way, as the SDK carries it.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct WebError(McpError);
-
-impl Web {
+impl McpHttpClient {
     /// Reads an entry; connects to nothing yet.
     pub fn new(
-        network: &Network,
+        http: &HttpSettings,
         url: &str,
         headers: &[(String, String)],
         flaw: Flaw,
@@ -95,35 +93,52 @@ impl Web {
         }
         let base_url = url.split('#').next().unwrap_or(url).to_owned();
         let endpoint = Endpoint { base_url, is_loopback, connect: CONNECT };
-        let client = Arc::new(network.clone().client(endpoint));
+        let client = Arc::new(http.clone().client(endpoint));
         Ok(Self { client, headers: sent, flaw, listen_at: Arc::default() })
     }
 
-    /// What every request has: what the entry says, then what the SDK says.
+    /// The headers of a posted message: those of the entry, then those of the SDK.
     fn headers(
         &self,
         session: Option<&str>,
         others: HashMap<HeaderName, HeaderValue>,
     ) -> Result<HeaderMap, Failure> {
         let mut headers = self.headers.clone();
-        for (name, value) in others {
-            headers.insert(name, value);
-        }
+        headers.extend(others);
         if let Some(session) = session {
-            headers.insert(HeaderName::from_static("mcp-session-id"), text(session)?);
+            let invalid =
+                |_| StreamableHttpError::UnexpectedServerResponse("its session id".into());
+            let session = HeaderValue::from_str(session).map_err(invalid)?;
+            headers.insert(HeaderName::from_static("mcp-session-id"), session);
         }
         let both = "application/json, text/event-stream";
         headers.insert(ACCEPT, HeaderValue::from_static(both));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
         Ok(headers)
     }
 
-    /// Keeps why a request failed, and says it.
-    fn failed(&self, error: McpError) -> Failure {
-        self.flaw.note(error.clone());
-        StreamableHttpError::Client(WebError(error))
+    /// The headers of a request that rmcp makes.
+    fn custom_headers(
+        &self,
+        others: HashMap<HeaderName, HeaderValue>,
+    ) -> HashMap<HeaderName, HeaderValue> {
+        let own = self.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
+        own.chain(others).collect()
     }
 
-    fn refused(&self, response: &Response) -> Option<Failure> {
+    /// The reqwest client for a request that rmcp makes.
+    fn reqwest(&self) -> Result<&reqwest::Client, Failure> {
+        self.client.reqwest().map_err(|error| self.failed(McpError::from(&error)))
+    }
+
+    /// Notes why a request failed. The SDK carries its text only.
+    fn failed(&self, error: McpError) -> Failure {
+        let message = Cow::from(error.to_string());
+        self.flaw.note(error);
+        StreamableHttpError::UnexpectedServerResponse(message)
+    }
+
+    fn refused(&self, response: &HttpResponse) -> Option<Failure> {
         let status = response.status();
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return None;
@@ -139,8 +154,7 @@ impl Web {
         session: Option<Arc<str>>,
         others: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let mut headers = self.headers(session.as_deref(), others)?;
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
+        let headers = self.headers(session.as_deref(), others)?;
         let body = Bytes::from(serde_json::to_vec(&message)?);
         let sent = self.client.post("", headers, body).await;
         let response = sent.map_err(|error| self.failed(McpError::from(&error)))?;
@@ -176,7 +190,7 @@ impl Web {
         }
     }
 
-    /// A server that hangs up, or says that it wants to be asked again at once, is not stormed.
+    /// Waits, so that a server that closes its stream at once does not get a flood of requests.
     async fn pause(&self) {
         let now = Instant::now();
         let at = {
@@ -188,8 +202,8 @@ impl Web {
         tokio::time::sleep_until(at).await;
     }
 
-    /// A body that is no stream, as far as anybody would want it.
-    async fn whole(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
+    /// A body that is not a stream, up to the length of a message.
+    async fn whole(&self, mut response: HttpResponse) -> Result<Vec<u8>, Failure> {
         let mut body = Vec::new();
         loop {
             let chunk = response.chunk().await;
@@ -204,8 +218,8 @@ impl Web {
     }
 }
 
-impl StreamableHttpClient for Web {
-    type Error = WebError;
+impl StreamableHttpClient for McpHttpClient {
+    type Error = reqwest::Error;
 
     async fn post_message(
         &self,
@@ -220,47 +234,44 @@ impl StreamableHttpClient for Web {
 
     async fn delete_session(
         &self,
-        _uri: Arc<str>,
+        uri: Arc<str>,
         session_id: Arc<str>,
-        _auth_header: Option<String>,
+        auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), Failure> {
-        let headers = self.headers(Some(&session_id), custom_headers)?;
-        let sent = self.client.delete("", headers).await;
-        // A server that forgets Sessions by itself may say what it likes.
-        sent.map(drop)
-            .map_err(|error| StreamableHttpError::Client(WebError(McpError::from(&error))))
+        let headers = self.custom_headers(custom_headers);
+        self.reqwest()?.delete_session(uri, session_id, auth_header, headers).await
     }
 
     async fn get_stream(
         &self,
-        _uri: Arc<str>,
+        uri: Arc<str>,
         session_id: Option<Arc<str>>,
         last_event_id: Option<String>,
-        _auth_header: Option<String>,
+        auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
-        let mut headers = self.headers(session_id.as_deref(), custom_headers)?;
-        if let Some(last) = last_event_id {
-            let name = HeaderName::from_bytes(HEADER_LAST_EVENT_ID.as_bytes());
-            let name = name.map_err(|_| StreamableHttpError::UnexpectedEndOfStream)?;
-            headers.insert(name, text(&last)?);
-        }
         self.pause().await;
-        let sent = self.client.get("", headers).await;
-        let response =
-            sent.map_err(|error| StreamableHttpError::Client(WebError(McpError::from(&error))))?;
-        let kind = response.header(CONTENT_TYPE.as_str()).unwrap_or_default();
-        if response.status().is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) {
-            return Ok(events(response));
+        let headers = self.custom_headers(custom_headers);
+        let limit = LONGEST_MESSAGE;
+        let client = self.reqwest()?;
+        let opened = client
+            .get_stream_with_max_sse_event_size(
+                uri,
+                session_id,
+                last_event_id,
+                auth_header,
+                headers,
+                limit,
+            )
+            .await;
+        match opened {
+            Ok(events) => Ok(events.map(|event| event.map(readable)).boxed()),
+            Err(error @ StreamableHttpError::Client(_)) => Err(error),
+            // A server need not offer this stream. One that answers otherwise is not asked again.
+            Err(_) => Err(StreamableHttpError::ServerDoesNotSupportSse),
         }
-        // Listening is an offer, not a duty: whoever does not offer it is asked no more.
-        Err(StreamableHttpError::ServerDoesNotSupportSse)
     }
-}
-
-fn text(value: &str) -> Result<HeaderValue, Failure> {
-    HeaderValue::from_str(value).map_err(|_| StreamableHttpError::UnexpectedEndOfStream)
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -269,22 +280,24 @@ fn is_loopback(host: &str) -> bool {
         || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The events of a stream, none larger than a message may be.
-fn events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> {
-    let state = Some((response, Meter::default()));
-    let bytes = stream::unfold(state, |state| async {
-        let (mut response, mut meter) = state?;
-        match response.chunk().await {
-            Ok(Some(chunk)) if meter.bears(&chunk) => Some((Ok(chunk), Some((response, meter)))),
-            Ok(Some(_)) => Some((Err(WebError(McpError::odd("an event has no end"))), None)),
-            Ok(None) => None,
-            Err(error) => Some((Err(WebError(McpError::from(&error))), None)),
+/// The events of a posted message's answer, none longer than a message may be.
+fn events(response: HttpResponse) -> BoxStream<'static, Result<Sse, SseError>> {
+    let state = (response, EventLines::new(LONGEST_MESSAGE));
+    let lines = stream::try_unfold(state, |(mut response, mut lines)| async {
+        loop {
+            if let Some(line) = lines.take()? {
+                return Ok::<_, HttpError>(Some((line, (response, lines))));
+            }
+            match response.chunk().await? {
+                Some(chunk) => lines.push(chunk),
+                None => return Ok(None),
+            }
         }
     });
-    SseStream::from_bytes_stream(bytes.boxed()).map(|event| event.map(readable)).boxed()
+    SseStream::from_bytes_stream(lines.boxed()).map(|event| event.map(readable)).boxed()
 }
 
-/// An answer that cannot be read becomes an error, so that nobody waits for it.
+/// Turns an answer that cannot be read into an error, so that its caller does not wait for it.
 fn readable(mut event: Sse) -> Sse {
     let Some(data) = &event.data else { return event };
     let Err(error) = serde_json::from_str::<ServerJsonRpcMessage>(data) else { return event };
@@ -296,39 +309,14 @@ fn readable(mut event: Sse) -> Sse {
     event
 }
 
-/// Counts the bytes of an event; an empty line ends it.
-#[derive(Default)]
-struct Meter {
-    bytes: usize,
-    at_line_start: bool,
-}
-
-impl Meter {
-    fn bears(&mut self, chunk: &[u8]) -> bool {
-        for byte in chunk {
-            self.bytes += 1;
-            match byte {
-                b'\n' if self.at_line_start => self.bytes = 0,
-                b'\n' => self.at_line_start = true,
-                b'\r' => {}
-                _ => self.at_line_start = false,
-            }
-            if self.bytes > LONGEST_MESSAGE {
-                return false;
-            }
-        }
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn web(url: &str, headers: &[(&str, &str)]) -> Result<Web, McpError> {
+    fn web(url: &str, headers: &[(&str, &str)]) -> Result<McpHttpClient, McpError> {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let headers: Vec<_> = headers.iter().map(own).collect();
-        Web::new(&Network::default(), url, &headers, Flaw::default())
+        McpHttpClient::new(&HttpSettings::default(), url, &headers, Flaw::default())
     }
 
     #[test]
@@ -347,13 +335,5 @@ mod tests {
         ] {
             assert!(matches!(web(url, headers), Err(McpError::Setting(_))), "{url}");
         }
-    }
-
-    #[test]
-    fn an_event_ends_with_an_empty_line() {
-        let mut meter = Meter::default();
-        assert!(meter.bears(b"data: x\n\n") && meter.bytes == 0);
-        assert!(meter.bears(b"data: x\r\n\r") && meter.bears(b"\n") && meter.bytes == 0);
-        assert!(!meter.bears(&vec![b'x'; LONGEST_MESSAGE + 1]));
     }
 }
