@@ -50,6 +50,8 @@ fn in_git(report: &mut Report, size: &Size) {
     for args in [&["init", "-q"][..], &["add", "-A"], &["commit", "-qm", "all"], &["gc", "-q"]] {
         let mut git = Command::new("git");
         git.arg("-C").arg(folder.path()).args(["-c", "user.name=a", "-c", "user.email=a@b.c"]);
+        // A gc in the background would be in the way of the one below.
+        git.args(["-c", "gc.auto=0"]);
         git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").args(args);
         assert!(git.status().unwrap().success());
     }

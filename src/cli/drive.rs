@@ -18,7 +18,7 @@ pub use line_mode::refuse_command_word;
 use super::Context;
 use super::door::Opened;
 use super::exit::{self, Exit};
-use super::keyboard::{Keyboard, forget_typed};
+use super::keyboard::{self, Keyboard, forget_typed};
 use super::relay::{Relay, Wish};
 use super::signals::{Asked, Signals};
 use super::stdin::{Gathered, Prompt};
@@ -411,6 +411,9 @@ impl<'a> Driver<'a> {
 
     fn skip_recording(&mut self) {
         self.recording_since = None;
+        if keyboard::echoes() {
+            self.view.entered();
+        }
         self.conversation.skip_recording();
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
-use rustix::termios::{QueueSelector, tcflush};
+use rustix::termios::{LocalModes, QueueSelector, tcflush, tcgetattr};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -116,6 +116,12 @@ impl Keyboard {
         self.reading = None;
         line
     }
+}
+
+/// Whether the terminal shows what is typed.
+pub fn echoes() -> bool {
+    let modes = tcgetattr(io::stdin()).map(|termios| termios.local_modes);
+    modes.is_ok_and(|modes| modes.contains(LocalModes::ECHO))
 }
 
 /// Puts the controlling terminal in the place of stdin. Whatever stdin was must have been read.

@@ -124,6 +124,14 @@ impl View {
         self.is_asking = false;
     }
 
+    /// The user pressed Enter while something ran, and the terminal showed that.
+    pub fn entered(&mut self) {
+        if let Some(status) = &mut self.status {
+            let strokes = status.erase_above();
+            self.paper.activity(strokes.as_bytes());
+        }
+    }
+
     /// How often `tick` wants to be called while nothing is heard.
     pub fn tick_every(&self) -> Duration {
         let is_live = self.status.is_some() || self.mode == Mode::Events;

@@ -183,6 +183,12 @@ impl StatusLine {
         strokes
     }
 
+    /// What to write after the terminal has echoed Enter: the cursor is on the row below the line.
+    pub fn erase_above(&mut self) -> String {
+        let drawn = self.drawn.take();
+        drawn.map(|drawn| format!("{ERASE}\x1b[1A{}", over(&drawn))).unwrap_or_default()
+    }
+
     /// What to write before anything else may be written.
     pub fn erase(&mut self) -> String {
         self.drawn.take().map(|drawn| over(&drawn)).unwrap_or_default()

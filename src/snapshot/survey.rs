@@ -417,7 +417,7 @@ impl Survey<'_> {
     }
 
     /// Ends the survey when it took too long, or was skipped.
-    fn check_time(&self, stop: &Stop) -> Result<(), Refused> {
+    pub fn check_time(&self, stop: &Stop) -> Result<(), Refused> {
         stop.is_due();
         match stop.reason() {
             None => Ok(()),

@@ -319,9 +319,9 @@ impl Tracker {
         let _hold = self.0.store.hold()?;
         let (known, touched, named) = self.to_compare();
         let Some(known) = known else { return Ok(()) };
-        let Ok(manifest) = self.look_at_everything(Some(&known.manifest), &touched) else {
-            return Ok(());
-        };
+        let progress = SurveyProgress::new(self.0.limits.time);
+        let looked = self.look_at_everything(Some(&known.manifest), &touched, &progress);
+        let Ok(manifest) = looked else { return Ok(()) };
         let mut since = self.delta(&known.manifest, &manifest, &named, surveyed_at);
         let unreported = {
             let mut following = self.following();
@@ -365,7 +365,10 @@ impl Tracker {
     }
 
     fn survey(&self, turn: u64, is_running: bool, look: Look) -> io::Result<()> {
-        let surveyed = self.try_survey(turn, is_running, look);
+        let progress = Arc::new(SurveyProgress::new(self.0.limits.time));
+        self.following().progress = Some(Arc::clone(&progress));
+        let surveyed = self.try_survey(turn, is_running, look, &progress);
+        self.following().progress = None;
         let reason = match &surveyed {
             Ok(None) => return Ok(()),
             Ok(Some(refused)) => refused.clone(),
@@ -394,7 +397,13 @@ impl Tracker {
     }
 
     /// Takes a survey and notes what it saw; the answer is why it was refused.
-    fn try_survey(&self, turn: u64, is_running: bool, look: Look) -> io::Result<Option<String>> {
+    fn try_survey(
+        &self,
+        turn: u64,
+        is_running: bool,
+        look: Look,
+        progress: &SurveyProgress,
+    ) -> io::Result<Option<String>> {
         let store = &self.0.store;
         let started = now();
         let (known, touched, named) = self.to_compare();
@@ -407,7 +416,15 @@ impl Tracker {
             let is_same = look == Look::Changes && is_known && is_quiet();
             (!following.is_surveyed, is_same, following.surveyed_at)
         };
-        let _hold = if is_same && !is_first { None } else { Some(store.hold()?) };
+        let _hold = if is_same && !is_first {
+            None
+        } else {
+            let Some(hold) = store.hold_unless(|| progress.stop().is_due())? else {
+                let refused = self.everything().check_time(progress.stop()).err();
+                return Ok(refused.map(|refused| refused.to_string()));
+            };
+            Some(hold)
+        };
         let (seen, known) = match known {
             Some(known) if is_same && is_first => known.kept(store)?,
             Some(known) if is_same => {
@@ -418,7 +435,7 @@ impl Tracker {
                 // Without one of our own there may be one of another Session.
                 let read = if known.is_none() { Known::last(store) } else { None };
                 let before = known.as_ref().or(read.as_ref()).map(|known| &known.manifest);
-                let manifest = match self.look_at_everything(before, &touched) {
+                let manifest = match self.look_at_everything(before, &touched, progress) {
                     Ok(manifest) => manifest,
                     Err(Refused::Keep { source, .. }) => return Err(source),
                     Err(refused) => return Ok(Some(refused.to_string())),
@@ -449,26 +466,29 @@ impl Tracker {
         Ok(None)
     }
 
+    /// A survey of the whole Workspace.
+    fn everything(&self) -> Survey<'_> {
+        let Shared { workspace, store, limits, .. } = &*self.0;
+        Survey { workspace, store, limits: *limits }
+    }
+
     /// Surveys the whole Workspace, and watches it from the second command on where that is possible.
     fn look_at_everything(
         &self,
         before: Option<&Arc<Manifest>>,
         touched: &[PathBuf],
+        progress: &SurveyProgress,
     ) -> Result<Arc<Manifest>, Refused> {
-        let Shared { workspace, store, limits, .. } = &*self.0;
+        let Shared { workspace, store, .. } = &*self.0;
         let (watch, is_worth_it) = {
             let mut following = self.following();
             following.surveys += 1;
             (following.watch.take(), following.surveys > SURVEYS_WITHOUT_WATCH)
         };
         let watch = watch.or_else(|| is_worth_it.then(|| FolderWatch::new(workspace)).flatten());
-        let survey = Survey { workspace, store, limits: *limits };
-        let progress = Arc::new(SurveyProgress::new(limits.time));
-        self.following().progress = Some(Arc::clone(&progress));
         let known = before.map(Arc::as_ref);
-        let taken = survey.take_watched(known, touched, watch.as_ref(), &progress);
+        let taken = self.everything().take_watched(known, touched, watch.as_ref(), progress);
         let mut following = self.following();
-        following.progress = None;
         if let Some(summary) = progress.first_batch() {
             following.notices.push(summary.notice(store));
         }

@@ -92,6 +92,8 @@ mod process;
 mod prompt;
 /// The first steps, taken by a test.
 mod quickstart;
+/// The recording of files for undo before a command.
+mod recording;
 /// Redaction markers that are written back.
 mod redaction;
 /// What is released, and how.

@@ -136,6 +136,8 @@ pub struct Card {
     /// Its output goes to a terminal of the client.
     has_terminal: bool,
     is_started: bool,
+    /// Why it does not run yet.
+    held: Option<String>,
     /// What the command printed, as far as it is shown; and how much of it the client has.
     output: String,
     told: usize,
@@ -148,7 +150,7 @@ impl Card {
         let has_terminal = client.shows_terminals && call.name == "bash";
         let (call, root) = (call.clone(), root.to_owned());
         let (output, told) = (String::new(), 0);
-        Self { call, look, root, has_terminal, is_started: false, output, told }
+        Self { call, look, root, has_terminal, is_started: false, held: None, output, told }
     }
 
     /// The first sight of it.
@@ -181,13 +183,42 @@ impl Card {
         }
     }
 
+    /// It does not run yet, for this reason: files are recorded first, or no slot is free.
+    pub fn hold(&mut self, reason: &str) -> Option<SessionUpdate> {
+        if self.held.as_deref() == Some(reason) {
+            return None;
+        }
+        self.held = Some(reason.to_owned());
+        self.is_started = false;
+        Some(self.update(self.standing(), None))
+    }
+
     /// It runs.
     pub fn start(&mut self) -> Option<SessionUpdate> {
         if std::mem::replace(&mut self.is_started, true) {
             return None;
         }
-        let fields = ToolCallUpdateFields::new().status(ToolCallStatus::InProgress);
+        let fields = self.standing();
+        let fields = self.with_own_title(fields);
+        self.held = None;
         Some(self.update(fields, None))
+    }
+
+    /// The status, and why it does not run yet.
+    fn standing(&self) -> ToolCallUpdateFields {
+        let fields = ToolCallUpdateFields::new();
+        match &self.held {
+            Some(reason) if !self.is_started => {
+                let title = format!("{} ({reason})", self.look.title);
+                fields.status(ToolCallStatus::Pending).title(title)
+            }
+            _ => fields.status(ToolCallStatus::InProgress),
+        }
+    }
+
+    /// Takes the reason out of the title again.
+    fn with_own_title(&self, fields: ToolCallUpdateFields) -> ToolCallUpdateFields {
+        if self.held.is_some() { fields.title(self.look.title.clone()) } else { fields }
     }
 
     /// It printed something.
@@ -215,9 +246,8 @@ impl Card {
     /// What a client that sees it for the first time has missed, besides that it began.
     pub fn so_far(&self) -> Vec<SessionUpdate> {
         let mut updates = Vec::new();
-        if self.is_started {
-            let fields = ToolCallUpdateFields::new().status(ToolCallStatus::InProgress);
-            updates.push(self.update(fields, None));
+        if self.is_started || self.held.is_some() {
+            updates.push(self.update(self.standing(), None));
         }
         if self.output.is_empty() {
             return updates;
@@ -242,7 +272,8 @@ impl Card {
     pub fn finish(self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<SessionUpdate> {
         let content = self.content(result, image);
         let raw_output = raw_output(result, &content);
-        let mut fields = ToolCallUpdateFields::new().status(status(result)).raw_output(raw_output);
+        let fields = ToolCallUpdateFields::new().status(status(result)).raw_output(raw_output);
+        let mut fields = self.with_own_title(fields);
         let locations = self.locations(result);
         if !locations.is_empty() && locations != self.look.locations {
             fields = fields.locations(locations);

@@ -28,8 +28,8 @@ use super::client::Client;
 use super::{ending, fault};
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, ProviderUsage,
-    Reasoning, Seq, Status, SubagentEvent, TerminalStatus, Tier, TurnFailed, UserMessage,
-    still_starting,
+    Reasoning, RecordedFiles, Seq, Status, SubagentEvent, TerminalStatus, Tier, TurnFailed,
+    UserMessage, still_starting,
 };
 use crate::harness::ChildView;
 use crate::history::History;
@@ -286,7 +286,15 @@ impl Renderer {
                 };
                 self.end_compaction(outcome).into_iter().chain(self.notice(notice)).collect()
             }
-            Ephemeral::Status(Status::Working { call_id, .. }) => {
+            Ephemeral::Status(Status::Recording { call_id, files }) => {
+                let card = self.cards.get_mut(call_id);
+                card.and_then(|card| card.hold(&RecordedFiles::words(*files))).into_iter().collect()
+            }
+            Ephemeral::Status(Status::Working { call_id, waiting: Some(reason), .. }) => {
+                let card = self.cards.get_mut(call_id);
+                card.and_then(|card| card.hold(&format!("waiting {reason}"))).into_iter().collect()
+            }
+            Ephemeral::Status(Status::Working { call_id, waiting: None, .. }) => {
                 let card = self.cards.get_mut(call_id);
                 card.and_then(Card::start).into_iter().collect()
             }

@@ -297,6 +297,35 @@ fn a_command_shows_its_output_in_a_fence_that_holds() {
 }
 
 #[test]
+fn a_command_is_pending_while_files_are_recorded_or_no_slot_is_free() {
+    let mut screen = Screen::new(Client::default());
+    screen.fact("tool_call", json!({"call_id": "c", "name": "bash", "args": {"command": "x"}}));
+    let call_id = CallId::new("c");
+    let recording = |files| Status::Recording { call_id: call_id.clone(), files };
+    let working = |waiting: Option<&str>| Status::Working {
+        call_id: call_id.clone(),
+        tool: "bash".into(),
+        summary: "x".into(),
+        waiting: waiting.map(str::to_owned),
+    };
+    let numbers = Some(RecordedFiles { done: 3, total: 7 });
+    let told = [
+        (recording(None), "pending", "x (recording files for undo …)"),
+        (recording(numbers), "pending", "x (recording files for undo … 3 of 7)"),
+        (working(Some("for a free slot")), "pending", "x (waiting for a free slot)"),
+        (working(None), "in_progress", "x"),
+    ];
+    for (status, wanted, title) in told {
+        let update = screen.live(&Ephemeral::Status(status.clone()));
+        assert_eq!((&update[0]["status"], &update[0]["title"]), (&json!(wanted), &json!(title)));
+        assert!(screen.live(&Ephemeral::Status(status)).is_empty(), "once is enough");
+    }
+    screen.live(&Ephemeral::Status(recording(None)));
+    let done = screen.fact("tool_result", json!({"call_id": "c", "ok": false}));
+    assert_eq!((&done[0]["status"], &done[0]["title"]), (&json!("failed"), &json!("x")));
+}
+
+#[test]
 fn the_cost_of_a_session_has_that_of_its_subagents() {
     let bill = json!({"model": "m", "estimated_cost_usd": 1.0,
         "usage": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}});

@@ -11,9 +11,10 @@ mod segment;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::Hash;
 use crate::files::{Durability, StateDir, StateFolder};
@@ -30,6 +31,8 @@ const LAST: &str = "last";
 const SEGMENTS: &str = "segments";
 /// The largest table of a segment that is read.
 const LARGEST_TABLE: u64 = 256 << 20;
+/// How long a wait for the lock lasts between two looks at whether it is still wanted.
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// Contents of files, written once and never changed; cheap to clone.
 #[derive(Debug, Clone)]
@@ -72,6 +75,20 @@ impl Store {
         let folder = self.folder.create()?.lock_handle()?;
         folder.lock_shared()?;
         Ok(Hold(folder))
+    }
+
+    /// The same, unless `is_stopped` says meanwhile that it is not wanted any more.
+    pub fn hold_unless(&self, is_stopped: impl Fn() -> bool) -> io::Result<Option<Hold>> {
+        let folder = self.folder.create()?.lock_handle()?;
+        loop {
+            match folder.try_lock_shared() {
+                Ok(()) => return Ok(Some(Hold(folder))),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if is_stopped() => return Ok(None),
+                // The kernel's own waiting could not be ended by an interrupt.
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
+            }
+        }
     }
 
     /// Keeps everybody else from taking something up, to clear away; `None` while somebody does.

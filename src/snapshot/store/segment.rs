@@ -13,12 +13,14 @@ use crate::snapshot::Hash;
 use crate::snapshot::bytes::{ByteReader, invalid, put_bytes, put_compressed, put_number};
 
 /// The first bytes of a table.
-const MAGIC: &[u8] = b"pixir-contents 1\n";
+const MAGIC: &[u8] = b"pixir-contents 2\n";
+/// The first bytes of a table whose rows are in the order of their hashes, with whole locations. Still read.
+const MAGIC_BY_HASH: &[u8] = b"pixir-contents 1\n";
 /// The largest table that is read, as its locations take when they are unpacked.
 const LARGEST: u64 = 256 << 20;
 
 /// Where a content of a segment is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Location {
     /// In the data file of the segment.
     Data { offset: u64, length: u64 },
@@ -35,24 +37,29 @@ pub struct Segment {
     pub packs: Vec<String>,
     /// The names of pinned loose objects.
     pub loose: Vec<ObjectId>,
-    /// In order, each once.
+    /// In the order of their locations, each once: a location then differs little from the one before.
     pub hashes: Vec<Hash>,
     /// One for each hash.
     pub locations: Vec<Location>,
+    /// The rows in the order of their hashes, for searches.
+    by_hash: Vec<u32>,
 }
 
 impl Segment {
     /// A table of these contents.
     pub fn new(packs: Vec<String>, loose: Vec<ObjectId>, rows: HashMap<Hash, Location>) -> Self {
         let mut rows: Vec<(Hash, Location)> = rows.into_iter().collect();
-        rows.sort_unstable_by_key(|(hash, _)| *hash);
-        let (hashes, locations) = rows.into_iter().unzip();
-        Self { packs, loose, hashes, locations }
+        rows.sort_unstable_by_key(|(_, location)| *location);
+        let (hashes, locations): (Vec<Hash>, Vec<Location>) = rows.into_iter().unzip();
+        let by_hash = rows_by_hash(&hashes);
+        Self { packs, loose, hashes, locations, by_hash }
     }
 
     /// The row of a hash.
     pub fn row(&self, hash: &Hash) -> Option<usize> {
-        self.hashes.binary_search(hash).ok()
+        let own = |row: &u32| self.hashes.get(*row as usize);
+        let place = self.by_hash.binary_search_by(|row| own(row).cmp(&Some(hash))).ok()?;
+        self.by_hash.get(place).map(|row| *row as usize)
     }
 
     pub fn location(&self, hash: &Hash) -> Option<Location> {
@@ -61,24 +68,8 @@ impl Segment {
 
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let mut rows = Vec::new();
-        for location in &self.locations {
-            match location {
-                Location::Data { offset, length } => {
-                    rows.push(0);
-                    put_number(&mut rows, *offset);
-                    put_number(&mut rows, *length);
-                }
-                Location::Pack { pack, position } => {
-                    rows.push(1);
-                    put_number(&mut rows, *pack as u64);
-                    put_number(&mut rows, u64::from(*position));
-                }
-                Location::Loose { object } => {
-                    rows.push(2);
-                    put_number(&mut rows, *object as u64);
-                }
-            }
-        }
+        let mut before = Previous::default();
+        self.locations.iter().for_each(|location| before.put_location(&mut rows, location));
         let mut out = MAGIC.to_vec();
         put_number(&mut out, self.packs.len() as u64);
         self.packs.iter().for_each(|name| put_bytes(&mut out, name.as_bytes()));
@@ -98,7 +89,9 @@ impl Segment {
         if Sha256::digest(text).as_slice() != digest {
             return Err(invalid());
         }
-        let mut reader = ByteReader::new(text.strip_prefix(MAGIC).ok_or_else(invalid)?);
+        let is_by_hash = text.starts_with(MAGIC_BY_HASH);
+        let magic = if is_by_hash { MAGIC_BY_HASH } else { MAGIC };
+        let mut reader = ByteReader::new(text.strip_prefix(magic).ok_or_else(invalid)?);
         let mut packs = Vec::new();
         for _ in 0..reader.number()? {
             let name = std::str::from_utf8(reader.bytes()?).map_err(|_| invalid())?;
@@ -112,22 +105,96 @@ impl Segment {
         let rows = reader.compressed(LARGEST)?;
         let mut rows = ByteReader::new(&rows);
         let (mut hashes, mut locations) = (Vec::new(), Vec::new());
+        let mut before = Previous::default();
         for _ in 0..count {
             let hash = reader.exactly(32)?.try_into().map_err(|_| invalid())?;
             hashes.push(Hash(hash));
-            locations.push(read_location(&mut rows)?);
+            // Differences from nothing are whole numbers.
+            if is_by_hash {
+                before = Previous::default();
+            }
+            locations.push(before.read_location(&mut rows)?);
         }
-        let is_sorted = hashes.is_sorted_by(|one, other| one < other);
-        let segment = Self { packs, loose, hashes, locations };
-        if is_sorted && reader.is_at_end() { Ok(segment) } else { Err(invalid()) }
+        let by_hash = rows_by_hash(&hashes);
+        let is_once = by_hash.is_sorted_by_key(|row| hashes.get(*row as usize))
+            && by_hash.windows(2).all(|pair| match pair {
+                [one, other] => hashes.get(*one as usize) != hashes.get(*other as usize),
+                _ => true,
+            });
+        let segment = Self { packs, loose, hashes, locations, by_hash };
+        if is_once && reader.is_at_end() { Ok(segment) } else { Err(invalid()) }
     }
 }
 
-fn read_location(rows: &mut ByteReader<'_>) -> io::Result<Location> {
-    Ok(match rows.exactly(1)? {
-        [0] => Location::Data { offset: rows.number()?, length: rows.number()? },
-        [1] => Location::Pack { pack: rows.number_as()?, position: rows.number_as()? },
-        [2] => Location::Loose { object: rows.number_as()? },
-        _ => return Err(invalid()),
-    })
+/// The rows of these hashes in the order of the hashes.
+fn rows_by_hash(hashes: &[Hash]) -> Vec<u32> {
+    // A table of more rows than fit is larger than any that is read.
+    let mut rows: Vec<u32> = (0..).take(hashes.len()).collect();
+    rows.sort_unstable_by_key(|row| hashes.get(*row as usize));
+    rows
+}
+
+/// The location of the row before, from which a location is written as a difference.
+#[derive(Debug, Default)]
+struct Previous {
+    /// Where the content before ends in the data file.
+    end: u64,
+    pack: usize,
+    /// The first position in the pack that may follow.
+    position: u32,
+    object: usize,
+}
+
+impl Previous {
+    fn put_location(&mut self, rows: &mut Vec<u8>, location: &Location) {
+        match *location {
+            Location::Data { offset, length } => {
+                rows.push(0);
+                put_number(rows, offset.wrapping_sub(self.end));
+                put_number(rows, length);
+                self.end = offset.wrapping_add(length);
+            }
+            Location::Pack { pack, position } => {
+                rows.push(1);
+                put_number(rows, pack as u64);
+                self.enter_pack(pack);
+                put_number(rows, u64::from(position.wrapping_sub(self.position)));
+                self.position = position;
+            }
+            Location::Loose { object } => {
+                rows.push(2);
+                put_number(rows, (object as u64).wrapping_sub(self.object as u64));
+                self.object = object;
+            }
+        }
+    }
+
+    fn read_location(&mut self, rows: &mut ByteReader<'_>) -> io::Result<Location> {
+        Ok(match rows.exactly(1)? {
+            [0] => {
+                let offset = self.end.wrapping_add(rows.number()?);
+                let length = rows.number()?;
+                self.end = offset.wrapping_add(length);
+                Location::Data { offset, length }
+            }
+            [1] => {
+                let pack = rows.number_as()?;
+                self.enter_pack(pack);
+                self.position = self.position.wrapping_add(rows.number_as()?);
+                Location::Pack { pack, position: self.position }
+            }
+            [2] => {
+                self.object = self.object.wrapping_add(rows.number_as()?);
+                Location::Loose { object: self.object }
+            }
+            _ => return Err(invalid()),
+        })
+    }
+
+    fn enter_pack(&mut self, pack: usize) {
+        if pack != self.pack {
+            self.pack = pack;
+            self.position = 0;
+        }
+    }
 }
