@@ -74,8 +74,9 @@ fn in_git(report: &mut Report, size: &Size) {
     let megabytes = stored.div_ceil(1_000_000);
     let held = stored <= 5_000_000;
     report.promise(format!("{count} files in git take {megabytes} MB ≤ 5 MB"), held);
-    let unchanged = unchanged(folder.path());
+    let (unchanged, ended) = unchanged(folder.path());
     let floor = timed(|| drop(names(folder.path())));
+    report.times(&format!("end of a Turn, {count} unchanged files"), floor, ended, None);
     report.times(&format!("look at {count} unchanged files"), floor, unchanged, None);
     let held = unchanged <= size.unchanged;
     let limit = time(size.unchanged);
@@ -100,17 +101,19 @@ fn without_git(report: &mut Report, size: &Size) {
     );
 }
 
-/// The look before a command, in Sessions that have no watch yet.
-fn unchanged(folder: &Path) -> Duration {
+/// The look after the first command of a Session, and the one at the end of its Turn, which does not rely on
+/// the watch.
+fn unchanged(folder: &Path) -> (Duration, Duration) {
     let mut looks = Vec::new();
+    let mut ends = Vec::new();
     for _ in 0..RUNS {
         let mut followed = Followed::new(folder).unwrap();
         followed.begin().unwrap();
         followed.before_command().unwrap();
         looks.push(timed(|| followed.after_command().unwrap()));
-        followed.end().unwrap();
+        ends.push(timed(|| followed.end().unwrap()));
     }
-    median(&mut looks)
+    (median(&mut looks), median(&mut ends))
 }
 
 fn write_files(folder: &Path, count: usize) {

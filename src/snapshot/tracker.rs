@@ -15,12 +15,16 @@ use super::record::{FOLDER, began, keep_as_last, name, now};
 use super::survey::{self, Limits, Refused, Survey};
 use super::watch::FolderWatch;
 use super::{Manifest, RawPath, State, Store};
+use crate::git_index;
 use crate::state::SessionFolder;
 use crate::workspace::Workspace;
 
-/// How many surveys are taken before the Workspace is watched: those around the first command. The
-/// kernel takes about 15 ms to close a watch, more than a survey of some hundred files.
+/// How many surveys of a small Workspace are taken before it is watched: those around the first
+/// command. The kernel takes about 15 ms to close a watch, more than a survey of some hundred files.
 const SURVEYS_WITHOUT_WATCH: usize = 2;
+/// A Workspace of this many files is watched from its first survey on, because another survey would take longer
+/// than closing the watch.
+const LARGE_WORKSPACE: usize = 5_000;
 
 /// Follows the Turns of one Session; cheap to clone.
 #[derive(Debug, Clone)]
@@ -472,7 +476,8 @@ impl Tracker {
         Survey { workspace, store, limits: *limits }
     }
 
-    /// Surveys the whole Workspace, and watches it from the second command on where that is possible.
+    /// Surveys the whole Workspace. It is watched where that is possible: from the second command on, or from
+    /// the first one if the Workspace is large.
     fn look_at_everything(
         &self,
         before: Option<&Arc<Manifest>>,
@@ -480,11 +485,16 @@ impl Tracker {
         progress: &SurveyProgress,
     ) -> Result<Arc<Manifest>, Refused> {
         let Shared { workspace, store, .. } = &*self.0;
-        let (watch, is_worth_it) = {
+        let (watch, surveys) = {
             let mut following = self.following();
             following.surveys += 1;
-            (following.watch.take(), following.surveys > SURVEYS_WITHOUT_WATCH)
+            (following.watch.take(), following.surveys)
         };
+        let is_large = || {
+            let in_git = || git_index::entry_count(&workspace.root().join(".git"));
+            before.map_or_else(in_git, |before| before.entries.len()) >= LARGE_WORKSPACE
+        };
+        let is_worth_it = surveys > SURVEYS_WITHOUT_WATCH || watch.is_none() && is_large();
         let watch = watch.or_else(|| is_worth_it.then(|| FolderWatch::new(workspace)).flatten());
         let known = before.map(Arc::as_ref);
         let taken = self.everything().take_watched(known, touched, watch.as_ref(), progress);
