@@ -159,6 +159,10 @@ pub trait Explain: std::error::Error {
     fn next_actions(&self) -> Vec<String> {
         Vec::new()
     }
+    /// Whether the write bounds of the Session refused it.
+    fn is_write_bounds(&self) -> bool {
+        false
+    }
 }
 
 /// The one serializable error: printed, wrapped for wires, stored in the Log.

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind, counted};
-use crate::event::{Canonical, Extra, HistoryRewound, Seq, SharedEvent, SubagentEvent};
+use crate::event::{
+    Canonical, Extra, HistoryRewound, Seq, SharedEvent, SubagentEvent, SubagentEventKind,
+};
 use crate::files::StateError;
 use crate::history::History;
 use crate::id::SessionId;
@@ -228,7 +230,7 @@ fn ended_before(history: &History, since: Seq, child: &SessionId) -> Option<Seq>
 
 /// Whether from here on the child can have Turns of its own.
 fn has_begun(life: &SubagentEvent) -> bool {
-    matches!(life.event.as_str(), "started" | "detached")
+    matches!(life.event, SubagentEventKind::Started | SubagentEventKind::Detached)
 }
 
 /// What is said of files that these Turns changed in further directories: those are not surveyed, and

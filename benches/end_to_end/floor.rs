@@ -13,15 +13,15 @@ pub const ROLE: &str = "__floor";
 
 /// What a frame must say to matter.
 #[derive(Deserialize)]
-struct Frame {
-    r#type: String,
+pub struct Frame {
+    pub r#type: String,
     #[serde(default)]
-    delta: String,
-    item: Option<Item>,
+    pub delta: String,
+    pub item: Option<Item>,
 }
 
 #[derive(Deserialize)]
-struct Item {
+pub struct Item {
     r#type: String,
     #[serde(default)]
     name: String,

@@ -25,17 +25,29 @@ pub struct Scene {
     folder: TempDir,
     arguments: Vec<String>,
     requests: usize,
+    /// The role of the client that Pixir is compared with.
+    floor: &'static str,
 }
 
 impl Scene {
     /// One prompt in a new Session. Pixir runs once, and its requests are kept for the floor.
     pub fn new(prompt: &str) -> Self {
-        Self { folder: furnish(), arguments: vec![prompt.to_owned()], requests: 0 }.rehearsed()
+        Self::furnished(prompt).rehearsed()
+    }
+
+    /// One prompt that is compared with a client in this role.
+    pub fn beside(floor: &'static str, prompt: &str) -> Self {
+        Self { floor, ..Self::furnished(prompt) }.rehearsed()
+    }
+
+    fn furnished(prompt: &str) -> Self {
+        let arguments = vec![prompt.to_owned()];
+        Self { folder: furnish(), arguments, requests: 0, floor: floor::ROLE }
     }
 
     /// The same in a Workspace with so many more files, a hundred in each folder.
     pub fn among_files(prompt: &str, files: usize) -> Self {
-        let scene = Self { folder: furnish(), arguments: vec![prompt.to_owned()], requests: 0 };
+        let scene = Self::furnished(prompt);
         for number in 0..files {
             let folder = scene.workspace().join(format!("folder-{}", number / 100));
             std::fs::create_dir_all(&folder).unwrap();
@@ -136,7 +148,7 @@ impl Scene {
     }
 
     fn floor(&self, model: &Model) -> Command {
-        let mut command = child::role(floor::ROLE);
+        let mut command = child::role(self.floor);
         let address = model.base_url.trim_start_matches("http://").trim_end_matches("/v1");
         command.arg(address).arg(self.bodies()).current_dir(self.workspace());
         command

@@ -15,8 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::AnnexError;
 use super::changes::{FolderChange, shown};
 use super::merge::Merge;
-use super::merge_child::{MERGED, TAKEN_BACK};
-use crate::event::{Canonical, EventKind};
+use crate::event::{Canonical, EventKind, SubagentEventKind};
 use crate::files::{StateDir, StateFolder};
 use crate::id::SessionId;
 use crate::log::Log;
@@ -71,7 +70,7 @@ struct Journal {
     deed: Deed,
     /// The Event by which the Log will know of it, and the record that this names.
     #[serde(default)]
-    fact: Option<(String, Hash)>,
+    fact: Option<(SubagentEventKind, Hash)>,
 }
 
 /// A deed that was done, and is not in the Log yet. Dropped like that it will be taken back.
@@ -204,7 +203,13 @@ impl Deed {
         let kept = serde_json::to_vec(&self).map_err(io::Error::from);
         let record = kept.and_then(|text| store.put(&text));
         let record = record.map_err(|error| trouble(&session_folder.path(), &error))?;
-        self.perform((MERGED, record), (workspace, store), session_folder, tracker, stop)
+        self.perform(
+            (SubagentEventKind::Merged, record),
+            (workspace, store),
+            session_folder,
+            tracker,
+            stop,
+        )
     }
 
     /// Takes this deed, which is kept there, back: all steps, or none.
@@ -216,7 +221,7 @@ impl Deed {
         session_folder: &SessionFolder,
         tracker: Option<&Tracker>,
     ) -> Result<Done, Broken> {
-        let (back, fact) = (self.inverse(), (TAKEN_BACK, record));
+        let (back, fact) = (self.inverse(), (SubagentEventKind::MergeTakenBack, record));
         let never = CancellationToken::new();
         let done = back.perform(fact, (workspace, store), session_folder, tracker, &never)?;
         Ok(Done { deed: self.clone(), ..done })
@@ -224,14 +229,15 @@ impl Deed {
 
     fn perform(
         self,
-        fact: (&str, Hash),
+        fact: (SubagentEventKind, Hash),
         (workspace, store): (&Workspace, &Store),
         session_folder: &SessionFolder,
         tracker: Option<&Tracker>,
         stop: &CancellationToken,
     ) -> Result<Done, Broken> {
         let place = session_folder.join(FOLDER);
-        let journal = Journal { deed: self, fact: Some((fact.0.to_owned(), fact.1)) };
+        let record = fact.1;
+        let journal = Journal { deed: self, fact: Some(fact) };
         let lock =
             journal.write(&place).map_err(|error| trouble(&place.path().join(JOURNAL), &error))?;
         let Journal { deed, .. } = journal;
@@ -263,7 +269,7 @@ impl Deed {
                 }
             }
         }
-        Ok(Done { deed, record: fact.1, journal: place, _lock: lock })
+        Ok(Done { deed, record, journal: place, _lock: lock })
     }
 
     /// Takes every step that can be taken, and names the others.

@@ -11,7 +11,7 @@ use super::changes::shown;
 use super::{Annex, AnnexError, Annexes, Changes, Done, Merge, Recovered, alone, recover};
 use crate::disk;
 use crate::error::{Kind, counted};
-use crate::event::{Canonical, Extra, SubagentEvent};
+use crate::event::{Canonical, Extra, SubagentEvent, SubagentEventKind};
 use crate::id::SessionId;
 use crate::secret::Secrets;
 use crate::snapshot::{Hash, Store};
@@ -188,22 +188,17 @@ fn told(look: &Look, is_done: bool, is_dry: bool) -> ToolOutput {
     ToolOutput::new(merge.conflicts.is_empty(), text, details)
 }
 
-/// What the fact of a merge is called.
-pub const MERGED: &str = "merged";
-/// And the one that it was taken back.
-pub const TAKEN_BACK: &str = "merge_taken_back";
-
 /// The fact that a child's changes came to its parent.
 pub fn merged(annex: &Annex, done: &Done) -> Canonical {
-    event(annex, MERGED, done)
+    event(annex, SubagentEventKind::Merged, done)
 }
 
 /// The fact that they went again.
 pub fn taken_back(annex: &Annex, done: &Done) -> Canonical {
-    event(annex, TAKEN_BACK, done)
+    event(annex, SubagentEventKind::MergeTakenBack, done)
 }
 
-fn event(annex: &Annex, name: &str, Done { deed, record, .. }: &Done) -> Canonical {
+fn event(annex: &Annex, kind: SubagentEventKind, Done { deed, record, .. }: &Done) -> Canonical {
     let files: Vec<String> =
         deed.files().take(NAMED).map(|path| path.to_string_lossy().into_owned()).collect();
     let count = deed.files().count();
@@ -218,7 +213,7 @@ fn event(annex: &Annex, name: &str, Done { deed, record, .. }: &Done) -> Canonic
         _ => Extra::new(),
     };
     SubagentEvent {
-        event: name.to_owned(),
+        event: kind,
         subagent_id: annex.subagent().map(str::to_owned),
         child_session_id: Some(annex.child().to_string()),
         summary: Some(counted(count, "file")),

@@ -35,7 +35,7 @@ pub use changes::{Changes, shown};
 pub use deed::{Deed, Done, Recovered, Step, alone, is_pending, recover};
 pub use error::AnnexError;
 pub use merge::{Conflict, Merge};
-pub use merge_child::{MERGED, MergeChild, TAKEN_BACK, diff, merged, taken_back};
+pub use merge_child::{MergeChild, diff, merged, taken_back};
 
 use crate::config::{Config, Durability};
 use crate::disk;

@@ -15,7 +15,7 @@ use super::undo::manners;
 use super::{Context, say};
 use crate::annex::{self, Annex, AnnexError, Changes, Deed, Done, Merge, Step, shown};
 use crate::error::{Kind, Report};
-use crate::event::Canonical;
+use crate::event::{Canonical, SubagentEventKind};
 use crate::harness::bounds_of;
 use crate::history::History;
 use crate::log::Log;
@@ -171,9 +171,9 @@ fn last_merge(annex: &Annex, history: &History) -> Result<(Deed, Hash), Report> 
         }
         let record =
             || -> Option<Hash> { serde_json::from_value(event.extra.get("record")?.clone()).ok() };
-        match event.event.as_str() {
-            annex::MERGED => records.extend(record()),
-            annex::TAKEN_BACK => drop(records.pop()),
+        match event.event {
+            SubagentEventKind::Merged => records.extend(record()),
+            SubagentEventKind::MergeTakenBack => drop(records.pop()),
             _ => {}
         }
     }

@@ -460,11 +460,43 @@ pub struct SkillContextHydration {
     pub extra: Extra,
 }
 
+open_enum! {
+    /// What happened to a run of a Workflow.
+    WorkflowEventKind {
+        /// The run began.
+        Started = "started",
+        /// The run went on after an end or a death.
+        Resumed = "resumed",
+        /// A step was given to a Subagent, or its changes are to be applied.
+        StepScheduled = "step_scheduled",
+        /// A step does not run, because of another one.
+        StepHeld = "step_held",
+        /// A failed step is tried again.
+        StepRetrying = "step_retrying",
+        /// The outcome of a step.
+        CheckpointDecided = "checkpoint_decided",
+        /// A command checked the outcome of a step.
+        Verification = "verification",
+        /// The changes of a step were merged.
+        Merged = "merged",
+        /// The changes of a step were undone.
+        StepTakenBack = "step_taken_back",
+        /// The run ended.
+        Finished = "finished",
+    }
+}
+
+impl Default for WorkflowEventKind {
+    fn default() -> Self {
+        Self::Other(String::new())
+    }
+}
+
 /// A step of a Workflow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WorkflowEvent {
     #[serde(default)]
-    pub kind: String,
+    pub kind: WorkflowEventKind,
     #[serde(default)]
     pub workflow_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

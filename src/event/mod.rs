@@ -42,7 +42,7 @@ pub use posture::*;
 pub use pressure::{Pressure, Tier};
 #[doc(hidden)]
 pub use schema::events_schema;
-pub use subagent::{SubagentEvent, SubagentUsage};
+pub use subagent::{SubagentEvent, SubagentEventKind, SubagentUsage};
 
 use crate::id::{EventId, SessionId};
 

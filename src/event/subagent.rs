@@ -5,14 +5,54 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::open::open_enum;
 use super::{Extra, ProviderUsage, TerminalStatus};
+
+open_enum! {
+    /// What happened to a child.
+    SubagentEventKind {
+        /// It waits for a free place.
+        Queued = "queued",
+        /// Its Session is about to be made.
+        Starting = "starting",
+        /// Its run began.
+        Started = "started",
+        /// It was given more to do.
+        Input = "input",
+        /// A failed run is tried again.
+        Retrying = "retrying",
+        /// Its run ended well.
+        Finished = "finished",
+        /// Its run failed.
+        Failed = "failed",
+        /// Its run took too long.
+        TimedOut = "timed_out",
+        /// Its run was stopped.
+        Cancelled = "cancelled",
+        /// The process that ran it ended.
+        Detached = "detached",
+        /// It takes nothing more.
+        Closed = "closed",
+        /// Its changes were merged.
+        Merged = "merged",
+        /// The merge of its changes was undone.
+        MergeTakenBack = "merge_taken_back",
+        /// The permission mode of a Session of the first Pixir.
+        PermissionPosture = "permission_posture",
+    }
+}
+
+impl Default for SubagentEventKind {
+    fn default() -> Self {
+        Self::Other(String::new())
+    }
+}
 
 /// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SubagentEvent {
-    /// `queued`, `starting`, `started`, `input`, `retrying`, `closed`, or one that ends a run.
     #[serde(default)]
-    pub event: String,
+    pub event: SubagentEventKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subagent_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,8 +198,12 @@ impl SubagentEvent {
     /// Whether it is the end of a run.
     pub fn ends_run(&self) -> bool {
         matches!(
-            self.event.as_str(),
-            "finished" | "failed" | "timed_out" | "cancelled" | "detached"
+            self.event,
+            SubagentEventKind::Finished
+                | SubagentEventKind::Failed
+                | SubagentEventKind::TimedOut
+                | SubagentEventKind::Cancelled
+                | SubagentEventKind::Detached
         )
     }
 }

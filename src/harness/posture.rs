@@ -4,7 +4,10 @@ use super::{Change, HarnessError};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::config::Config;
 use crate::config::models::Model;
-use crate::event::{Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted};
+use crate::event::{
+    Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted,
+    SubagentEventKind,
+};
 use crate::history::History;
 use crate::role::{Role, strictest};
 use crate::roster::Roster;
@@ -76,7 +79,9 @@ impl Posture {
                     posture.narrow(&fork.allow_write, &fork.deny_write);
                 }
                 Canonical::PostureChanged(changed) => posture.apply(changed, roster),
-                Canonical::SubagentEvent(event) if event.event == "permission_posture" => {
+                Canonical::SubagentEvent(event)
+                    if event.event == SubagentEventKind::PermissionPosture =>
+                {
                     if let Some(mode) = event.permission_mode.as_deref() {
                         posture.mode = PermissionMode::from_text(mode);
                     }

@@ -226,12 +226,7 @@ impl<'a> Fold<'a> {
             Canonical::SkillContextHydration(context) if place >= self.turn_start => {
                 self.put_aside(Role::Developer, skilled::hydration(context));
             }
-            Canonical::SubagentEvent(child)
-                if matches!(
-                    child.event.as_str(),
-                    "finished" | "failed" | "cancelled" | "timed_out" | "detached"
-                ) =>
-            {
+            Canonical::SubagentEvent(child) if child.ends_run() => {
                 if self.batch.is_empty() {
                     self.ended(child);
                 } else {

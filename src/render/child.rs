@@ -21,7 +21,7 @@ pub fn line(event: &SubagentEvent) -> Option<String> {
     }
     let name = event.subagent_id.as_deref().unwrap_or("Subagent");
     let role = event.agent.as_deref().unwrap_or("no role");
-    let status = event.status.as_deref().unwrap_or(&event.event);
+    let status = event.status.as_deref().unwrap_or(event.event.as_str());
     let time = event.elapsed_ms.map(|time| format!(" after {}", span(time / 1000)));
     let summary = event.summary.as_deref().unwrap_or_default();
     let first = summary.lines().find(|line| !line.trim().is_empty());

@@ -3,7 +3,7 @@
 use super::line::Surface;
 use super::sanitise::{name_on_one_line, one_line};
 use crate::error::counted;
-use crate::event::WorkflowEvent;
+use crate::event::{WorkflowEvent, WorkflowEventKind};
 use crate::harness::{StepState, WatchedStep, WorkflowWatch};
 
 /// The widest line.
@@ -21,8 +21,10 @@ impl Graph {
     pub fn hear(&mut self, event: &WorkflowEvent, surface: Surface) -> Option<String> {
         if let Some(begun) = WorkflowWatch::begun(event) {
             let (count, ready) = (begun.steps.len(), begun.count(StepState::Ready));
-            let how = match event.kind.as_str() {
-                "resumed" => format!("goes on, {ready} of {} ready", counted(count, "step")),
+            let how = match event.kind {
+                WorkflowEventKind::Resumed => {
+                    format!("goes on, {ready} of {} ready", counted(count, "step"))
+                }
                 _ => counted(count, "step"),
             };
             let line = format!("workflow {} ({}): {how}", begun.name, begun.id);
@@ -31,13 +33,13 @@ impl Graph {
         }
         let watch = self.0.as_mut()?;
         let changed = watch.hear(event);
-        if event.kind == "checkpoint_decided" {
+        if event.kind == WorkflowEventKind::CheckpointDecided {
             let step = watch.steps.get(changed?)?;
             let line = format!("{} {}", mark(step.state, surface), told(step));
             return Some(one_line(&line, WIDTH));
         }
-        match event.kind.as_str() {
-            "finished" => {
+        match event.kind {
+            WorkflowEventKind::Finished => {
                 let outcome = watch.outcome.clone().unwrap_or_default();
                 let ready = watch.count(StepState::Ready);
                 let line = format!(
@@ -47,7 +49,7 @@ impl Graph {
                 );
                 Some(one_line(&line, WIDTH))
             }
-            "verification" => {
+            WorkflowEventKind::Verification => {
                 let text = |key: &str| event.extra.get(key).and_then(serde_json::Value::as_str);
                 let is_ok = event.extra.get("ok") == Some(&serde_json::Value::Bool(true));
                 let how = if is_ok { "passed" } else { "did not pass" };
@@ -56,7 +58,7 @@ impl Graph {
                 Some(name_on_one_line(&format!("{step}: `{command}` {how}"), WIDTH))
             }
             // Files that were there are gone, or are as they were: that is not left to be found.
-            "step_taken_back" => {
+            WorkflowEventKind::StepTakenBack => {
                 let count = event.extra.get("files").and_then(serde_json::Value::as_u64);
                 let count = count.filter(|count| *count > 0)?;
                 let files = if count == 1 { "file" } else { "files" };
@@ -64,7 +66,7 @@ impl Graph {
                 let line = format!("  {step}: what it did was taken back ({count} {files})");
                 Some(one_line(&line, WIDTH))
             }
-            "step_retrying" => {
+            WorkflowEventKind::StepRetrying => {
                 let step = event.step_id.as_deref().unwrap_or_default();
                 Some(one_line(&format!("  {step}: tried again"), WIDTH))
             }

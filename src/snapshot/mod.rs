@@ -8,6 +8,7 @@
 
 mod bytes;
 mod claims;
+mod content;
 mod crew;
 mod delta;
 mod line;
@@ -32,12 +33,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use claims::{OtherSessions, Unread};
+pub use content::state_of;
 pub use manifest::Manifest;
 pub use plan::{Change, Conflict, Direction, Plan, Reason};
 pub use record::{Record, last_manifest};
 pub use restore::{Here, Restored, in_the_way, missing, restore, staying};
 pub use store::{Hold, OpenSegment, Store};
-pub use survey::{Limits, Refused, Survey, state_of};
+pub use survey::{Limits, Refused, Survey};
 pub use tracker::{RunningCommand, Tracker};
 
 /// What a path of the Workspace is; one that is not there has no state.

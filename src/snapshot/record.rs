@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::content;
 use super::line::{Line, Seen, When};
-use super::survey::{self, Refused, Survey};
+use super::survey::{Refused, Survey};
 use super::{Hash, Manifest, RawPath, Store};
 use crate::files::Durability;
 use crate::state::SessionFolder;
@@ -148,7 +149,7 @@ impl Record {
             }
         }
         for path in open {
-            let state = survey::state_of(survey.workspace, &path, Some(survey.store))?;
+            let state = content::state_of(survey.workspace, &path, Some(survey.store))?;
             self.lines.push(Line::Left { path: RawPath(path), state, at: now() });
         }
         if is_old_survey_open {

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::crew::spread;
-use super::{Change, Plan, State, Store, survey};
+use super::{Change, Plan, State, Store, content, survey};
 use crate::workspace::{Wanted, Workspace, name_exact};
 
 /// So many files are forced to the disk one by one; more of them all at once, which is cheaper then.
@@ -317,7 +317,7 @@ impl super::plan::World for Here<'_> {
         super::Manifest::kept(hash, self.store)
     }
     fn state(&self, path: &Path) -> io::Result<Option<State>> {
-        survey::state_of(self.workspace, path, Some(self.store))
+        content::state_of(self.workspace, path, Some(self.store))
     }
     fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>> {
         let pieces: Vec<&[&Path]> = paths.chunks(PIECE).collect();

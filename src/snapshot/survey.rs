@@ -1,10 +1,10 @@
 //! A survey: one walk over the Workspace that notes what every file is, and keeps the contents
 //! that are new since the last one.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ignore::overrides::Override;
-use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
+use super::content::{look, read};
 use super::crew::spread;
 use super::manifest::{Entry, Look};
 use super::progress::SurveyProgress;
@@ -37,9 +38,6 @@ const PIECE: usize = 32;
 
 /// From so many new files on, their contents are kept as one batch.
 const BATCH: usize = 64;
-
-/// The bits of a mode that are kept.
-const MODE: u32 = 0o7777;
 
 /// How much a survey may keep, and how long it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -460,13 +458,26 @@ fn sorted(lists: &[Mutex<Vec<Found>>]) -> Vec<Found> {
     };
     let mut lists = spread(lists, |list| {
         let mut list = taken(list);
-        list.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        list.sort_unstable_by(|one, other| by_components(&one.path, &other.path));
         list
     });
     // A stable sort merges lists that are in order already.
     let mut all: Vec<Found> = lists.drain(..).flatten().collect();
-    all.sort_by(|one, other| one.path.cmp(&other.path));
+    all.sort_by(|one, other| by_components(&one.path, &other.path));
     all
+}
+
+/// The order of `Path` for relative paths without `.` and doubled slashes, several times faster: a slash
+/// sorts before any byte of a name.
+fn by_components(one: &Path, other: &Path) -> Ordering {
+    let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
+    let one = one.as_os_str().as_bytes();
+    let other = other.as_os_str().as_bytes();
+    let differs = one.iter().zip(other).position(|(own, its)| own != its);
+    match differs.and_then(|at| Some((one.get(at)?, other.get(at)?))) {
+        Some((own, its)) => rank(own).cmp(&rank(its)),
+        None => one.len().cmp(&other.len()),
+    }
 }
 
 /// What came of an attempt to keep a file.
@@ -506,64 +517,6 @@ pub fn sees(workspace: &Workspace, path: &Path) -> bool {
         },
     );
     found.contains(&true)
-}
-
-/// The content of the regular file at this place, unless it is larger than the limit.
-pub fn read(
-    workspace: &Workspace,
-    path: &Path,
-    limit: u64,
-) -> Result<Option<(Vec<u8>, Look)>, Errno> {
-    let file = workspace.open_exact(path.as_os_str().as_bytes(), Wanted::File)?;
-    let before = look(&rustix::fs::fstat(&file)?);
-    let mut bytes = Vec::new();
-    let mut file = File::from(file);
-    let read = file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes);
-    if read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? as u64 > limit {
-        return Ok(None);
-    }
-    Ok(Some((bytes, before)))
-}
-
-/// What stands at a place now; the content of a file is hashed, and kept when there is a store.
-pub fn state_of(
-    workspace: &Workspace,
-    path: &Path,
-    store: Option<&Store>,
-) -> io::Result<Option<State>> {
-    match read(workspace, path, u64::MAX - 1) {
-        Ok(Some((bytes, look))) => {
-            let sha256 = match store {
-                Some(store) => store.put(&bytes)?,
-                None => super::Hash::of(&bytes),
-            };
-            Ok(Some(State::File { sha256, mode: look.mode }))
-        }
-        // It may be a link, which is not opened; or something above it is one.
-        Err(refused @ (Errno::LOOP | Errno::ACCESS)) => match workspace.look_exact(path) {
-            Ok(seen) => match seen.link {
-                Some(target) => Ok(Some(State::Link { target: RawPath(target) })),
-                None => Err(refused.into()),
-            },
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(errno.into()),
-        },
-        Ok(None) | Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => Ok(None),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn look(stat: &Stat) -> Look {
-    let moment = |seconds: i64, nanoseconds: u64| {
-        i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
-    };
-    Look {
-        size: u64::try_from(stat.st_size).unwrap_or_default(),
-        mode: stat.st_mode & MODE,
-        inode: stat.st_ino,
-        modified: moment(stat.st_mtime, stat.st_mtime_nsec),
-        changed: moment(stat.st_ctime, stat.st_ctime_nsec),
-    }
 }
 
 /// A look that counts next time; what changed a moment ago is read again.

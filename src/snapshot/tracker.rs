@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::content;
 use super::delta::ManifestDelta;
 use super::line::{Line, Seen, When};
 use super::progress::SurveyProgress;
@@ -138,7 +139,7 @@ impl Tracker {
             _ if self.is_of_running_command(path) => None,
             Some(_) => self.kept(content)?,
             // What a Tool does not take for a file may stand there all the same.
-            None => survey::state_of(&self.0.workspace, path, Some(&self.0.store))?,
+            None => content::state_of(&self.0.workspace, path, Some(&self.0.store))?,
         };
         let made = match &state {
             Some(_) => Vec::new(),
@@ -192,7 +193,7 @@ impl Tracker {
     pub fn after_change(&self, path: &Path) -> io::Result<()> {
         let Some(turn) = self.following().turn else { return Ok(()) };
         let _hold = self.0.store.hold()?;
-        let state = survey::state_of(&self.0.workspace, path, Some(&self.0.store))?;
+        let state = content::state_of(&self.0.workspace, path, Some(&self.0.store))?;
         self.append(turn, &Line::Left { path: RawPath(path.to_owned()), state, at: now() })
     }
 

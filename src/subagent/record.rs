@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::spec::{Spec, WorkspaceMode};
-use crate::event::{Canonical, Extra, PermissionMode, Said, SubagentEvent, SubagentUsage};
+use crate::event::{
+    Canonical, Extra, PermissionMode, Said, SubagentEvent, SubagentEventKind, SubagentUsage,
+};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
@@ -49,10 +51,15 @@ impl Status {
     }
 
     /// The Event that a run ends with.
-    fn event(self) -> &'static str {
+    fn event(self) -> SubagentEventKind {
         match self {
-            Status::Completed => "finished",
-            other => other.name(),
+            Status::Queued => SubagentEventKind::Queued,
+            Status::Running => SubagentEventKind::Started,
+            Status::Completed => SubagentEventKind::Finished,
+            Status::Failed => SubagentEventKind::Failed,
+            Status::TimedOut => SubagentEventKind::TimedOut,
+            Status::Cancelled => SubagentEventKind::Cancelled,
+            Status::Detached => SubagentEventKind::Detached,
         }
     }
 
@@ -62,16 +69,22 @@ impl Status {
     }
 
     /// The status that an Event leads to.
-    fn after(event: &str) -> Option<Self> {
+    fn after(event: &SubagentEventKind) -> Option<Self> {
         Some(match event {
-            "queued" | "input" | "retrying" => Status::Queued,
-            "starting" | "started" => Status::Running,
-            "finished" => Status::Completed,
-            "failed" => Status::Failed,
-            "timed_out" => Status::TimedOut,
-            "cancelled" => Status::Cancelled,
-            "detached" => Status::Detached,
-            _ => return None,
+            SubagentEventKind::Queued | SubagentEventKind::Input | SubagentEventKind::Retrying => {
+                Status::Queued
+            }
+            SubagentEventKind::Starting | SubagentEventKind::Started => Status::Running,
+            SubagentEventKind::Finished => Status::Completed,
+            SubagentEventKind::Failed => Status::Failed,
+            SubagentEventKind::TimedOut => Status::TimedOut,
+            SubagentEventKind::Cancelled => Status::Cancelled,
+            SubagentEventKind::Detached => Status::Detached,
+            SubagentEventKind::Closed
+            | SubagentEventKind::Merged
+            | SubagentEventKind::MergeTakenBack
+            | SubagentEventKind::PermissionPosture
+            | SubagentEventKind::Other(_) => return None,
         })
     }
 }
@@ -202,19 +215,19 @@ impl Record {
 
     fn apply(&mut self, event: &SubagentEvent) {
         let named = event.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
-        if event.event == "starting" {
+        if event.event == SubagentEventKind::Starting {
             self.cradle = named;
         } else {
             self.child = named.or_else(|| self.child.take());
         }
-        if event.event == "retrying" {
+        if event.event == SubagentEventKind::Retrying {
             self.tried.extend(self.child.clone());
         }
         self.attempt = event.attempt.unwrap_or(self.attempt);
-        self.is_closed |= event.event == "closed";
+        self.is_closed |= event.event == SubagentEventKind::Closed;
         let Some(status) = Status::after(&event.event) else { return };
         self.status = status;
-        if event.event != "starting" {
+        if event.event != SubagentEventKind::Starting {
             self.cradle = None;
         }
         if status.is_over() {
@@ -250,9 +263,9 @@ impl Record {
     }
 
     /// A fact about it, with what everybody wants to know.
-    pub fn event(&self, name: &str) -> SubagentEvent {
+    pub fn event(&self, event: SubagentEventKind) -> SubagentEvent {
         SubagentEvent {
-            event: name.to_owned(),
+            event,
             subagent_id: Some(self.id.clone()),
             child_session_id: self.child.as_ref().map(ToString::to_string),
             agent: Some(self.role.clone()),
@@ -273,14 +286,17 @@ impl Record {
             workspace_mode: Some(self.workspace.name().to_owned()),
             timeout_ms: Some(millis(self.timeout)),
             extra: effort.into_iter().collect::<Extra>(),
-            ..self.event("queued")
+            ..self.event(SubagentEventKind::Queued)
         }
     }
 
     /// It is about to have a Session of this name. On record before there is anything of that name,
     /// so that whatever a death leaves is known.
     pub fn starting(&self, child: &SessionId) -> SubagentEvent {
-        SubagentEvent { child_session_id: Some(child.to_string()), ..self.event("starting") }
+        SubagentEvent {
+            child_session_id: Some(child.to_string()),
+            ..self.event(SubagentEventKind::Starting)
+        }
     }
 
     /// The end of its run.

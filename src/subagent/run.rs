@@ -22,7 +22,7 @@ use crate::conversation::{Conversation, Input};
 use crate::error::{Kind, Report};
 use crate::event::{
     Canonical, Ephemeral, Event, EventKind, From as ListenFrom, Heard, Listener, PermissionMode,
-    Status as TurnStatus, SubagentEvent, TerminalStatus,
+    Status as TurnStatus, SubagentEvent, SubagentEventKind, TerminalStatus,
 };
 use crate::id::SessionId;
 use crate::role::strictest;
@@ -136,7 +136,7 @@ pub async fn run(job: Job, leash: Leash, reply: Reply<Result<Record, ToolError>>
 
 /// A child that is told more.
 fn input(record: &Record, text: &str) -> SubagentEvent {
-    SubagentEvent { task: Some(first_chars(text, 400)), ..record.event("input") }
+    SubagentEvent { task: Some(first_chars(text, 400)), ..record.event(SubagentEventKind::Input) }
 }
 
 struct Run {
@@ -182,7 +182,7 @@ impl Run {
             let retrying = SubagentEvent {
                 reason: Some(kind.name().to_owned()),
                 child_session_id: failed.map(|id| id.to_string()),
-                ..self.record.event("retrying")
+                ..self.record.event(SubagentEventKind::Retrying)
             };
             if self.tell(retrying).await.is_err() {
                 return end;
@@ -219,7 +219,7 @@ impl Run {
         };
         let held = Held(Some(conversation.clone()));
         self.record.child = Some(conversation.id().clone());
-        let end = match self.tell(self.record.event("started")).await {
+        let end = match self.tell(self.record.event(SubagentEventKind::Started)).await {
             Ok(()) => self.converse(&conversation, &family).await,
             Err(error) => End::failed("log_write_failed", &Report::describe(&error)),
         };

@@ -118,7 +118,7 @@ fn a_record_is_the_fold_of_its_events() {
     let mut facts: Vec<Canonical> = vec![live.queued().into()];
     live.child = Some(crate::id::SessionId::mint());
     live.status = Status::Running;
-    facts.push(live.event("started").into());
+    facts.push(live.event(crate::event::SubagentEventKind::Started).into());
     live.status = Status::TimedOut;
     live.summary = Some("half".into());
     live.reason = Some("timeout".into());

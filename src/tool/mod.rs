@@ -310,12 +310,14 @@ pub struct ToolOutput {
     pub details: Value,
     /// What it tells of goes on elsewhere: to ask again is no repetition.
     pub is_unfinished: bool,
+    /// The Skill whose context the call asked for.
+    pub skill_context: Option<String>,
 }
 
 impl ToolOutput {
     /// An answer about something that is over.
     pub fn new(ok: bool, text: impl Into<String>, details: Value) -> Self {
-        Self { ok, text: text.into(), details, is_unfinished: false }
+        Self { ok, text: text.into(), details, is_unfinished: false, skill_context: None }
     }
 }
 
@@ -328,6 +330,8 @@ pub struct ToolError {
     pub message: Box<str>,
     pub details: Value,
     pub next_actions: Vec<String>,
+    /// Whether the write bounds of the Session refused it.
+    pub is_write_bounds: bool,
 }
 
 impl ToolError {
@@ -338,6 +342,7 @@ impl ToolError {
             message: message.into().into(),
             details: Value::Null,
             next_actions: Vec::new(),
+            is_write_bounds: false,
         }
     }
     /// Bad arguments.
@@ -368,6 +373,9 @@ impl Explain for ToolError {
     fn next_actions(&self) -> Vec<String> {
         self.next_actions.clone()
     }
+    fn is_write_bounds(&self) -> bool {
+        self.is_write_bounds
+    }
 }
 
 /// What a room below says, as a tool says it.
@@ -380,6 +388,7 @@ impl<E: Explain> From<&E> for ToolError {
             message: report.message.into(),
             details: error.details(),
             next_actions,
+            is_write_bounds: error.is_write_bounds(),
         }
     }
 }

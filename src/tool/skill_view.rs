@@ -96,7 +96,8 @@ impl Tool for SkillView {
         }
         let fact = activation(&skill, "model", &context.secrets);
         context.signals.record(fact.into()).await?;
-        Ok(ToolOutput::new(true, told(&skill), details))
+        let skill_context = (args.context == Some(true)).then(|| skill.name().to_owned());
+        Ok(ToolOutput { skill_context, ..ToolOutput::new(true, told(&skill), details) })
     }
 }
 

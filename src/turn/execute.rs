@@ -290,7 +290,7 @@ impl Turn {
         (fact, outcome): (ToolCall, Result<ToolOutput, ToolError>),
         guard: &mut DoomGuard,
     ) -> Result<(), End> {
-        let wanted = wanted_context(&fact, &outcome);
+        let wanted = outcome.as_ref().ok().and_then(|output| output.skill_context.clone());
         let is_unfinished = outcome.as_ref().is_ok_and(|output| output.is_unfinished);
         let result = self.answer(&fact, outcome).await?;
         if is_unfinished {
@@ -379,14 +379,6 @@ impl Turn {
             confinement,
         }
     }
-}
-
-/// The Skill whose context a call asked for.
-fn wanted_context(fact: &ToolCall, outcome: &Result<ToolOutput, ToolError>) -> Option<String> {
-    let details = outcome.as_ref().ok().map(|output| &output.details)?;
-    let is_wanted = fact.name == "skill_view" && details.get("context")?.as_bool()?;
-    let name = details.get("name")?.as_str()?;
-    is_wanted.then(|| name.to_owned())
 }
 
 fn without_nulls(mut args: Value) -> Value {

@@ -316,7 +316,7 @@ impl Turn {
         fact: &ToolCall,
         error: ToolError,
     ) -> Result<ToolError, End> {
-        if is_of_bounds(&error) {
+        if error.is_write_bounds {
             let verdict = Verdict::by("bounds", "write_bounds", false);
             self.record_verdict(fact, &self.settings.stance.mode(), &verdict).await?;
         }
@@ -378,10 +378,4 @@ fn denied(plan: &Plan, mode: &PermissionMode, verdict: &Verdict) -> ToolError {
         _ => "go on without it, or explain to the user what you need and why",
     };
     ToolError::new(Kind::PermissionDenied, message).next(next)
-}
-
-/// Whether a refusal comes from the write bounds; a patch tells it among the states of its files.
-fn is_of_bounds(error: &ToolError) -> bool {
-    let is_gate = error.details.get("gate").is_some_and(|gate| gate == "write_bounds");
-    is_gate || (error.kind == Kind::PermissionDenied && error.details.get("files").is_some())
 }

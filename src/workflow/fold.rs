@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::checkpoint::Bundle;
 use super::outcome::Outcome;
 use super::spec::Workflow;
-use crate::event::{Canonical, SubagentEvent, WorkflowEvent};
+use crate::event::{Canonical, SubagentEvent, WorkflowEvent, WorkflowEventKind};
 use crate::id::SessionId;
 
 /// A run, as far as its Log tells.
@@ -53,7 +53,7 @@ pub fn runs<'f>(facts: impl Iterator<Item = &'f Canonical>) -> Vec<Past> {
     let mut runs: Vec<Past> = Vec::new();
     for fact in facts {
         match fact {
-            Canonical::WorkflowEvent(event) if event.kind == "started" => {
+            Canonical::WorkflowEvent(event) if event.kind == WorkflowEventKind::Started => {
                 runs.extend(Past::begun(event));
             }
             Canonical::WorkflowEvent(event) => {
@@ -110,8 +110,8 @@ impl Past {
     }
 
     fn apply(&mut self, event: &WorkflowEvent) {
-        match event.kind.as_str() {
-            "resumed" => {
+        match event.kind {
+            WorkflowEventKind::Resumed => {
                 self.outcome = None;
                 self.resumes += 1;
                 let reused = event.extra.get("reused").and_then(Value::as_array);
@@ -124,7 +124,7 @@ impl Past {
                     }
                 }
             }
-            "step_scheduled" => {
+            WorkflowEventKind::StepScheduled => {
                 self.starts += 1;
                 let (turn, part) = (self.starts, self.resumes);
                 if let Some(step) = self.step(event.step_id.as_deref()) {
@@ -134,7 +134,7 @@ impl Past {
                     step.bundle = None;
                 }
             }
-            "checkpoint_decided" => {
+            WorkflowEventKind::CheckpointDecided => {
                 let bundle = event.extra.get("checkpoint").cloned();
                 let bundle = bundle.and_then(|bundle| serde_json::from_value(bundle).ok());
                 if let Some(step) = self.step(event.step_id.as_deref()) {
@@ -142,13 +142,13 @@ impl Past {
                 }
             }
             // What its children did is gone.
-            "step_taken_back" => {
+            WorkflowEventKind::StepTakenBack => {
                 if let Some(step) = self.step(event.step_id.as_deref()) {
                     step.is_scheduled = false;
                     step.children.clear();
                 }
             }
-            "finished" => {
+            WorkflowEventKind::Finished => {
                 let outcome = event.extra.get("status").cloned();
                 self.outcome = outcome.and_then(|outcome| serde_json::from_value(outcome).ok());
             }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::event::WorkflowEvent;
+use crate::event::{WorkflowEvent, WorkflowEventKind};
 
 /// A run that is watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,9 +52,9 @@ pub enum StepState {
 impl Watch {
     /// The run that an Event tells of, if it is the first one of it, or of a part of it.
     pub fn begun(event: &WorkflowEvent) -> Option<Self> {
-        let steps = match event.kind.as_str() {
-            "started" => event.extra.get("spec")?.get("steps")?,
-            "resumed" => event.extra.get("steps")?,
+        let steps = match event.kind {
+            WorkflowEventKind::Started => event.extra.get("spec")?.get("steps")?,
+            WorkflowEventKind::Resumed => event.extra.get("steps")?,
             _ => return None,
         };
         let steps = steps.as_array()?;
@@ -95,12 +95,12 @@ impl Watch {
         if event.workflow_id != self.id {
             return None;
         }
-        if event.kind == "finished" {
+        if event.kind == WorkflowEventKind::Finished {
             let status = event.extra.get("status").and_then(Value::as_str);
             self.outcome = status.map(str::to_owned);
             return None;
         }
-        if event.kind == "resumed" {
+        if event.kind == WorkflowEventKind::Resumed {
             self.outcome = None;
             let reused = event.extra.get("reused").and_then(Value::as_array);
             let is_reused = |id: &str| reused.is_some_and(|ids| ids.iter().any(|own| own == id));
@@ -112,9 +112,9 @@ impl Watch {
         }
         let place = self.steps.iter().position(|step| Some(&step.id) == event.step_id.as_ref())?;
         let step = self.steps.get_mut(place)?;
-        match event.kind.as_str() {
-            "step_scheduled" => step.state = StepState::Running,
-            "checkpoint_decided" => {
+        match event.kind {
+            WorkflowEventKind::StepScheduled => step.state = StepState::Running,
+            WorkflowEventKind::CheckpointDecided => {
                 let status = event.extra.get("checkpoint_status").and_then(Value::as_str);
                 step.state = match status {
                     Some("checkpoint_ready") => StepState::Ready,

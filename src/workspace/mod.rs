@@ -461,6 +461,9 @@ impl Explain for WorkspaceError {
             | Self::ManyNames { .. } => Kind::WriteFailed,
         }
     }
+    fn is_write_bounds(&self) -> bool {
+        matches!(self, Self::Bounded { .. })
+    }
     fn details(&self) -> Value {
         if let Self::Bounded { path } = self {
             return json!({ "path": path.to_string_lossy(), "gate": "write_bounds" });

@@ -12,7 +12,7 @@ use agent_client_protocol_schema::v1::{
 
 use super::call::{self, Look};
 use super::title;
-use crate::event::{PermissionRequest, SubagentEvent, spell_hidden};
+use crate::event::{PermissionRequest, SubagentEvent, SubagentEventKind, spell_hidden};
 use crate::harness::{ChildStatus, ChildView};
 use crate::id::CallId;
 
@@ -31,10 +31,12 @@ impl Children {
     /// Shows what happened to a child.
     pub fn hear(&mut self, life: &SubagentEvent) -> Vec<SessionUpdate> {
         let Some(id) = &life.subagent_id else { return Vec::new() };
-        let status = match life.event.as_str() {
-            "queued" => ToolCallStatus::Pending,
-            "started" | "input" | "retrying" => ToolCallStatus::InProgress,
-            "finished" => ToolCallStatus::Completed,
+        let status = match life.event {
+            SubagentEventKind::Queued => ToolCallStatus::Pending,
+            SubagentEventKind::Started | SubagentEventKind::Input | SubagentEventKind::Retrying => {
+                ToolCallStatus::InProgress
+            }
+            SubagentEventKind::Finished => ToolCallStatus::Completed,
             _ if life.ends_run() => ToolCallStatus::Failed,
             _ => return Vec::new(),
         };

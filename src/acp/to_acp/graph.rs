@@ -7,7 +7,7 @@ use agent_client_protocol_schema::v1::{
 
 use super::call;
 use crate::error::counted;
-use crate::event::WorkflowEvent;
+use crate::event::{WorkflowEvent, WorkflowEventKind};
 use crate::harness::{StepState, WatchedStep, WorkflowWatch};
 
 /// The run that is shown.
@@ -24,7 +24,7 @@ impl Graph {
         }
         let Some(watch) = &mut self.0 else { return Vec::new() };
         let changed = watch.hear(event);
-        if event.kind == "resumed" {
+        if event.kind == WorkflowEventKind::Resumed {
             return vec![plan(watch)];
         }
         let Some(step) = changed.and_then(|place| watch.steps.get(place)) else {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Check, Events, Health, Lineage, Turn};
 use crate::error::counted;
-use crate::event::Canonical;
+use crate::event::{Canonical, WorkflowEventKind};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Break, Verification};
@@ -282,10 +282,10 @@ pub fn workflow_check(history: &History, holder: Option<u32>) -> Option<Check> {
     for fact in history.facts() {
         let Canonical::WorkflowEvent(event) = fact else { continue };
         let known = runs.iter_mut().find(|(id, _)| *id == event.workflow_id);
-        match (event.kind.as_str(), known) {
-            ("started", None) => runs.push((&event.workflow_id, None)),
-            ("resumed", Some((_, status))) => *status = None,
-            ("finished", Some((_, status))) => {
+        match (&event.kind, known) {
+            (WorkflowEventKind::Started, None) => runs.push((&event.workflow_id, None)),
+            (WorkflowEventKind::Resumed, Some((_, status))) => *status = None,
+            (WorkflowEventKind::Finished, Some((_, status))) => {
                 *status = event.extra.get("status").and_then(Value::as_str);
             }
             _ => {}

@@ -16,7 +16,7 @@ use super::replay::Anatomy;
 use super::sessions::{Summary, holder_of};
 use super::usage::{Sum, Window, spending_of};
 use crate::config::Prices;
-use crate::event::{Canonical, Seq, SharedEvent};
+use crate::event::{Canonical, Seq, SharedEvent, SubagentEventKind};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Log, LogError, Verification, verify};
@@ -285,14 +285,18 @@ fn lineage(root: &StateRoot, id: &SessionId, history: &History, all: &[Summary])
             is_over: false,
         });
         // What was about to start may never have had a Log.
-        let named = event.child_session_id.clone().filter(|_| event.event != "starting");
+        let named =
+            event.child_session_id.clone().filter(|_| event.event != SubagentEventKind::Starting);
         child.session_id = named.or(child.session_id.take());
-        child.status = event.status.clone().unwrap_or_else(|| event.event.clone());
-        match event.event.as_str() {
-            "queued" | "input" | "retrying" | "starting" | "started" => child.is_over = false,
-            "finished" | "failed" | "cancelled" | "timed_out" | "detached" => child.is_over = true,
-            // What happens besides, such as a merge, ends nothing and begins nothing.
-            _ => {}
+        child.status = event.status.clone().unwrap_or_else(|| event.event.to_string());
+        match event.event {
+            SubagentEventKind::Queued
+            | SubagentEventKind::Input
+            | SubagentEventKind::Retrying
+            | SubagentEventKind::Starting
+            | SubagentEventKind::Started => child.is_over = false,
+            // Other events, such as a merge, neither begin nor end a run.
+            _ => child.is_over |= event.ends_run(),
         }
     }
     Lineage {

@@ -11,7 +11,7 @@ use rustix::fs::FileType;
 use super::mention::{is_plain, mentioned};
 use super::nook::{Found, Nook};
 use super::{Session, Waste, Wish, is_older, thing};
-use crate::event::Canonical;
+use crate::event::{Canonical, SubagentEventKind};
 use crate::history::History;
 use crate::log::Log;
 use crate::paths;
@@ -69,7 +69,7 @@ fn at_work(
         let Some(id) = life.subagent_id.as_ref().filter(|id| wanted.contains(*id)) else {
             continue;
         };
-        if life.ends_run() && life.event != "detached" {
+        if life.ends_run() && life.event != SubagentEventKind::Detached {
             named.remove(id);
         } else {
             named.insert(id.clone());

@@ -61,7 +61,7 @@ fn head(child: &SubagentEvent) -> String {
         "[Subagent {} ({}) {}",
         child.subagent_id.as_deref().unwrap_or("unnamed"),
         child.agent.as_deref().unwrap_or("no role"),
-        child.status.as_deref().unwrap_or(&child.event),
+        child.status.as_deref().unwrap_or(child.event.as_str()),
     );
     if let Some(log) = &child.child_session_id {
         write!(text, ", Log {log}").ok();
@@ -85,10 +85,11 @@ fn body(text: &mut String, child: &SubagentEvent) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::SubagentEventKind;
 
     fn end(number: usize, summary: Option<&str>) -> SubagentEvent {
         SubagentEvent {
-            event: "finished".to_owned(),
+            event: SubagentEventKind::Finished,
             subagent_id: Some(format!("sub_{number:010x}")),
             agent: Some("worker".to_owned()),
             status: Some("completed".to_owned()),

@@ -9,7 +9,7 @@ use super::*;
 use crate::event::{
     AssistantMessage, BranchSummary, Event, Extra, HistoryRewound, LogRepaired, PermissionDecision,
     Phase, Plan, PostureChanged, ProviderUsage, Sequenced, SkillActivation, SubagentEvent,
-    TerminalStatus, Timestamp, TurnFailed, WorkflowEvent,
+    SubagentEventKind, TerminalStatus, Timestamp, TurnFailed, WorkflowEvent,
 };
 use crate::id::{CallId, EventId, SessionId};
 
@@ -121,7 +121,7 @@ fn why_of(item: Value, model: &str) -> Canonical {
 
 fn child(event: &str) -> Canonical {
     SubagentEvent {
-        event: event.to_owned(),
+        event: SubagentEventKind::from_text(event),
         summary: Some("done".to_owned()),
         ..SubagentEvent::default()
     }

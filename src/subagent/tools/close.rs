@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::event::SubagentEventKind;
 use crate::subagent::Family;
 use crate::subagent::LEAVING;
 use crate::subagent::actor::Rule;
@@ -41,7 +42,7 @@ impl Tool for CloseAgent {
         if !before.record.is_closed {
             // A run keeps its end; this only says that there is no other, also after a restart.
             for view in &views {
-                context.signals.record(view.record.event("closed").into()).await?;
+                context.signals.record(view.record.event(SubagentEventKind::Closed).into()).await?;
             }
         }
         self.0.told(views.iter().map(|view| view.record.id.clone()).collect()).await;

@@ -162,6 +162,7 @@ pub fn refusal(draft: &Draft) -> ToolError {
     let mut refusal =
         ToolError::new(wrong.first().map_or(Kind::InvalidArgs, |(_, e)| e.kind), message)
             .details(json!({ "files": files }));
+    refusal.is_write_bounds = wrong.iter().any(|(_, error)| error.is_write_bounds);
     for (file, error) in wrong.iter().take(TOLD_ERRORS) {
         for action in &error.next_actions {
             let named =

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::CONTRACT;
-use crate::event::WorkflowEvent;
+use crate::event::{WorkflowEvent, WorkflowEventKind};
 use crate::workflow::watch::{StepState, Watch};
 
 /// What has been told so far.
@@ -32,10 +32,10 @@ impl Progress {
         }
         let watch = self.watch.as_mut()?;
         let place = watch.hear(event);
-        let kind = match event.kind.as_str() {
-            "step_scheduled" => "child_started",
-            "step_retrying" => "child_retrying",
-            "checkpoint_decided" => "child_ended",
+        let kind = match event.kind {
+            WorkflowEventKind::StepScheduled => "child_started",
+            WorkflowEventKind::StepRetrying => "child_retrying",
+            WorkflowEventKind::CheckpointDecided => "child_ended",
             _ => return None,
         };
         let named = watch.steps.iter().position(|own| Some(&own.id) == event.step_id.as_ref());

@@ -12,6 +12,7 @@ use super::{NAMED, Stage, set_of};
 use crate::annex::{self, Annex, AnnexError, Done};
 use crate::disk;
 use crate::error::{Explain, Report};
+use crate::event::WorkflowEventKind;
 use crate::id::SessionId;
 use crate::snapshot::{Store, Tracker};
 use crate::workflow::checkpoint::{Artifact, Bundle, CHANGES_UNKNOWN};
@@ -135,7 +136,7 @@ impl Stage {
             "files": bundle.written,
             "file_count": count,
         });
-        self.record("merged", Some(&step.id), facts).await?;
+        self.record(WorkflowEventKind::Merged, Some(&step.id), facts).await?;
         let mut strays = Vec::new();
         if !step.verify.is_empty() {
             strays = self.verify_merged(step, &mut bundle, halt).await?;

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Stage, pulse, set_of};
 use crate::disk;
 use crate::error::{Kind, Report};
-use crate::event::Canonical;
+use crate::event::{Canonical, WorkflowEventKind};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::rewind::{Rewind, RewindError, Site};
@@ -130,7 +130,7 @@ impl Stage {
         }
         let children: Vec<String> = children.iter().map(ToString::to_string).collect();
         let facts = json!({ "children": children, "files": files });
-        self.record("step_taken_back", Some(&step.id), facts).await?;
+        self.record(WorkflowEventKind::StepTakenBack, Some(&step.id), facts).await?;
         Ok(Ok(()))
     }
 

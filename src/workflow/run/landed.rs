@@ -6,7 +6,9 @@ use super::Stage;
 use crate::annex::{self, Annex, AnnexError, Deed, Done};
 use crate::disk;
 use crate::error::{Kind, Report};
-use crate::event::{Canonical, PermissionMode, SubagentEvent};
+use crate::event::{
+    Canonical, PermissionMode, SubagentEvent, SubagentEventKind, WorkflowEventKind,
+};
 use crate::history::History;
 use crate::snapshot::{Hash, Store};
 use crate::workflow::spec::Step;
@@ -48,11 +50,12 @@ impl Stage {
                 Err(report) => return Ok(Err(report)),
             };
             files += done.deed.files().count();
-            let gone = SubagentEvent { event: annex::TAKEN_BACK.to_owned(), ..merged };
+            let gone = SubagentEvent { event: SubagentEventKind::MergeTakenBack, ..merged };
             session.record(gone.into()).await?;
             done.recorded();
         }
-        self.record("step_taken_back", Some(&step.id), json!({ "files": files })).await?;
+        self.record(WorkflowEventKind::StepTakenBack, Some(&step.id), json!({ "files": files }))
+            .await?;
         Ok(Ok(()))
     }
 
@@ -109,9 +112,11 @@ fn merges_by(history: &History, name: &str) -> Vec<(SubagentEvent, Hash)> {
     for fact in live {
         let Canonical::SubagentEvent(event) = fact else { continue };
         let record = || serde_json::from_value(event.extra.get("record")?.clone()).ok();
-        match event.event.as_str() {
-            annex::MERGED => merges.extend(record().map(|record| (event.clone(), record))),
-            annex::TAKEN_BACK => {
+        match event.event {
+            SubagentEventKind::Merged => {
+                merges.extend(record().map(|record| (event.clone(), record)))
+            }
+            SubagentEventKind::MergeTakenBack => {
                 let is_its_own = |(merge, _): &(SubagentEvent, Hash)| {
                     merge.child_session_id == event.child_session_id
                 };

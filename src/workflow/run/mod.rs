@@ -32,7 +32,7 @@ use super::outcome::{Halt, Held, Outcome, Readiness, SUBAGENT_LIMIT, StepStatus}
 use super::spec::{Step, Workflow};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::error::{Report, counted};
-use crate::event::TerminalStatus;
+use crate::event::{TerminalStatus, WorkflowEventKind};
 use crate::id::SessionId;
 use crate::secret::Secrets;
 use crate::snapshot::Tracker;
@@ -398,7 +398,7 @@ impl Run<'_> {
             reused: std::mem::take(&mut self.reused),
             children: self.stage.children().clone(),
         };
-        self.stage.record("finished", None, finished.facts()).await?;
+        self.stage.record(WorkflowEventKind::Finished, None, finished.facts()).await?;
         Ok(finished)
     }
 

@@ -4,14 +4,19 @@ use serde_json::{Value, json};
 
 use super::Stage;
 use crate::error::Report;
-use crate::event::{Extra, WorkflowEvent};
+use crate::event::{Extra, WorkflowEvent, WorkflowEventKind};
 use crate::workflow::checkpoint::{Bundle, Verified};
 use crate::workflow::outcome::Held;
 use crate::workflow::spec::{Step, Workflow};
 
 impl Stage {
     /// Records a fact of the run. Without it the run must not go on.
-    pub async fn record(&self, kind: &str, step: Option<&str>, facts: Value) -> Result<(), Report> {
+    pub async fn record(
+        &self,
+        kind: WorkflowEventKind,
+        step: Option<&str>,
+        facts: Value,
+    ) -> Result<(), Report> {
         let mut facts = facts;
         self.secrets.clean_value(&mut facts);
         let extra: Extra = match facts {
@@ -19,7 +24,7 @@ impl Stage {
             _ => Extra::new(),
         };
         let event = WorkflowEvent {
-            kind: kind.to_owned(),
+            kind,
             workflow_id: self.run.clone(),
             step_id: step.map(str::to_owned),
             extra,
@@ -42,7 +47,7 @@ impl Stage {
             "step_count": workflow.steps.len(),
             "workspace": self.workspace.root().to_string_lossy(),
         });
-        self.record("started", None, facts).await
+        self.record(WorkflowEventKind::Started, None, facts).await
     }
 
     pub async fn record_scheduled(&self, step: &Step, wave: u32, key: &str) -> Result<(), Report> {
@@ -58,7 +63,7 @@ impl Stage {
             "execution_kind": execution,
             "key": key,
         });
-        self.record("step_scheduled", Some(&step.id), facts).await
+        self.record(WorkflowEventKind::StepScheduled, Some(&step.id), facts).await
     }
 
     pub async fn record_held(&self, step: &Step, held: &Held) -> Result<(), Report> {
@@ -69,7 +74,7 @@ impl Stage {
             "details": held.details(),
             "optional": step.optional,
         });
-        self.record("step_held", Some(&step.id), facts).await
+        self.record(WorkflowEventKind::StepHeld, Some(&step.id), facts).await
     }
 
     pub async fn record_checkpoint(&self, bundle: &Bundle) -> Result<(), Report> {
@@ -80,11 +85,11 @@ impl Stage {
             "child_session_id": bundle.child_session_id,
             "checkpoint": bundle,
         });
-        self.record("checkpoint_decided", Some(&bundle.step_id), facts).await
+        self.record(WorkflowEventKind::CheckpointDecided, Some(&bundle.step_id), facts).await
     }
 
     pub async fn record_verified(&self, step: &str, verified: &Verified) -> Result<(), Report> {
         let facts = serde_json::to_value(verified).unwrap_or_default();
-        self.record("verification", Some(step), facts).await
+        self.record(WorkflowEventKind::Verification, Some(step), facts).await
     }
 }

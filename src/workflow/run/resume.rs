@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Run, end_of, pulse};
 use crate::error::Report;
+use crate::event::WorkflowEventKind;
 use crate::tool::bound;
 use crate::workflow::board::APPROVE;
 use crate::workflow::checkpoint::Bundle;
@@ -57,7 +58,7 @@ impl Run<'_> {
             "reused": ids,
             "spec_sha256": past.spec_sha256,
         });
-        self.stage.record("resumed", None, facts).await?;
+        self.stage.record(WorkflowEventKind::Resumed, None, facts).await?;
         for place in &reusable {
             if let Some(bundle) = &self.bundles[*place] {
                 self.board.settle(*place, end_of(bundle));

@@ -10,7 +10,7 @@ use crate::bounds::WriteGlobs;
 use crate::config::{AnswerSchema, SandboxLevel};
 use crate::disk;
 use crate::error::{Kind, Report};
-use crate::event::{Canonical, Extra, TerminalStatus};
+use crate::event::{Canonical, Extra, TerminalStatus, WorkflowEventKind};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
@@ -106,7 +106,7 @@ async fn attempts(
             "reason": tried.bundle.reason,
             "child_session_id": tried.bundle.child_session_id,
         });
-        stage.record("step_retrying", Some(&step.id), facts).await?;
+        stage.record(WorkflowEventKind::StepRetrying, Some(&step.id), facts).await?;
         attempt += 1;
     }
 }

@@ -239,7 +239,7 @@ async fn a_child_that_cannot_be_reached_or_dies_is_seen_at_once() {
     conversation.send(Input { text: GO.to_owned() }).await.unwrap();
     listen_until(&mut listener, |event| {
         matches!(event.kind(), EventKind::Canonical(Canonical::SubagentEvent(life))
-            if life.event == "failed")
+            if life.event.as_str() == "failed")
     })
     .await;
     assert_eq!(finish(&conversation).await, Status::Done);
