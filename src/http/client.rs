@@ -176,13 +176,14 @@ fn root_cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// Whether TLS refused the connection. An `io::Error` carries its error without naming it as source.
+/// Whether TLS refused the connection.
 fn is_tls(error: &reqwest::Error) -> bool {
     let mut cause: Option<&dyn Error> = Some(error);
     while let Some(error) = cause {
+        // An `io::Error` carries its error without naming it as source.
         let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         if error.is::<rustls::Error>()
-            || carried.is_some_and(|carried| carried.is::<rustls::Error>())
+            || carried.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
         {
             return true;
         }

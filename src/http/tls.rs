@@ -21,7 +21,7 @@ pub fn config(settings: &HttpSettings, endpoint: &Url) -> Result<ClientConfig, H
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(unusable)?;
+        .map_err(|error| unusable(&error))?;
     let builder = if endpoint.scheme() != "https" {
         builder.with_root_certificates(RootCertStore::empty())
     } else if let Some(path) = &settings.cert_file {
@@ -35,7 +35,7 @@ pub fn config(settings: &HttpSettings, endpoint: &Url) -> Result<ClientConfig, H
         let extra = extra_roots(settings)?;
         let has_extra = !extra.is_empty();
         let verifier = Verifier::new_with_extra_roots(extra, provider)
-            .map_err(|error| if has_extra { rejected(&error) } else { unusable(error) })?;
+            .map_err(|error| if has_extra { rejected(&error) } else { unusable(&error) })?;
         builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     };
     let mut config = builder.with_no_client_auth();
@@ -62,7 +62,7 @@ fn certificates(source: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
     }
 }
 
-fn unusable(error: Error) -> HttpError {
+fn unusable(error: &Error) -> HttpError {
     HttpError::InvalidRequest(format!("TLS cannot be used: {error}"))
 }
 

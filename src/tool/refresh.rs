@@ -117,8 +117,8 @@ impl Asker {
         // What was mounted just now shows what there is.
         let asked = Some(Instant::now());
         let (is_waiting, is_owed) = (false, false);
-        let asker = Self { questions, answers, is_waiting, asked, is_owed, may_go_stale };
-        Ok(Some((asker, spec)))
+        let inherited = Self { questions, answers, is_waiting, asked, is_owed, may_go_stale };
+        Ok(Some((inherited, spec)))
     }
 
     /// A command has looked around.

@@ -74,8 +74,8 @@ async fn an_interrupt_ends_a_recording_and_the_turn_and_the_command_does_not_run
     assert_eq!(finish(&conversation).await, Status::Interrupted);
     drop(held);
     let log = conversation.log_path();
-    assert_eq!(facts(&log, "turn_failed")[0]["terminal_status"], "interrupted");
-    let results = facts(&log, "tool_result");
+    assert_eq!(facts(log, "turn_failed")[0]["terminal_status"], "interrupted");
+    let results = facts(log, "tool_result");
     assert_eq!(results.len(), 1, "{results:?}");
     assert_eq!(results[0]["error"]["kind"], "orphan_tool_call");
     assert!(!house.workspace().join("ran").exists());

@@ -8,20 +8,25 @@ use super::{ProviderError, classify};
 use crate::error::Kind;
 use crate::http::HttpError;
 
-/// What a request that brought no answer means.
+/// The error of a call whose request got no answer, or not all of it.
 pub fn unreachable(error: HttpError) -> ProviderError {
-    let (kind, is_passing, what) = match &error {
-        HttpError::Setting(_) => (Kind::InvalidConfig, false, ""),
-        HttpError::InvalidRequest(_) => (Kind::Network, false, "no request could be made: "),
-        HttpError::Connect(_) => (Kind::Network, true, "the Provider could not be reached: "),
-        // A certificate that is not trusted now will not be trusted in a second.
-        HttpError::Tls(_) => (Kind::Tls, false, "the Provider could not be reached: "),
-        HttpError::Broken(_) => (Kind::Network, true, "the connection broke: "),
-        HttpError::TooLong(_) => {
-            (Kind::InvalidResponse, false, "the Provider's answer is too long: ")
+    let network = |what: &str, cause: &str| format!("{what}: {}", classify::cut(cause));
+    match error {
+        HttpError::Setting(message) => ProviderError::terminal(Kind::InvalidConfig, message),
+        HttpError::InvalidRequest(cause) => {
+            ProviderError::terminal(Kind::Network, network("no request could be made", &cause))
         }
-    };
-    let message = format!("{what}{}", classify::cut(&error.to_string()));
-    let build = if is_passing { ProviderError::passing } else { ProviderError::terminal };
-    build(kind, message)
+        HttpError::Connect(cause) => ProviderError::passing(
+            Kind::Network,
+            network("the Provider could not be reached", &cause),
+        ),
+        // A certificate that is not trusted now will not be trusted in a second.
+        HttpError::Tls(cause) => {
+            ProviderError::terminal(Kind::Tls, network("the Provider could not be reached", &cause))
+        }
+        HttpError::Broken(cause) => {
+            ProviderError::passing(Kind::Network, network("the connection broke", &cause))
+        }
+        HttpError::TooLong(message) => ProviderError::terminal(Kind::InvalidResponse, message),
+    }
 }

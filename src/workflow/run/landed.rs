@@ -114,7 +114,7 @@ fn merges_by(history: &History, name: &str) -> Vec<(SubagentEvent, Hash)> {
         let record = || serde_json::from_value(event.extra.get("record")?.clone()).ok();
         match event.event {
             SubagentEventKind::Merged => {
-                merges.extend(record().map(|record| (event.clone(), record)))
+                merges.extend(record().map(|record| (event.clone(), record)));
             }
             SubagentEventKind::MergeTakenBack => {
                 let is_its_own = |(merge, _): &(SubagentEvent, Hash)| {
