@@ -79,14 +79,25 @@ impl Place {
     }
 }
 
-/// Waits until no supervisor uses a slot any more; it is given back after the end of Pixir.
+/// Waits until the supervisor has given the slot back, which is after the end of Pixir. While its exclusive lock becomes a shared one the kernel may grant
+/// the lock to others, so the work folders, which go with the mounts, must be gone too.
 fn wait_until_free(slot: &Path) {
     let folder = fs::File::open(slot).unwrap();
     let end = Instant::now() + PATIENCE;
-    while rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+    loop {
+        let is_locked =
+            rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_locked && !has_work_folders(slot) {
+            return;
+        }
+        rustix::fs::flock(&folder, FlockOperation::Unlock).unwrap();
         assert!(Instant::now() < end, "the slot was not given back");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+fn has_work_folders(slot: &Path) -> bool {
+    fs::read_dir(slot).unwrap().any(|cache| cache.unwrap().path().join("work").exists())
 }
 
 fn furnished(folder: &Path) -> PathBuf {
